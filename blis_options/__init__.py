@@ -1,0 +1,9 @@
+"""What a user may say, and the error when it is wrong. Everything else may import this; it imports nothing of ours.
+
+Read `option.py` first: a frozen dataclass whose fields are made by `option()` is one command's settings table.
+"""
+
+from blis_options.errors import BlisError, OptionError
+from blis_options.option import Option, check_options, option, options_of
+
+__all__ = ["BlisError", "Option", "OptionError", "check_options", "option", "options_of"]

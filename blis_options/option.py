@@ -1,0 +1,157 @@
+"""One row of a settings table: a dataclass field that knows its help text and its bounds.
+
+The same row feeds the command-line flag, the YAML key, the documentation and the validation, so none can drift.
+"""
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass
+from typing import Any, TypeVar
+
+from blis_options.errors import OptionError
+
+T = TypeVar("T")
+
+_METADATA_KEY = "option"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What is known of one setting besides its name, type and default."""
+
+    help: str
+    flags: tuple[str, ...] = ()
+    positional: bool = False
+    choices: tuple[str, ...] = ()
+    at_least: float | None = None
+    at_most: float | None = None
+    above: float | None = None
+    metavar: str | None = None
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of an options class, as the command line and the documentation see it."""
+
+    name: str
+    type: Any
+    default: Any
+    required: bool
+    option: Option
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The spellings on the command line, the preferred one first."""
+        return self.option.flags or ("--" + self.name.replace("_", "-"),)
+
+    @property
+    def label(self) -> str:
+        """How an error names this setting: the flag, or the bare name of a positional argument."""
+        return self.name.upper() if self.option.positional else self.flags[0]
+
+
+def option(
+    default: Any = MISSING,
+    help: str = "",  # the word every command-line library uses
+    *,
+    flags: tuple[str, ...] = (),
+    positional: bool = False,
+    choices: Iterable[str] = (),
+    at_least: float | None = None,
+    at_most: float | None = None,
+    above: float | None = None,
+    metavar: str | None = None,
+    hidden: bool = False,
+) -> Any:
+    """A dataclass field that is also a setting. Without a default the setting is required.
+
+    `at_least` and `at_most` include their limit, `above` does not. `choices` closes the set of strings.
+    """
+    known = Option(
+        help=help,
+        flags=flags,
+        positional=positional,
+        choices=tuple(choices),
+        at_least=at_least,
+        at_most=at_most,
+        above=above,
+        metavar=metavar,
+        hidden=hidden,
+    )
+    return dataclasses.field(default=default, metadata={_METADATA_KEY: known})
+
+
+def options_of(options_class: type) -> list[Setting]:
+    """The settings of an options class, in declaration order, parents first."""
+    hints = typing.get_type_hints(options_class)
+    return [
+        Setting(
+            name=field.name,
+            type=hints[field.name],
+            default=None if field.default is MISSING else field.default,
+            required=field.default is MISSING,
+            option=field.metadata[_METADATA_KEY],
+        )
+        for field in dataclasses.fields(options_class)
+        if _METADATA_KEY in field.metadata
+    ]
+
+
+def check_options(options: Any) -> None:
+    """Raise OptionError for the first value of `options` outside its declared bounds.
+
+    Meant for `__post_init__`, so that no unchecked instance exists. None means "not given" and always passes.
+    """
+    for setting in options_of(type(options)):
+        value = getattr(options, setting.name)
+        for each in value if isinstance(value, tuple) else (value,):
+            if each is not None:
+                _check_value(setting, each)
+
+
+def _check_value(setting: Setting, value: Any) -> None:
+    known = setting.option
+    if known.choices and value not in known.choices:
+        raise OptionError(f"{setting.label} must be one of {', '.join(known.choices)}, got {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise OptionError(f"{setting.label} must be a finite number, got {value}")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    if known.at_least is not None and value < known.at_least:
+        raise OptionError(f"{setting.label} must be at least {known.at_least:g}, got {value}")
+    if known.above is not None and value <= known.above:
+        raise OptionError(f"{setting.label} must be above {known.above:g}, got {value}")
+    if known.at_most is not None and value > known.at_most:
+        raise OptionError(f"{setting.label} must be at most {known.at_most:g}, got {value}")
+
+
+def from_mapping(options_class: type[T], values: Mapping[str, Any]) -> T:
+    """Options from parsed YAML: keys are setting names, dashes allowed.
+
+    Raises OptionError for an unknown key, with the known ones named, or for a value of the wrong kind.
+    """
+    known = {setting.name: setting for setting in options_of(options_class)}
+    given: dict[str, Any] = {}
+    for key, value in values.items():
+        name = str(key).replace("-", "_")
+        if name not in known:
+            raise OptionError(f"unknown setting {key!r}, known are {', '.join(sorted(known))}")
+        given[name] = _converted(known[name], value)
+    return options_class(**given)
+
+
+def _converted(setting: Setting, value: Any) -> Any:
+    kinds = typing.get_args(setting.type) if isinstance(setting.type, types.UnionType) else (setting.type,)
+    if value is None and type(None) in kinds:
+        return None
+    if isinstance(value, list):
+        return tuple(value)
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if any(isinstance(kind, type) and isinstance(value, kind) for kind in kinds):
+        return value
+    raise OptionError(f"{setting.label} has the wrong type: {value!r}")

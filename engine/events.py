@@ -1,0 +1,66 @@
+"""What the engine reports. Events say what changed; tokens are derived from steps, never reported one by one.
+
+Every event carries the instant it happened on the engine's clock, whenever it is read.
+"""
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from engine.sequence import Sequence
+from engine.units import Micros
+
+
+class Outcome(StrEnum):
+    """How a request ended. Exactly one per request."""
+
+    COMPLETED = "completed"
+    LENGTH_CAPPED = "length_capped"
+    """Stopped by max_model_len: completed, but shorter than asked."""
+    TIMED_OUT = "timed_out"
+    ABORTED = "aborted"
+    DROPPED = "dropped"
+    """Refused before it entered the wait queue: it could never be served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A request joined the running batch (again, if it was preempted before)."""
+
+    at: Micros
+    sequence: Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """A request lost its KV blocks and went back to the front of the wait queue."""
+
+    at: Micros
+    sequence: Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """A step ended and each of `emitted` has one more token: number `sequence.tokens_at(index)` of its output.
+
+    The sequences are in batch order. Their first token is the one that ends prefill.
+    """
+
+    at: Micros
+    index: int
+    started_at: Micros
+    emitted: SequenceOf[Sequence]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A request ended, with the reason. For a completed one this is the end of its last step."""
+
+    at: Micros
+    sequence: Sequence
+    outcome: Outcome
+    detail: str = ""
+
+
+Event: TypeAlias = Scheduled | Preempted | StepDone | Finished

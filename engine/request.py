@@ -1,0 +1,74 @@
+"""What the engine is told about a request: lengths, limits and where its prompt's KV blocks can be shared."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.units import Micros
+
+
+class BlockIdentities(Protocol):
+    """Names the full KV blocks of a request, so that equal content has equal names.
+
+    Two requests that share the first n tokens give equal identities for the blocks inside those n tokens, and
+    different ones from the first differing block on: an identity stands for its block and all before it.
+    """
+
+    def identity(self, index: int) -> object:
+        """The hashable identity of block `index`, counted from the start of the request's tokens."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueBlocks:
+    """A request whose text nobody else has: its blocks can only be found again by itself."""
+
+    request_id: str
+
+    def identity(self, index: int) -> object:
+        return (self.request_id, index)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixGroupBlocks:
+    """A request whose first `shared_tokens` are those of every request in `group`, the rest its own.
+
+    `shared_blocks` is the number of full blocks inside the shared prefix.
+    """
+
+    request_id: str
+    group: str
+    shared_blocks: int
+
+    def identity(self, index: int) -> object:
+        if index < self.shared_blocks:
+            return (0, self.group, index)
+        return (self.request_id, index)
+
+
+@dataclass(frozen=True, slots=True)
+class HashedBlocks:
+    """A request with real tokens: chained hashes of its prompt's full blocks; generated blocks are its own."""
+
+    request_id: str
+    hashes: tuple[int, ...]
+
+    def identity(self, index: int) -> object:
+        return self.hashes[index] if index < len(self.hashes) else (self.request_id, index)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One generation request. Immutable: what happens to it lives in the engine's sequence.
+
+    `output_tokens` is how many tokens the model will produce; only the model step may know it. Scheduling sees
+    `max_output_tokens`, the declared budget (0: none declared). `deadline_us` is an instant on the engine's clock
+    at which the client gives up (0: never).
+    """
+
+    id: str
+    input_tokens: int
+    output_tokens: int
+    blocks: BlockIdentities
+    max_output_tokens: int = 0
+    deadline_us: Micros = 0
+    slo_class: str = ""
