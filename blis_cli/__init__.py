@@ -1,0 +1,1 @@
+"""The `blis` command line: which commands there are, and how settings become flags."""

@@ -5,23 +5,10 @@ Every event carries the instant it happened on the engine's clock, whenever it i
 
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TypeAlias
 
-from engine.sequence import Sequence
+from engine.sequence import Outcome, Sequence
 from engine.units import Micros
-
-
-class Outcome(StrEnum):
-    """How a request ended. Exactly one per request."""
-
-    COMPLETED = "completed"
-    LENGTH_CAPPED = "length_capped"
-    """Stopped by max_model_len: completed, but shorter than asked."""
-    TIMED_OUT = "timed_out"
-    ABORTED = "aborted"
-    DROPPED = "dropped"
-    """Refused before it entered the wait queue: it could never be served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +29,7 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """A step ended and each of `emitted` has one more token: number `sequence.tokens_at(index)` of its output.
+    """A step ended and each of `emitted` has one more token: number `sequence.tokens_at(index)`, from 1.
 
     The sequences are in batch order. Their first token is the one that ends prefill.
     """
@@ -64,3 +51,5 @@ class Finished:
 
 
 Event: TypeAlias = Scheduled | Preempted | StepDone | Finished
+
+__all__ = ["Event", "Finished", "Outcome", "Preempted", "Scheduled", "Sequence", "StepDone"]

@@ -1,64 +1,121 @@
 """A request inside the engine: how far it is, which blocks it holds, in which steps it produced tokens."""
 
+from enum import StrEnum
+
 from engine.request import Request
 from engine.units import Micros
+
+
+class Outcome(StrEnum):
+    """How a request ended. Exactly one per request."""
+
+    COMPLETED = "completed"
+    LENGTH_CAPPED = "length_capped"
+    """Stopped by max_model_len: complete, but shorter than asked."""
+    TIMED_OUT = "timed_out"
+    ABORTED = "aborted"
+    DROPPED = "dropped"
+    """Refused before it entered the wait queue: it could never be served."""
 
 
 class Sequence:
     """The mutable life of one request. Owned by the engine; everybody else only reads it.
 
-    Token times are not stored: a token's time is the end of the step that produced it, and `token_runs` says which
-    steps those were.
+    A step is applied when it starts, so the state of a sequence already includes the step under way. Token times are
+    not stored: a token's time is the end of the step that produced it, and `token_runs` says which steps those were.
     """
 
     __slots__ = (
         "arrived_at",
         "block_ids",
-        "context_before_step",
-        "enqueued_at",
-        "finished",
+        "blocks_aligned",
+        "context_tokens",
         "first_token_at",
         "first_token_step",
+        "max_output_tokens",
         "new_tokens",
         "num_computed_tokens",
+        "num_granted_tokens",
         "num_preemptions",
+        "num_stored_tokens",
+        "outcome",
         "priority",
         "request",
         "running",
         "scheduled_at",
+        "superseded_runs",
         "token_runs",
     )
 
     def __init__(self, request: Request, arrived_at: Micros) -> None:
         self.request = request
         self.arrived_at = arrived_at
-        self.enqueued_at: Micros | None = None
         self.scheduled_at: Micros | None = None
         """The latest admission into the running batch; None before the first."""
         self.priority = 0
-        """Smaller is more urgent."""
+        """Smaller is more urgent. Set once, when the request is queued."""
+        self.max_output_tokens = request.max_output_tokens
+        """The declared budget; without one, what max_model_len leaves."""
         self.running = False
-        self.finished = False
+        self.outcome: Outcome | None = None
         self.num_computed_tokens = 0
-        """Prompt tokens with KV, then one more for each decode step; it never counts the step under way."""
+        """Prompt tokens done (cached ones included), then one more for each decode step."""
+        self.num_granted_tokens = 0
+        """Tokens the scheduler has granted so far; it runs ahead of `num_computed_tokens` inside a step only."""
+        self.context_tokens = 0
+        """`num_computed_tokens` as it stood before the step under way."""
         self.new_tokens = 0
         """Granted in the step under way."""
-        self.context_before_step = 0
         self.block_ids: list[int] = []
+        self.blocks_aligned = True
+        """Whether block i holds the i-th stretch of the sequence. Not so after a prompt that was found whole in the
+        cache: BLIS then claims none of its blocks, and the first own block holds output."""
+        self.num_stored_tokens = 0
+        """Tokens held in `block_ids`; the last block may be partly full."""
         self.first_token_at: Micros | None = None
         """End of the step that (last) completed the prompt; survives a preemption until it is overwritten."""
         self.first_token_step: int | None = None
-        """Index of that step; None again while the prompt is being recomputed after a preemption."""
-        self.token_runs: list[tuple[int, int]] = []
-        """Steps that decoded: (first step, number of consecutive steps), ascending. Excludes the first token's."""
+        """Index of that step; None while the prompt is (re)computed."""
+        self.token_runs: list[list[int]] = []
+        """Steps that decoded a token: [first step, how many in a row], ascending. Excludes the first token's."""
+        self.superseded_runs: list[tuple[int, list[list[int]]]] = []
+        """First token's step and token runs of computations that a preemption threw away, oldest first."""
         self.num_preemptions = 0
 
+    @property
+    def num_decoded_tokens(self) -> int:
+        """Output tokens after the first one."""
+        return sum(count for _, count in self.token_runs)
+
     def tokens_at(self, step_index: int) -> int:
-        """Output tokens produced up to and including step `step_index`, since the last (re)computation began."""
-        if self.first_token_step is None or step_index < self.first_token_step:
-            return 0
-        decoded = sum(min(count, step_index - first + 1) for first, count in self.token_runs if first <= step_index)
-        return 1 + decoded
+        """Output tokens produced up to the end of step `step_index`, counted anew after a preemption.
+
+        Holds for past steps whatever has happened since.
+        """
+        if self.first_token_step is not None and self.first_token_step <= step_index:
+            return 1 + _decoded_until(self.token_runs, step_index)
+        for first_token_step, runs in reversed(self.superseded_runs):
+            if first_token_step <= step_index:
+                return 1 + _decoded_until(runs, step_index)
+        return 0
+
+    def restart(self) -> None:
+        """Forget all that was computed, as a preemption with recomputation does."""
+        if self.first_token_step is not None:
+            self.superseded_runs.append((self.first_token_step, self.token_runs))
+        self.running = False
+        self.blocks_aligned = True
+        self.new_tokens = 0
+        self.num_computed_tokens = 0
+        self.num_granted_tokens = 0
+        self.first_token_step = None
+        self.token_runs = []
+        self.num_preemptions += 1
 
     def __repr__(self) -> str:
-        return f"Sequence({self.request.id!r}, computed={self.num_computed_tokens}, blocks={len(self.block_ids)})"
+        state = self.outcome or ("running" if self.running else "waiting")
+        return f"Sequence({self.request.id!r}, {state}, computed={self.num_computed_tokens})"
+
+
+def _decoded_until(runs: list[list[int]], step_index: int) -> int:
+    return sum(min(count, step_index - first + 1) for first, count in runs if first <= step_index)

@@ -1,0 +1,40 @@
+"""File formats of recordings and results: what `observe` writes, `replay` and `calibrate` read.
+
+Read `rows.py` first: the columns of a trace. `trace_v2.py` reads and writes them, `header.py` what is said of
+the whole. Of ours, only options are imported here.
+"""
+
+from traces.errors import TraceError
+from traces.header import TraceHeader, read_header, write_header
+from traces.itl import ItlWriter, read_itl
+from traces.json_text import dump_json, number_text
+from traces.results import ResultRow, read_results, write_results
+from traces.rows import TRACE_COLUMNS, TraceRow, columns_worth_writing
+from traces.slo import SloTargets, parse_duration_ms, slo_targets_from_flags, targets_of_class
+from traces.trace_v2 import Trace, TraceWriter, read_rows, read_trace, write_trace
+
+__all__ = [
+    "TRACE_COLUMNS",
+    "ItlWriter",
+    "ResultRow",
+    "SloTargets",
+    "Trace",
+    "TraceError",
+    "TraceHeader",
+    "TraceRow",
+    "TraceWriter",
+    "columns_worth_writing",
+    "dump_json",
+    "number_text",
+    "parse_duration_ms",
+    "read_header",
+    "read_itl",
+    "read_results",
+    "read_rows",
+    "read_trace",
+    "slo_targets_from_flags",
+    "targets_of_class",
+    "write_header",
+    "write_results",
+    "write_trace",
+]

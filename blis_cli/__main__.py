@@ -1,0 +1,5 @@
+"""`python -m blis_cli` is `blis`."""
+
+from blis_cli.main import main
+
+main()

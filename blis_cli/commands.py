@@ -1,0 +1,39 @@
+"""The commands of `blis`. Adding one is adding its row."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRow:
+    """Where a command lives. Its module is imported only when the command is used.
+
+    The module offers the options class under `options` and `run(options) -> int`, the exit code.
+    """
+
+    help: str
+    module: str
+    options: str
+
+
+COMMANDS: dict[str, CommandRow] = {
+    "serve": CommandRow(
+        "Serve a model that is not there: an OpenAI- and vLLM-compatible server timed by a simulated vLLM engine.",
+        "mockserve.command",
+        "ServeOptions",
+    ),
+    "observe": CommandRow(
+        "Put load on any OpenAI-compatible server and record what it did as a trace.",
+        "observe.command",
+        "ObserveOptions",
+    ),
+    "replay": CommandRow(
+        "Run a recorded trace through the simulated engine, in virtual time.",
+        "replay.command",
+        "ReplayOptions",
+    ),
+    "calibrate": CommandRow(
+        "Compare a recording with a simulation of it: errors, correlation, grades.",
+        "calibrate.command",
+        "CalibrateOptions",
+    ),
+}

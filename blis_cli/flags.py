@@ -1,0 +1,88 @@
+"""From an options dataclass to a typer command: each setting becomes a flag or an argument."""
+
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from blis_options import options_of
+from blis_options.option import Setting
+
+
+def command_function(options_class: type, run: Callable[[Any], int]) -> Callable[..., None]:
+    """A function that typer turns into flags: it builds the options, runs the command, exits with its code."""
+
+    def command(**values: Any) -> None:
+        code = run(options_class(**values))
+        if code:
+            raise typer.Exit(code)
+
+    settings = options_of(options_class)
+    # typer reads flags off a signature; this one is the settings table.
+    signature = inspect.Signature([_parameter(setting) for setting in settings])
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    command.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    return command
+
+
+def _parameter(setting: Setting) -> inspect.Parameter:
+    kind = _single_type(setting.type)
+    known = setting.option
+    extra: dict[str, Any] = {"help": _help(setting), "show_default": setting.default not in (None, "", ())}
+    if known.metavar is not None:
+        extra["metavar"] = known.metavar
+    if typing.get_origin(kind) is tuple:
+        (element, _) = typing.get_args(kind)
+        extra["parser"] = _list_parser(element, setting.label)
+        extra.setdefault("metavar", "LIST")
+        kind = str
+    if setting.option.positional:
+        info = typer.Argument(**extra)
+    else:
+        flags = setting.flags
+        if kind is bool:
+            flags = (f"{flags[0]}/--no-{flags[0].removeprefix('--')}", *flags[1:])
+        info = typer.Option(*flags, hidden=known.hidden, **extra)
+    optional = setting.default is None and not setting.required
+    default = inspect.Parameter.empty if setting.required else _default(setting)
+    return inspect.Parameter(
+        setting.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[(kind | None) if optional else kind, info],
+    )
+
+
+def _default(setting: Setting) -> Any:
+    """Lists are parsed from text, so their default is text as well."""
+    if isinstance(setting.default, tuple):
+        return ",".join(map(str, setting.default))
+    return setting.default
+
+
+def _single_type(annotated: Any) -> Any:
+    """The type of a setting without its `| None`."""
+    if typing.get_origin(annotated) in (types.UnionType, typing.Union):
+        (kind,) = (each for each in typing.get_args(annotated) if each is not type(None))
+        return kind
+    return annotated
+
+
+def _help(setting: Setting) -> str:
+    known = setting.option
+    return f"{known.help} One of: {', '.join(known.choices)}." if known.choices else known.help
+
+
+def _list_parser(element: Callable[[str], Any], label: str) -> Callable[[Any], tuple[Any, ...]]:
+    def parse(text: Any) -> tuple[Any, ...]:
+        if isinstance(text, tuple):
+            return text
+        try:
+            return tuple(element(part.strip()) for part in text.split(",") if part.strip())
+        except ValueError as error:
+            raise typer.BadParameter(f"{label} must be a comma-separated list, got {text!r}") from error
+
+    return parse

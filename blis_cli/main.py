@@ -1,0 +1,91 @@
+"""The entry point: finds the command, runs it, and turns the user's mistakes into one line and exit code 2."""
+
+import importlib
+import sys
+from typing import Any
+
+import typer
+
+from blis_cli.commands import COMMANDS
+from blis_cli.flags import command_function
+from blis_options import BlisError, OptionError
+
+DESCRIPTION = """Test everything around LLM inference without a GPU, and prove the fake is true.
+
+serve a vLLM look-alike, observe any server, replay the recording in virtual time, calibrate one against the other.
+"""
+
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run `blis`. Exit codes: 0 done, 1 it ran but failed, 2 bad input, 130 interrupted."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run `blis` with these arguments and return the exit code."""
+    name = arguments[0] if arguments else ""
+    program = "blis"
+    try:
+        if name in COMMANDS:
+            command, rest, program = _command(name), arguments[1:], f"blis {name}"
+        elif name and not name.startswith("-"):
+            raise OptionError(f"unknown command {name!r}, known are {', '.join(COMMANDS)}")
+        else:
+            command, rest = _overview(), arguments or ["--help"]
+        result = command.main(args=rest, prog_name=program, standalone_mode=False)
+    except BlisError as error:
+        return _complain(program, str(error))
+    except typer.TyperException as error:
+        return _complain(program, error.format_message())
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone, as `| head` does; there is nobody left to tell.
+        sys.stderr.close()
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def _complain(program: str, message: str) -> int:
+    one_line = " ".join(message.split())
+    sys.stderr.write(f"{program}: error: {one_line}\n")
+    return EXIT_BAD_INPUT
+
+
+def _command(name: str) -> Any:
+    """The one command that is wanted; only its module is imported."""
+    row = COMMANDS[name]
+    module = importlib.import_module(row.module)
+    app = _new_app()
+    app.command(name=name, help=row.help)(command_function(getattr(module, row.options), module.run))
+    return typer.main.get_command(app)
+
+
+def _overview() -> Any:
+    """The list of commands, none of them imported."""
+    app = _new_app()
+
+    @app.callback(help=DESCRIPTION, invoke_without_command=True)
+    def overview(
+        version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+    ) -> None:
+        if version:
+            from importlib.metadata import version as installed_version
+
+            typer.echo(installed_version("blis-mockserve"))
+            raise typer.Exit
+
+    for name, row in COMMANDS.items():
+        app.command(name=name, help=row.help)(_never_called)
+    return typer.main.get_command(app)
+
+
+def _never_called() -> None:
+    """Stands for a command in the list; `run` dispatches to the real one before typer could."""
+
+
+def _new_app() -> typer.Typer:
+    return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)

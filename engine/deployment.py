@@ -1,0 +1,205 @@
+"""From what a user says about a deployment to an engine's configuration and latency model.
+
+`DeploymentOptions` holds the flags that every command with an engine shares; `resolve` fills in what the catalogue
+knows and computes the KV capacity.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from blis_options import OptionError, check_options, option
+from engine.config import EngineConfig
+from engine.errors import EngineError
+from engine.gpu_spec import GpuSpec
+from engine.kv_cache.sizing import kv_blocks
+from engine.latency.catalogue.reader import default_deployment, knows_model, load_gpu, load_model
+from engine.latency.model import LatencyModel
+from engine.latency.registry import DEFAULT_LATENCY_MODEL, LATENCY_MODELS, LatencyChoice, build
+from engine.latency.step_work import MOE_COMM_BACKENDS
+from engine.model_spec import ModelSpec
+from engine.scheduler.preemption import VICTIMS
+from engine.scheduler.waiting import ORDERS
+
+_KV_BLOCKS_WITHOUT_SIZES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentOptions:
+    """One engine instance as the command line describes it.
+
+    A subclass that adds settings and a `__post_init__` of its own calls `DeploymentOptions.__post_init__(self)`:
+    classes with slots have no zero-argument `super()`.
+    """
+
+    model: str = option(
+        help="Model to simulate: a name of the catalogue, with or without its organisation, "
+        "or a local folder with a Hugging Face config.json."
+    )
+    hardware: str = option("", "GPU to simulate, such as H100 (default: the catalogue's choice for the model).")
+    tp: int = option(
+        0,
+        "GPUs one instance is sharded over (default: the catalogue's choice for the model).",
+        flags=("--tp", "--tensor-parallel-size"),
+        at_least=0,
+    )
+    dp: int = option(
+        1,
+        "Data-parallel replicas of the attention layers; more than 1 only for a model with experts.",
+        flags=("--dp", "--data-parallel-size"),
+        at_least=1,
+    )
+    moe_comm_backend: str = option(
+        MOE_COMM_BACKENDS[0],
+        "How tokens reach experts on other ranks; matters only with --dp.",
+        choices=MOE_COMM_BACKENDS,
+    )
+    model_config_folder: str | None = option(
+        None, "Folder with the config.json of the model, or the file itself, instead of the catalogue's entry."
+    )
+    hardware_config: str | None = option(
+        None, "JSON or YAML file that maps GPU names to their peak rates, instead of the catalogue."
+    )
+    latency_model: str = option(
+        DEFAULT_LATENCY_MODEL,
+        "How step times are predicted: from physical work with trained weights, from peak rates alone, "
+        "or from a line fitted to one model on one GPU.",
+        choices=LATENCY_MODELS,
+    )
+    alpha_coeffs: tuple[float, ...] = option(
+        (), "Coefficients of the time outside of steps, in microseconds; needs --beta-coeffs.", at_least=0
+    )
+    beta_coeffs: tuple[float, ...] = option(
+        (), "Coefficients of the step time, instead of those shipped; needs --alpha-coeffs.", at_least=0
+    )
+    gpu_memory_utilization: float = option(
+        0.9, "Fraction of GPU memory for weights, activations and KV cache together.", above=0, at_most=1
+    )
+    block_size_in_tokens: int = option(
+        16, "Tokens per KV block.", flags=("--block-size-in-tokens", "--block-size"), at_least=1
+    )
+    total_kv_blocks: int | None = option(
+        None,
+        "KV blocks of one instance (default: what fits in GPU memory beside the weights).",
+        flags=("--total-kv-blocks", "--num-gpu-blocks-override"),
+        at_least=1,
+    )
+    max_num_seqs: int = option(
+        256, "Requests that may run in one step.", flags=("--max-num-seqs", "--max-num-running-reqs"), at_least=1
+    )
+    max_num_batched_tokens: int = option(
+        2048,
+        "Tokens that may be computed in one step; longer prompts are split.",
+        flags=("--max-num-batched-tokens", "--max-num-scheduled-tokens"),
+        at_least=1,
+    )
+    long_prefill_token_threshold: int = option(
+        0, "Prompt tokens one request may compute in one step; 0 leaves it to the token budget.", at_least=0
+    )
+    max_model_len: int = option(
+        0, "Most tokens of prompt and output together; 0 takes the model's context window.", at_least=0
+    )
+    scheduler: str = option("fcfs", "Order in which waiting requests are considered.", choices=ORDERS)
+    preemption_policy: str = option(
+        "fcfs", "Who is sent back to the queue when KV blocks run out: the last admitted, or the least urgent.", choices=VICTIMS
+    )
+    scheduling: str = option("blis", "Whose batch formation to follow.", choices=("blis",))
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if not self.model.strip():
+            raise OptionError("--model must name a model, got an empty string")
+        if self.beta_coeffs and not self.alpha_coeffs:
+            raise OptionError("--beta-coeffs needs --alpha-coeffs")
+        if self.alpha_coeffs and not self.beta_coeffs:
+            raise OptionError("--alpha-coeffs needs --beta-coeffs")
+        if self.beta_coeffs and self.latency_model == "roofline":
+            raise OptionError("--alpha-coeffs and --beta-coeffs cannot be used with --latency-model roofline")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """All an engine is built from. `notes` are for the user to read: what was assumed or cut on the way here."""
+
+    model: ModelSpec
+    gpu: GpuSpec
+    tp: int
+    dp: int
+    latency: LatencyModel
+    config: EngineConfig
+    notes: tuple[str, ...] = ()
+
+
+def resolve(options: DeploymentOptions) -> Deployment:
+    """Fill in what was left to the catalogue and to arithmetic.
+
+    Raises EngineError when the model or GPU is unknown, or when they do not fit together.
+    """
+    notes: list[str] = []
+    model = _model(options, notes)
+    gpu_name, tp = _placement(options)
+    gpu = load_gpu(gpu_name, options.hardware_config)
+    if options.dp == 1 and options.moe_comm_backend != MOE_COMM_BACKENDS[0]:
+        notes.append(f"--moe-comm-backend {options.moe_comm_backend} has no effect without --dp")
+    choice = LatencyChoice(
+        model=model,
+        gpu=gpu,
+        tp=tp,
+        dp=options.dp,
+        moe_comm_backend=options.moe_comm_backend,
+        alpha=options.alpha_coeffs,
+        beta=options.beta_coeffs,
+    )
+    latency = build(options.latency_model, choice)
+    blocks = _total_kv_blocks(options, model, gpu, tp, notes)
+    config = EngineConfig(
+        total_kv_blocks=blocks,
+        block_size_tokens=options.block_size_in_tokens,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        long_prefill_token_threshold=options.long_prefill_token_threshold,
+        max_model_len=_max_model_len(options, model, blocks * options.block_size_in_tokens, notes),
+        scheduler=options.scheduler,
+        preemption_policy=options.preemption_policy,
+    )
+    return Deployment(model=model, gpu=gpu, tp=tp, dp=options.dp, latency=latency, config=config, notes=tuple(notes))
+
+
+def _model(options: DeploymentOptions, notes: list[str]) -> ModelSpec:
+    """From the folder given; a folder that is not there gives way to the catalogue, if that has the model."""
+    folder = options.model_config_folder
+    if folder and not Path(folder).exists() and knows_model(options.model):
+        notes.append(f"--model-config-folder {folder} does not exist, taking {options.model} from the catalogue")
+        folder = None
+    return load_model(options.model, folder or None)
+
+
+def _placement(options: DeploymentOptions) -> tuple[str, int]:
+    """GPU name and tensor parallelism, each from its flag or else from the catalogue."""
+    gpu, tp = default_deployment(options.model) or ("", 0)
+    gpu, tp = options.hardware or gpu, options.tp or tp
+    missing = [flag for flag, value in (("--hardware", gpu), ("--tp", tp)) if not value]
+    if missing:
+        raise EngineError(f"{' and '.join(missing)} must be given: the catalogue has no default for {options.model}")
+    return gpu, tp
+
+
+def _total_kv_blocks(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, notes: list[str]) -> int:
+    if options.total_kv_blocks is not None:
+        return options.total_kv_blocks
+    if model.lacks_expert_count:
+        notes.append(
+            f"{model.name} has experts but its config does not say how many, "
+            f"assuming {_KV_BLOCKS_WITHOUT_SIZES} KV blocks; give --total-kv-blocks"
+        )
+        return _KV_BLOCKS_WITHOUT_SIZES
+    return kv_blocks(model, gpu, tp, options.dp, options.block_size_in_tokens, options.gpu_memory_utilization)
+
+
+def _max_model_len(options: DeploymentOptions, model: ModelSpec, capacity: int, notes: list[str]) -> int:
+    """The flag's, else the model's, cut to what the KV cache holds."""
+    wanted = options.max_model_len or model.max_model_len
+    if wanted <= capacity:
+        return wanted
+    origin = "--max-model-len" if options.max_model_len else f"the context window of {model.name}"
+    notes.append(f"{origin}, {wanted} tokens, is cut to the {capacity} tokens that the KV cache holds")
+    return capacity

@@ -1,0 +1,21 @@
+"""Requests that could never be served are refused before they wait: otherwise they would block the queue forever."""
+
+from engine.config import EngineConfig
+
+
+def refusal(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> str | None:
+    """Why a request can never be served, or None if it can.
+
+    Only declared figures count, never the true output length (INV-9). Order and rules are BLIS's (EnqueueRequest).
+    """
+    if max_output_tokens < 0:
+        return f"the output budget is negative ({max_output_tokens})"
+    limit = config.max_model_len
+    if limit and input_tokens >= limit:
+        return f"the prompt has {input_tokens} tokens, max_model_len is {limit}"
+    if limit and max_output_tokens and input_tokens + max_output_tokens > limit:
+        return f"prompt and output budget are {input_tokens} + {max_output_tokens} tokens, max_model_len is {limit}"
+    needed = -(-input_tokens // config.block_size_tokens)
+    if needed > config.total_kv_blocks:
+        return f"the prompt needs {needed} KV blocks, the cache has {config.total_kv_blocks}"
+    return None

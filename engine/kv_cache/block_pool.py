@@ -1,0 +1,61 @@
+"""The blocks themselves: which are free, in what order they are reused, how many requests hold each."""
+
+from collections import OrderedDict
+
+
+class BlockPool:
+    """`num_blocks` KV blocks, numbered from 0. Free blocks are reused in the order they became free.
+
+    Blocks never used before come first, in ascending order; they take no memory until then. Taking, sharing and giving
+    back a block are O(1).
+    """
+
+    __slots__ = ("_freed", "_num_touched", "_references", "num_blocks")
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self._num_touched = 0
+        self._freed: OrderedDict[int, None] = OrderedDict()
+        self._references: list[int] = []
+
+    @property
+    def num_free(self) -> int:
+        return self.num_blocks - self._num_touched + len(self._freed)
+
+    @property
+    def num_used(self) -> int:
+        return self._num_touched - len(self._freed)
+
+    def is_free(self, block: int) -> bool:
+        """Whether nobody holds `block`, which must have been taken before."""
+        return self._references[block] == 0
+
+    def take(self) -> int:
+        """The block that has been free the longest, now held once. The pool must not be empty."""
+        if self._num_touched < self.num_blocks:
+            block = self._num_touched
+            self._num_touched += 1
+            self._references.append(1)
+            return block
+        block, _ = self._freed.popitem(last=False)
+        self._references[block] = 1
+        return block
+
+    def share(self, block: int) -> None:
+        """Hold a block once more; a free one leaves the free list wherever it stands."""
+        if self._references[block] == 0:
+            del self._freed[block]
+        self._references[block] += 1
+
+    def give_back(self, block: int) -> None:
+        """Hold a block once less; at zero it joins the end of the free list."""
+        self._references[block] -= 1
+        if self._references[block] == 0:
+            self._freed[block] = None
+
+    def check(self) -> None:
+        """Raise AssertionError unless every block is either free and unreferenced or held."""
+        assert self.num_used + self.num_free == self.num_blocks
+        for block, references in enumerate(self._references):
+            assert (references == 0) == (block in self._freed), f"block {block} has {references} references"
+            assert references >= 0, f"block {block} has {references} references"

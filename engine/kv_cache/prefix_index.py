@@ -1,0 +1,42 @@
+"""Which block holds which content: the map that turns equal prompt beginnings into cache hits."""
+
+from engine.request import BlockIdentities
+
+
+class PrefixIndex:
+    """Content identity to block and back. One block per identity: the latest registered wins."""
+
+    __slots__ = ("_block_of", "_identity_of")
+
+    def __init__(self) -> None:
+        self._block_of: dict[object, int] = {}
+        self._identity_of: dict[int, object] = {}
+
+    def __len__(self) -> int:
+        return len(self._block_of)
+
+    def register(self, block: int, identity: object) -> None:
+        """Say that `block` now holds the content `identity`."""
+        self._block_of[identity] = block
+        self._identity_of[block] = identity
+
+    def forget(self, block: int) -> None:
+        """Say that `block` is about to be overwritten.
+
+        As in BLIS the identity goes with it even if another block holds the same content by now: that other block is
+        then no longer found (sim/kv/cache.go deletes by hash without looking at the owner).
+        """
+        identity = self._identity_of.pop(block, None)
+        if identity is not None:
+            self._block_of.pop(identity, None)
+
+    def longest_prefix(self, blocks: BlockIdentities, num_full_blocks: int) -> list[int]:
+        """The blocks that hold the beginning of a prompt, up to the first one missing. Changes nothing."""
+        found: list[int] = []
+        block_of = self._block_of
+        for index in range(num_full_blocks):
+            block = block_of.get(blocks.identity(index))
+            if block is None:
+                break
+            found.append(block)
+        return found

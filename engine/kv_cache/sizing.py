@@ -1,0 +1,100 @@
+"""How many KV blocks fit beside the weights: what vLLM finds out by profiling, estimated from sizes."""
+
+from engine.errors import EngineError
+from engine.gpu_spec import GpuSpec
+from engine.model_spec import ModelSpec
+
+_GIB = 2**30
+_ACTIVATION_GIB_DENSE = 5.5
+_ACTIVATION_GIB_MOE = 8.0
+_OTHER_GIB_ONE_GPU = 0.15
+_OTHER_GIB_PER_GPU = 0.6
+_GATED_ACTIVATIONS = ("", "silu", "swiglu", "geglu", "situ")
+
+
+def kv_blocks(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    tp: int,
+    dp: int = 1,
+    block_size_tokens: int = 16,
+    gpu_memory_utilization: float = 0.9,
+) -> int:
+    """Blocks of `block_size_tokens` that fit on `tp` GPUs, times `dp` replicas of a model with experts.
+
+    Raises EngineError when the model's sizes do not allow an estimate, or when the weights leave no room; the text
+    then names the smallest tp that does.
+    """
+    _check(model, gpu)
+    free_gib = _free_gib(model, gpu, tp, gpu_memory_utilization)
+    block_bytes = int(_kv_bytes_per_token(model, tp) * block_size_tokens)
+    blocks = int(free_gib * _GIB) // block_bytes if free_gib > 0 else 0
+    if blocks < 1:
+        raise EngineError(_no_room(model, gpu, tp, gpu_memory_utilization))
+    return blocks * dp if model.is_moe else blocks
+
+
+def weight_bytes(model: ModelSpec) -> int:
+    """Bytes of all parameters: embeddings, attention, norms, MLPs and output head."""
+    hidden = model.hidden_size
+    kv_size = model.num_kv_heads * model.cache_head_dim
+    attention = hidden * (hidden + 2 * kv_size) + hidden * hidden + 2 * hidden
+    embeddings = model.vocab_size * hidden * (1 if model.tie_word_embeddings else 2)
+    parameters = embeddings + model.num_layers * attention + _mlp_parameters(model) + hidden
+    return int(parameters * model.bytes_per_weight)
+
+
+def _mlp_parameters(model: ModelSpec) -> int:
+    """Three matrices per MLP. Interleaved dense layers count as layers with experts here."""
+    hidden = model.hidden_size
+    if not model.is_moe:
+        return model.num_layers * 3 * hidden * model.intermediate_size
+    num_dense = min(model.first_k_dense_replace, model.num_layers)
+    experts_and_router = model.num_experts * 3 * hidden * model.expert_size + model.num_experts * hidden
+    moe_layer = experts_and_router + 3 * hidden * model.shared_expert_size
+    return num_dense * 3 * hidden * model.dense_size + (model.num_layers - num_dense) * moe_layer
+
+
+def _kv_bytes_per_token(model: ModelSpec, tp: int) -> float:
+    """On one GPU. A latent is held in full by each; fewer KV heads than GPUs are spread evenly all the same."""
+    if model.is_mla:
+        return model.num_layers * (model.kv_lora_rank + model.qk_rope_head_dim) * model.bytes_per_activation
+    if model.num_kv_heads >= tp and model.num_kv_heads % tp:
+        raise EngineError(f"{model.name} has {model.num_kv_heads} KV heads, which tp {tp} does not divide")
+    per_layer = 2 * model.cache_head_dim * model.num_kv_heads
+    return model.num_layers * per_layer * model.bytes_per_activation / tp
+
+
+def _free_gib(model: ModelSpec, gpu: GpuSpec, tp: int, gpu_memory_utilization: float) -> float:
+    available = gpu.memory_gib * gpu_memory_utilization * tp
+    activation = _ACTIVATION_GIB_MOE if model.is_moe else _ACTIVATION_GIB_DENSE
+    other = (_OTHER_GIB_ONE_GPU if tp == 1 else _OTHER_GIB_PER_GPU) * tp
+    return available - (weight_bytes(model) / _GIB + activation + other)
+
+
+def _no_room(model: ModelSpec, gpu: GpuSpec, tp: int, gpu_memory_utilization: float) -> str:
+    shardings = (
+        count
+        for count in range(tp + 1, model.num_heads + 1)
+        if model.num_heads % count == 0 and model.num_kv_heads % count == 0
+    )
+    enough = next((count for count in shardings if _free_gib(model, gpu, count, gpu_memory_utilization) > 0), None)
+    advice = f"it needs tp {enough} or more" if enough else "no tp is enough"
+    memory = f"{tp} {gpu.name} with {gpu.memory_gib:g} GiB at {gpu_memory_utilization:g} utilization"
+    return f"{model.name} leaves no room for a KV cache on {memory}: {advice}"
+
+
+def _check(model: ModelSpec, gpu: GpuSpec) -> None:
+    advice = "give --total-kv-blocks instead"
+    if gpu.memory_gib <= 0:
+        raise EngineError(f"the memory of GPU {gpu.name} is not known, so its KV blocks cannot be counted; {advice}")
+    if model.vocab_size < 1 or model.intermediate_size < 1:
+        key = "intermediate_size" if model.intermediate_size < 1 else "vocab_size"
+        raise EngineError(f"{model.name}: {key} is missing, so the weights cannot be counted; {advice}")
+    if model.hidden_act.lower() not in _GATED_ACTIVATIONS:
+        known = ", ".join(filter(None, _GATED_ACTIVATIONS))
+        raise EngineError(
+            f"{model.name}: hidden_act must be one of {known} to count weights, got {model.hidden_act!r}; {advice}"
+        )
+    if model.head_dim is None and model.hidden_size % model.num_heads:
+        raise EngineError(f"{model.name} has no head_dim and {model.num_heads} heads do not divide {model.hidden_size}")

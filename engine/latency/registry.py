@@ -1,0 +1,73 @@
+"""The latency models by name. This table feeds the choices of `--latency-model` and its error text."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from engine.errors import EngineError
+from engine.gpu_spec import GpuSpec
+from engine.latency.blackbox import Blackbox
+from engine.latency.catalogue.reader import blackbox_coefficients, trained_coefficients
+from engine.latency.model import LatencyModel
+from engine.latency.roofline import Roofline
+from engine.latency.step_work import MOE_COMM_BACKENDS
+from engine.latency.trained_physics import TrainedPhysics
+from engine.model_spec import ModelSpec
+
+DEFAULT_LATENCY_MODEL = "trained-physics"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyChoice:
+    """What is to be timed, and with which coefficients: empty means those that the model ships with."""
+
+    model: ModelSpec
+    gpu: GpuSpec
+    tp: int
+    dp: int = 1
+    moe_comm_backend: str = MOE_COMM_BACKENDS[0]
+    alpha: tuple[float, ...] = ()
+    beta: tuple[float, ...] = ()
+
+
+def build(name: str, choice: LatencyChoice) -> LatencyModel:
+    """The latency model called `name` for `choice`. Raises EngineError when it cannot time that."""
+    if name not in LATENCY_MODELS:
+        raise EngineError(f"latency_model must be one of {', '.join(LATENCY_MODELS)}, got {name!r}")
+    if bool(choice.alpha) != bool(choice.beta):
+        raise EngineError("alpha_coeffs and beta_coeffs must be given together")
+    return LATENCY_MODELS[name](choice)
+
+
+def _trained_physics(choice: LatencyChoice) -> LatencyModel:
+    alpha, beta = (choice.alpha, choice.beta) if choice.beta else trained_coefficients("trained-physics")
+    return TrainedPhysics(choice.model, choice.gpu, choice.tp, alpha, beta, choice.dp, choice.moe_comm_backend)
+
+
+def _roofline(choice: LatencyChoice) -> LatencyModel:
+    if choice.beta:
+        raise EngineError(
+            "the roofline model takes no alpha_coeffs and beta_coeffs; it computes from sizes and rates alone"
+        )
+    _check_no_dp("roofline", choice)
+    return Roofline(choice.model, choice.gpu, choice.tp)
+
+
+def _blackbox(choice: LatencyChoice) -> LatencyModel:
+    _check_no_dp("blackbox", choice)
+    if choice.beta:
+        return Blackbox(choice.alpha, choice.beta)
+    return Blackbox(*blackbox_coefficients(choice.model.name, choice.gpu.name, choice.tp))
+
+
+def _check_no_dp(name: str, choice: LatencyChoice) -> None:
+    if choice.dp > 1:
+        raise EngineError(
+            f"the {name} model does not know dp, only trained-physics does; dp must be 1, got {choice.dp}"
+        )
+
+
+LATENCY_MODELS: Mapping[str, Callable[[LatencyChoice], LatencyModel]] = {
+    "trained-physics": _trained_physics,
+    "roofline": _roofline,
+    "blackbox": _blackbox,
+}

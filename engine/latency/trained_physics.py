@@ -1,0 +1,142 @@
+"""The default latency model: physical work terms of a step, each weighted by a trained coefficient."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.batch_shape import BatchShape
+from engine.gpu_spec import GpuSpec
+from engine.latency.coefficients import checked
+from engine.latency.decode_steps import Number, context_at_each_step, whole_micros_each
+from engine.latency.model import whole_micros
+from engine.latency.step_work import MOE_COMM_BACKENDS, StepWork, step_work
+from engine.model_spec import ModelSpec
+from engine.units import Micros
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedPhysics:
+    """Compute, memory and communication times at peak rates, weighted by 7 to 11 betas:
+
+    prefill compute, decode compute, weights, all-reduce, layers, sequences, step, interleaved expert layers,
+    prefill KV writes, decode KV reads, expert dispatch.
+
+    With fewer than 9 (10) betas the first (second) weighs the larger of compute and KV time of the prefills
+    (decodes); with fewer than 11 the fourth weighs dispatch too; with 7 interleaved expert layers cost nothing
+    extra. alpha0 passes before a request enters the wait queue, alpha1 is added once after its last token,
+    alpha2 to each token. A call of `step_time` costs about 2 us.
+    """
+
+    model: ModelSpec
+    gpu: GpuSpec
+    tp: int
+    alpha: tuple[float, ...]
+    beta: tuple[float, ...]
+    dp: int = 1
+    moe_comm_backend: str = MOE_COMM_BACKENDS[0]
+    _work: StepWork = field(init=False, repr=False, compare=False)
+    _betas: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    """The eleven, with what the missing ones mean filled in."""
+    _constants: tuple[float, float, float] = field(init=False, repr=False, compare=False)
+    """The terms no batch changes: weights, layers, interleaved expert layers."""
+
+    def __post_init__(self) -> None:
+        checked("alpha_coeffs", self.alpha, 3, 3)
+        beta = checked("beta_coeffs", self.beta, 7, 11)
+        work = step_work(self.model, self.gpu, self.tp, self.dp, self.moe_comm_backend)
+        betas = (*beta, *(0.0, 0.0, 0.0)[len(beta) - 7 :], beta[3]) if len(beta) < 11 else beta
+        interleaved = betas[7] * self._interleaved_layers
+        object.__setattr__(self, "_work", work)
+        object.__setattr__(self, "_betas", betas)
+        object.__setattr__(self, "_constants", (betas[2] * work.weight_us, betas[4] * work.num_layers, interleaved))
+
+    def step_time(self, shape: BatchShape) -> Micros:
+        num_tokens = shape.prefill_tokens + shape.decode_requests
+        if not num_tokens:
+            return 1
+        batch_work = self._prefill(shape) if shape.prefill_tokens else 0.0
+        if shape.decode_requests:
+            batch_work += self._decode(shape.decode_requests, float(shape.decode_context_tokens), max)
+        num_requests = shape.prefill_requests + shape.decode_requests
+        return whole_micros(self._with_overheads(batch_work, num_tokens, num_requests))
+
+    def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
+        sequences = shape.decode_requests
+        if not sequences:
+            return np.ones(steps, dtype=np.int64)
+        batch_work = self._decode(sequences, context_at_each_step(shape, steps), np.maximum)
+        return whole_micros_each(self._with_overheads(batch_work, sequences, sequences))
+
+    def queueing_time(self, input_tokens: int) -> Micros:
+        """The same for every request."""
+        return int(self.alpha[0])
+
+    @property
+    def output_token_time(self) -> Micros:
+        return int(self.alpha[2])
+
+    @property
+    def post_decode_time(self) -> Micros:
+        return int(self.alpha[1])
+
+    @property
+    def coefficients(self) -> tuple[float, ...]:
+        return self.beta
+
+    def basis(self, shape: BatchShape) -> tuple[float, ...]:
+        """The terms in the order of the betas given; all 0 for an empty step, which takes 1 us whatever they are."""
+        given = len(self.beta)
+        if not shape.num_tokens:
+            return (0.0,) * given
+        work = self._work
+        sequences, context = shape.decode_requests, float(shape.decode_context_tokens)
+        prefill, prefill_kv = work.prefill_compute(shape), work.prefill_kv(shape)
+        decode, decode_kv = work.decode_compute(sequences, context), work.decode_kv(sequences, context)
+        all_reduce, dispatch = work.all_reduce(shape.num_tokens), work.dispatch(shape.num_tokens)
+        terms = (
+            prefill if given > 8 else max(prefill, prefill_kv),
+            decode if given > 9 else max(decode, decode_kv),
+            work.weight_us,
+            all_reduce if given > 10 else all_reduce + dispatch,
+            float(work.num_layers),
+            float(shape.num_requests),
+            1.0,
+            float(self._interleaved_layers),
+            prefill_kv,
+            decode_kv,
+            dispatch,
+        )
+        return terms[:given]
+
+    @property
+    def _interleaved_layers(self) -> int:
+        return self.model.num_moe_layers if self.model.interleaves_moe else 0
+
+    def _prefill(self, shape: BatchShape) -> float:
+        per_compute, per_kv = self._betas[0], self._betas[8]
+        compute = self._work.prefill_compute(shape)
+        if len(self.beta) < 9:
+            return per_compute * max(compute, self._work.prefill_kv(shape))
+        return per_compute * compute + per_kv * self._work.prefill_kv(shape) if per_kv else per_compute * compute
+
+    def _decode(self, sequences: int, context: Number, larger: Callable[[Number, Number], Number]) -> Number:
+        """Skips the term whose weight is 0, as compute's is by default: adding 0 changes no double."""
+        per_compute, per_kv = self._betas[1], self._betas[9]
+        kv = self._work.decode_kv(sequences, context)
+        if len(self.beta) < 10:
+            return per_compute * larger(self._work.decode_compute(sequences, context), kv)
+        if not per_compute:
+            return per_kv * kv
+        return per_compute * self._work.decode_compute(sequences, context) + per_kv * kv
+
+    def _with_overheads(self, batch_work: Number, num_tokens: int, num_requests: int) -> Number:
+        weights, layers, interleaved = self._constants
+        betas, work = self._betas, self._work
+        total = batch_work + weights
+        if work.all_reduce_share:
+            total = total + betas[3] * work.all_reduce(num_tokens)
+        if work.dispatch_copies:
+            total = total + betas[10] * work.dispatch(num_tokens)
+        return total + layers + betas[5] * num_requests + betas[6] + interleaved

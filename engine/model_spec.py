@@ -1,0 +1,84 @@
+"""The architecture of a language model, as far as time and memory depend on it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """Sizes read from a model's `config.json`; a size of 0 means the model has no such part.
+
+    `bytes_per_activation` is the width of the compute type, which the KV cache also has; `bytes_per_weight` is the
+    width of a stored weight, smaller when the model is quantised. `max_model_len` is the context window after rope
+    scaling, 0 when unknown. Step time and memory read the head size differently; see the two properties.
+    """
+
+    name: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    vocab_size: int
+    intermediate_size: int
+    head_dim: int | None = None
+    hidden_act: str = ""
+    tie_word_embeddings: bool = False
+    num_experts: int = 0
+    num_experts_per_tok: int = 0
+    moe_intermediate_size: int = 0
+    shared_expert_size: int = 0
+    interleave_moe_layer_step: int = 0
+    intermediate_size_mlp: int = 0
+    first_k_dense_replace: int = 0
+    kv_lora_rank: int = 0
+    qk_rope_head_dim: int = 0
+    bytes_per_activation: float = 2.0
+    bytes_per_weight: float = 2.0
+    max_model_len: int = 0
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether tokens are routed to experts."""
+        return self.num_experts >= 2
+
+    @property
+    def is_mla(self) -> bool:
+        """Whether the KV cache holds a compressed latent instead of keys and values."""
+        return self.kv_lora_rank > 0
+
+    @property
+    def lacks_expert_count(self) -> bool:
+        """A config that speaks of experts without saying how many: its weights cannot be counted."""
+        return not self.is_moe and (self.num_experts_per_tok > 0 or self.moe_intermediate_size > 0)
+
+    @property
+    def num_moe_layers(self) -> int:
+        """Layers with experts. With an interleave step s every (s+1)th layer has them."""
+        if not self.is_moe:
+            return 0
+        step = self.interleave_moe_layer_step
+        return self.num_layers // (step + 1) if step > 0 else self.num_layers
+
+    @property
+    def num_dense_layers(self) -> int:
+        """Layers with an ordinary MLP."""
+        return self.num_layers - self.num_moe_layers
+
+    @property
+    def interleaves_moe(self) -> bool:
+        """Whether layers with and without experts alternate."""
+        return self.is_moe and self.interleave_moe_layer_step > 0
+
+    @property
+    def expert_size(self) -> int:
+        """Intermediate size of one expert."""
+        return self.moe_intermediate_size or self.intermediate_size
+
+    @property
+    def dense_size(self) -> int:
+        """Intermediate size of an ordinary MLP layer."""
+        return self.intermediate_size_mlp or self.intermediate_size
+
+    @property
+    def cache_head_dim(self) -> int:
+        """Head size in the KV cache and in the weights: the declared one, else an equal share of the hidden size."""
+        return self.head_dim or self.hidden_size // self.num_heads

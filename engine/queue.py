@@ -1,0 +1,60 @@
+"""The event queue: one heap, and the one place that says what comes first when instants are equal."""
+
+import heapq
+import itertools
+from enum import IntEnum
+from typing import TypeAlias
+
+from engine.events import Finished, StepDone
+from engine.sequence import Sequence
+from engine.units import Micros
+
+StepReport: TypeAlias = tuple[StepDone, list[Finished]]
+"""What a step will be found to have done when it ends."""
+
+Payload: TypeAlias = Sequence | StepReport | str | None
+"""The sequence concerned, the report of a step, or the id of a request whose client hangs up."""
+
+
+class Due(IntEnum):
+    """What an entry of the queue is. Its value orders entries of the same instant, smaller first.
+
+    The order of arrival, queueing, step, departure and deadline is BLIS's (sim/event.go): all requests that arrive at
+    an instant are seen by a step of that instant, and a completion beats a deadline. A step's report comes before
+    everything else of its end; a hang-up is seen by the step of its instant.
+    """
+
+    STEP_END = -1
+    ARRIVAL = 0
+    QUEUED = 1
+    ABORT = 2
+    STEP = 3
+    DEPARTURE = 5
+    DEADLINE = 6
+
+
+class EventQueue:
+    """A heap of (instant, kind, sequence number, payload); the number keeps equal entries in order of entry."""
+
+    __slots__ = ("_heap", "_numbers")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Micros, int, int, Payload]] = []
+        self._numbers = itertools.count()
+
+    def push(self, at: Micros, due: Due, payload: Payload = None) -> None:
+        heapq.heappush(self._heap, (at, due, next(self._numbers), payload))
+
+    def pop(self) -> tuple[Micros, int, int, Payload]:
+        return heapq.heappop(self._heap)
+
+    def next_at(self) -> Micros | None:
+        """The earliest instant, or None when nothing is due ever. Deadlines of ended requests do not count."""
+        heap = self._heap
+        while heap:
+            at, due, _, payload = heap[0]
+            if due == Due.DEADLINE and isinstance(payload, Sequence) and payload.outcome is not None:
+                heapq.heappop(heap)
+                continue
+            return at
+        return None

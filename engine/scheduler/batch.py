@@ -1,0 +1,127 @@
+"""Who computes how many tokens in the next step: running requests first, then as many waiting ones as fit.
+
+The rules and their order are BLIS's (sim/batch_formation.go), which follow vLLM's V1 scheduler: continuous batching
+with chunked prefill under one token budget, and preemption by recomputation when KV blocks run out.
+"""
+
+from collections import deque
+
+from engine.config import EngineConfig
+from engine.kv_cache.cache import KVCache
+from engine.scheduler.preemption import VICTIMS
+from engine.sequence import Sequence
+
+
+class BatchFormation:
+    """Forms one step's batch from the running list and the wait queue, both of which it changes in place.
+
+    After `form`, each running sequence's `new_tokens` says what it computes in this step.
+    """
+
+    __slots__ = ("_budget", "_choose_victim", "_config", "_kv", "_running", "_waiting", "admitted", "preempted")
+
+    def __init__(self, config: EngineConfig, kv: KVCache, running: list[Sequence], waiting: deque[Sequence]) -> None:
+        self._config = config
+        self._kv = kv
+        self._running = running
+        self._waiting = waiting
+        self._choose_victim = VICTIMS[config.preemption_policy]
+        self._budget = 0
+        self.admitted: list[Sequence] = []
+        """Sequences that joined the batch in the latest `form`, in order."""
+        self.preempted: list[Sequence] = []
+        """Sequences evicted in the latest `form`, in order."""
+
+    def form(self) -> None:
+        """Grant tokens for one step."""
+        self._budget = self._config.max_num_batched_tokens
+        self.admitted = []
+        self.preempted = []
+        for sequence in self._running:
+            sequence.new_tokens = 0
+        self._continue_running()
+        if not self.preempted:
+            self._admit_waiting()
+
+    def _continue_running(self) -> None:
+        """Grant the next chunk or token to each running sequence, in order of admission."""
+        index = 0
+        running = self._running
+        while index < len(running) and self._budget > 0:
+            sequence = running[index]
+            num_tokens = self._next_tokens(sequence)
+            if num_tokens > 0:
+                index = self._allocate_or_preempt(sequence, num_tokens, index)
+                if not sequence.running:
+                    return  # it was its own last victim: nobody after it gets anything in this step
+                self._grant(sequence, num_tokens)
+            index += 1
+
+    def _next_tokens(self, sequence: Sequence) -> int:
+        """What a running sequence would compute next: a chunk of its prompt or one token; 0 at max_model_len."""
+        computed = sequence.num_computed_tokens
+        remaining = sequence.request.input_tokens - computed
+        if remaining > 0:
+            return self._chunk(remaining, computed)
+        if sequence.request.output_tokens == 0:
+            return 0
+        max_model_len = self._config.max_model_len
+        return 0 if max_model_len and computed + 1 > max_model_len - 1 else 1
+
+    def _chunk(self, remaining: int, context: int) -> int:
+        """A prompt's next chunk under the long-prefill threshold, the budget and max_model_len."""
+        threshold = self._config.long_prefill_token_threshold
+        if 0 < threshold < remaining:
+            remaining = threshold
+        remaining = min(remaining, self._budget)
+        if self._config.max_model_len:
+            remaining = min(remaining, max(self._config.max_model_len - 1 - context, 0))
+        return remaining
+
+    def _allocate_or_preempt(self, sequence: Sequence, num_tokens: int, index: int) -> int:
+        """Find blocks for `sequence`, evicting others as needed, itself last. Returns its index afterwards."""
+        is_prompt = sequence.num_computed_tokens < sequence.request.input_tokens
+        while True:
+            if is_prompt:
+                allocated = self._kv.allocate_prompt(sequence, num_tokens)
+            else:
+                allocated = self._kv.allocate_token(sequence)
+            if allocated:
+                return index
+            victim_index = self._choose_victim(self._running)
+            victim = self._running.pop(victim_index)
+            if victim_index < index:
+                index -= 1
+            self._preempt(victim)
+            if victim is sequence:
+                return index
+
+    def _preempt(self, victim: Sequence) -> None:
+        """Send a running sequence back to the front of the queue with nothing computed."""
+        self._budget += victim.new_tokens
+        self._kv.release(victim)
+        victim.restart()
+        self._waiting.appendleft(victim)
+        self.preempted.append(victim)
+
+    def _admit_waiting(self) -> None:
+        """Admit from the head of the queue until the batch is full, the budget is spent or blocks run out."""
+        while len(self._running) < self._config.max_num_seqs and self._waiting and self._budget > 0:
+            sequence = self._waiting[0]
+            cached = self._kv.cached_prefix(sequence)
+            start = len(cached) * self._config.block_size_tokens
+            num_tokens = self._chunk(sequence.request.input_tokens - start, start)
+            if not self._kv.allocate_prompt(sequence, num_tokens, cached):
+                return
+            self._waiting.popleft()
+            self._running.append(sequence)
+            sequence.running = True
+            sequence.blocks_aligned = num_tokens > 0 or start == 0
+            sequence.num_granted_tokens = start
+            self._grant(sequence, num_tokens)
+            self.admitted.append(sequence)
+
+    def _grant(self, sequence: Sequence, num_tokens: int) -> None:
+        self._budget -= num_tokens
+        sequence.new_tokens = num_tokens
+        sequence.num_granted_tokens += num_tokens

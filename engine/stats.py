@@ -1,0 +1,45 @@
+"""Counters and gauges of one engine."""
+
+from dataclasses import dataclass, field
+
+from engine.sequence import Outcome
+
+
+@dataclass(slots=True)
+class EngineCounters:
+    """What has happened so far. The engine alone writes it.
+
+    Conservation (INV-1): requests queued or refused = ended, by outcome, + waiting + running.
+    """
+
+    num_enqueued: int = 0
+    """Requests that reached the queue's guards."""
+    ended: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
+    input_tokens: int = 0
+    """Prompt tokens of all requests accepted by the guards, later time-outs included."""
+    output_tokens: int = 0
+    """Tokens of completed requests."""
+    num_preemptions: int = 0
+    num_kv_allocation_failures: int = 0
+    """Completions for whose last token no block was free."""
+    used_block_time_us: int = 0
+    """Integral of held KV blocks over step time."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """One instant of an engine, for metrics endpoints and reports."""
+
+    num_running: int
+    num_waiting: int
+    kv_blocks_total: int
+    kv_blocks_used: int
+    num_preemptions: int
+    prefix_hit_tokens: int
+    """Prompt tokens whose blocks were found in the cache."""
+    prefix_queried_tokens: int
+    """Tokens of all blocks claimed or newly filled."""
+
+    @property
+    def kv_usage_fraction(self) -> float:
+        return self.kv_blocks_used / self.kv_blocks_total

@@ -1,0 +1,45 @@
+"""When each step started and ended: the single source of all token times."""
+
+from array import array
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.units import Micros
+
+
+class StepLog:
+    """Start and end of every step, by index, 16 bytes a step. Consecutive busy steps touch: one's end starts the next."""
+
+    __slots__ = ("_ends", "_starts")
+
+    def __init__(self) -> None:
+        self._starts = array("q")
+        self._ends = array("q")
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def append(self, started_at: Micros, ended_at: Micros) -> int:
+        """Record a step and return its index."""
+        self._starts.append(started_at)
+        self._ends.append(ended_at)
+        return len(self._ends) - 1
+
+    def start(self, index: int) -> Micros:
+        return self._starts[index]
+
+    def end(self, index: int) -> Micros:
+        return self._ends[index]
+
+    def run_time(self, first: int, count: int) -> Micros:
+        """Summed duration of `count` steps from `first` on, which must be consecutive without an idle gap."""
+        return self._ends[first + count - 1] - self._starts[first]
+
+    def durations(self) -> npt.NDArray[np.int64]:
+        """Duration of every step, as a new array."""
+        return np.frombuffer(self._ends, np.int64) - np.frombuffer(self._starts, np.int64)
+
+    def ends(self) -> npt.NDArray[np.int64]:
+        """End of every step, as a new array."""
+        return np.array(self._ends, np.int64)

@@ -1,0 +1,28 @@
+"""Names for KV blocks of real tokens: each is a hash of the block's tokens and of all blocks before it."""
+
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+
+DIGEST_BYTES = 8
+
+
+def block_hashes(token_ids: Sequence[int], block_size_tokens: int) -> tuple[int, ...]:
+    """One 64-bit hash per full block. Equal beginnings give equal hashes, in every process.
+
+    Cost: about 1 us per block.
+    """
+    packed = array("I", token_ids).tobytes()
+    width = block_size_tokens * array("I").itemsize
+    digest = b""
+    hashes = []
+    for start in range(0, len(packed) - width + 1, width):
+        digest = blake2b(digest + packed[start : start + width], digest_size=DIGEST_BYTES).digest()
+        hashes.append(int.from_bytes(digest, "little"))
+    return tuple(hashes)
+
+
+def token_digest(token_ids: Sequence[int]) -> int:
+    """A 64-bit hash of all of a prompt."""
+    packed = array("I", token_ids).tobytes()
+    return int.from_bytes(blake2b(packed, digest_size=DIGEST_BYTES).digest(), "little")

@@ -1,0 +1,46 @@
+"""The settings of `blis serve`: those of the deployment it simulates, and those of the server itself."""
+
+from dataclasses import dataclass
+
+from blis_options import OptionError, option
+from engine.deployment import DeploymentOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions(DeploymentOptions):
+    """What to serve and how. The model may be given as an argument, as vLLM wants it, or as --model."""
+
+    model: str = option("", "The same as MODEL.")
+    model_argument: str = option(
+        "",
+        "Model to serve: a name of the catalogue, with or without its organisation, "
+        "or a local folder with a Hugging Face config.json.",
+        positional=True,
+        metavar="MODEL",
+    )
+    host: str = option("0.0.0.0", "Address to listen on.")
+    port: int = option(8000, "Port to listen on; 0 takes a free one.", at_least=0, at_most=65535)
+    speed: float = option(1.0, "Simulated seconds per real second.", above=0)
+    api_key: tuple[str, ...] = option((), "Keys of which clients must present one as a bearer token.")
+    served_model_name: tuple[str, ...] = option((), "Names clients may use; replies carry the first. Default: MODEL.")
+    seed: int = option(0, "Seed of the generated text and its lengths.")
+    tokenizer: str | None = option(
+        None, "tokenizer.json to count tokens with, or a folder with one; needs the tokenizers library."
+    )
+    default_output_tokens: int | None = option(
+        None, "Length of every answer that may end by itself (default: lengths vary, half are below 200).", at_least=1
+    )
+    enable_server_load_tracking: bool = option(False, "Let GET /load count the requests being answered.")
+
+    def __post_init__(self) -> None:
+        if self.model and self.model_argument and self.model != self.model_argument:
+            raise OptionError(f"MODEL and --model must agree, got {self.model_argument!r} and {self.model!r}")
+        object.__setattr__(self, "model", self.model or self.model_argument)
+        if not self.model:
+            raise OptionError("MODEL must be given, as in: blis serve qwen/qwen3-14b")
+        DeploymentOptions.__post_init__(self)
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The names clients may ask for, in the user's own spelling."""
+        return self.served_model_name or (self.model,)

@@ -1,0 +1,46 @@
+"""A request on its way through the engine, as the real-time driver sees it."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.request import Request
+from engine.units import Micros
+
+
+class Reply(Protocol):
+    """Where a request's tokens go. Every method is called at most once per token, in order, when its time has come.
+
+    After `token(n)` for every n below `num_tokens`, `finish` brings the last one; `fail` may come instead of any.
+    """
+
+    def token(self, number: int) -> None:
+        """Token `number`, counted from 1, is due."""
+        ...
+
+    def finish(self, num_tokens: int) -> None:
+        """The last token is due, and with it the end."""
+        ...
+
+    def fail(self, message: str, is_refusal: bool) -> None:
+        """There will be no more tokens: the engine refused the request, or broke."""
+        ...
+
+
+@dataclass(slots=True)
+class Flight:
+    """One request between submission and its last token. Instants are simulated microseconds.
+
+    `num_produced` restarts after a preemption, when the engine recomputes what it has produced before;
+    `num_tokens` does not.
+    """
+
+    request: Request
+    reply: Reply
+    arrived_at: Micros
+    queued_at: Micros
+    first_scheduled_at: Micros | None = None
+    first_token_at: Micros | None = None
+    last_token_at: Micros = 0
+    num_produced: int = 0
+    num_tokens: int = 0
+    num_preemptions: int = 0

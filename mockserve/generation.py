@@ -1,0 +1,106 @@
+"""From a prompt and sampling fields to one choice: what the engine is asked, and what the client will read."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from engine.request import HashedBlocks, Request
+from mockserve.block_hashes import block_hashes, token_digest
+from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.protocol.sampling import Sampling, check_sampling, output_budget
+from mockserve.textgen import Answer, compose
+from mockserve.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One choice of a reply."""
+
+    request: Request
+    answer: Answer
+
+
+class Planner:
+    """Turns prompts into generations, under one model's limits.
+
+    The same server seed, prompt and request seed give the same answer; without a request seed, and unless the
+    temperature is 0, every request has its own.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        max_model_len: int,
+        block_size_tokens: int,
+        seed: int = 0,
+        fixed_output_tokens: int | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.max_model_len = max_model_len
+        self._block_size_tokens = block_size_tokens
+        self._seed = seed
+        self._fixed_output_tokens = fixed_output_tokens
+        self._numbers = itertools.count()
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a prompt. Raises ApiError when it is longer than a context."""
+        limit = self.max_model_len
+        most_chars = limit * self.tokenizer.longest_piece_chars
+        if len(text) > most_chars:
+            message = (
+                f"This model's maximum context length is {limit} tokens. However, your prompt contains {len(text)} "
+                f"characters (more than {most_chars} characters, which is the upper bound for {limit} input tokens). "
+                "Please reduce the length of the input prompt."
+            )
+            raise bad_value(message, "input_text", len(text))
+        ids = self.tokenizer.encode(text)
+        if len(ids) > limit:
+            raise _too_long(limit, limit + 1, "at least ")  # vLLM stops counting there
+        return ids
+
+    def check_ids(self, token_ids: Sequence[int]) -> None:
+        """Raise ApiError for a prompt of token ids that is too long or has an unknown id."""
+        if len(token_ids) > self.max_model_len:
+            raise _too_long(self.max_model_len, len(token_ids), "")
+        largest = max(token_ids)
+        if largest >= self.tokenizer.vocabulary_size:
+            raise ApiError(f"Token id {largest} is out of vocabulary")
+
+    def plan(self, prompt: Sequence[int], sampling: Sampling, request_id: str) -> list[Generation]:
+        """The `sampling.n` choices for one prompt. Raises ApiError for sampling fields out of bounds."""
+        budget = output_budget(sampling, len(prompt), self.max_model_len)
+        check_sampling(sampling, budget)
+        digest = token_digest(prompt)
+        return [self._choice(prompt, digest, sampling, budget, request_id, index) for index in range(sampling.n)]
+
+    def _choice(
+        self, prompt: Sequence[int], digest: int, sampling: Sampling, budget: int, request_id: str, index: int
+    ) -> Generation:
+        number = next(self._numbers)
+        repeatable = sampling.is_greedy or sampling.seed is not None
+        own_seed = f"{self._seed} {digest} {sampling.seed} {index} {'' if repeatable else number}"
+        answer = compose(Random(own_seed), sampling, budget, self._fixed_output_tokens)
+        engine_id = f"{request_id}-{number}"
+        request = Request(
+            id=engine_id,
+            input_tokens=len(prompt),
+            output_tokens=answer.num_tokens,
+            blocks=HashedBlocks(engine_id, self._hashes(prompt, answer)),
+            max_output_tokens=budget,
+        )
+        return Generation(request, answer)
+
+    def _hashes(self, prompt: Sequence[int], answer: Answer) -> tuple[int, ...]:
+        """Blocks of the prompt and of the answer: a next turn that repeats both finds both in the cache."""
+        output = self.tokenizer.encode("".join(answer.token_texts))
+        return block_hashes([*prompt, *output[: answer.num_tokens]], self._block_size_tokens)
+
+
+def _too_long(limit: int, num_tokens: int, at_least: str) -> ApiError:
+    message = (
+        f"This model's maximum context length is {limit} tokens. However, your prompt contains {at_least}{num_tokens} "
+        "input tokens, which exceeds this limit even without any output tokens. "
+        "Please reduce the length of the input prompt."
+    )
+    return bad_value(message, "input_tokens", num_tokens)

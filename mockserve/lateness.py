@@ -1,0 +1,50 @@
+"""How late frames leave: every wake-up is measured, and the server says so when it cannot keep up."""
+
+import sys
+from collections.abc import Callable
+
+from mockserve.histogram import Histogram
+
+LATENESS_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+WINDOW_S = 10.0
+WARN_ABOVE_S = 0.005
+PERCENTILE = 0.99
+
+
+class Lateness:
+    """A histogram of real seconds between the instant a frame was due and the instant it was handed over.
+
+    Every `WINDOW_S` the 99th percentile of the frames since the last look is taken, and `warn` is told when it
+    exceeds `WARN_ABOVE_S`. The percentile is interpolated within a bucket.
+    """
+
+    def __init__(self, warn: Callable[[str], None] | None = None) -> None:
+        self.histogram = Histogram(LATENESS_BUCKETS_S)
+        self.p99_s = 0.0
+        """Of the latest complete window."""
+        self._warn = warn or _write_to_stderr
+        self._window = Histogram(LATENESS_BUCKETS_S)
+        self._window_ends_at = 0.0
+
+    def observe(self, lateness_s: float, now_s: float) -> None:
+        """One frame was handed over at `now_s` on a monotonic clock."""
+        self.histogram.observe(lateness_s)
+        self._window.observe(lateness_s)
+        if now_s >= self._window_ends_at:
+            self._close_window(now_s)
+
+    def _close_window(self, now_s: float) -> None:
+        window = self._window
+        if self._window_ends_at:
+            self.p99_s = window.quantile(PERCENTILE)
+            if self.p99_s > WARN_ABOVE_S:
+                self._warn(
+                    f"warning: tokens leave late: p99 {self.p99_s * 1000:.1f} ms over the last {window.count:,} frames;"
+                    " this machine cannot keep up with the load at this speed"
+                )
+        self._window = Histogram(LATENESS_BUCKETS_S)
+        self._window_ends_at = now_s + WINDOW_S
+
+
+def _write_to_stderr(line: str) -> None:
+    sys.stderr.write(line + "\n")

@@ -1,0 +1,90 @@
+"""Errors a client sees, in vLLM's shapes: an envelope with message, type, param and code, or a bare detail."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blis_options import BlisError
+
+MAX_LISTED_PROBLEMS = 10
+MAX_SHOWN_INPUT_CHARS = 100
+
+_NOT_GIVEN = object()
+
+
+class ApiError(BlisError):
+    """A refusal with an HTTP status. `kind` is the envelope's `type`; its `code` equals the status."""
+
+    def __init__(self, message: str, *, status: int = 400, kind: str = "BadRequestError", param: str | None = None):
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.kind = kind
+        self.param = param
+
+    def body(self) -> dict[str, Any]:
+        """The JSON body, for a plain answer and for an event inside a stream alike."""
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}
+        return {"error": error}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One field of a body that has the wrong type or is missing, described as pydantic describes it."""
+
+    kind: str
+    location: str
+    message: str
+    found: Any
+    context: Mapping[str, Any] | None = None
+
+    def described(self) -> dict[str, Any]:
+        shown = {"type": self.kind, "loc": self.location, "msg": self.message, "input": summary(self.found)}
+        return shown if self.context is None else {**shown, "ctx": dict(self.context)}
+
+
+def summary(value: Any) -> str:
+    """A value as an error shows it: containers by their size, text cut short."""
+    if isinstance(value, dict):
+        return f"<dict of {len(value)} items>"
+    if isinstance(value, list):
+        return f"<list of {len(value)} items>"
+    text = str(value)
+    return text if len(text) <= MAX_SHOWN_INPUT_CHARS else text[:MAX_SHOWN_INPUT_CHARS] + "..."
+
+
+def bad_value(message: str, param: str, value: Any = _NOT_GIVEN) -> ApiError:
+    """A value refused by name; the name, and the value if given, end the message."""
+    shown = f"parameter={param}" if value is _NOT_GIVEN else f"parameter={param}, value={value}"
+    return ApiError(f"{message} ({shown})", param=param)
+
+
+def bad_fields(problems: Sequence[Problem]) -> ApiError:
+    """Wrong types or missing fields; `param` names the first."""
+    lines = "".join(f"\n  {problem.described()}" for problem in problems[:MAX_LISTED_PROBLEMS])
+    plural = "s" if len(problems) > 1 else ""
+    return ApiError(
+        f"{len(problems)} validation error{plural}:{lines}", kind="Bad Request", param=problems[0].location
+    )
+
+
+def wrong_media_type() -> ApiError:
+    """The body is not declared as JSON."""
+    return ApiError(
+        "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed", kind="Bad Request"
+    )
+
+
+def unknown_model(name: str, served: Sequence[str]) -> ApiError:
+    """`name` is none of the served names."""
+    return ApiError(
+        f"The model `{name}` does not exist. Valid aliases: {', '.join(served)}.",
+        status=404,
+        kind="NotFoundError",
+        param="model",
+    )
+
+
+def internal_error(message: str = "Internal server error") -> ApiError:
+    """Something broke on our side."""
+    return ApiError(message, status=500, kind="InternalServerError")

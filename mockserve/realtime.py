@@ -1,0 +1,249 @@
+"""The real-time driver: the only place that knows the wall clock.
+
+It sleeps until the engine or a frame has something due, lets the engine do it, and hands tokens to their replies. All
+deadlines are absolute, so being late once delays nothing that comes after, and nothing is ever handed over early.
+"""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Protocol
+
+from engine.core import Engine
+from engine.events import Finished, Preempted, Scheduled, StepDone
+from engine.request import Request
+from engine.sequence import Outcome
+from engine.units import Micros
+from mockserve.flight import Flight, Reply
+from mockserve.lateness import Lateness
+
+TIMER_SLACK_S = 0.0015
+"""Loop timers are a millisecond coarse: wake this much early and spin the rest, serving I/O meanwhile."""
+
+
+class FlightRecorder(Protocol):
+    """Who counts what happens to requests, on the engine's clock."""
+
+    def scheduled(self, flight: Flight, at: Micros) -> None:
+        """`flight` joined the running batch."""
+        ...
+
+    def first_token(self, flight: Flight, latency_us: Micros) -> None:
+        """The first token of `flight` came out, so long after its arrival."""
+        ...
+
+    def step(self, num_prompt_tokens: int, num_tokens: int, gaps_us: dict[Micros, int]) -> None:
+        """A step produced `num_tokens` tokens; `gaps_us` counts the gaps to each request's token before."""
+        ...
+
+    def completed(self, flight: Flight, latency_us: Micros) -> None:
+        """`flight` had its last token, so long after its arrival."""
+        ...
+
+
+class RealtimeDriver:
+    """Runs `engine` against the clock, `speed` simulated seconds per real second. Use it from one event loop only."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        recorder: FlightRecorder,
+        lateness: Lateness,
+        speed: float = 1.0,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.engine = engine
+        self.lateness = lateness
+        self.failure: BaseException | None = None
+        """What the engine broke with; from then on every request fails."""
+        self._recorder = recorder
+        self._monotonic = monotonic
+        self._us_per_s = speed * 1e6
+        self._origin_s = monotonic()
+        self._flights: dict[str, Flight] = {}
+        self._outbox: list[tuple[Micros, int, Flight, int, bool]] = []
+        self._numbers = itertools.count()
+        self._wake_at: Micros | None = None
+        self._handle: asyncio.Handle | None = None
+        self._output_token_time = engine.latency.output_token_time
+        self._post_decode_time = engine.latency.post_decode_time
+
+    @property
+    def num_flights(self) -> int:
+        """Requests whose last token the engine has not produced yet."""
+        return len(self._flights)
+
+    def clock(self) -> Micros:
+        """The present instant in simulated microseconds."""
+        return int((self._monotonic() - self._origin_s) * self._us_per_s)
+
+    def submit(self, request: Request, reply: Reply, arrived_at: Micros | None = None) -> None:
+        """Let `request` arrive, now or at an instant just past; its tokens go to `reply`.
+
+        Raises RuntimeError when the engine has failed.
+        """
+        if self.failure is not None:
+            raise RuntimeError("the engine has failed") from self.failure
+        at = self._soonest(self.clock() if arrived_at is None else arrived_at)
+        self.engine.submit(request, at)
+        queued_at = at + self.engine.latency.queueing_time(request.input_tokens)
+        self._flights[request.id] = Flight(request, reply, at, queued_at)
+        self._arm()
+
+    def abort(self, request_id: str) -> None:
+        """The client of `request_id` is gone: free what it holds now. Its reply hears nothing more."""
+        flight = self._flights.pop(request_id, None)
+        if flight is None or self.failure is not None:
+            return
+        self.engine.abort(request_id, self._soonest(self.clock()))
+        self._arm()
+
+    def close(self) -> None:
+        """Stop waking up. Open replies hear nothing more."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._flights.clear()
+        self._outbox.clear()
+
+    def _soonest(self, at: Micros) -> Micros:
+        """`at`, or the first instant that the engine has not done yet."""
+        done_until = self.engine.now
+        return at if done_until is None else max(at, done_until + 1)
+
+    # --- when to wake ---
+
+    def _arm(self) -> None:
+        """Wake at the next instant at which the engine or the outbox has something due."""
+        due_at = self.engine.next_event_at()
+        if self._outbox and (due_at is None or self._outbox[0][0] < due_at):
+            due_at = self._outbox[0][0]
+        if due_at == self._wake_at and self._handle is not None:
+            return
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._wake_at = due_at
+        if due_at is not None:
+            self._sleep(due_at)
+
+    def _sleep(self, due_at: Micros) -> None:
+        """Set a timer that is early for sure, or let the loop turn once when a timer would be too coarse."""
+        loop = asyncio.get_running_loop()
+        left_s = self._origin_s + due_at / self._us_per_s - self._monotonic()
+        if left_s > 2 * TIMER_SLACK_S:
+            self._handle = loop.call_later(left_s - TIMER_SLACK_S, self._wake)
+        else:
+            self._handle = loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._handle = None
+        assert self._wake_at is not None
+        now = self.clock()
+        if now < self._wake_at:
+            self._sleep(self._wake_at)
+            return
+        try:
+            self._deliver_due(now)
+            self._run_engine(now)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self._arm()
+
+    # --- what is due ---
+
+    def _deliver_due(self, now: Micros) -> None:
+        """Hand over the frames whose time has come."""
+        outbox = self._outbox
+        while outbox and outbox[0][0] <= now:
+            due_at, _, flight, number, is_last = heappop(outbox)
+            self._deliver(due_at, flight, number, is_last)
+
+    def _run_engine(self, now: Micros) -> None:
+        for event in self.engine.advance(now):
+            if isinstance(event, StepDone):
+                self._step_done(event, now)
+            elif isinstance(event, Scheduled):
+                self._scheduled(event)
+            elif isinstance(event, Preempted):
+                self._preempted(event)
+            else:
+                self._finished(event, now)
+
+    def _step_done(self, event: StepDone, now: Micros) -> None:
+        """Each sequence that emitted has one more token; one it had before its preemption is not sent again."""
+        at = event.at
+        flights = self._flights
+        gaps: dict[Micros, int] = {}
+        num_tokens = num_prompt_tokens = 0
+        for sequence in event.emitted:
+            flight = flights.get(sequence.request.id)
+            if flight is None:
+                continue
+            flight.num_produced = number = flight.num_produced + 1
+            if number <= flight.num_tokens:
+                continue
+            flight.num_tokens = number
+            due_at = at + number * self._output_token_time
+            num_tokens += 1
+            if number == 1:
+                flight.first_token_at = at
+                num_prompt_tokens += flight.request.input_tokens
+                self._recorder.first_token(flight, due_at - flight.arrived_at)
+            else:
+                gap = at - flight.last_token_at
+                gaps[gap] = gaps.get(gap, 0) + 1
+            flight.last_token_at = at
+            if number < flight.request.output_tokens:
+                self._send(due_at, now, flight, number, False)
+        if num_tokens:
+            self._recorder.step(num_prompt_tokens, num_tokens, gaps)
+
+    def _scheduled(self, event: Scheduled) -> None:
+        flight = self._flights.get(event.sequence.request.id)
+        if flight is not None:
+            self._recorder.scheduled(flight, event.at)
+
+    def _preempted(self, event: Preempted) -> None:
+        flight = self._flights.get(event.sequence.request.id)
+        if flight is not None:
+            flight.num_produced = 0
+            flight.num_preemptions += 1
+
+    def _finished(self, event: Finished, now: Micros) -> None:
+        flight = self._flights.pop(event.sequence.request.id, None)
+        if flight is None:
+            return
+        if event.outcome in (Outcome.COMPLETED, Outcome.LENGTH_CAPPED):
+            number = flight.num_tokens
+            due_at = event.at + number * self._output_token_time + self._post_decode_time
+            self._recorder.completed(flight, due_at - flight.arrived_at)
+            self._send(due_at, now, flight, number, True)
+        else:
+            flight.reply.fail(f"the request was {event.outcome}: {event.detail}", is_refusal=True)
+
+    def _send(self, due_at: Micros, now: Micros, flight: Flight, number: int, is_last: bool) -> None:
+        """Hand over now what is due, keep the rest. What was due before has been handed over already."""
+        if due_at <= now:
+            self._deliver(due_at, flight, number, is_last)
+        else:
+            heappush(self._outbox, (due_at, next(self._numbers), flight, number, is_last))
+
+    def _deliver(self, due_at: Micros, flight: Flight, number: int, is_last: bool) -> None:
+        now_s = self._monotonic()
+        self.lateness.observe(now_s - self._origin_s - due_at / self._us_per_s, now_s)
+        if is_last:
+            flight.reply.finish(number)
+        else:
+            flight.reply.token(number)
+
+    def _fail(self, error: BaseException) -> None:
+        """The engine is broken: nobody may wait for it any longer."""
+        self.failure = error
+        waiting = [*self._flights.values(), *(entry[2] for entry in self._outbox)]
+        self.close()
+        for flight in {id(flight): flight for flight in waiting}.values():
+            flight.reply.fail(str(error), is_refusal=False)

@@ -1,0 +1,96 @@
+"""What all routes share: the served model, its limits, and the driver that answers."""
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from engine.core import Engine
+from engine.deployment import Deployment
+from mockserve.config import ServeOptions
+from mockserve.engine_metrics import EngineMetrics
+from mockserve.generation import Planner
+from mockserve.lateness import Lateness
+from mockserve.prometheus import MetricsSource, new_source
+from mockserve.protocol.errors import unknown_model
+from mockserve.realtime import RealtimeDriver
+from mockserve.tokenizer import load_tokenizer
+
+VLLM_VERSION = "0.33.0"
+
+
+@dataclass(slots=True)
+class Service:
+    """One served model."""
+
+    model_names: Sequence[str]
+    root: str
+    fingerprint: str
+    api_keys: frozenset[str]
+    planner: Planner
+    driver: RealtimeDriver
+    metrics: EngineMetrics
+    metrics_source: MetricsSource
+    tracks_load: bool = False
+    num_answering: int = field(default=0)
+    """Requests to the model routes that are being answered."""
+
+    def check_model(self, name: str) -> None:
+        """Raise ApiError unless `name` is served; an empty name means the first one."""
+        if name and name not in self.model_names:
+            raise unknown_model(name, self.model_names)
+
+
+def build_service(options: ServeOptions, deployment: Deployment) -> Service:
+    """Everything but the HTTP server. The driver's clock starts now."""
+    config = deployment.config
+    max_model_len = config.max_model_len or config.kv_capacity_tokens
+    metrics = EngineMetrics(max_model_len)
+    engine = Engine(config, deployment.latency)
+    driver = RealtimeDriver(engine, metrics, Lateness(), options.speed)
+    tokenizer = load_tokenizer(options.tokenizer)
+    names = options.model_names
+    return Service(
+        model_names=names,
+        root=options.model,
+        fingerprint=_fingerprint(deployment),
+        api_keys=frozenset(options.api_key),
+        planner=Planner(
+            tokenizer, max_model_len, config.block_size_tokens, options.seed, options.default_output_tokens
+        ),
+        driver=driver,
+        metrics=metrics,
+        metrics_source=new_source(names[0], driver, metrics, _cache_config(options, deployment)),
+        tracks_load=options.enable_server_load_tracking,
+    )
+
+
+def new_id() -> str:
+    """Sixteen hexadecimal digits, as vLLM's ids have."""
+    return secrets.token_hex(8)
+
+
+def unix_time() -> int:
+    """Seconds since 1970, for the `created` fields."""
+    return int(time.time())
+
+
+def _fingerprint(deployment: Deployment) -> str:
+    """Version, parallelism and a hash of the configuration."""
+    digest = blake2b(repr(deployment.config).encode() + deployment.model.name.encode(), digest_size=4).hexdigest()
+    tp = f"-tp{deployment.tp}" if deployment.tp > 1 else ""
+    dp = f"-dp{deployment.dp}" if deployment.dp > 1 else ""
+    return f"vllm-{VLLM_VERSION}{tp}{dp}-{digest}"
+
+
+def _cache_config(options: ServeOptions, deployment: Deployment) -> dict[str, str]:
+    config = deployment.config
+    return {
+        "block_size": str(config.block_size_tokens),
+        "cache_dtype": "auto",
+        "enable_prefix_caching": "True",
+        "gpu_memory_utilization": str(options.gpu_memory_utilization),
+        "kv_cache_size_tokens": str(config.kv_capacity_tokens),
+        "num_gpu_blocks": str(config.total_kv_blocks),
+    }

@@ -1,0 +1,131 @@
+"""Sending requests on time: each at its own instant, whatever became of those before it."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter_ns
+
+from observe.client import Client
+from observe.clock import Nanos, sleep_until
+from observe.exchange import Outcome
+from observe.schedule import Planned
+
+_BUILT_AHEAD = 256
+_NO_BUILDING_BEFORE_SEND_NS = 3_000_000
+_LONGEST_BURST_NS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A planned request with all its bytes. `request_id` is its place in the order of sending."""
+
+    request_id: int
+    planned: Planned
+    x_request_id: str
+    request: bytes
+    streaming: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """A request that has ended. From `allowed` on, nothing but the client itself held it back."""
+
+    prepared: Prepared
+    due: Nanos
+    allowed: Nanos
+    outcome: Outcome
+
+
+class Dispatcher:
+    """An open loop of absolute send times; `finished` is called with each request that has ended.
+
+    With `max_concurrency` above 0, requests beyond it wait in line and are sent as others end; the times at which
+    they were due stay what they are.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        plan: Sequence[Planned],
+        prepare: Callable[[int, Planned], Prepared],
+        finished: Callable[[Sent], None],
+        *,
+        max_concurrency: int = 0,
+    ) -> None:
+        self._client = client
+        self._plan = plan
+        self._prepare = prepare
+        self._finished = finished
+        self._max_concurrency = max_concurrency
+        self._ahead: deque[Prepared] = deque()
+        self._num_prepared = 0
+        self._in_line: deque[tuple[Prepared, Nanos]] = deque()
+        self._all_due = False
+        self._drained = asyncio.Event()
+        self.num_sent = 0
+        self.num_in_flight = 0
+
+    @property
+    def num_in_line(self) -> int:
+        """Requests that are due and wait for others to end."""
+        return len(self._in_line)
+
+    def build_ahead(self, until: Nanos | None = None) -> None:
+        """Build requests before their time, as many as are kept ahead or as there is time for."""
+        while len(self._ahead) < _BUILT_AHEAD and self._num_prepared < len(self._plan):
+            if until is not None and perf_counter_ns() >= until:
+                return
+            self._build_one()
+
+    async def run(self, origin: Nanos) -> None:
+        """Send everything, at times counted from `origin`, and wait until all has ended."""
+        last_pause = perf_counter_ns()
+        for planned in self._plan:
+            due = origin + planned.at_us * 1000
+            self.build_ahead(due - _NO_BUILDING_BEFORE_SEND_NS)
+            now = perf_counter_ns()
+            # Behind the schedule, or in a burst, answers must be read all the same.
+            if now < due or now - last_pause > _LONGEST_BURST_NS:
+                await (sleep_until(due) if now < due else asyncio.sleep(0))
+                last_pause = perf_counter_ns()
+            if not self._ahead:
+                self._build_one()
+            self._send_or_queue(self._ahead.popleft(), due)
+        self._all_due = True
+        if self.num_in_flight:
+            await self._drained.wait()
+
+    def stop(self) -> int:
+        """Send no more, and return how many were not sent. Those in flight are left to the client."""
+        self._in_line.clear()
+        return len(self._plan) - self.num_sent
+
+    def _build_one(self) -> None:
+        self._ahead.append(self._prepare(self._num_prepared, self._plan[self._num_prepared]))
+        self._num_prepared += 1
+
+    def _send_or_queue(self, prepared: Prepared, due: Nanos) -> None:
+        if 0 < self._max_concurrency <= self.num_in_flight:
+            self._in_line.append((prepared, due))
+        else:
+            self._send(prepared, due, due)
+
+    def _send(self, prepared: Prepared, due: Nanos, allowed: Nanos) -> None:
+        self.num_in_flight += 1
+        self.num_sent += 1
+        self._client.send(
+            prepared.request,
+            streaming=prepared.streaming,
+            finished=partial(self._ended, prepared, due, allowed),
+        )
+
+    def _ended(self, prepared: Prepared, due: Nanos, allowed: Nanos, outcome: Outcome) -> None:
+        self.num_in_flight -= 1
+        if self._in_line:
+            waited, its_due = self._in_line.popleft()
+            self._send(waited, its_due, outcome.ended)
+        elif self._all_due and not self.num_in_flight:
+            self._drained.set()
+        self._finished(Sent(prepared=prepared, due=due, allowed=allowed, outcome=outcome))

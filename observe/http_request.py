@@ -1,0 +1,76 @@
+"""The sending half of HTTP/1.1: a server's address and the bytes of requests to it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from observe.errors import ObserveError
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where the API lives. `prefix` is the path before `/v1/...`, without a slash at its end."""
+
+    host: str
+    port: int
+    tls: bool
+    prefix: str
+
+    @property
+    def url(self) -> str:
+        """The address as messages show it."""
+        return f"{'https' if self.tls else 'http'}://{self.authority}{self.prefix}"
+
+    @property
+    def authority(self) -> str:
+        """The host header: the port only where it is not the usual one."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        usual = self.port == _DEFAULT_PORTS["https" if self.tls else "http"]
+        return host if usual else f"{host}:{self.port}"
+
+
+def parse_server(url: str) -> Server:
+    """The server behind a base URL, with or without `/v1` at its end. Raises ObserveError."""
+    expected = f"--url must be like http://host:port, got {url!r}"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ObserveError(f"{expected} ({error})") from error
+    printable = url.isascii() and url.isprintable() and " " not in url
+    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.query or parts.fragment or not printable:
+        raise ObserveError(expected)
+    if parts.username is not None:
+        raise ObserveError("--url must not carry a user name or password, give --api-key")
+    prefix = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+    return Server(parts.hostname, port or _DEFAULT_PORTS[parts.scheme], parts.scheme == "https", prefix)
+
+
+def get_bytes(server: Server, path: str, headers: Mapping[str, str]) -> bytes:
+    """A GET request, complete."""
+    return _head(server, "GET", path, headers) + b"\r\n"
+
+
+def post_bytes(server: Server, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
+    """A POST request of a JSON body, complete."""
+    return b"%scontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
+        _head(server, "POST", path, headers),
+        len(body),
+        body,
+    )
+
+
+def check_header(label: str, name: str, value: str) -> None:
+    """Raise ObserveError unless this can be sent as a header; `label` is the flag it came from."""
+    if not name or not all(each.isascii() and (each.isalnum() or each in "!#$%&'*+-.^_`|~") for each in name):
+        raise ObserveError(f"{label} must be NAME=VALUE with a header name, got the name {name!r}")
+    if not all(each == "\t" or " " <= each <= "~" for each in value):
+        raise ObserveError(f"{label} must have a value of printable ASCII characters")
+
+
+def _head(server: Server, method: str, path: str, headers: Mapping[str, str]) -> bytes:
+    lines = [f"{method} {server.prefix}{path} HTTP/1.1", f"host: {server.authority}", "accept: */*"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, ""]).encode("latin-1")

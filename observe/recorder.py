@@ -1,0 +1,94 @@
+"""From requests that have ended to the rows of a trace, written as they end."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from observe.clock import Clock
+from observe.dispatch import Sent
+from observe.stats import RunStats
+from traces import ItlWriter, TraceRow, TraceWriter
+
+
+def row_of(sent: Sent, clock: Clock) -> TraceRow:
+    """The row of one request. Send and chunk times are Unix microseconds, the arrival counts from the start."""
+    prepared, planned, outcome = sent.prepared, sent.prepared.planned, sent.outcome
+    return TraceRow(
+        request_id=prepared.request_id,
+        client_id=planned.client_id,
+        tenant_id=planned.tenant_id,
+        slo_class=planned.slo_class,
+        session_id=planned.session_id,
+        round_index=planned.round_index,
+        prefix_group=planned.prefix_group,
+        prefix_length=planned.prefix_tokens,
+        streaming=prepared.streaming,
+        input_tokens=planned.input_tokens,
+        output_tokens=outcome.output_tokens,
+        server_input_tokens=outcome.reply.prompt_tokens or 0,
+        arrival_time_us=planned.at_us,
+        send_time_us=clock.epoch_us(outcome.sent),
+        first_chunk_time_us=clock.epoch_us(outcome.first_chunk),
+        last_chunk_time_us=clock.epoch_us(outcome.last_chunk),
+        num_chunks=outcome.num_chunks,
+        status=outcome.status,
+        error_message=outcome.error_message,
+        finish_reason=outcome.reply.finish_reason,
+        x_request_id=prepared.x_request_id,
+    )
+
+
+class Recorder:
+    """Writes each request that has ended and counts it; the first `num_warm_up` are left out altogether.
+
+    A file that cannot be written any more is kept in `failure` and told through `failed`, once.
+    """
+
+    def __init__(
+        self, clock: Clock, data_path: Path, itl_path: Path | None, *, num_warm_up: int, failed: Callable[[], None]
+    ) -> None:
+        self.stats = RunStats()
+        self.failure = ""
+        self._clock = clock
+        self._num_warm_up = num_warm_up
+        self._failed = failed
+        self._data_path = data_path
+        self._itl_path = itl_path
+        with ExitStack() as opened:
+            self._rows = TraceWriter(data_path, {"x_request_id"})
+            opened.callback(self._rows.close)
+            self._itl = ItlWriter(itl_path) if itl_path else None
+            opened.pop_all()
+
+    def record(self, sent: Sent) -> None:
+        """Write and count one request."""
+        if sent.prepared.request_id < self._num_warm_up:
+            return
+        self.stats.add(sent)
+        if self.failure:
+            return
+        try:
+            self._write(sent)
+        except OSError as error:
+            self._fail(error)
+
+    def close(self) -> None:
+        """Close the files."""
+        for writer in (self._rows, self._itl):
+            try:
+                if writer is not None:
+                    writer.close()
+            except OSError as error:
+                self._fail(error)
+
+    def _write(self, sent: Sent) -> None:
+        self._rows.write(row_of(sent, self._clock))
+        if self._itl is not None and sent.outcome.reply.chunk_times:
+            times = [self._clock.epoch_us(at) for at in sent.outcome.reply.chunk_times]
+            self._itl.write(sent.prepared.request_id, times)
+
+    def _fail(self, error: OSError) -> None:
+        if not self.failure:
+            names = " or ".join(str(path) for path in (self._data_path, self._itl_path) if path)
+            self.failure = f"cannot write {names}: {(error.strerror or str(error)).lower()}"
+            self._failed()

@@ -1,0 +1,180 @@
+"""What one answer says, folded from its bytes as they come. Pure: the caller says when each piece came."""
+
+from typing import Any
+
+import orjson
+
+from observe.clock import Nanos
+from observe.http_response import ResponseParser
+from observe.sse import DONE, EventSplitter
+
+_MAX_ERROR_BYTES = 65536
+
+
+class Reply:
+    """The answer to one completion request, streamed or whole. Raises ResponseError from `feed`.
+
+    `chunk_times` has one instant per data event, with the role and usage events and without `[DONE]`;
+    `carries_tokens` has a 1 where the event of the same place carries generated tokens.
+    """
+
+    __slots__ = (
+        "_body",
+        "_events",
+        "_parser",
+        "carries_tokens",
+        "chunk_times",
+        "completion_tokens",
+        "done",
+        "finish_reason",
+        "first_body_byte",
+        "first_byte",
+        "problem",
+        "prompt_tokens",
+        "streaming",
+    )
+
+    def __init__(self, *, streaming: bool) -> None:
+        self.streaming = streaming
+        self.chunk_times: list[Nanos] = []
+        self.carries_tokens = bytearray()
+        self.prompt_tokens: int | None = None
+        self.completion_tokens: int | None = None
+        self.finish_reason = ""
+        self.done = False
+        self.problem = ""
+        self.first_byte: Nanos = 0
+        self.first_body_byte: Nanos = 0
+        self._parser = ResponseParser()
+        self._events = EventSplitter()
+        self._body = bytearray()
+
+    @property
+    def status_code(self) -> int:
+        """The HTTP status, 0 before it is known."""
+        return self._parser.status
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether the connection can carry another request after this answer."""
+        return self._parser.complete and self._parser.keep_alive
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole answer has come."""
+        return self._parser.complete
+
+    @property
+    def text(self) -> str:
+        """The body of an answer that is no stream."""
+        return self._body.decode("utf-8", errors="replace")
+
+    def feed(self, data: bytes, at: Nanos) -> bool:
+        """Take in bytes that came at this instant; true when they complete the answer."""
+        if not self.first_byte:
+            self.first_byte = at
+        body = self._parser.feed(data)
+        if body:
+            self._take(body, at)
+        if self._parser.complete:
+            self._finish(at)
+            return True
+        return False
+
+    def end(self, at: Nanos) -> bool:
+        """The connection was closed; true when the answer is complete with that."""
+        self._parser.end()
+        if self._parser.complete:
+            self._finish(at)
+        return self._parser.complete
+
+    def json(self) -> Any:
+        """The body of an answer that is no stream, parsed; None when it is no JSON."""
+        try:
+            return orjson.loads(self._body)
+        except orjson.JSONDecodeError:
+            return None
+
+    @property
+    def _is_event_stream(self) -> bool:
+        kind = self._parser.headers.get("content-type", "")
+        return self.streaming and self._parser.status == 200 and not kind.startswith("application/json")
+
+    def _take(self, body: bytes, at: Nanos) -> None:
+        if not self.first_body_byte:
+            self.first_body_byte = at
+        if self._is_event_stream:
+            for payload in self._events.feed(body):
+                self._take_event(payload, at)
+        elif self._parser.status == 200 or len(self._body) < _MAX_ERROR_BYTES:
+            self._body += body
+
+    def _take_event(self, payload: bytes, at: Nanos) -> None:
+        if payload == DONE:
+            self.done = True
+            return
+        self.chunk_times.append(at)
+        try:
+            event = orjson.loads(payload)
+        except orjson.JSONDecodeError:
+            event = None
+        self.carries_tokens.append(isinstance(event, dict) and self._take_fields(event))
+
+    def _take_fields(self, event: dict[str, Any]) -> bool:
+        """Keep what the event says of the whole answer; true when it carries generated tokens."""
+        usage = event.get("usage")
+        if isinstance(usage, dict):
+            self.completion_tokens = _count(usage, "completion_tokens", self.completion_tokens)
+            self.prompt_tokens = _count(usage, "prompt_tokens", self.prompt_tokens)
+        if "error" in event:
+            self.problem = _error_text(event["error"])
+        choices = event.get("choices")
+        if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+            return False
+        choice = choices[0]
+        reason = choice.get("finish_reason")
+        if isinstance(reason, str) and reason:
+            self.finish_reason = reason
+        return _carries_tokens(choice)
+
+    def _finish(self, at: Nanos) -> None:
+        if self._is_event_stream:
+            for payload in self._events.end():
+                self._take_event(payload, at)
+            if not (self.problem or self.done or self.finish_reason):
+                self.problem = "the stream ended without [DONE]"
+        elif self._parser.status == 200:
+            self._finish_whole(at)
+
+    def _finish_whole(self, at: Nanos) -> None:
+        answer = self.json()
+        if self.streaming:
+            self.problem = "expected a stream of events, got application/json"
+        elif not isinstance(answer, dict):
+            self.problem = "expected a JSON object as the answer"
+        else:
+            self.chunk_times = [self.first_body_byte, at]
+            self._take_fields(answer)
+
+
+def _carries_tokens(choice: dict[str, Any]) -> bool:
+    """An event with text has tokens; one without too, unless it only announces the role or the end.
+
+    A token that ends inside a UTF-8 character gives no text until the next one.
+    """
+    delta = choice.get("delta")
+    if isinstance(delta, dict):
+        if any(delta.get(name) for name in ("content", "reasoning_content", "reasoning", "tool_calls")):
+            return True
+        return "role" not in delta and not choice.get("finish_reason")
+    return bool(choice.get("text")) or not choice.get("finish_reason")
+
+
+def _count(usage: dict[str, Any], name: str, otherwise: int | None) -> int | None:
+    value = usage.get(name)
+    return value if isinstance(value, int) and value >= 0 else otherwise
+
+
+def _error_text(error: Any) -> str:
+    message = error.get("message") if isinstance(error, dict) else error
+    return message if isinstance(message, str) and message else orjson.dumps(error).decode()

@@ -1,0 +1,98 @@
+"""When to send what. Pure: the clock is the dispatcher's."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from random import Random
+
+from observe.lengths import Lengths
+from traces import TraceRow
+
+SHARED_PREFIX = "shared"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One request to be. `at_us` counts from the start of the run.
+
+    Its prompt is the shared start of `prefix_group`, `prefix_tokens` long, and `input_tokens` of its own. The rest
+    labels the row it becomes.
+    """
+
+    at_us: int
+    input_tokens: int
+    output_tokens: int
+    prefix_group: str = ""
+    prefix_tokens: int = 0
+    client_id: str = ""
+    tenant_id: str = ""
+    slo_class: str = ""
+    session_id: str = ""
+    round_index: int = 0
+
+
+def constant_arrivals_us(rate: float, count: int) -> list[int]:
+    """Evenly spaced arrivals, the first one interval after the start. Rounding does not add up."""
+    return [round(place * 1e6 / rate) for place in range(1, count + 1)]
+
+
+def poisson_arrivals_us(rate: float, count: int, random: Random) -> list[int]:
+    """Arrivals with independent exponential gaps."""
+    return [round(at * 1e6) for at in accumulate(random.expovariate(rate) for _ in range(count))]
+
+
+def plan_synthetic(
+    arrivals_us: Sequence[int], prompt: Lengths, output: Lengths, *, prefix_tokens: int, random: Random
+) -> list[Planned]:
+    """Requests at these times, with lengths drawn for each; all share one prefix when it has tokens."""
+    return [
+        Planned(
+            at_us=at_us,
+            input_tokens=prompt.draw(random),
+            output_tokens=output.draw(random),
+            prefix_group=SHARED_PREFIX if prefix_tokens else "",
+            prefix_tokens=prefix_tokens,
+        )
+        for at_us in arrivals_us
+    ]
+
+
+def plan_from_trace(rows: Sequence[TraceRow]) -> list[Planned]:
+    """The requests of a recording at their own times, the first at 0, in the order in which they arrived.
+
+    The prompt is as long as the server counted it, else as long as it was meant to be. A request that never got an
+    output asks for one token.
+    """
+    in_order = sorted(rows, key=lambda row: row.arrival_time_us)
+    return [_planned(row, row.arrival_time_us - in_order[0].arrival_time_us) for row in in_order]
+
+
+def peak_arrivals(arrivals_us: Sequence[int], window_us: int) -> int:
+    """The most arrivals that any stretch of time of this length holds; the arrivals are in order."""
+    return max(_arrivals_before(arrivals_us, window_us), default=0)
+
+
+def _planned(row: TraceRow, at_us: int) -> Planned:
+    prefix_tokens = row.prefix_length if row.prefix_group else 0
+    total = row.server_input_tokens or row.prefix_length + row.input_tokens
+    return Planned(
+        at_us=at_us,
+        input_tokens=max(1, total - prefix_tokens),
+        output_tokens=max(1, row.output_tokens),
+        prefix_group=row.prefix_group if prefix_tokens else "",
+        prefix_tokens=prefix_tokens,
+        client_id=row.client_id,
+        tenant_id=row.tenant_id,
+        slo_class=row.slo_class,
+        session_id=row.session_id,
+        round_index=row.round_index,
+    )
+
+
+def _arrivals_before(arrivals_us: Sequence[int], window_us: int) -> Iterator[int]:
+    """For each arrival the number of those in the window that ends with it."""
+    oldest = 0
+    for place, at_us in enumerate(arrivals_us):
+        while arrivals_us[oldest] <= at_us - window_us:
+            oldest += 1
+        yield place - oldest + 1

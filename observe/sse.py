@@ -1,0 +1,26 @@
+"""Server-sent events: from pieces of a body, cut anywhere, to the data of each event."""
+
+DONE = b"[DONE]"
+
+
+class EventSplitter:
+    """Collects bytes and gives back the data of each `data:` line that they complete.
+
+    Every data line is an event of its own, as OpenAI-compatible servers send them. Comments, other fields and blank
+    lines are passed over. Lines may end in LF or CRLF; the space after the colon is optional.
+    """
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The data of the events that this piece completes."""
+        lines = (self._rest + piece).split(b"\n")
+        self._rest = lines.pop()
+        return [line[5:].strip() for line in lines if line.startswith(b"data:")]
+
+    def end(self) -> list[bytes]:
+        """The data of a last line that no line end followed."""
+        return self.feed(b"\n")

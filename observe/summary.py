@@ -1,0 +1,67 @@
+"""What a run amounts to: a mapping for machines, a few lines for people. Milliseconds, seconds and tokens."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from observe.stats import RunStats
+
+_PERCENTS = (50, 90, 95, 99)
+
+
+def summarize(stats: RunStats, *, asked_rate: float, num_not_sent: int, rtt_ms: float | None) -> dict[str, Any]:
+    """The figures of a run, ready for JSON. Rates count requests that were answered in full."""
+    duration_s = max(0, stats.last_ended - stats.first_sent) / 1e9 if stats.first_sent else 0.0
+    failed = {kind: count for kind, count in sorted(stats.kinds.items()) if kind != "ok"}
+    return {
+        "completed": stats.num_ok,
+        "failed": failed,
+        "not_sent": num_not_sent,
+        "duration_s": round(duration_s, 6),
+        "request_rate_asked_per_s": round(asked_rate, 6),
+        "request_throughput_per_s": _per_second(stats.num_ok, duration_s),
+        "input_tokens": stats.input_tokens,
+        "output_tokens": stats.output_tokens,
+        "input_throughput_tokens_per_s": _per_second(stats.input_tokens, duration_s),
+        "output_throughput_tokens_per_s": _per_second(stats.output_tokens, duration_s),
+        "ttft_ms": _distribution(stats.ttft),
+        "e2e_ms": _distribution(stats.e2e),
+        "itl_ms": _distribution(stats.itl),
+        "tpot_ms": _distribution(stats.tpot),
+        "send_lag_ms": _distribution(stats.lag),
+        "concurrency_wait_ms": _distribution(stats.line_wait),
+        "network_rtt_ms": rtt_ms,
+    }
+
+
+def summary_text(summary: dict[str, Any]) -> str:
+    """The same for people, in a few lines."""
+    failed = summary["failed"]
+    shown = ", ".join(f"{count} {kind}" for kind, count in failed.items())
+    lines = [
+        f"{summary['completed']} completed, {sum(failed.values())} failed" + (f" ({shown})" if shown else ""),
+        f"{summary['duration_s']:.1f} s, {summary['request_throughput_per_s']:.2f} requests/s, "
+        f"{summary['output_throughput_tokens_per_s']:.1f} output tokens/s",
+        f"{'ms':<10}{'mean':>11}{'p50':>11}{'p90':>11}{'p95':>11}{'p99':>11}{'max':>11}",
+    ]
+    rows = {"TTFT": "ttft_ms", "E2E": "e2e_ms", "ITL": "itl_ms", "TPOT": "tpot_ms", "send lag": "send_lag_ms"}
+    rows["in line"] = "concurrency_wait_ms"
+    for name, key in rows.items():
+        if summary[key] is not None:
+            lines.append(f"{name:<10}" + "".join(f"{value:>11.3f}" for value in summary[key].values()))
+    return "\n".join(lines)
+
+
+def _distribution(nanos: npt.ArrayLike) -> dict[str, float] | None:
+    """Mean, percentiles and maximum in milliseconds; None of nothing."""
+    values = np.asarray(nanos)
+    if not values.size:
+        return None
+    figures = [values.mean(), *np.percentile(values, _PERCENTS), values.max()]
+    names = ("mean", *(f"p{percent}" for percent in _PERCENTS), "max")
+    return {name: round(float(figure) / 1e6, 6) for name, figure in zip(names, figures, strict=True)}
+
+
+def _per_second(count: int, duration_s: float) -> float:
+    return round(count / duration_s, 6) if duration_s else 0.0

@@ -1,0 +1,111 @@
+"""From the rows of a trace to requests with arrival times on the engine's clock."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
+from engine.units import Micros
+from traces import Trace, TraceRow
+
+FAILED_STATUSES = frozenset({"error", "timeout"})
+"""Statuses of a real recording whose rows do not say what the server really did for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One row as a request: when it arrives, and the row it came from."""
+
+    at: Micros
+    request: Request
+    row: TraceRow
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """A trace made ready: arrivals ascending by instant, in file order where equal, and what was left out."""
+
+    arrivals: list[Arrival]
+    num_failed_left_out: int
+    num_other_models_left_out: int
+
+
+def arrivals_of(trace: Trace, model: str, block_size_tokens: int, include_failed: bool = False) -> Arrivals:
+    """The requests of a trace.
+
+    A row is injected when it was sent, or at its scheduled arrival if it never was. Clocks that start elsewhere, such
+    as the Unix epoch of a recording, are shifted so that the first injection falls on the first arrival. In recordings
+    of mode "real", rows that failed are left out unless `include_failed`. Rows that name another model than `model`,
+    whatever the case of letters, are left out too.
+    """
+    leave_failed = trace.header.mode == "real" and not include_failed
+    present = [row for row in trace.rows if not (leave_failed and row.status in FAILED_STATUSES)]
+    served = [row for row in present if _is_served(row, model)]
+    offset = _clock_offset(served)
+    prefix_tokens = _prefix_tokens(served)
+    ids = _unique_ids(served)
+    arrivals = [
+        Arrival(
+            at=_injected_at(row) - offset,
+            request=_request(row, request_id, prefix_tokens, block_size_tokens),
+            row=row,
+        )
+        for row, request_id in zip(served, ids, strict=True)
+    ]
+    arrivals.sort(key=lambda arrival: arrival.at)
+    return Arrivals(arrivals, len(trace.rows) - len(present), len(present) - len(served))
+
+
+def _is_served(row: TraceRow, model: str) -> bool:
+    return not row.model or row.model.lower() == model.lower()
+
+
+def _injected_at(row: TraceRow) -> Micros:
+    return row.send_time_us if row.send_time_us > 0 else row.arrival_time_us
+
+
+def _clock_offset(rows: list[TraceRow]) -> Micros:
+    """How far the sending clock is ahead of the arrival clock."""
+    if not rows:
+        return 0
+    return min(map(_injected_at, rows)) - min(row.arrival_time_us for row in rows)
+
+
+def _prefix_tokens(rows: Iterable[TraceRow]) -> dict[str, int]:
+    """Length of each group's shared prefix: the group's first row decides."""
+    lengths: dict[str, int] = {}
+    for row in rows:
+        if row.prefix_group:
+            lengths.setdefault(row.prefix_group, row.prefix_length)
+    return lengths
+
+
+def _unique_ids(rows: Iterable[TraceRow]) -> list[str]:
+    """`request_<id>` for each row; a repeated id gets a number, for the engine must tell the requests apart."""
+    seen: Counter[int] = Counter()
+    ids = []
+    for row in rows:
+        seen[row.request_id] += 1
+        repeated = seen[row.request_id]
+        ids.append(f"request_{row.request_id}" + (f"#{repeated}" if repeated > 1 else ""))
+    return ids
+
+
+def _request(row: TraceRow, request_id: str, prefix_tokens: dict[str, int], block_size_tokens: int) -> Request:
+    blocks: BlockIdentities
+    if row.prefix_group:
+        shared = prefix_tokens[row.prefix_group]
+        input_tokens = shared + row.input_tokens
+        blocks = PrefixGroupBlocks(request_id, row.prefix_group, shared // block_size_tokens)
+    else:
+        input_tokens = row.server_input_tokens or row.input_tokens
+        blocks = UniqueBlocks(request_id)
+    return Request(
+        id=request_id,
+        input_tokens=input_tokens,
+        output_tokens=row.output_tokens,
+        max_output_tokens=row.output_tokens,
+        blocks=blocks,
+        deadline_us=row.deadline_us,
+        slo_class=row.slo_class,
+    )

@@ -1,0 +1,113 @@
+"""`blis replay`: a recorded trace through the simulated engine."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blis_options import OptionError, check_options, option
+from engine.deployment import DeploymentOptions
+
+if TYPE_CHECKING:
+    from replay.arrivals import Arrivals
+    from traces import Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions(DeploymentOptions):
+    """The settings of `blis replay`: which trace, through which engine, to which files."""
+
+    trace: str | None = option(
+        None, "Header file (YAML) of the trace to replay.", positional=True, metavar="TRACE.yaml"
+    )
+    trace_header: str | None = option(None, "Header file of the trace, in place of the argument.", hidden=True)
+    trace_data: str | None = option(
+        None, "Data file (CSV) of the trace. Default: beside the header, with its name.", metavar="FILE"
+    )
+    horizon: int | None = option(
+        None, "Stop the simulated clock here, in microseconds. Default: run until drained.", above=0, metavar="US"
+    )
+    include_failed: bool = option(False, "Replay rows of a real recording whose status is error or timeout, too.")
+    results_path: str | None = option(None, "Write latencies per request here (JSON).", metavar="FILE")
+    metrics_path: str | None = option(
+        None, "Write aggregate metrics with a row per request here (JSON).", metavar="FILE"
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    @property
+    def header_path(self) -> Path:
+        """The trace's header, however it was given. Raises OptionError when it was not, or twice."""
+        given = [path for path in (self.trace, self.trace_header) if path is not None]
+        if len(given) != 1:
+            raise OptionError("give the trace's header file once, as in `blis replay trace.yaml`")
+        return Path(given[0])
+
+
+def run(options: ReplayOptions) -> int:
+    """Replay, write the files asked for, print the aggregate metrics as JSON on stdout; all else goes to stderr."""
+    from engine.core import Engine
+    from engine.deployment import resolve
+    from replay.arrivals import arrivals_of
+    from replay.measure import measure
+    from replay.outputs import aggregate, metrics_file, result_rows
+    from replay.simulate import simulate
+    from traces import dump_json, read_trace, write_results
+
+    header_path = options.header_path
+    trace = read_trace(header_path, None if options.trace_data is None else Path(options.trace_data))
+    deployment = resolve(options)
+    for note in deployment.notes:
+        _say(note)
+    arrivals = arrivals_of(trace, options.model, deployment.config.block_size_tokens, options.include_failed)
+    _say_what_is_left_out(trace, arrivals, options.model)
+    with _progress(len(arrivals.arrivals)) as advance:
+        engine = Engine(deployment.config, deployment.latency)
+        simulated = simulate(engine, arrivals.arrivals, options.horizon, advance)
+    measured = measure(simulated)
+    if options.results_path is not None:
+        write_results(Path(options.results_path), result_rows(measured))
+    if options.metrics_path is not None:
+        _write(Path(options.metrics_path), dump_json(metrics_file(simulated, measured)))
+    sys.stdout.write(dump_json(aggregate(simulated, measured)) + "\n")
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"blis replay: {line}\n")
+
+
+def _say_what_is_left_out(trace: "Trace", arrivals: "Arrivals", model: str) -> None:
+    """Name what is not replayed, and refuse a trace of which nothing remains."""
+    if not trace.rows:
+        raise OptionError(f"{trace.data_path} has no rows, so there is nothing to replay")
+    if arrivals.num_failed_left_out:
+        _say(f"left out {arrivals.num_failed_left_out} rows that failed (--include-failed replays them)")
+    if arrivals.num_other_models_left_out:
+        _say(f"left out {arrivals.num_other_models_left_out} rows recorded for another model than {model}")
+    if not arrivals.arrivals:
+        raise OptionError(f"no row of {trace.data_path} can be replayed: all were left out")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise OptionError(f"cannot write {path}: {error.strerror}") from error
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[], None] | None]:
+    """A progress bar on stderr when that is a terminal; what it yields is called once per finished request."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("replaying", total=total)
+        yield lambda: progress.advance(task)

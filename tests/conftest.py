@@ -1,0 +1,18 @@
+"""The one way tests reach reference data that is not part of the project."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of reference results and recordings beside the checkout; tests that need it skip without it.
+
+    `BLIS_SHARED` names it when it lies elsewhere.
+    """
+    folder = Path(os.environ.get("BLIS_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+    if not folder.is_dir():
+        pytest.skip(f"reference data not found at {folder}; set BLIS_SHARED to its folder")
+    return folder

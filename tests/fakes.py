@@ -1,0 +1,72 @@
+"""Tiny real implementations that tests use where the product has large ones."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.batch_shape import BatchShape
+from engine.config import EngineConfig
+from engine.core import Engine
+from engine.events import Event
+from engine.request import BlockIdentities, Request, UniqueBlocks
+from engine.units import Micros
+from engine.virtual import run_virtual
+
+
+@dataclass(frozen=True, slots=True)
+class TestLatency:
+    """A step costs `step_us`, plus so much per token and per token of context."""
+
+    __test__ = False
+
+    step_us: Micros = 1000
+    prefill_token_us: Micros = 0
+    decode_us: Micros = 0
+    queueing_us: Micros = 0
+    output_token_time: Micros = 0
+    post_decode_time: Micros = 0
+
+    def step_time(self, shape: BatchShape) -> Micros:
+        return self.step_us + self.prefill_token_us * shape.prefill_tokens + self.decode_us * shape.decode_requests
+
+    def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
+        return np.full(steps, self.step_time(shape), np.int64)
+
+    def queueing_time(self, input_tokens: int) -> Micros:
+        return self.queueing_us
+
+
+def request(
+    request_id: str = "a",
+    input_tokens: int = 10,
+    output_tokens: int = 3,
+    blocks: BlockIdentities | None = None,
+    deadline_us: Micros = 0,
+    slo_class: str = "",
+) -> Request:
+    """A request whose declared budget is its true length, as recorded traces have it."""
+    return Request(
+        id=request_id,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        max_output_tokens=output_tokens,
+        blocks=blocks or UniqueBlocks(request_id),
+        deadline_us=deadline_us,
+        slo_class=slo_class,
+    )
+
+
+def config(total_kv_blocks: int = 1000, block_size_tokens: int = 4, **settings: int | str) -> EngineConfig:
+    """Small blocks, so that tests can count them."""
+    return EngineConfig(
+        total_kv_blocks=total_kv_blocks,
+        block_size_tokens=block_size_tokens,
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+def run(engine: Engine, arrivals: Iterable[tuple[Micros, Request]], horizon_us: Micros | None = None) -> list[Event]:
+    """All events of a run in virtual time."""
+    return list(run_virtual(engine, arrivals, horizon_us))

@@ -1,0 +1,154 @@
+"""What holds for every workload: the invariants of the engine, named as in BLIS where it has a name for them."""
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from engine.core import Engine
+from engine.events import Event, Finished, Outcome, Scheduled, StepDone
+from engine.guards import refusal
+from tests.strategies import GRID_US, Workload, workloads
+
+LONG_ENOUGH_US = 200_000_000
+MANY_STEPS = 20_000
+
+
+def drained(workload: Workload) -> tuple[Engine, list[Event]]:
+    """The engine and all events of a run with hang-ups; workloads that never drain are discarded."""
+    engine = workload.engine()
+    for at, request in workload.arrivals:
+        engine.submit(request, at)
+    for at, request_id in workload.hang_ups:
+        engine.abort(request_id, at)
+    events: list[Event] = []
+    while (due_at := engine.next_event_at()) is not None:
+        assume(due_at < LONG_ENOUGH_US and len(engine.steps) < MANY_STEPS)
+        events.extend(engine.advance(due_at))
+        engine.check_integrity()
+    return engine, events
+
+
+def told(events: list[Event]) -> list[tuple[object, ...]]:
+    """Events as plain values, with what they say of the sequences at that instant."""
+    lines: list[tuple[object, ...]] = []
+    for event in events:
+        if isinstance(event, StepDone):
+            numbers = [(s.request.id, s.tokens_at(event.index)) for s in event.emitted]
+            lines.append(("step", event.at, event.index, event.started_at, numbers))
+        elif isinstance(event, Finished):
+            lines.append(("finished", event.at, event.sequence.request.id, event.outcome, event.detail))
+        else:
+            lines.append((type(event).__name__, event.at, event.sequence.request.id))
+    return lines
+
+
+@given(workloads())
+def test_every_request_ends_exactly_once(workload: Workload) -> None:
+    """INV-1: nothing is lost and nothing counted twice."""
+    engine, events = drained(workload)
+    ended = sorted(event.sequence.request.id for event in events if isinstance(event, Finished))
+    assert ended == sorted(request.id for _, request in workload.arrivals)
+    assert sum(engine.counters.ended.values()) == len(workload.arrivals)
+
+
+@given(workloads())
+def test_events_are_told_in_the_order_they_happen(workload: Workload) -> None:
+    """INV-3: the clock never goes back."""
+    _, events = drained(workload)
+    instants = [event.at for event in events]
+    assert instants == sorted(instants)
+
+
+@given(workloads())
+def test_a_drained_engine_holds_no_block(workload: Workload) -> None:
+    """INV-4: used and free blocks always make up the whole cache, and nobody is left to use one."""
+    engine, _ = drained(workload)
+    assert engine.stats.kv_blocks_used == 0
+    assert engine.kv.pool.num_free == workload.settings["total_kv_blocks"]
+
+
+@given(workloads())
+def test_causes_come_before_effects(workload: Workload) -> None:
+    """INV-5: arrival <= schedule <= first token <= end."""
+    _, events = drained(workload)
+    for event in events:
+        sequence = event.sequence if isinstance(event, Finished) else None
+        if sequence is None or sequence.outcome not in (Outcome.COMPLETED, Outcome.LENGTH_CAPPED):
+            continue
+        assert sequence.scheduled_at is not None
+        assert sequence.first_token_at is not None
+        assert sequence.arrived_at <= sequence.scheduled_at < sequence.first_token_at <= event.at
+
+
+@given(workloads())
+def test_the_same_workload_gives_the_same_run(workload: Workload) -> None:
+    """INV-6: determinism."""
+    assert told(drained(workload)[1]) == told(drained(workload)[1])
+
+
+@given(workloads())
+def test_an_engine_with_work_never_idles(workload: Workload) -> None:
+    """INV-8: while a request waits or runs, something is due."""
+    engine = workload.engine()
+    for at, request in workload.arrivals:
+        engine.submit(request, at)
+    while (due_at := engine.next_event_at()) is not None:
+        assume(due_at < LONG_ENOUGH_US and len(engine.steps) < MANY_STEPS)
+        engine.advance(due_at)
+        if engine.stats.num_waiting or engine.stats.num_running:
+            assert engine.next_event_at() is not None
+
+
+@given(workloads(), st.integers(0, 500), st.integers(0, 500))
+def test_refusal_sees_only_what_the_client_declared(workload: Workload, input_tokens: int, budget: int) -> None:
+    """INV-9: the true output length is not an argument of the guards, so equal declarations fare equally."""
+    config = workload.engine().config
+    reason = refusal(config, input_tokens, budget)
+    fits = -(-input_tokens // config.block_size_tokens) <= config.total_kv_blocks
+    within = not config.max_model_len or (
+        input_tokens < config.max_model_len and (budget == 0 or input_tokens + budget <= config.max_model_len)
+    )
+    assert (reason is None) == (fits and within)
+
+
+@given(workloads())
+def test_no_step_exceeds_its_token_budget_or_its_seats(workload: Workload) -> None:
+    engine = workload.engine()
+    for at, request in workload.arrivals:
+        engine.submit(request, at)
+    while (due_at := engine.next_event_at()) is not None:
+        assume(due_at < LONG_ENOUGH_US and len(engine.steps) < MANY_STEPS)
+        engine.advance(due_at)
+        assert engine.last_shape.num_tokens <= engine.config.max_num_batched_tokens
+        assert engine.last_shape.num_requests <= engine.config.max_num_seqs
+
+
+@given(workloads(), st.lists(st.integers(1, 8), min_size=1, max_size=8))
+@settings(max_examples=200)
+def test_how_often_and_how_late_the_driver_wakes_changes_nothing(workload: Workload, pauses: list[int]) -> None:
+    """A driver that submits just in time and wakes when it likes sees the run of one that knew everything before."""
+    _, expected = drained(workload)
+    engine = workload.engine()
+    todo = [(at, 0, request) for at, request in workload.arrivals]
+    todo += [(at, 1, request_id) for at, request_id in workload.hang_ups]  # type: ignore[misc]
+    todo.sort(key=lambda entry: (entry[0], entry[1]))
+    events: list[Event] = []
+    now, turn = -1, 0
+    while todo or engine.next_event_at() is not None:
+        until = now + pauses[turn % len(pauses)] * GRID_US // 2
+        turn += 1
+        while todo and todo[0][0] <= until:
+            at, is_hang_up, what = todo.pop(0)
+            (engine.abort if is_hang_up else engine.submit)(what, at)  # type: ignore[operator]
+        events.extend(engine.advance(until))
+        now = until
+    assert told(events) == told(expected)
+
+
+@given(workloads(with_hang_ups=False))
+def test_a_first_token_needs_the_whole_prompt(workload: Workload) -> None:
+    _, events = drained(workload)
+    for event in events:
+        if isinstance(event, StepDone):
+            assert all(sequence.tokens_at(event.index) >= 1 for sequence in event.emitted)
+        if isinstance(event, Scheduled):
+            assert event.sequence.arrived_at <= event.at

@@ -1,0 +1,91 @@
+"""Random engines and workloads. Instants lie on a coarse grid, or ties would never occur."""
+
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from engine.core import Engine
+from engine.request import PrefixGroupBlocks, Request, UniqueBlocks
+from engine.units import Micros
+from tests.fakes import TestLatency, config
+
+GRID_US = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """How to build an engine, what arrives, and who hangs up when."""
+
+    settings: dict[str, int | str]
+    latency: TestLatency
+    arrivals: list[tuple[Micros, Request]]
+    hang_ups: list[tuple[Micros, str]]
+
+    def engine(self) -> Engine:
+        return Engine(config(**self.settings), self.latency)  # type: ignore[arg-type]
+
+
+@st.composite
+def workloads(draw: st.DrawFn, with_hang_ups: bool = True) -> Workload:
+    """Small and nasty: few blocks, small budgets, shared prefixes, deadlines, all policies."""
+    block_size = draw(st.sampled_from([1, 2, 4, 16]))
+    num_blocks = draw(st.integers(4, 40))
+    max_model_len = draw(st.sampled_from([0, 0, 8, 30]))
+    settings: dict[str, int | str] = {
+        "total_kv_blocks": num_blocks,
+        "block_size_tokens": block_size,
+        "max_num_seqs": draw(st.integers(1, 6)),
+        "max_num_batched_tokens": draw(st.integers(1, 40)),
+        "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 3, 10])),
+        "max_model_len": min(max_model_len, num_blocks * block_size),
+        "scheduler": draw(st.sampled_from(["fcfs", "fcfs", "priority-fcfs", "sjf", "reverse-priority"])),
+        "preemption_policy": draw(st.sampled_from(["fcfs", "priority"])),
+    }
+    latency = TestLatency(
+        step_us=draw(st.sampled_from([1, GRID_US, 2 * GRID_US])),
+        prefill_token_us=draw(st.sampled_from([0, 100])),
+        decode_us=draw(st.sampled_from([0, 100])),
+        queueing_us=draw(st.sampled_from([0, GRID_US, 700])),
+        output_token_time=draw(st.sampled_from([0, 40])),
+        post_decode_time=draw(st.sampled_from([0, 300])),
+    )
+    capacity = num_blocks * block_size
+    count = draw(st.integers(1, 12))
+    arrivals = sorted(
+        (
+            (draw(st.integers(0, 20)) * GRID_US, _request(draw, f"r{index}", capacity, block_size))
+            for index in range(count)
+        ),
+        key=lambda arrival: arrival[0],
+    )
+    hang_ups: list[tuple[Micros, str]] = []
+    if with_hang_ups:
+        hang_ups = draw(
+            st.lists(
+                st.tuples(
+                    st.integers(0, 60).map(lambda tick: tick * GRID_US),
+                    st.integers(0, count).map(lambda index: f"r{index}"),
+                ),
+                max_size=4,
+            )
+        )
+    return Workload(settings, latency, arrivals, sorted(hang_ups))
+
+
+def _request(draw: st.DrawFn, request_id: str, capacity: int, block_size: int) -> Request:
+    input_tokens = draw(st.integers(0, max(1, capacity // 2)))
+    # A request whose prompt and output outgrow the whole cache preempts itself forever, as in BLIS.
+    output_tokens = draw(st.integers(0, max(0, min(25, capacity - input_tokens - 1))))
+    group = draw(st.sampled_from(["", "", "g", "h"]))
+    blocks: UniqueBlocks | PrefixGroupBlocks = UniqueBlocks(request_id)
+    if group:
+        blocks = PrefixGroupBlocks(request_id, group, draw(st.integers(0, input_tokens // block_size)))
+    return Request(
+        id=request_id,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        max_output_tokens=draw(st.sampled_from([output_tokens, output_tokens, 0])),
+        blocks=blocks,
+        deadline_us=draw(st.sampled_from([0, 0, 0, 5_000, 12_000])),
+        slo_class=draw(st.sampled_from(["", "critical", "standard", "batch", "background"])),
+    )

@@ -1,0 +1,61 @@
+"""Token times of a recording: when each chunk of each request arrived. CSV, gzipped if named `.gz`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from traces.table import Column, read_table
+from traces.text_file import open_for_writing
+
+ITL_COLUMNS = (
+    Column("request_id", int, "the request's number, as in the trace", required=True),
+    Column("chunk_index", int, "the chunk's place in the reply, from 0", required=True, at_least=0),
+    Column("timestamp_us", int, "when it arrived, on the clock of send_time_us", required=True, at_least=0),
+)
+
+
+def read_itl(path: Path | str) -> dict[int, list[int]]:
+    """Chunk times in microseconds per request, requests in the order of the file, chunks by their index.
+
+    Raises TraceError.
+    """
+    columns = read_table(Path(path), ITL_COLUMNS).columns
+    request_ids = np.array(columns["request_id"], dtype=np.int64)
+    timestamps = np.array(columns["timestamp_us"], dtype=np.int64)
+    order = np.lexsort((np.array(columns["chunk_index"], dtype=np.int64), request_ids))
+    ids, starts = np.unique(request_ids[order], return_index=True)
+    pieces = np.split(timestamps[order], starts[1:]) if len(ids) else []
+    chunks = {int(request_id): piece.tolist() for request_id, piece in zip(ids, pieces, strict=True)}
+    return {request_id: chunks[request_id] for request_id in dict.fromkeys(columns["request_id"])}
+
+
+class ItlWriter:
+    """Appends the chunk times of whole requests to a new file, each request on disk before the next.
+
+    Raises TraceError when the file cannot be made.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self._file = open_for_writing(Path(path))
+        self._file.write(",".join(column.name for column in ITL_COLUMNS) + "\n")
+        self._file.flush()
+
+    def write(self, request_id: int, timestamps_us: Sequence[int]) -> None:
+        """Append the chunks of one request, in the order they arrived."""
+        self._file.writelines(f"{request_id},{place},{time}\n" for place, time in enumerate(timestamps_us))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file; nothing can be written afterwards."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

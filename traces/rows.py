@@ -1,0 +1,104 @@
+"""The columns of a trace: the fields of `TraceRow`, with bounds and meaning, feed reader, writer and docs."""
+
+import dataclasses
+import typing
+from collections.abc import Iterable
+from dataclasses import MISSING, dataclass
+from typing import Any
+
+from traces.table import Column
+
+_METADATA_KEY = "column"
+
+
+def _column(
+    default: Any = MISSING,
+    help: str = "",  # the word every command-line library uses
+    *,
+    at_least: int | None = None,
+    at_most: int | None = None,
+    trimmed: bool = False,
+    on_request: bool = False,
+) -> Any:
+    known = {
+        "help": help,
+        "at_least": at_least,
+        "at_most": at_most,
+        "trimmed": trimmed,
+        "on_request": on_request,
+    }
+    return dataclasses.field(default=default, metadata={_METADATA_KEY: known})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRow:
+    """One request of a trace. Times are whole microseconds, and 0 where nothing was recorded.
+
+    Fields stand in the order in which columns are written; those written on request keep their place.
+    """
+
+    request_id: int = _column(help="the request's number")
+    client_id: str = _column("", "the client of the workload that sent it")
+    tenant_id: str = _column("", "the tenant it is accounted to")
+    slo_class: str = _column("", "critical, standard, sheddable, batch or background")
+    vllm_priority: int | None = _column(
+        None, "the priority sent to the server, 0 is the most urgent", at_least=0, on_request=True
+    )
+    session_id: str = _column("", "the conversation it belongs to")
+    round_index: int = _column(0, "its place in the conversation, from 0", at_least=0)
+    prefix_group: str = _column("", "requests of one group share the start of their prompts")
+    prefix_length: int = _column(0, "tokens of that shared start", at_least=0)
+    streaming: bool = _column(False, "whether the reply was streamed")
+    input_tokens: int = _column(help="tokens of the prompt behind the shared prefix", at_least=0)
+    output_tokens: int = _column(help="tokens of the reply", at_least=0)
+    text_tokens: int = _column(0, "text tokens of a multimodal prompt", at_least=0)
+    image_tokens: int = _column(0, "image tokens of a multimodal prompt", at_least=0)
+    audio_tokens: int = _column(0, "audio tokens of a multimodal prompt", at_least=0)
+    video_tokens: int = _column(0, "video tokens of a multimodal prompt", at_least=0)
+    reason_ratio: float = _column(0.0, "share of the reply that is reasoning", at_least=0, at_most=1)
+    model: str = _column("", "the model it asks for, empty for the default one")
+    deadline_us: int = _column(0, "when the client gives up, on the clock of arrivals, 0 for never", at_least=0)
+    slo_target_us: int = _column(0, "the wanted time to the first token, 0 for none", at_least=0, on_request=True)
+    server_input_tokens: int = _column(0, "prompt tokens as the server counted them, 0 if unknown", at_least=0)
+    arrival_time_us: int = _column(help="when it was due, counted from the start of the run")
+    send_time_us: int = _column(0, "when it was sent")
+    first_chunk_time_us: int = _column(0, "when the first chunk came, on the clock of send_time_us")
+    last_chunk_time_us: int = _column(0, "when the last chunk came, on the clock of send_time_us")
+    num_chunks: int = _column(0, "data events of the stream, 1 for a reply in one piece", at_least=0)
+    status: str = _column("", "ok, error, timeout or incomplete")
+    error_message: str = _column("", "what went wrong", trimmed=True)
+    finish_reason: str = _column("", "why the reply ended: stop, length, abort", trimmed=True)
+    x_request_id: str = _column("", "the identity sent along with the request", on_request=True)
+    adapter: str = _column("", "the LoRA adapter it asks for", on_request=True)
+    think_time_us: int = _column(0, "pause before this round of a conversation", at_least=0, on_request=True)
+
+
+def _columns_of_rows() -> tuple[Column, ...]:
+    hints = typing.get_type_hints(TraceRow)
+    return tuple(
+        Column(
+            name=field.name,
+            kind=int if hints[field.name] == int | None else hints[field.name],
+            required=field.default is MISSING,
+            default=None if field.default is MISSING else field.default,
+            **field.metadata[_METADATA_KEY],
+        )
+        for field in dataclasses.fields(TraceRow)
+    )
+
+
+TRACE_COLUMNS = _columns_of_rows()
+
+
+def columns_worth_writing(rows: Iterable[TraceRow], mode: str) -> tuple[str, ...]:
+    """The columns written on request that these rows give a reason to write, by the rules of the format.
+
+    A trace of mode `real` always has x_request_id, and vllm_priority as soon as a row has an SLO class.
+    """
+    real = mode == "real"
+    wanted = {"x_request_id"} if real else set()
+    for row in rows:
+        if row.vllm_priority or (real and row.slo_class):
+            wanted.add("vllm_priority")
+        wanted |= {name for name in ("slo_target_us", "adapter", "think_time_us") if getattr(row, name)}
+    return tuple(column.name for column in TRACE_COLUMNS if column.name in wanted)

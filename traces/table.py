@@ -1,0 +1,220 @@
+"""CSV files read by column name: a description of each column drives the conversion and words the errors."""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from traces.errors import TraceError
+from traces.text_file import read_text
+
+INT64_MAX = 2**63 - 1
+# Few enough rows at a time that their cells stay in the processor's cache.
+_ROWS_AT_ONCE = 2_000
+_BOOLS = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fromkeys(
+    ("0", "f", "F", "FALSE", "false", "False"), False
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What is known of one column. `kind` is int, float, bool or str; limits are included in what is allowed.
+
+    A column that is not required may be absent, and its cells may be empty: both give `default`. Text that is
+    `trimmed` loses the space around it; columns `on_request` are only written when asked for.
+    """
+
+    name: str
+    kind: type
+    help: str = ""
+    required: bool = False
+    default: Any = None
+    at_least: int | None = None
+    at_most: int | None = None
+    trimmed: bool = False
+    on_request: bool = False
+
+    @property
+    def expected(self) -> str:
+        """What a cell may hold, in words."""
+        if self.kind is bool:
+            return "true or false"
+        noun = "a whole number" if self.kind is int else "a number"
+        if self.at_least is not None and self.at_most is not None:
+            return f"{noun} between {self.at_least} and {self.at_most}"
+        return noun if self.at_least is None else f"{noun} of at least {self.at_least}"
+
+    def allows(self, values: Sequence[Any]) -> bool:
+        """Whether numbers are within the limits, and fit in 64 bits."""
+        if self.kind is bool:
+            return True
+        low = -INT64_MAX if self.at_least is None else self.at_least
+        high = INT64_MAX if self.at_most is None else self.at_most
+        finite = self.kind is int or all(map(math.isfinite, values))
+        return finite and low <= min(values) and max(values) <= high
+
+
+@dataclass(slots=True)
+class Table:
+    """The columns read from a file, as lists of equal length, with what errors about a row need."""
+
+    path: Path
+    text: str
+    columns: dict[str, list[Any]]
+
+    def cell_error(self, row: int, name: str, expected: str, cell: str) -> TraceError:
+        """The error for the cell of a row, counted from 0 without header and blank lines."""
+        line = _line_of(self.text, row + 1)
+        return TraceError(f"{self.path} line {line} column {name}: expected {expected}, got {_shown(cell)}")
+
+    def row_error(self, row: int, expected: str) -> TraceError:
+        """The error for a whole row, counted from 0 without header and blank lines."""
+        return TraceError(f"{self.path} line {_line_of(self.text, row + 1)}: expected {expected}")
+
+
+def read_table(path: Path, columns: Sequence[Column]) -> Table:
+    """Read the named columns, in whatever order the file has them; columns it has besides are ignored.
+
+    Case does not matter in header names. Blank lines are skipped, cells beyond the header ignored.
+    Raises TraceError naming the first cell that cannot be used.
+    """
+    table = Table(path, read_text(path), {column.name: [] for column in columns})
+    with _long_cells_allowed():
+        reader = csv.reader(io.StringIO(table.text, newline=""), strict=True)
+        names = _header(table, reader)
+        places = _places(path, names, columns)
+        num_rows = 0
+        while lines := _next_lines(table, reader):
+            rows = [cells for cells in lines if not _is_blank(cells)]
+            if rows:
+                _append(table, num_rows, rows, columns, places, len(names))
+            num_rows += len(rows)
+    return table
+
+
+@contextmanager
+def _long_cells_allowed() -> Iterator[None]:
+    # The whole body of a reply may stand in one cell, longer than the csv module's default limit.
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _next_lines(table: Table, reader: Any, at_most: int = _ROWS_AT_ONCE) -> list[list[str]]:
+    try:
+        return list(islice(reader, at_most))
+    except csv.Error as error:
+        line = min(reader.line_num, table.text.count("\n") + 1)
+        raise TraceError(f"{table.path} line {line}: expected comma-separated cells, {error}") from error
+
+
+def _is_blank(cells: list[str]) -> bool:
+    return len(cells) < 2 and not "".join(cells).strip()
+
+
+def _line_of(text: str, row: int) -> int:
+    """The line (from 1) on which a row starts. Rows count from 0 with the header, without blank lines."""
+    reader = csv.reader(io.StringIO(text, newline=""))
+    seen = -1
+    line = 1
+    for cells in reader:
+        seen += not _is_blank(cells)
+        if seen == row:
+            break
+        line = reader.line_num + 1
+    return line
+
+
+def _header(table: Table, reader: Any) -> list[str]:
+    while lines := _next_lines(table, reader, at_most=1):
+        if not _is_blank(lines[0]):
+            return [name.strip().lower() for name in lines[0]]
+    raise TraceError(f"{table.path}: the file is empty, expected a first line naming the columns")
+
+
+def _places(path: Path, names: list[str], columns: Sequence[Column]) -> dict[str, int]:
+    known = {column.name for column in columns}
+    if not known.intersection(names):
+        wanted = ", ".join(column.name for column in columns if column.required)
+        found = _shown(",".join(names))
+        raise TraceError(f"{path} line 1: expected a header row with the columns {wanted}, got {found}")
+    places: dict[str, int] = {}
+    for place, name in enumerate(names):
+        if name in known and name in places:
+            raise TraceError(f"{path} line 1: the column {name} appears twice")
+        places[name] = place
+    missing = [column.name for column in columns if column.required and column.name not in places]
+    if missing:
+        raise TraceError(f"{path} line 1: the column {missing[0]} is missing, found {', '.join(names)}")
+    return places
+
+
+def _append(
+    table: Table,
+    first_row: int,
+    rows: list[list[str]],
+    columns: Sequence[Column],
+    places: dict[str, int],
+    num_names: int,
+) -> None:
+    lengths = list(map(len, rows))
+    if min(lengths) < num_names:
+        short = next(row for row, length in enumerate(lengths) if length < num_names)
+        expected = f"{num_names} cells as in the header, got {lengths[short]}"
+        raise table.row_error(first_row + short, expected)
+    by_place = list(zip(*rows, strict=False))
+    for column in columns:
+        place = places.get(column.name)
+        if place is None:
+            table.columns[column.name] += [column.default] * len(rows)
+        else:
+            table.columns[column.name] += _values(table, first_row, column, by_place[place])
+
+
+def _values(table: Table, first_row: int, column: Column, cells: Sequence[str]) -> Sequence[Any]:
+    """The cells of one column converted: all at once where every cell is plain, else one by one."""
+    if cells.count(cells[0]) == len(cells) > 1:  # most columns of most traces
+        return list(_values(table, first_row, column, cells[:1])) * len(cells)
+    if column.kind is str:
+        return [cell.strip() for cell in cells] if column.trimmed else cells
+    values = _converted(column, cells)
+    if values is None:
+        return [_value(table, row, column, cell) for row, cell in enumerate(cells, first_row)]
+    return values
+
+
+def _value(table: Table, row: int, column: Column, cell: str) -> Any:
+    text = cell.strip()
+    if not text and not column.required:
+        return column.default
+    values = _converted(column, (text,))
+    if values is None:
+        raise table.cell_error(row, column.name, column.expected, cell)
+    return values[0]
+
+
+def _converted(column: Column, cells: Sequence[str]) -> list[Any] | None:
+    """All cells as values, or None when one of them is not plainly a value within the limits."""
+    joined = "".join(cells)
+    # int() and float() would also take 1_000 and the digits of other scripts.
+    if not joined.isascii() or "_" in joined:
+        return None
+    try:
+        values = list(map(_CONVERTERS[column.kind], cells))
+    except (ValueError, KeyError):
+        return None
+    return values if column.allows(values) else None
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+_CONVERTERS: dict[type, Callable[[str], Any]] = {int: int, float: float, bool: _BOOLS.__getitem__}

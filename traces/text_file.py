@@ -1,0 +1,59 @@
+"""Reading and writing whole text files, gzipped or not, with one clear error when that fails."""
+
+import gzip
+import io
+import zlib
+from pathlib import Path
+from typing import TextIO
+
+from traces.errors import TraceError
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file, decompressed when its name ends in `.gz`. Raises TraceError."""
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if path.suffix == ".gz" else content
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise TraceError(f"{path}: not a complete gzip file ({error})") from error
+    except OSError as error:
+        raise TraceError(f"{path}: {_reason(path, error)}") from error
+
+
+def read_text(path: Path) -> str:
+    """The content of a UTF-8 text file, without its byte order mark. Raises TraceError."""
+    content = read_bytes(path)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        # With a byte order mark the codec counts from behind it.
+        bad = error.object[error.start]
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise TraceError(f"{path} line {line}: expected UTF-8 text, got the byte 0x{bad:02x}") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole text file. Raises TraceError."""
+    with open_for_writing(path) as file:
+        file.write(text)
+
+
+def open_for_writing(path: Path) -> TextIO:
+    """An empty UTF-8 text file, gzipped when its name ends in `.gz`. Raises TraceError.
+
+    Lone surrogates (bytes of a reply that were no UTF-8) are written as escapes, lest a row be lost to them.
+    """
+    try:
+        if path.suffix == ".gz":
+            return io.TextIOWrapper(gzip.open(path, "wb"), "utf-8", errors="backslashreplace", newline="")
+        return path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be written, {_reason(path, error)}") from error
+
+
+def _reason(path: Path, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "no such folder" if not path.parent.is_dir() else "no such file"
+    if isinstance(error, IsADirectoryError):
+        return "expected a file, got a folder"
+    return (error.strerror or str(error)).lower()

@@ -1,0 +1,129 @@
+"""A trace as two files: a YAML header and a CSV with one row per request (TraceV2).
+
+Columns are found by name, so any order, additional columns and the layouts of earlier versions (22, 25 and 26
+columns) load. Files are written in the one order that readers by position expect.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from traces.errors import TraceError
+from traces.header import TraceHeader, read_header, write_header
+from traces.json_text import number_text
+from traces.rows import TRACE_COLUMNS, TraceRow
+from traces.table import Table, read_table
+from traces.text_file import open_for_writing
+
+_DATA_SUFFIXES = (".csv", ".csv.gz")
+_QUOTED = frozenset(',"\r\n')
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A header and its rows, in the order of the file, with the paths they were read from."""
+
+    header: TraceHeader
+    rows: list[TraceRow]
+    header_path: Path
+    data_path: Path
+
+
+def read_trace(header_path: Path | str, data_path: Path | str | None = None) -> Trace:
+    """Read a trace; without a data path its rows are looked for beside the header, under the same stem.
+
+    A file with a header row only gives no rows. Raises TraceError for the first thing that cannot be used.
+    """
+    header_path = Path(header_path)
+    header = read_header(header_path)
+    found = _data_beside(header_path) if data_path is None else Path(data_path)
+    return Trace(header, read_rows(found), header_path, found)
+
+
+def read_rows(data_path: Path | str) -> list[TraceRow]:
+    """Read the rows of a trace. Raises TraceError."""
+    table = read_table(Path(data_path), TRACE_COLUMNS)
+    _check_deadlines(table)
+    names = list(table.columns)
+    return [TraceRow(**dict(zip(names, values, strict=True))) for values in zip(*table.columns.values(), strict=True)]
+
+
+def write_trace(
+    header_path: Path | str, header: TraceHeader, rows: Iterable[TraceRow], columns: Collection[str] = ()
+) -> None:
+    """Write both files of a trace, the rows beside the header under the same stem. Raises TraceError."""
+    header_path = Path(header_path)
+    write_header(header_path, header)
+    with TraceWriter(header_path.with_suffix(".csv"), columns) as writer:
+        for row in rows:
+            writer.write(row)
+
+
+class TraceWriter:
+    """Appends rows to a new CSV, each on disk before the next, so that nothing recorded is lost.
+
+    `columns` names the columns written on request (vllm_priority, slo_target_us, x_request_id, adapter,
+    think_time_us). Raises TraceError when the file cannot be made or a column is not one of them.
+    """
+
+    def __init__(self, path: Path | str, columns: Collection[str] = ()) -> None:
+        on_request = [column.name for column in TRACE_COLUMNS if column.on_request]
+        unknown = sorted(set(columns) - set(on_request))
+        if unknown:
+            raise TraceError(f"columns written on request are {', '.join(on_request)}, got {unknown[0]!r}")
+        names = [column.name for column in TRACE_COLUMNS if not column.on_request or column.name in columns]
+        self._values = attrgetter(*names)
+        self._file = open_for_writing(Path(path))
+        self._write_line(names)
+
+    def write(self, row: TraceRow) -> None:
+        """Append one row."""
+        self._write_line(map(_cell, self._values(row)))
+
+    def close(self) -> None:
+        """Close the file; nothing can be written afterwards."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write_line(self, cells: Iterable[str]) -> None:
+        self._file.write(",".join(cells) + "\n")
+        self._file.flush()
+
+
+def _data_beside(header_path: Path) -> Path:
+    tried = [header_path.with_suffix(suffix) for suffix in _DATA_SUFFIXES]
+    for path in tried:
+        if path != header_path and path.is_file():
+            return path
+    names = " and ".join(path.name for path in tried)
+    raise TraceError(f"{header_path}: no data file beside it, tried {names}; give its path")
+
+
+def _check_deadlines(table: Table) -> None:
+    deadlines, arrivals = table.columns["deadline_us"], table.columns["arrival_time_us"]
+    for row, (deadline, arrival) in enumerate(zip(deadlines, arrivals, strict=True)):
+        if deadline and arrival > 0 and deadline < arrival:
+            expected = f"0 or at least the arrival time {arrival}"
+            raise table.cell_error(row, "deadline_us", expected, str(deadline))
+
+
+def _cell(value: Any) -> str:
+    """One cell, quoted only where it must be."""
+    if isinstance(value, str):
+        needs_quotes = not _QUOTED.isdisjoint(value) or value[:1].isspace()
+        return '"' + value.replace('"', '""') + '"' if needs_quotes else value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return number_text(value)
+    return "0" if value is None else str(value)
