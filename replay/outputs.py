@@ -68,7 +68,10 @@ def aggregate(simulated: Simulated, measured: list[Measured]) -> JsonObject:
 
 
 def metrics_file(simulated: Simulated, measured: list[Measured]) -> JsonObject:
-    """The aggregate metrics with the cache hit rate and one row per request, by arrival."""
+    """The aggregate metrics with the cache hit rate and one row per request, by arrival.
+
+    Requests that were refused, or would have arrived after the horizon, have no row.
+    """
     metrics = aggregate(simulated, measured)
     hits = simulated.engine.kv.num_hit_blocks
     queried = hits + simulated.engine.kv.num_missed_blocks
@@ -77,7 +80,12 @@ def metrics_file(simulated: Simulated, measured: list[Measured]) -> JsonObject:
         detailed[key] = value
         if key == "preemption_count":
             detailed["cache_hit_rate"] = hits / queried if queried else 0
-    detailed["requests"] = [_request_row(each) for each in measured]
+    seen_until = simulated.engine.now or 0
+    detailed["requests"] = [
+        _request_row(each)
+        for each in measured
+        if each.arrival.at <= seen_until and each.outcome is not Outcome.DROPPED
+    ]
     return detailed
 
 

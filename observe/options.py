@@ -1,0 +1,139 @@
+"""The settings of `blis observe`, and what follows from them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from blis_options import OptionError, check_options, option
+from observe.http_request import check_header, parse_server
+from observe.lengths import Lengths
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPaths:
+    """The files of a recording; `itl` is None when token times are not recorded."""
+
+    header: Path
+    data: Path
+    itl: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserveOptions:
+    """One run of `blis observe`. Raises OptionError or ObserveError for settings that do not fit together."""
+
+    url: str = option(help="Base URL of the server, such as http://localhost:8000.", flags=("--url", "--server-url"))
+    model: str | None = option(None, "Model to ask for. Default: the first that the server lists.")
+    output: str | None = option(
+        None, "Write the recording to PREFIX.yaml, PREFIX.csv and PREFIX.itl.csv.", flags=("--output", "-o"), metavar="PREFIX"
+    )
+    trace_header: str | None = option(None, "Write the header of the recording here instead of to PREFIX.yaml.")
+    trace_data: str | None = option(None, "Write the rows of the recording here instead of to PREFIX.csv.")
+    rate: float | None = option(None, "Requests per second of a synthetic workload.", above=0)
+    num_requests: int | None = option(
+        None, "How many requests to send. Required with --rate; with --trace, its first ones.", at_least=1
+    )
+    arrival: str = option("constant", "Gaps between requests at --rate.", choices=("constant", "poisson"))
+    trace: str | None = option(
+        None, "Send the workload of this recording (its .yaml file) again, at its own times.", metavar="HEADER"
+    )
+    seed: int = option(42, "Seed of arrivals, lengths and prompts.")
+    prompt_tokens: int = option(512, "Mean prompt length at --rate.", at_least=1)
+    prompt_tokens_stdev: float = option(0.0, "Standard deviation of prompt lengths.", at_least=0)
+    prompt_tokens_min: int = option(1, "Shortest prompt.", at_least=1)
+    prompt_tokens_max: int | None = option(None, "Longest prompt. Default: no limit.", at_least=1)
+    output_tokens: int = option(128, "Mean output length at --rate.", at_least=1)
+    output_tokens_stdev: float = option(0.0, "Standard deviation of output lengths.", at_least=0)
+    output_tokens_min: int = option(1, "Shortest output.", at_least=1)
+    output_tokens_max: int | None = option(None, "Longest output. Default: no limit.", at_least=1)
+    prefix_tokens: int = option(0, "Tokens of a prefix that all prompts share, beside --prompt-tokens.", at_least=0)
+    api_format: str = option("completions", "Which API to send to.", choices=("completions", "chat"))
+    streaming: bool = option(True, "Ask for streamed answers.")
+    unconstrained_output: bool = option(False, "Let the model end its outputs instead of forcing their length.")
+    ignore_eos: bool = option(True, "Send ignore_eos (vLLM) with outputs of forced length.")
+    max_concurrency: int = option(0, "Most requests in flight; others wait in line. 0: no limit.", at_least=0)
+    warmup_requests: int = option(0, "Leave the first N requests out of the recording.", at_least=0, metavar="N")
+    timeout: float = option(300.0, "Seconds until a request is given up.", above=0, at_most=86400)
+    api_key: str | None = option(None, "Send this as bearer token.")
+    header: tuple[str, ...] = option((), "Further headers of every request.", metavar="NAME=VALUE,...")
+    rtt_ms: float | None = option(
+        None, "Network round trip to note in the recording. Default: measured before the run.", at_least=0
+    )
+    record_itl: bool = option(False, "Record when each chunk came.")
+    itl_output: str | None = option(None, "Write chunk times here. Default: beside the rows, as .itl.csv.")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        parse_server(self.url)
+        self._check_workload()
+        self._check_outputs()
+        _ = self.headers, self.prompt_lengths, self.output_lengths
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that all requests carry."""
+        headers = {}
+        for pair in self.header:
+            name, _, value = pair.partition("=")
+            check_header("--header", name, value)
+            headers[name.lower()] = value
+        if self.api_key is not None:
+            check_header("--api-key", "authorization", self.api_key)
+            headers["authorization"] = f"Bearer {self.api_key}"
+        return headers
+
+    @property
+    def prompt_lengths(self) -> Lengths:
+        """How long prompts are at --rate."""
+        return Lengths(
+            label="--prompt-tokens",
+            mean=self.prompt_tokens,
+            stdev=self.prompt_tokens_stdev,
+            least=self.prompt_tokens_min,
+            most=self.prompt_tokens_max,
+        )
+
+    @property
+    def output_lengths(self) -> Lengths:
+        """How long outputs are at --rate."""
+        return Lengths(
+            label="--output-tokens",
+            mean=self.output_tokens,
+            stdev=self.output_tokens_stdev,
+            least=self.output_tokens_min,
+            most=self.output_tokens_max,
+        )
+
+    @property
+    def paths(self) -> OutputPaths:
+        """Where the recording goes."""
+        header = Path(self.trace_header or f"{self.output}.yaml")
+        data = Path(self.trace_data or f"{self.output}.csv")
+        if not self.record_itl:
+            return OutputPaths(header, data, None)
+        beside = f"{data}".removesuffix(".gz").removesuffix(".csv") + ".itl.csv"
+        return OutputPaths(header, data, Path(self.itl_output or beside))
+
+    def _check_workload(self) -> None:
+        if self.trace is not None and self.rate is not None:
+            raise OptionError("--rate and --trace exclude each other: a recording is sent at its own times")
+        if self.trace is None and self.rate is None:
+            raise OptionError("--rate with --num-requests, or --trace, is required")
+        if self.rate is not None and self.num_requests is None:
+            raise OptionError("--num-requests is required with --rate")
+        if self.num_requests is not None and self.warmup_requests >= self.num_requests:
+            raise OptionError(
+                f"--warmup-requests must be below --num-requests ({self.num_requests}), got {self.warmup_requests}"
+            )
+
+    def _check_outputs(self) -> None:
+        if self.output is None and (self.trace_header is None or self.trace_data is None):
+            raise OptionError("--output, or --trace-header with --trace-data, is required")
+        if self.record_itl and not self.streaming:
+            raise OptionError("--record-itl needs streamed answers, leave --no-streaming out")
+        if self.itl_output is not None and not self.record_itl:
+            raise OptionError("--itl-output needs --record-itl")
+        written = [path for path in (self.paths.header, self.paths.data, self.paths.itl) if path]
+        if len(set(written)) < len(written):
+            raise OptionError(f"the files of a recording must differ, got {written[0]} and {written[1]}")
+        if self.trace is not None and any(path.with_suffix("") == Path(self.trace).with_suffix("") for path in written):
+            raise OptionError(f"the recording would overwrite {self.trace}, which is to be sent; give another --output")

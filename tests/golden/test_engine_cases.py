@@ -1,0 +1,89 @@
+"""Reference cases of one instance: identical latencies per request and identical aggregates."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blis_cli.main import run
+
+CASES = [
+    "base_qwen3_14b",
+    "roofline_qwen3_14b",
+    "llama8b_a100",
+    "mixtral_tp2",
+    "scout_fp8_tp2",
+    "kv_pressure_fcfs",
+    "kv_pressure_priority",
+    "chunked",
+    "max_model_len",
+    "prefix_cache",
+    "prefix_evict",
+    "block32_seqs8",
+    "overload",
+    "priority_fcfs",
+    "reverse_priority",
+    "sjf",
+]
+
+RECORDING = "real_qwen3_14b_h100_8rps_first400"
+QWEN = "--model qwen/qwen3-14b --hardware H100 --tp 1"
+REPLAYS = {
+    "qwen3-14b_H100_tp1_trained": (RECORDING, QWEN),
+    "qwen3-14b_H100_tp1_roofline": (RECORDING, f"{QWEN} --latency-model roofline"),
+    "qwen3-14b_H100_tp1_mbt8192": (RECORDING, f"{QWEN} --max-num-batched-tokens 8192 --total-kv-blocks 18038"),
+    "llama-3.1-8b_A100-SXM_tp1_trained": (
+        RECORDING,
+        "--model meta-llama/llama-3.1-8b-instruct --hardware A100-SXM --tp 1",
+    ),
+    "qwen2.5-7b_L40S_tp2_trained": (RECORDING, "--model qwen/qwen2.5-7b-instruct --hardware L40S --tp 2"),
+    "mixtral-8x7b_H100_tp2_trained": (RECORDING, "--model mistralai/mixtral-8x7b-v0.1 --hardware H100 --tp 2"),
+    "codellama-34b_A100-80_tp4_trained": (
+        RECORDING,
+        "--model codellama/codellama-34b-instruct-hf --hardware A100-80 --tp 4",
+    ),
+    "qwen3-30b-a3b_H100_tp1_roofline": (
+        RECORDING,
+        "--model qwen/qwen3-30b-a3b --hardware H100 --tp 1 --latency-model roofline",
+    ),
+    "qwen3-14b_H100_tp1_trained_shifted_h900": (f"{RECORDING}_shifted", f"{QWEN} --horizon 900000000"),
+    "q3_2rps150": ("real_qwen3_14b_h100_2rps_first150", QWEN),
+    "s2_noslotarget": ("../run/s2_noslotarget", QWEN),
+    "o7_err500": ("../observe_mock/o7_err500", f"{QWEN} --include-failed"),
+    "o9_timeout": ("../observe_mock/o9_timeout", f"{QWEN} --include-failed"),
+    "o10_midcut": ("../observe_mock/o10_midcut", f"{QWEN} --include-failed"),
+    "o12_warmup3": ("../observe_mock/o12_warmup3", QWEN),
+}
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_instance_is_simulated_to_the_microsecond(case: str, shared: Path, tmp_path: Path) -> None:
+    folder = shared / "golden" / "engine" / case
+    flags = shlex.split((folder / "flags.txt").read_text())
+    outputs = ["--results-path", str(tmp_path / "results.json"), "--metrics-path", str(tmp_path / "metrics.json")]
+    assert run(["replay", str(folder / "trace.yaml"), *flags, "--scheduling", "blis", *outputs]) == 0
+    assert read_json(tmp_path / "results.json") == read_json(folder / "results.json")
+    ours, theirs = read_json(tmp_path / "metrics.json"), read_json(folder / "metrics.json")
+    # Requests that arrive at the same instant come in no particular order there.
+    assert by_id(ours.pop("requests")) == by_id(theirs.pop("requests"))
+    assert ours == theirs
+    assert list(ours) == list(theirs), "the fields come in the same order"
+
+
+@pytest.mark.parametrize("case", REPLAYS)
+def test_a_recording_replays_to_the_microsecond(case: str, shared: Path, tmp_path: Path) -> None:
+    recording, flags = REPLAYS[case]
+    folder = shared / "golden" / "tools"
+    header = folder / "real" / f"{recording}.yaml"
+    assert run(["replay", str(header), *shlex.split(flags), "--results-path", str(tmp_path / "results.json")]) == 0
+    assert read_json(tmp_path / "results.json") == read_json(folder / "replay" / f"{case}.results.json")
+
+
+def by_id(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {row["requestID"]: row for row in rows}

@@ -1,0 +1,52 @@
+"""Targets per class, as flags give them."""
+
+import pytest
+
+from blis_options import OptionError
+from traces import SloTargets, parse_duration_ms, slo_targets_from_flags, targets_of_class
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("100ms", 100),
+        ("1.5s", 1500),
+        ("2m", 120_000),
+        ("1m30s", 90_000),
+        ("250us", 0.25),
+        ("250µs", 0.25),
+        (".5h", 1.8e6),
+    ],
+)
+def test_durations(text: str, milliseconds: float) -> None:
+    assert parse_duration_ms(text) == pytest.approx(milliseconds)
+
+
+@pytest.mark.parametrize("text", ["100", "", "ms", "1 s", "-1s", "1.2.3s", "1x", "1s2"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="not a duration"):
+        parse_duration_ms(text)
+
+
+def test_the_three_flags_make_one_table() -> None:
+    targets = slo_targets_from_flags("default=100ms, batch=2s", "default=13ms", "")
+    assert targets == {"batch": SloTargets(ttft_ms=2000), "default": SloTargets(ttft_ms=100, itl_ms=13)}
+    assert slo_targets_from_flags("", "", "") == {}
+
+
+@pytest.mark.parametrize("text", ["default", "default=100", "default=0ms", "=5ms", "a=1s,,b=2s", "a=-1s"])
+def test_a_bad_flag_is_named(text: str) -> None:
+    with pytest.raises(OptionError, match=r"--slo-itl must be class=duration\[,class=duration\] such as default=100ms"):
+        slo_targets_from_flags("", text, "")
+
+
+def test_a_class_is_named_once() -> None:
+    with pytest.raises(OptionError, match="--slo-e2e names the class 'a' twice"):
+        slo_targets_from_flags("", "", "a=1s,a=2s")
+
+
+def test_requests_without_a_class_have_the_default_targets() -> None:
+    targets = {"default": SloTargets(ttft_ms=1), "batch": SloTargets(ttft_ms=2)}
+    assert targets_of_class(targets, "") == SloTargets(ttft_ms=1)
+    assert targets_of_class(targets, "batch") == SloTargets(ttft_ms=2)
+    assert targets_of_class(targets, "other") is None
