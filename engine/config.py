@@ -23,9 +23,28 @@ class EngineConfig:
     """Order of the wait queue, a key of `engine.scheduler.waiting.ORDERS`."""
     preemption_policy: str = "fcfs"
     """Who loses its blocks, a key of `engine.scheduler.preemption.VICTIMS`."""
+    scheduling: str = "blis"
+    """Whose rules compose the steps, a key of `engine.scheduler.registry.SCHEDULINGS`. What follows is vLLM's only."""
+    async_scheduling: bool = True
+    """Compose a step while the one before it executes."""
+    enable_chunked_prefill: bool = True
+    enable_prefix_caching: bool = True
+    reserve_full_prompt: bool = True
+    """Admit a request only when all of its prompt fits (vLLM's scheduler_reserve_full_isl)."""
+    watermark_fraction: float = 0.0
+    """Share of the KV cache that an admission must leave free while others run."""
+    prefill_schedule_interval: int = 1
+    """Executed steps between two that may carry prefill while others decode."""
 
     def __post_init__(self) -> None:
-        for name in ("total_kv_blocks", "block_size_tokens", "max_num_seqs", "max_num_batched_tokens"):
+        at_least_1 = (
+            "total_kv_blocks",
+            "block_size_tokens",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "prefill_schedule_interval",
+        )
+        for name in at_least_1:
             _at_least(name, getattr(self, name), 1)
         for name in ("long_prefill_token_threshold", "max_model_len"):
             _at_least(name, getattr(self, name), 0)
@@ -33,11 +52,19 @@ class EngineConfig:
             raise EngineError(
                 f"max_model_len must fit in the KV cache of {self.kv_capacity_tokens} tokens, got {self.max_model_len}"
             )
+        if not 0 <= self.watermark_fraction < 1:
+            raise EngineError(f"watermark_fraction must be at least 0 and below 1, got {self.watermark_fraction}")
 
     @property
     def kv_capacity_tokens(self) -> int:
-        """Tokens the whole KV cache holds."""
-        return self.total_kv_blocks * self.block_size_tokens
+        """Tokens the whole KV cache holds. vLLM keeps one block for itself."""
+        usable = self.total_kv_blocks - (self.scheduling == "vllm")
+        return usable * self.block_size_tokens
+
+    @property
+    def limit_tokens(self) -> int:
+        """Most tokens one request can ever have: max_model_len, or without it all that fits in the KV cache."""
+        return self.max_model_len or self.kv_capacity_tokens
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -100,7 +100,9 @@ class DeploymentOptions:
     )
     scheduler: str = option("fcfs", "Order in which waiting requests are considered.", choices=ORDERS)
     preemption_policy: str = option(
-        "fcfs", "Who is sent back to the queue when KV blocks run out: the last admitted, or the least urgent.", choices=VICTIMS
+        "fcfs",
+        "Who is sent back to the queue when KV blocks run out: the last admitted, or the least urgent.",
+        choices=VICTIMS,
     )
     scheduling: str = option("blis", "Whose batch formation to follow.", choices=("blis",))
 

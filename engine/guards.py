@@ -10,6 +10,8 @@ def refusal(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> 
     """
     if max_output_tokens < 0:
         return f"the output budget is negative ({max_output_tokens})"
+    if config.scheduling == "vllm":
+        return _vllm_refusal(config, input_tokens, max_output_tokens)
     limit = config.max_model_len
     if limit and input_tokens >= limit:
         return f"the prompt has {input_tokens} tokens, max_model_len is {limit}"
@@ -18,4 +20,16 @@ def refusal(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> 
     needed = -(-input_tokens // config.block_size_tokens)
     if needed > config.total_kv_blocks:
         return f"the prompt needs {needed} KV blocks, the cache has {config.total_kv_blocks}"
+    return None
+
+
+def _vllm_refusal(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> str | None:
+    """vLLM refuses a prompt or a budget that is too long by itself; together it cuts the budget silently."""
+    limit = config.limit_tokens
+    if input_tokens == 0:
+        return "the prompt is empty"
+    if input_tokens >= limit:
+        return f"the prompt has {input_tokens} tokens, at most {limit - 1} fit"
+    if max_output_tokens > limit:
+        return f"the output budget is {max_output_tokens} tokens, at most {limit} fit"
     return None

@@ -5,15 +5,11 @@ import itertools
 from enum import IntEnum
 from typing import TypeAlias
 
-from engine.events import Finished, StepDone
 from engine.sequence import Sequence
 from engine.units import Micros
 
-StepReport: TypeAlias = tuple[StepDone, list[Finished]]
-"""What a step will be found to have done when it ends."""
-
-Payload: TypeAlias = Sequence | StepReport | str | None
-"""The sequence concerned, the report of a step, or the id of a request whose client hangs up."""
+Payload: TypeAlias = object
+"""The sequence concerned, what a stepping wants back at the end of a step, or the id of a hung-up request."""
 
 
 class Due(IntEnum):

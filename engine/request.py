@@ -72,3 +72,7 @@ class Request:
     max_output_tokens: int = 0
     deadline_us: Micros = 0
     slo_class: str = ""
+    priority: int | None = None
+    """Smaller is more urgent; None derives it from the SLO class."""
+    reads_prefix_cache: bool = True
+    """False computes the whole prompt, as vLLM does when prompt log-probabilities are asked for."""

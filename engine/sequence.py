@@ -29,17 +29,23 @@ class Sequence:
         "arrived_at",
         "block_ids",
         "blocks_aligned",
-        "context_tokens",
         "first_token_at",
         "first_token_step",
+        "is_prefilling",
         "max_output_tokens",
         "new_tokens",
         "num_computed_tokens",
         "num_granted_tokens",
+        "num_in_flight_tokens",
+        "num_output_tokens",
+        "num_placeholders",
         "num_preemptions",
+        "num_registered_blocks",
+        "num_stale_tokens",
         "num_stored_tokens",
         "outcome",
         "priority",
+        "queued_at",
         "request",
         "running",
         "scheduled_at",
@@ -50,6 +56,8 @@ class Sequence:
     def __init__(self, request: Request, arrived_at: Micros) -> None:
         self.request = request
         self.arrived_at = arrived_at
+        self.queued_at: Micros | None = None
+        """When it joined the wait queue; None before, and for a request that never did."""
         self.scheduled_at: Micros | None = None
         """The latest admission into the running batch; None before the first."""
         self.priority = 0
@@ -62,8 +70,6 @@ class Sequence:
         """Prompt tokens done (cached ones included), then one more for each decode step."""
         self.num_granted_tokens = 0
         """Tokens the scheduler has granted so far; it runs ahead of `num_computed_tokens` inside a step only."""
-        self.context_tokens = 0
-        """`num_computed_tokens` as it stood before the step under way."""
         self.new_tokens = 0
         """Granted in the step under way."""
         self.block_ids: list[int] = []
@@ -80,7 +86,24 @@ class Sequence:
         """Steps that decoded a token: [first step, how many in a row], ascending. Excludes the first token's."""
         self.superseded_runs: list[tuple[int, list[list[int]]]] = []
         """First token's step and token runs of computations that a preemption threw away, oldest first."""
+        self.num_output_tokens = 0
+        """Tokens produced. With BLIS's scheduling it is set when the request completes."""
+        self.num_in_flight_tokens = 0
+        """Granted in steps that have not ended. vLLM's scheduling only, as the following."""
+        self.is_prefilling = False
+        """Whether its latest grant left tokens to compute, so that the step samples nothing for it."""
+        self.num_placeholders = 0
+        """Output tokens that steps under way will produce."""
+        self.num_stale_tokens = 0
+        """Part of `num_in_flight_tokens` that was granted before the latest preemption."""
+        self.num_registered_blocks = 0
+        """Leading blocks already findable in the prefix cache."""
         self.num_preemptions = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output so far."""
+        return self.request.input_tokens + self.num_output_tokens
 
     @property
     def num_decoded_tokens(self) -> int:
@@ -98,6 +121,14 @@ class Sequence:
             if first_token_step <= step_index:
                 return 1 + _decoded_until(runs, step_index)
         return 0
+
+    def add_token_step(self, step_index: int) -> None:
+        """Step `step_index` produced another token after the first: extend the last run or begin a new one."""
+        runs = self.token_runs
+        if runs and runs[-1][0] + runs[-1][1] == step_index:
+            runs[-1][1] += 1
+        else:
+            runs.append([step_index, 1])
 
     def restart(self) -> None:
         """Forget all that was computed, as a preemption with recomputation does."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_options import OptionError, check_options, option
+from blis_options import OptionError, option
 from engine.deployment import DeploymentOptions
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class ReplayOptions(DeploymentOptions):
     )
 
     def __post_init__(self) -> None:
-        check_options(self)
+        DeploymentOptions.__post_init__(self)
 
     @property
     def header_path(self) -> Path:

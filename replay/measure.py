@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from engine.core import Engine, output_tokens
+from engine.core import Engine
 from engine.sequence import Outcome, Sequence
 from engine.units import Micros
 from replay.arrivals import Arrival
@@ -70,7 +70,7 @@ def _measured(engine: Engine, arrival: Arrival, sequence: Sequence | None) -> Me
         e2e_us=e2e_us,
         itl_mean_us=itl_mean_us,
         scheduling_delay_us=None if scheduled_at is None else scheduled_at - sequence.arrived_at,
-        output_tokens=output_tokens(sequence) if sequence.outcome in COMPLETED else 0,
+        output_tokens=sequence.num_output_tokens if sequence.outcome in COMPLETED else 0,
     )
 
 

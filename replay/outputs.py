@@ -73,8 +73,7 @@ def metrics_file(simulated: Simulated, measured: list[Measured]) -> JsonObject:
     Requests that were refused, or would have arrived after the horizon, have no row.
     """
     metrics = aggregate(simulated, measured)
-    hits = simulated.engine.kv.num_hit_blocks
-    queried = hits + simulated.engine.kv.num_missed_blocks
+    hits, queried = simulated.engine.kv.hit_tokens, simulated.engine.kv.queried_tokens
     detailed: JsonObject = {}
     for key, value in metrics.items():
         detailed[key] = value

@@ -26,7 +26,9 @@ class Workload:
 
 
 @st.composite
-def workloads(draw: st.DrawFn, with_hang_ups: bool = True) -> Workload:
+def workloads(
+    draw: st.DrawFn, with_hang_ups: bool = True, schedulings: tuple[str, ...] = ("blis", "vllm")
+) -> Workload:
     """Small and nasty: few blocks, small budgets, shared prefixes, deadlines, all policies."""
     block_size = draw(st.sampled_from([1, 2, 4, 16]))
     num_blocks = draw(st.integers(4, 40))
@@ -37,9 +39,11 @@ def workloads(draw: st.DrawFn, with_hang_ups: bool = True) -> Workload:
         "max_num_seqs": draw(st.integers(1, 6)),
         "max_num_batched_tokens": draw(st.integers(1, 40)),
         "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 3, 10])),
-        "max_model_len": min(max_model_len, num_blocks * block_size),
+        "max_model_len": min(max_model_len, (num_blocks - 1) * block_size),
         "scheduler": draw(st.sampled_from(["fcfs", "fcfs", "priority-fcfs", "sjf", "reverse-priority"])),
         "preemption_policy": draw(st.sampled_from(["fcfs", "priority"])),
+        "scheduling": draw(st.sampled_from(schedulings)),
+        "async_scheduling": draw(st.booleans()),
     }
     latency = TestLatency(
         step_us=draw(st.sampled_from([1, GRID_US, 2 * GRID_US])),
@@ -49,7 +53,7 @@ def workloads(draw: st.DrawFn, with_hang_ups: bool = True) -> Workload:
         output_token_time=draw(st.sampled_from([0, 40])),
         post_decode_time=draw(st.sampled_from([0, 300])),
     )
-    capacity = num_blocks * block_size
+    capacity = (num_blocks - 1) * block_size
     count = draw(st.integers(1, 12))
     arrivals = sorted(
         (

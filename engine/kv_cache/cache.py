@@ -26,6 +26,28 @@ class KVCache:
         self.num_missed_blocks = 0
         """Blocks newly filled, for prompts and for generated tokens alike."""
 
+    @property
+    def num_blocks(self) -> int:
+        return self.pool.num_blocks
+
+    @property
+    def num_used_blocks(self) -> int:
+        return self.pool.num_used
+
+    @property
+    def hit_tokens(self) -> int:
+        """Tokens of blocks claimed instead of filled."""
+        return self.num_hit_blocks * self.block_size_tokens
+
+    @property
+    def queried_tokens(self) -> int:
+        """Tokens of all blocks claimed or filled."""
+        return (self.num_hit_blocks + self.num_missed_blocks) * self.block_size_tokens
+
+    def check(self) -> None:
+        """Raise AssertionError unless every block is either free or held."""
+        self.pool.check()
+
     def cached_prefix(self, sequence: Sequence) -> list[int]:
         """Blocks that already hold the beginning of the prompt: full blocks only, free or in use. Changes nothing."""
         request = sequence.request

@@ -97,4 +97,5 @@ def _check(model: ModelSpec, gpu: GpuSpec) -> None:
             f"{model.name}: hidden_act must be one of {known} to count weights, got {model.hidden_act!r}; {advice}"
         )
     if model.head_dim is None and model.hidden_size % model.num_heads:
-        raise EngineError(f"{model.name} has no head_dim and {model.num_heads} heads do not divide {model.hidden_size}")
+        sizes = f"its {model.num_heads} heads do not divide hidden_size {model.hidden_size}"
+        raise EngineError(f"{model.name} has no head_dim and {sizes}; {advice}")

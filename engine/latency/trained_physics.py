@@ -26,7 +26,7 @@ class TrainedPhysics:
     With fewer than 9 (10) betas the first (second) weighs the larger of compute and KV time of the prefills
     (decodes); with fewer than 11 the fourth weighs dispatch too; with 7 interleaved expert layers cost nothing
     extra. alpha0 passes before a request enters the wait queue, alpha1 is added once after its last token,
-    alpha2 to each token. A call of `step_time` costs about 2 us.
+    alpha2 to each token. A call of `step_time` costs about 1 us.
     """
 
     model: ModelSpec

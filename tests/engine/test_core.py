@@ -95,7 +95,7 @@ def test_a_preempted_request_finds_its_own_prompt_in_the_cache() -> None:
     sut = engine(total_kv_blocks=6, block_size_tokens=4)
     run(sut, [(0, request("a", 8, 6)), (0, request("b", 9, 6))])
     assert sut.counters.num_preemptions >= 1
-    assert sut.kv.num_hit_blocks > 0
+    assert sut.kv.hit_tokens > 0
 
 
 def test_a_prompt_that_can_never_fit_is_refused_with_a_reason() -> None:

@@ -1,0 +1,41 @@
+"""What the parts of one engine share: its limits, its clockwork, its records. The engine owns it."""
+
+from engine.batch_shape import BatchShape
+from engine.config import EngineConfig
+from engine.events import Event, Finished
+from engine.latency.model import LatencyModel
+from engine.queue import EventQueue
+from engine.sequence import Outcome, Sequence
+from engine.stats import EngineCounters
+from engine.step_log import StepLog
+from engine.units import Micros
+
+
+class Instance:
+    """The common ground of an engine and its scheduling: who wants to tell or plan something does it here."""
+
+    __slots__ = ("config", "counters", "events", "last_shape", "latency", "live", "queue", "steps")
+
+    def __init__(self, config: EngineConfig, latency: LatencyModel) -> None:
+        self.config = config
+        self.latency = latency
+        self.queue = EventQueue()
+        self.steps = StepLog()
+        self.counters = EngineCounters()
+        self.events: list[Event] = []
+        """What has happened since the driver last asked."""
+        self.live: dict[str, Sequence] = {}
+        """Requests that have not ended, by id."""
+        self.last_shape = BatchShape()
+        """What the latest step computed."""
+
+    def end(self, sequence: Sequence, outcome: Outcome) -> None:
+        """Count a request's end. It is told apart from this, when its instant comes."""
+        sequence.outcome = outcome
+        self.counters.ended[outcome] += 1
+        del self.live[sequence.request.id]
+
+    def end_now(self, sequence: Sequence, outcome: Outcome, at: Micros, detail: str = "") -> None:
+        """Count a request's end and tell it."""
+        self.end(sequence, outcome)
+        self.events.append(Finished(at, sequence, outcome, detail))

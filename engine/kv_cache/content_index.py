@@ -1,0 +1,34 @@
+"""Which blocks hold which content, when several may hold the same: vLLM's prefix cache does not merge duplicates."""
+
+
+class ContentIndex:
+    """Content identity to the blocks that hold it, the earliest registered first, and back."""
+
+    __slots__ = ("_blocks_of", "_identity_of")
+
+    def __init__(self) -> None:
+        self._blocks_of: dict[object, dict[int, None]] = {}
+        self._identity_of: dict[int, object] = {}
+
+    def register(self, block: int, identity: object) -> None:
+        """Say that `block` holds the content `identity`, as others may."""
+        self._blocks_of.setdefault(identity, {})[block] = None
+        self._identity_of[block] = identity
+
+    def forget(self, block: int) -> None:
+        """Say that `block` is about to be overwritten; others with the same content stay findable."""
+        identity = self._identity_of.pop(block, None)
+        if identity is not None:
+            blocks = self._blocks_of[identity]
+            del blocks[block]
+            if not blocks:
+                del self._blocks_of[identity]
+
+    def find(self, identity: object) -> int | None:
+        """The block registered the longest ago with this content."""
+        blocks = self._blocks_of.get(identity)
+        return None if blocks is None else next(iter(blocks))
+
+    def is_registered(self, block: int) -> bool:
+        """Whether `block` can be found."""
+        return block in self._identity_of

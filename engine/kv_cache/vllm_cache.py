@@ -1,0 +1,125 @@
+"""The paged KV cache as vLLM 0.33 keeps it: slots by position, content registered when slots are allocated."""
+
+from collections.abc import Sequence as SequenceOf
+
+from engine.config import EngineConfig
+from engine.kv_cache.block_pool import BlockPool
+from engine.kv_cache.content_index import ContentIndex
+from engine.sequence import Sequence
+
+
+class VllmKVCache:
+    """Blocks for the sequences of one engine, first come first served, with automatic prefix caching.
+
+    One of the configured blocks is vLLM's null block and never handed out. Every call does all it says or nothing.
+    Facts: vllm/v1/core/kv_cache_manager.py, block_pool.py. Cost: O(blocks touched).
+    """
+
+    __slots__ = ("_block_size", "_caches", "_limit_tokens", "_watermark_blocks", "hit_tokens", "index", "pool",
+                 "queried_tokens")  # fmt: skip
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._block_size = config.block_size_tokens
+        self._caches = config.enable_prefix_caching
+        self._watermark_blocks = int(config.watermark_fraction * config.total_kv_blocks)
+        self.pool = BlockPool(config.total_kv_blocks - 1)
+        self.index = ContentIndex()
+        self._limit_tokens = config.limit_tokens
+        self.hit_tokens = 0
+        """Prompt tokens found in the cache, counted once per request."""
+        self.queried_tokens = 0
+        """Prompt tokens looked for, counted once per request."""
+
+    @property
+    def num_blocks(self) -> int:
+        return self.pool.num_blocks
+
+    @property
+    def num_used_blocks(self) -> int:
+        return self.pool.num_used
+
+    def check(self) -> None:
+        """Raise AssertionError unless every block is either free or held."""
+        self.pool.check()
+
+    def cached_prefix(self, sequence: Sequence) -> list[int]:
+        """Blocks that hold the sequence's beginning, at most all but its last token. Changes nothing."""
+        found: list[int] = []
+        if not self._caches or not sequence.request.reads_prefix_cache:
+            return found
+        # The last token must be computed whatever the cache holds, for its logits.
+        for index in range((sequence.num_tokens - 1) // self._block_size):
+            block = self.index.find(sequence.request.blocks.identity(index))
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def count_lookup(self, sequence: Sequence, num_hit_blocks: int) -> None:
+        """Count an admission in the cache's hit rate; a request that was preempted before does not count again."""
+        if self._caches and sequence.request.reads_prefix_cache and sequence.num_preemptions == 0:
+            self.queried_tokens += sequence.num_tokens
+            self.hit_tokens += num_hit_blocks * self._block_size
+
+    def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Slots for the next `num_tokens` tokens of a running sequence. False, and nothing changed, if too few."""
+        needed = self._blocks_for(sequence.num_computed_tokens + num_tokens) - len(sequence.block_ids)
+        if needed > self.pool.num_free:
+            return False
+        self._take(sequence, needed)
+        self.register(sequence, min(sequence.num_computed_tokens + num_tokens, sequence.num_tokens))
+        return True
+
+    def admit(
+        self, sequence: Sequence, num_tokens: int, hits: SequenceOf[int], whole_must_fit: bool, others_run: bool
+    ) -> bool:
+        """Slots for a waiting sequence: the cached blocks `hits` and the next `num_tokens` tokens after them.
+
+        With `whole_must_fit` all it has to compute so far must fit now. While others run, the watermark stays free.
+        """
+        watermark = self._watermark_blocks if others_run else 0
+        claimed = len(hits) - sum(map(self.pool.is_free, hits))
+        free = self.pool.num_free - watermark
+        if whole_must_fit and self._blocks_for(sequence.num_tokens) - claimed > free:
+            return False
+        after = len(hits) * self._block_size + num_tokens
+        blocks = self._blocks_for(after)
+        if blocks - claimed > free:
+            return False
+        for block in hits:
+            self.pool.share(block)
+        sequence.block_ids.extend(hits)
+        sequence.num_registered_blocks = len(hits)
+        self._take(sequence, blocks - len(hits))
+        self.register(sequence, min(after, sequence.num_tokens))
+        return True
+
+    def register(self, sequence: Sequence, num_tokens: int) -> None:
+        """Make the full blocks among the first `num_tokens` tokens findable."""
+        if not self._caches:
+            return
+        for index in range(sequence.num_registered_blocks, num_tokens // self._block_size):
+            self.index.register(sequence.block_ids[index], sequence.request.blocks.identity(index))
+            sequence.num_registered_blocks = index + 1
+
+    def release(self, sequence: Sequence) -> None:
+        """Give all blocks back, the last first; those nobody can find are reused first."""
+        useless = []
+        for block in reversed(sequence.block_ids):
+            if self.index.is_registered(block):
+                self.pool.give_back(block)
+            else:
+                useless.append(block)
+        for block in reversed(useless):
+            self.pool.give_back_to_reuse_first(block)
+        sequence.block_ids = []
+        sequence.num_registered_blocks = 0
+
+    def _blocks_for(self, num_tokens: int) -> int:
+        return -(-min(num_tokens, self._limit_tokens) // self._block_size)
+
+    def _take(self, sequence: Sequence, num_blocks: int) -> None:
+        for _ in range(num_blocks):
+            block = self.pool.take()
+            self.index.forget(block)
+            sequence.block_ids.append(block)

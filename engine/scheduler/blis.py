@@ -1,0 +1,181 @@
+"""Steps as BLIS takes them: all of a step is decided when it starts and reported when it ends.
+
+A step has four phases: form the batch, execute it, complete what is done, plan the next step.
+"""
+
+from collections import deque
+
+from engine.batch_shape import BatchShape
+from engine.events import Finished, Preempted, Scheduled, StepDone
+from engine.instance import Instance
+from engine.kv_cache.cache import KVCache
+from engine.queue import Due
+from engine.scheduler.batch import BatchFormation
+from engine.scheduler.waiting import ORDERS
+from engine.sequence import Outcome, Sequence
+from engine.units import Micros
+
+
+class BlisStepping:
+    """One step after the other, each composed when the previous one ends."""
+
+    def __init__(self, instance: Instance) -> None:
+        config = instance.config
+        self.kv = KVCache(config.total_kv_blocks, config.block_size_tokens)
+        self._instance = instance
+        self._running: list[Sequence] = []
+        self._waiting: deque[Sequence] = deque()
+        self._batch = BatchFormation(config, self.kv, self._running, self._waiting)
+        self._order = ORDERS[config.scheduler]
+        self._step_planned = False
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    def enqueue(self, sequence: Sequence, at: Micros) -> None:
+        self._waiting.append(sequence)
+        self._plan_step(at)
+
+    def remove(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
+        if sequence.running:
+            self._running.remove(sequence)
+            sequence.running = False
+        elif sequence in self._waiting:
+            self._waiting.remove(sequence)
+        self.kv.release(sequence)
+        self._instance.end_now(sequence, outcome, at)
+        if not self._running:
+            self._plan_step(at)
+
+    def step(self, at: Micros) -> None:
+        self._step_planned = False
+        if not self._running and not self._waiting:
+            return
+        self._schedule_batch(at)
+        ends_at, emitted = self._execute_batch(at)
+        finished = self._process_completions(ends_at)
+        queue = self._instance.queue
+        step_done = StepDone(ends_at, len(self._instance.steps) - 1, at, emitted)
+        queue.push(ends_at, Due.STEP_END, (step_done, finished))
+        if finished:
+            queue.push(ends_at, Due.DEPARTURE)
+        # BLIS forgets a step under way in which everybody completed: with nothing left to do it plans no step, and
+        # the next arrival starts one at once, even before this one ends.
+        if self._running or self._waiting:
+            self._step_planned = True
+            queue.push(ends_at, Due.STEP)
+
+    def step_ended(self, report: tuple[StepDone, list[Finished]], at: Micros) -> None:
+        step_done, finished = report
+        self._instance.events.append(step_done)
+        self._instance.events.extend(finished)
+
+    def _plan_step(self, at: Micros) -> None:
+        """Work waits, so a step must be planned (INV-8)."""
+        if not self._step_planned and self._waiting:
+            self._step_planned = True
+            self._instance.queue.push(at, Due.STEP)
+
+    def _schedule_batch(self, at: Micros) -> None:
+        """Phase 1: order the queue, form the batch."""
+        if self._order is not None:
+            ordered = sorted(self._waiting, key=self._order)
+            self._waiting.clear()
+            self._waiting.extend(ordered)
+        batch = self._batch
+        batch.form()
+        events = self._instance.events
+        self._instance.counters.num_preemptions += len(batch.preempted)
+        events.extend(Preempted(at, sequence) for sequence in batch.preempted)
+        for sequence in batch.admitted:
+            sequence.scheduled_at = at
+            events.append(Scheduled(at, sequence))
+
+    def _execute_batch(self, at: Micros) -> tuple[Micros, list[Sequence]]:
+        """Phase 2: the step's time, and everyone's progress. Returns its end and who has one more token."""
+        instance = self._instance
+        instance.last_shape = shape = batch_shape(self._running)
+        step_time = max(1, instance.latency.step_time(shape))
+        ends_at = at + step_time
+        step = instance.steps.append(at, ends_at)
+        emitted: list[Sequence] = []
+        for sequence in self._running:
+            prompt_tokens = sequence.request.input_tokens
+            if sequence.num_computed_tokens < prompt_tokens:
+                sequence.num_computed_tokens = sequence.num_granted_tokens
+            elif sequence.new_tokens > 0:
+                sequence.num_computed_tokens += 1
+                sequence.add_token_step(step)
+                emitted.append(sequence)
+            if sequence.num_computed_tokens == prompt_tokens and sequence.first_token_step is None:
+                sequence.first_token_step = step
+                sequence.first_token_at = ends_at
+                if sequence.request.output_tokens > 0:
+                    emitted.append(sequence)
+        instance.counters.used_block_time_us += self.kv.num_used_blocks * step_time
+        return ends_at, emitted
+
+    def _process_completions(self, ends_at: Micros) -> list[Finished]:
+        """Phase 3: take out what is done, by its own length or by max_model_len."""
+        finished: list[Finished] = []
+        instance = self._instance
+        max_model_len = instance.config.max_model_len
+        for sequence in self._running:
+            request = sequence.request
+            computed = sequence.num_computed_tokens
+            if computed >= request.input_tokens + max(request.output_tokens, 1) - 1:
+                outcome = Outcome.COMPLETED
+                # BLIS stores the last token too, which vLLM does not: it can take a block, or fail to.
+                wants_block = request.output_tokens > 0 and computed < request.input_tokens + request.output_tokens
+                if wants_block and not self.kv.allocate_token(sequence):
+                    instance.counters.num_kv_allocation_failures += 1
+            elif max_model_len and computed >= max_model_len - 1:
+                outcome = Outcome.LENGTH_CAPPED
+            else:
+                continue
+            self.kv.release(sequence)
+            sequence.running = False
+            # A request is credited with what it produced, at most with what it was to produce.
+            sequence.num_output_tokens = min(computed - request.input_tokens + 1, request.output_tokens)
+            instance.end(sequence, outcome)
+            instance.counters.output_tokens += sequence.num_output_tokens
+            finished.append(Finished(ends_at, sequence, outcome))
+        if finished:
+            self._running[:] = [sequence for sequence in self._running if sequence.running]
+        return finished
+
+
+def batch_shape(running: list[Sequence]) -> BatchShape:
+    """The sums over those of `running` that compute in this step. Cost: O(running)."""
+    prefills = tokens = squares = contexts = context_work = prompt_work = 0
+    decodes = decode_contexts = 0
+    for sequence in running:
+        new = sequence.new_tokens
+        if new == 0:
+            continue
+        computed = sequence.num_computed_tokens
+        if computed < sequence.request.input_tokens:
+            prefills += 1
+            tokens += new
+            squares += new * new
+            contexts += computed
+            context_work += new * computed
+            prompt_work += new * sequence.request.input_tokens
+        else:
+            decodes += 1
+            decode_contexts += computed
+    return BatchShape(
+        prefill_requests=prefills,
+        prefill_tokens=tokens,
+        prefill_tokens_squared=squares,
+        prefill_context_tokens=contexts,
+        prefill_context_work=context_work,
+        prefill_prompt_work=prompt_work,
+        decode_requests=decodes,
+        decode_context_tokens=decode_contexts,
+    )

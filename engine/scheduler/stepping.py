@@ -1,0 +1,59 @@
+"""The seam between the life of a request and the scheduling of steps: whose rules compose and execute the batches."""
+
+from typing import Protocol
+
+from engine.sequence import Outcome, Sequence
+from engine.units import Micros
+
+
+class KVUsage(Protocol):
+    """What every KV cache can say of itself."""
+
+    @property
+    def num_blocks(self) -> int: ...
+
+    @property
+    def num_used_blocks(self) -> int: ...
+
+    @property
+    def hit_tokens(self) -> int:
+        """Tokens found in the cache instead of computed."""
+        ...
+
+    @property
+    def queried_tokens(self) -> int:
+        """Tokens looked for."""
+        ...
+
+    def check(self) -> None:
+        """Raise AssertionError unless every block is either free or held."""
+        ...
+
+
+class Stepping(Protocol):
+    """One way to turn waiting requests into steps. The engine calls it at the instants it asked for."""
+
+    @property
+    def kv(self) -> KVUsage: ...
+
+    @property
+    def num_running(self) -> int: ...
+
+    @property
+    def num_waiting(self) -> int: ...
+
+    def enqueue(self, sequence: Sequence, at: Micros) -> None:
+        """A request that passed the guards joins the wait queue."""
+        ...
+
+    def remove(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
+        """A request leaves before it is done: its client hung up or its deadline passed."""
+        ...
+
+    def step(self, at: Micros) -> None:
+        """The instant planned for a step has come."""
+        ...
+
+    def step_ended(self, report: object, at: Micros) -> None:
+        """A step this stepping planned to end at `at` has ended; `report` is what it left for itself."""
+        ...

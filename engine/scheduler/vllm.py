@@ -1,0 +1,231 @@
+"""Steps as vLLM 0.33 takes them: composed while the one before executes, their outputs processed when they end."""
+
+from collections import deque
+from dataclasses import dataclass
+
+from engine.batch_shape import BatchShape
+from engine.events import Finished, Preempted, Scheduled, StepDone
+from engine.instance import Instance
+from engine.kv_cache.vllm_cache import VllmKVCache
+from engine.queue import Due
+from engine.scheduler.vllm_batch import Grant, VllmBatch
+from engine.sequence import Outcome, Sequence
+from engine.units import Micros
+
+
+@dataclass(slots=True)
+class Step:
+    """A composed batch; executing once it has an index."""
+
+    grants: list[Grant]
+    shape: BatchShape
+    index: int = -1
+    started_at: Micros = 0
+
+
+class VllmStepping:
+    """Up to two steps at a time: one executes, and with asynchronous scheduling the next is already composed.
+
+    So a request that arrives while a step executes waits for that step and for the next one, which was composed
+    without it. Facts: vllm/v1/engine/core.py, `step_with_batch_queue`; the time between steps is zero.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        config = instance.config
+        self.kv = VllmKVCache(config)
+        self._instance = instance
+        self._batch = VllmBatch(config, self.kv)
+        self.running = self._batch.running
+        self.waiting = self._batch.waiting
+        self._depth = 2 if config.async_scheduling else 1
+        self._limit = config.limit_tokens
+        self._steps: deque[Step] = deque()
+        """Composed and not ended; the first one executes."""
+        self._leaving: list[tuple[Sequence, Outcome]] = []
+        """Requests whose client has gone, to be taken out when the step under way ends."""
+        self._planned = False
+
+    @property
+    def admitted(self) -> list[Sequence]:
+        """Sequences that joined the batch in the latest composition."""
+        return self._batch.admitted
+
+    @property
+    def preempted(self) -> list[Sequence]:
+        """Sequences evicted in the latest composition."""
+        return self._batch.preempted
+
+    @property
+    def num_running(self) -> int:
+        return len(self.running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.waiting)
+
+    def enqueue(self, sequence: Sequence, at: Micros) -> None:
+        self.waiting.append(sequence)
+        if not self._steps:
+            self._plan(at)
+
+    def remove(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
+        if self._steps:
+            self._leaving.append((sequence, outcome))
+        else:
+            self._take_out(sequence, outcome, at)
+
+    def step(self, at: Micros) -> None:
+        """Compose until enough steps are under way or there is nothing to compose."""
+        self._planned = False
+        while len(self._steps) < self._depth and (self.num_running or self.num_waiting):
+            if self.compose(at) is None:
+                break
+            if len(self._steps) == 1:
+                self._start(at)
+
+    def compose(self, at: Micros) -> Step | None:
+        """Compose one step behind those under way; None when nothing can be granted now."""
+        grants = self._batch.compose()
+        self._tell_composition(at)
+        if not grants:
+            return None
+        step = Step(grants, batch_shape(grants))
+        self._steps.append(step)
+        return step
+
+    def step_ended(self, report: object, at: Micros) -> None:
+        """Process the outputs of the step that executed, start the next, compose one more."""
+        self.process_outputs(at)
+        if self._steps:
+            self._start(at)
+        if self.num_running or self.num_waiting:
+            self._plan(at)
+
+    def process_outputs(self, at: Micros) -> None:
+        """Take the oldest step's tokens, and end what is done, after those whose client has gone."""
+        for sequence, outcome in self._leaving:
+            if sequence.outcome is None:
+                self._take_out(sequence, outcome, at)
+        self._leaving.clear()
+        step = self._steps.popleft()
+        emitted: list[Sequence] = []
+        finished: list[Finished] = []
+        for grant in step.grants:
+            self._process(grant, step, at, emitted, finished)
+        events = self._instance.events
+        events.append(StepDone(at, step.index, step.started_at, emitted))
+        events.extend(finished)
+        if finished:
+            self.running[:] = [sequence for sequence in self.running if sequence.running]
+            self._instance.queue.push(at, Due.DEPARTURE)
+
+    def _plan(self, at: Micros) -> None:
+        """Compose at `at`, after everything else of that instant."""
+        if not self._planned:
+            self._planned = True
+            self._instance.queue.push(at, Due.STEP)
+
+    def _start(self, at: Micros) -> None:
+        """Let the first composed step execute."""
+        instance = self._instance
+        step = self._steps[0]
+        instance.last_shape = step.shape
+        step_time = max(1, instance.latency.step_time(step.shape))
+        step.started_at = at
+        step.index = instance.steps.append(at, at + step_time)
+        instance.counters.used_block_time_us += self.kv.num_used_blocks * step_time
+        instance.queue.push(at + step_time, Due.STEP_END, step)
+
+    def _tell_composition(self, at: Micros) -> None:
+        events = self._instance.events
+        self._instance.counters.num_preemptions += len(self._batch.preempted)
+        events.extend(Preempted(at, sequence) for sequence in self._batch.preempted)
+        for sequence in self._batch.admitted:
+            if sequence.scheduled_at is None:
+                sequence.scheduled_at = at
+            events.append(Scheduled(at, sequence))
+
+    def _process(self, grant: Grant, step: Step, at: Micros, emitted: list[Sequence], finished: list[Finished]) -> None:
+        """One sequence's share of a step that ended: its token, and whether that was the last."""
+        sequence = grant.sequence
+        sequence.num_in_flight_tokens -= grant.num_tokens
+        is_stale = sequence.num_stale_tokens > 0
+        if is_stale:
+            sequence.num_stale_tokens -= grant.num_tokens
+        if sequence.outcome is not None or not grant.samples:
+            return
+        self._add_token(sequence, step.index, at)
+        if sequence.request.output_tokens > 0:
+            emitted.append(sequence)
+        had_placeholders = sequence.num_placeholders > 0
+        if had_placeholders and not is_stale:
+            sequence.num_placeholders -= 1
+        outcome = self._stop(sequence)
+        if outcome is not None:
+            self._complete(sequence, outcome, at, finished)
+        elif had_placeholders and not is_stale:
+            self.kv.register(sequence, sequence.num_computed_tokens - sequence.num_in_flight_tokens)
+
+    def _add_token(self, sequence: Sequence, step_index: int, at: Micros) -> None:
+        sequence.num_output_tokens += 1
+        if sequence.first_token_step is None:
+            sequence.first_token_step = step_index
+            sequence.first_token_at = at
+        else:
+            sequence.add_token_step(step_index)
+
+    def _stop(self, sequence: Sequence) -> Outcome | None:
+        """Whether the token just produced was the last one, and why."""
+        if sequence.num_output_tokens >= sequence.request.output_tokens:
+            return Outcome.COMPLETED
+        if sequence.num_tokens >= self._limit:
+            return Outcome.LENGTH_CAPPED
+        return None
+
+    def _complete(self, sequence: Sequence, outcome: Outcome, at: Micros, finished: list[Finished]) -> None:
+        self.kv.release(sequence)
+        if sequence.running:
+            sequence.running = False
+        else:
+            self.waiting.remove(sequence)  # preempted while its last token was under way
+        sequence.num_output_tokens = min(sequence.num_output_tokens, sequence.request.output_tokens)
+        self._instance.end(sequence, outcome)
+        self._instance.counters.output_tokens += sequence.num_output_tokens
+        finished.append(Finished(at, sequence, outcome))
+
+    def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
+        if sequence.running:
+            self.running.remove(sequence)
+            sequence.running = False
+        else:
+            self.waiting.remove(sequence)
+        self.kv.release(sequence)
+        self._instance.end_now(sequence, outcome, at)
+
+
+def batch_shape(grants: list[Grant]) -> BatchShape:
+    """The sums over a step's grants. Cost: O(grants)."""
+    prefills = tokens = squares = contexts = context_work = prompt_work = 0
+    decodes = decode_contexts = 0
+    for grant in grants:
+        new, context = grant.num_tokens, grant.context_tokens
+        if context < grant.sequence.request.input_tokens or new > 1:
+            prefills += 1
+            tokens += new
+            squares += new * new
+            contexts += context
+            context_work += new * context
+            prompt_work += new * grant.known_tokens
+        else:
+            decodes += 1
+            decode_contexts += context
+    return BatchShape(
+        prefill_requests=prefills,
+        prefill_tokens=tokens,
+        prefill_tokens_squared=squares,
+        prefill_context_tokens=contexts,
+        prefill_context_work=context_work,
+        prefill_prompt_work=prompt_work,
+        decode_requests=decodes,
+        decode_context_tokens=decode_contexts,
+    )

@@ -1,0 +1,191 @@
+"""Who computes how many tokens in the next step, by the rules of vLLM 0.33's scheduler.
+
+There is no prefill and no decode: each request has tokens it has and tokens it has computed, and every step lets it
+catch up. Facts and order of rules: vllm/v1/core/sched/scheduler.py, `schedule`.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+from engine.config import EngineConfig
+from engine.kv_cache.vllm_cache import VllmKVCache
+from engine.scheduler.waiting import ORDERS
+from engine.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Tokens one sequence computes in a step, and whether the step will sample a token for it."""
+
+    sequence: Sequence
+    num_tokens: int
+    context_tokens: int
+    """Computed before the step, those under way included."""
+    known_tokens: int
+    """Prompt and output that existed when the step was composed."""
+    samples: bool
+
+
+class VllmBatch:
+    """Composes steps from the running list and the wait queue, both of which it changes in place."""
+
+    def __init__(self, config: EngineConfig, kv: VllmKVCache) -> None:
+        self.running: list[Sequence] = []
+        self.waiting: deque[Sequence] = deque()
+        self.admitted: list[Sequence] = []
+        """Sequences that joined the batch in the latest `compose`."""
+        self.preempted: list[Sequence] = []
+        """Sequences evicted in the latest `compose`."""
+        self._config = config
+        self._kv = kv
+        self._limit = config.limit_tokens
+        self._order = ORDERS[config.scheduler]
+        self._by_priority = config.preemption_policy == "priority"
+        self._budget = 0
+        self._threshold = 0
+        self._granted: dict[Sequence, int] = {}
+        self._num_executed_steps = 0
+        self._last_prefill_step = 0
+        self._had_prefill = False
+        self._is_capacity_bound = False
+
+    def compose(self) -> list[Grant]:
+        """Grant tokens for one step; an empty list when there is nothing to do now."""
+        self.admitted, self.preempted, self._granted = [], [], {}
+        self._budget = self._config.max_num_batched_tokens
+        # A long prompt is split for the sake of others, so not when it is alone.
+        alone = len(self.running) + len(self.waiting) <= 1
+        self._threshold = 0 if alone else self._config.long_prefill_token_threshold
+        self._had_prefill = False
+        defers = self._defers_prefills()
+        self._grant_running(defers)
+        if not self.preempted:
+            self._admit_waiting(defers)
+        if self._granted:
+            self._num_executed_steps += 1
+        if self._had_prefill:
+            self._last_prefill_step = self._num_executed_steps
+        return [self._advance(sequence, num_tokens) for sequence, num_tokens in self._granted.items()]
+
+    def _defers_prefills(self) -> bool:
+        """Whether this step only decodes, because prefills are spaced `prefill_schedule_interval` steps apart."""
+        interval = self._config.prefill_schedule_interval
+        since = self._num_executed_steps + 1 - self._last_prefill_step
+        if interval == 1 or since >= interval or self._is_capacity_bound:
+            return False
+        return any(not sequence.is_prefilling for sequence in self.running)
+
+    def _grant_running(self, defers: bool) -> None:
+        index = 0
+        running = self.running
+        while index < len(running) and self._budget > 0:
+            sequence = running[index]
+            num_tokens = self._next_tokens(sequence, defers)
+            if num_tokens > 0:
+                prefilling = sequence.is_prefilling
+                index = self._allocate_or_preempt(sequence, num_tokens, index)
+                if not sequence.running:
+                    if self._by_priority:
+                        continue  # those after it are more urgent and may fit now
+                    return
+                self._granted[sequence] = num_tokens
+                self._budget -= num_tokens
+                self._had_prefill |= prefilling
+            index += 1
+
+    def _next_tokens(self, sequence: Sequence, defers: bool) -> int:
+        computed, placeholders = sequence.num_computed_tokens, sequence.num_placeholders
+        if placeholders > 0:
+            budget_end = sequence.request.input_tokens + sequence.max_output_tokens
+            if sequence.max_output_tokens and computed + 2 - placeholders >= budget_end:
+                return 0  # the steps under way bring its last token
+        if defers and sequence.is_prefilling:
+            return 0
+        num_tokens = sequence.num_tokens + placeholders - computed
+        if 0 < self._threshold < num_tokens:
+            num_tokens = self._threshold
+        return min(num_tokens, self._budget, self._limit - computed - 1)
+
+    def _allocate_or_preempt(self, sequence: Sequence, num_tokens: int, index: int) -> int:
+        """Find slots for `sequence`, evicting others as needed, itself last. Returns its index afterwards."""
+        while not self._kv.allocate(sequence, num_tokens):
+            victim_index = self._victim()
+            victim = self.running.pop(victim_index)
+            if victim_index < index:
+                index -= 1
+            self._budget += self._granted.pop(victim, 0)
+            self._preempt(victim)
+            if victim is sequence:
+                break
+        return index
+
+    def _victim(self) -> int:
+        """The last admitted, or with priorities the least urgent, among equals the latest arrival."""
+        if not self._by_priority:
+            return len(self.running) - 1
+        running = self.running
+        return max(range(len(running)), key=lambda i: (running[i].priority, running[i].arrived_at, -i))
+
+    def _preempt(self, victim: Sequence) -> None:
+        """Send a running sequence back to the front of the queue; it keeps its output and recomputes the rest."""
+        self._kv.release(victim)
+        victim.running = False
+        victim.num_computed_tokens = 0
+        victim.num_stale_tokens = victim.num_in_flight_tokens
+        victim.num_placeholders = 0
+        victim.num_preemptions += 1
+        self.waiting.appendleft(victim)
+        self.preempted.append(victim)
+
+    def _admit_waiting(self, defers: bool) -> None:
+        if self._order is not None:
+            ordered = sorted(self.waiting, key=self._order)
+            self.waiting.clear()
+            self.waiting.extend(ordered)
+        skipped: list[Sequence] = []
+        while self.waiting and self._budget > 0 and len(self.running) < self._config.max_num_seqs:
+            sequence = self.waiting[0]
+            if sequence.num_stale_tokens:
+                # Steps under way still bring tokens from before its preemption; it waits for them.
+                skipped.append(self.waiting.popleft())
+                continue
+            hits = self._kv.cached_prefix(sequence)
+            start = len(hits) * self._config.block_size_tokens
+            if defers and start < sequence.num_tokens - 1:
+                break
+            num_tokens = self._admission_tokens(sequence.num_tokens - start)
+            if num_tokens == 0 or not self._kv.admit(
+                sequence, num_tokens, hits, self._config.reserve_full_prompt, bool(self.running)
+            ):
+                break
+            self._kv.count_lookup(sequence, len(hits))
+            self.waiting.popleft()
+            self.running.append(sequence)
+            self.admitted.append(sequence)
+            sequence.running = True
+            sequence.num_computed_tokens = start
+            self._had_prefill |= start < sequence.num_tokens - 1
+            self._granted[sequence] = num_tokens
+            self._budget -= num_tokens
+        self.waiting.extendleft(reversed(skipped))
+        if not defers:
+            self._is_capacity_bound = len(self.waiting) > len(skipped)
+
+    def _admission_tokens(self, num_tokens: int) -> int:
+        """What a newcomer computes of the `num_tokens` it lacks; 0 when it must wait for a larger budget."""
+        if 0 < self._threshold < num_tokens:
+            num_tokens = self._threshold
+        if num_tokens > self._budget and not self._config.enable_chunked_prefill:
+            return 0
+        return min(num_tokens, self._budget)
+
+    def _advance(self, sequence: Sequence, num_tokens: int) -> Grant:
+        """Count the grant as computed at once, so that the next step can be composed before this one ends."""
+        context = sequence.num_computed_tokens
+        sequence.num_computed_tokens = context + num_tokens
+        sequence.num_in_flight_tokens += num_tokens
+        sequence.is_prefilling = sequence.num_computed_tokens < sequence.num_tokens + sequence.num_placeholders
+        samples = not sequence.is_prefilling
+        if samples and self._config.async_scheduling:
+            sequence.num_placeholders += 1
+        return Grant(sequence, num_tokens, context, sequence.num_tokens, samples)

@@ -1,0 +1,193 @@
+"""From flags to an engine's configuration and latency model."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from blis_options import BlisError, OptionError, check_options, option, options_of
+from engine.config import EngineConfig
+from engine.deployment import DeploymentOptions, resolve
+from engine.errors import EngineError
+from engine.latency.roofline import Roofline
+from engine.latency.trained_physics import TrainedPhysics
+
+SCOUT = "redhatai/llama-4-scout-17b-16e-instruct-fp8-dynamic"
+
+
+def test_a_model_name_is_enough() -> None:
+    deployment = resolve(DeploymentOptions(model="Qwen/Qwen3-14B"))
+    assert (deployment.gpu.name, deployment.tp, deployment.dp) == ("H100", 1, 1)
+    assert deployment.config == EngineConfig(total_kv_blocks=15_909, max_model_len=40_960)
+    assert isinstance(deployment.latency, TrainedPhysics)
+    assert deployment.notes == ()
+
+
+def test_flags_win_over_the_catalogue() -> None:
+    options = DeploymentOptions(
+        model="qwen3-14b", hardware="a100-80", tp=2, latency_model="roofline", total_kv_blocks=700,
+        block_size_in_tokens=32, max_num_seqs=8, max_num_batched_tokens=512, long_prefill_token_threshold=256,
+        max_model_len=1100,
+    )  # fmt: skip
+    deployment = resolve(options)
+    assert (deployment.gpu.name, deployment.tp) == ("A100-SXM", 2)
+    assert isinstance(deployment.latency, Roofline)
+    assert deployment.config == EngineConfig(
+        total_kv_blocks=700, block_size_tokens=32, max_num_seqs=8, max_num_batched_tokens=512,
+        long_prefill_token_threshold=256, max_model_len=1100,
+    )  # fmt: skip
+
+
+def test_hardware_alone_keeps_the_catalogues_tp() -> None:
+    assert resolve(DeploymentOptions(model="mixtral-8x7b-v0.1", hardware="H200")).tp == 2
+
+
+def test_given_coefficients_reach_the_latency_model() -> None:
+    options = DeploymentOptions(model="qwen3-14b", alpha_coeffs=(9.0, 8.0, 7.0), beta_coeffs=(1.0,) * 7)
+    latency = resolve(options).latency
+    assert (latency.queueing_time(1), latency.post_decode_time, latency.output_token_time) == (9, 8, 7)
+
+
+def test_a_context_window_larger_than_the_kv_cache_is_cut_with_a_note() -> None:
+    deployment = resolve(DeploymentOptions(model=SCOUT))
+    assert deployment.config.max_model_len == 27_345 * 16
+    (note,) = deployment.notes
+    assert note.startswith("the context window of llama-4-scout-17b-16e-instruct-fp8-dynamic, 10485760 tokens, is cut")
+
+
+def test_a_max_model_len_larger_than_the_kv_cache_is_cut_with_a_note() -> None:
+    deployment = resolve(DeploymentOptions(model="qwen3-14b", total_kv_blocks=10, max_model_len=161))
+    assert deployment.config.max_model_len == 160
+    assert deployment.notes == ("--max-model-len, 161 tokens, is cut to the 160 tokens that the KV cache holds",)
+
+
+def test_a_config_folder_that_is_not_there_gives_way_to_the_catalogue_with_a_note() -> None:
+    options = DeploymentOptions(model="qwen3-14b", model_config_folder="model_configs/qwen3-14b")
+    deployment = resolve(options)
+    assert deployment.model.num_layers == 40
+    assert deployment.notes == (
+        "--model-config-folder model_configs/qwen3-14b does not exist, taking qwen3-14b from the catalogue",
+    )
+
+
+def test_a_config_folder_that_is_not_there_is_an_error_for_an_unknown_model() -> None:
+    with pytest.raises(EngineError, match=r"^model_configs/rocket: no config\.json there$"):
+        resolve(DeploymentOptions(model="rocket", model_config_folder="model_configs/rocket"))
+
+
+def local_model(folder: Path, **keys: object) -> str:
+    config = {
+        "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128,
+        "vocab_size": 100, "torch_dtype": "float16",
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps({**config, **keys}))
+    return str(folder)
+
+
+def test_a_local_model_needs_hardware_and_tp(tmp_path: Path) -> None:
+    model = local_model(tmp_path)
+    with pytest.raises(EngineError, match=r"^--hardware and --tp must be given: the catalogue has no default for "):
+        resolve(DeploymentOptions(model=model))
+    with pytest.raises(EngineError, match=r"^--tp must be given"):
+        resolve(DeploymentOptions(model=model, hardware="H100"))
+    deployment = resolve(DeploymentOptions(model=model, hardware="H100", tp=1))
+    assert (deployment.model.num_layers, deployment.config.max_model_len) == (2, 0)
+
+
+def test_experts_that_cannot_be_counted_leave_the_kv_cache_practically_unlimited(tmp_path: Path) -> None:
+    model = local_model(tmp_path, num_experts_per_tok=2)
+    deployment = resolve(DeploymentOptions(model=model, hardware="H100", tp=1))
+    assert deployment.config.total_kv_blocks == 1_000_000
+    assert "assuming 1000000 KV blocks; give --total-kv-blocks" in deployment.notes[0]
+
+
+def test_a_hardware_file_describes_other_gpus(tmp_path: Path) -> None:
+    file = tmp_path / "hardware_config.json"
+    file.write_text(json.dumps({"T1": {"TFlopsPeak": 500, "BwPeakTBs": 2, "MemoryGiB": 80}}))
+    options = DeploymentOptions(model="qwen3-14b", hardware="T1", hardware_config=str(file))
+    assert resolve(options).gpu.bandwidth_tb_s == 2.0
+
+
+def test_data_parallel_replicas_each_bring_their_kv_cache() -> None:
+    deployment = resolve(DeploymentOptions(model="mixtral-8x7b-v0.1", dp=2, moe_comm_backend="pplx"))
+    assert (deployment.dp, deployment.config.total_kv_blocks, deployment.notes) == (2, 97_912, ())
+
+
+def test_a_communication_backend_without_data_parallelism_is_noted() -> None:
+    deployment = resolve(DeploymentOptions(model="mixtral-8x7b-v0.1", moe_comm_backend="pplx"))
+    assert deployment.notes == ("--moe-comm-backend pplx has no effect without --dp",)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model": " "}, "--model must name a model, got an empty string"),
+        ({"alpha_coeffs": (1.0, 2.0, 3.0)}, "--alpha-coeffs needs --beta-coeffs"),
+        ({"beta_coeffs": (1.0,) * 7}, "--beta-coeffs needs --alpha-coeffs"),
+        (
+            {"alpha_coeffs": (1.0,) * 3, "beta_coeffs": (1.0,) * 7, "latency_model": "roofline"},
+            "--alpha-coeffs and --beta-coeffs cannot be used with --latency-model roofline",
+        ),
+        ({"alpha_coeffs": (1.0,), "beta_coeffs": (-1.0,)}, "--beta-coeffs must be at least 0, got -1.0"),
+        (
+            {"latency_model": "oracle"},
+            "--latency-model must be one of trained-physics, roofline, blackbox, got 'oracle'",
+        ),
+        ({"tp": -1}, "--tp must be at least 0, got -1"),
+        ({"gpu_memory_utilization": 1.5}, "--gpu-memory-utilization must be at most 1, got 1.5"),
+        ({"gpu_memory_utilization": 0.0}, "--gpu-memory-utilization must be above 0, got 0.0"),
+        ({"max_num_seqs": 0}, "--max-num-seqs must be at least 1, got 0"),
+        ({"total_kv_blocks": 0}, "--total-kv-blocks must be at least 1, got 0"),
+        ({"scheduling": "sarathi"}, "--scheduling must be one of blis, got 'sarathi'"),
+    ],
+)
+def test_flags_out_of_bounds_are_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(OptionError) as refusal:
+        DeploymentOptions(**{"model": "qwen3-14b", **given})  # type: ignore[arg-type]
+    assert str(refusal.value) == message
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"dp": 2}, "dp must be 1 for a model without experts such as qwen3-14b, got 2"),
+        ({"tp": 3}, "qwen3-14b has 40 attention heads, which tp 3 does not divide"),
+        ({"alpha_coeffs": (1.0,) * 3, "beta_coeffs": (1.0,) * 3}, "beta_coeffs must have 7 to 11 values, got 3"),
+        ({"hardware": "L4"}, "GPU 'L4' is not in the catalogue"),
+        (
+            {"model": "llama-3.1-70b-instruct", "tp": 1},
+            "llama-3.1-70b-instruct leaves no room for a KV cache on 1 H100",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(EngineError) as refusal:
+        resolve(DeploymentOptions(**{"model": "qwen3-14b", **given}))  # type: ignore[arg-type]
+    assert str(refusal.value).startswith(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoreOptions(DeploymentOptions):
+    seed: int = option(42, "Random numbers.", at_least=0)
+
+    def __post_init__(self) -> None:
+        DeploymentOptions.__post_init__(self)
+        check_options(self)
+
+
+def test_a_command_adds_settings_of_its_own() -> None:
+    options = MoreOptions(model="qwen3-14b", seed=7)
+    assert resolve(dataclasses.replace(options, tp=2)).tp == 2
+    assert [setting.name for setting in options_of(MoreOptions)][-1] == "seed"
+    with pytest.raises(BlisError, match="--seed must be at least 0, got -1"):
+        MoreOptions(model="qwen3-14b", seed=-1)
+
+
+def test_settings_keep_the_names_other_tools_use() -> None:
+    flags = {flag for setting in options_of(DeploymentOptions) for flag in setting.flags}
+    assert {
+        "--max-num-seqs", "--max-num-running-reqs", "--max-num-batched-tokens", "--max-num-scheduled-tokens",
+        "--total-kv-blocks", "--num-gpu-blocks-override", "--block-size-in-tokens", "--block-size", "--tp",
+    } <= flags  # fmt: skip

@@ -1,0 +1,31 @@
+"""The bounds of an engine's configuration."""
+
+import pytest
+
+from engine.config import EngineConfig
+from engine.errors import EngineError
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("total_kv_blocks", 1),
+        ("block_size_tokens", 1),
+        ("max_num_seqs", 1),
+        ("max_num_batched_tokens", 1),
+        ("long_prefill_token_threshold", 0),
+        ("max_model_len", 0),
+    ],
+)
+def test_each_limit_has_a_least_value(name: str, least: int) -> None:
+    with pytest.raises(EngineError) as refusal:
+        EngineConfig(**{"total_kv_blocks": 10, name: least - 1})  # type: ignore[arg-type]
+    assert str(refusal.value) == f"{name} must be at least {least}, got {least - 1}"
+    config = EngineConfig(**{"total_kv_blocks": 10, name: least})  # type: ignore[arg-type]
+    assert getattr(config, name) == least
+
+
+def test_the_longest_request_must_fit_in_the_kv_cache() -> None:
+    assert EngineConfig(total_kv_blocks=10, max_model_len=160).kv_capacity_tokens == 160
+    with pytest.raises(EngineError, match="max_model_len must fit in the KV cache of 160 tokens, got 161"):
+        EngineConfig(total_kv_blocks=10, max_model_len=161)

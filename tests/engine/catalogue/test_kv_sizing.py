@@ -1,0 +1,121 @@
+"""How many KV blocks fit beside the weights."""
+
+from dataclasses import replace
+
+import pytest
+
+from engine.errors import EngineError
+from engine.kv_cache.sizing import kv_blocks, weight_bytes
+from engine.latency.catalogue.reader import default_deployment, load_gpu, load_model, model_names
+from engine.model_spec import ModelSpec
+
+H100 = load_gpu("H100")
+SMALL = ModelSpec(
+    name="small", num_layers=2, hidden_size=8, num_heads=4, num_kv_heads=2, vocab_size=10, intermediate_size=16
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "tp", "dp", "blocks"),
+    [
+        ("qwen3-14b", "H100", 1, 1, 15_909),
+        ("llama-3.1-8b-instruct", "H100", 1, 1, 26_312),
+        ("llama-3.1-8b-instruct", "L40S", 1, 1, 11_567),
+        ("llama-2-7b-hf", "H100", 1, 1, 6_886),
+        ("mixtral-8x7b-v0.1", "H100", 2, 1, 48_956),
+        ("mixtral-8x7b-v0.1", "H100", 2, 2, 97_912),
+        ("mixtral-8x7b-v0.1", "H100", 4, 1, 390_367),
+        ("llama-4-scout-17b-16e-instruct-fp8-dynamic", "H100", 2, 1, 27_345),
+        ("llama-4-scout-17b-16e-instruct-fp8-dynamic", "H100", 4, 1, 249_660),
+        ("qwen3-30b-a3b", "H100", 1, 1, 5_276),
+        ("deepseek-v2-lite", "H100", 1, 1, 74_312),
+        ("glm-5.2-fp8", "H100", 16, 1, 326_966),
+        ("qwen2.5-7b-instruct", "A100-80", 4, 1, 1_244_786),
+        ("mistral-nemo-instruct-2407", "H100", 1, 1, 17_512),
+    ],
+)
+def test_known_deployments_hold_the_known_number_of_blocks(model: str, gpu: str, tp: int, dp: int, blocks: int) -> None:
+    assert kv_blocks(load_model(model), load_gpu(gpu), tp, dp, 16, 0.9) == blocks
+
+
+def test_every_model_fits_its_default_deployment() -> None:
+    for name in model_names():
+        gpu, tp = default_deployment(name) or ("", 0)
+        assert kv_blocks(load_model(name), load_gpu(gpu), tp) > 1000
+
+
+def test_weights_are_embeddings_attention_norms_mlp_and_head() -> None:
+    attention = 8 * (8 + 2 * 4) + 8 * 8 + 2 * 8
+    assert weight_bytes(SMALL) == 2 * (2 * 10 * 8 + 2 * (attention + 3 * 8 * 16) + 8)
+
+
+def test_tied_embeddings_are_held_once() -> None:
+    assert weight_bytes(SMALL) - weight_bytes(replace(SMALL, tie_word_embeddings=True)) == 2 * 10 * 8
+
+
+def test_the_first_layers_of_a_mixture_may_be_dense() -> None:
+    mixture = replace(SMALL, num_experts=4, num_experts_per_tok=1, intermediate_size_mlp=32)
+    moe_layer, dense_layer = 4 * 3 * 8 * 16 + 4 * 8, 3 * 8 * 32
+    difference = weight_bytes(mixture) - weight_bytes(replace(mixture, first_k_dense_replace=1))
+    assert difference == 2 * (moe_layer - dense_layer)
+    assert weight_bytes(replace(mixture, first_k_dense_replace=99)) == weight_bytes(
+        replace(mixture, first_k_dense_replace=2)
+    )
+
+
+def test_larger_blocks_are_fewer() -> None:
+    model = load_model("qwen3-14b")
+    assert kv_blocks(model, H100, 1, block_size_tokens=32) == 15_909 // 2
+
+
+def test_fewer_kv_heads_than_gpus_are_spread_evenly() -> None:
+    qwen = load_model("qwen2.5-7b-instruct")
+    assert kv_blocks(qwen, H100, 8) > kv_blocks(qwen, H100, 4)
+
+
+def test_too_small_a_gpu_is_answered_with_the_smallest_tp_that_works() -> None:
+    with pytest.raises(EngineError) as refusal:
+        kv_blocks(load_model("llama-3.1-70b-instruct"), H100, 1)
+    assert str(refusal.value) == (
+        "llama-3.1-70b-instruct leaves no room for a KV cache on 1 H100 with 80 GiB at 0.9 utilization: "
+        "it needs tp 2 or more"
+    )
+
+
+def test_the_tp_advised_works_and_no_smaller_one_does() -> None:
+    model = load_model("glm-5.2-fp8")
+    for tp in (1, 2, 4, 8):
+        with pytest.raises(EngineError, match="it needs tp 16 or more"):
+            kv_blocks(model, H100, tp)
+    assert kv_blocks(model, H100, 16) > 0
+
+
+def test_a_model_no_number_of_gpus_can_hold_says_so() -> None:
+    tiny_gpu = replace(H100, memory_gib=0.5)
+    with pytest.raises(EngineError, match=r"at 0\.9 utilization: no tp is enough"):
+        kv_blocks(load_model("qwen3-14b"), tiny_gpu, 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "message"),
+    [
+        (
+            replace(SMALL, num_heads=6, num_kv_heads=6, head_dim=2),
+            4,
+            "small has 6 KV heads, which tp 4 does not divide",
+        ),
+        (replace(SMALL, num_heads=3), 1, "small has no head_dim and its 3 heads do not divide hidden_size 8"),
+        (replace(SMALL, hidden_act="relu"), 1, "small: hidden_act must be one of silu, swiglu, geglu, situ"),
+        (replace(SMALL, vocab_size=0), 1, "small: vocab_size is missing"),
+        (replace(SMALL, intermediate_size=0), 1, "small: intermediate_size is missing"),
+    ],
+)
+def test_a_model_whose_sizes_allow_no_estimate_is_refused(model: ModelSpec, tp: int, message: str) -> None:
+    with pytest.raises(EngineError) as refusal:
+        kv_blocks(model, H100, tp)
+    assert str(refusal.value).startswith(message)
+
+
+def test_a_gpu_of_unknown_memory_is_refused() -> None:
+    with pytest.raises(EngineError, match=r"the memory of GPU H100 is not known, .*give --total-kv-blocks"):
+        kv_blocks(SMALL, replace(H100, memory_gib=0), 1)

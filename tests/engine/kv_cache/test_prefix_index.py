@@ -1,0 +1,100 @@
+"""How the beginning of a prompt is found in blocks that are filled already."""
+
+from dataclasses import dataclass
+
+from engine.kv_cache.prefix_index import PrefixIndex
+from engine.request import HashedBlocks, PrefixGroupBlocks, UniqueBlocks
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Blocks by the letters of a word."""
+
+    word: str
+
+    def identity(self, index: int) -> object:
+        return self.word[: index + 1]
+
+
+def index_of(**blocks: int) -> PrefixIndex:
+    index = PrefixIndex()
+    for identity, block in blocks.items():
+        index.register(block, identity)
+    return index
+
+
+def test_a_prefix_is_found_block_by_block() -> None:
+    assert index_of(a=3, ab=1, abc=2).longest_prefix(Named("abc"), 3) == [3, 1, 2]
+
+
+def test_only_full_blocks_of_the_prompt_are_looked_up() -> None:
+    assert index_of(a=3, ab=1, abc=2).longest_prefix(Named("abc"), 2) == [3, 1]
+
+
+def test_the_search_stops_at_the_first_block_missing() -> None:
+    assert index_of(a=3, abc=2).longest_prefix(Named("abc"), 3) == [3]
+
+
+def test_nothing_is_found_in_an_empty_index() -> None:
+    assert PrefixIndex().longest_prefix(Named("abc"), 3) == []
+
+
+def test_looking_up_changes_nothing() -> None:
+    index = index_of(a=3)
+    assert [index.longest_prefix(Named("ab"), 2) for _ in range(2)] == [[3], [3]]
+    assert len(index) == 1
+
+
+def test_the_block_registered_last_is_found() -> None:
+    index = index_of(a=3)
+    index.register(7, "a")
+    assert index.longest_prefix(Named("a"), 1) == [7]
+    assert len(index) == 1
+
+
+def test_a_forgotten_block_is_not_found() -> None:
+    index = index_of(a=3)
+    index.forget(3)
+    assert index.longest_prefix(Named("a"), 1) == []
+    assert len(index) == 0
+
+
+def test_forgetting_a_block_loses_its_content_even_where_a_newer_block_holds_it_too() -> None:
+    index = index_of(a=3)
+    index.register(7, "a")
+    index.forget(3)
+    assert index.longest_prefix(Named("a"), 1) == []
+
+
+def test_forgetting_an_unregistered_block_changes_nothing() -> None:
+    index = index_of(a=3)
+    index.forget(9)
+    assert index.longest_prefix(Named("a"), 1) == [3]
+
+
+def test_a_block_can_be_registered_anew_after_it_was_forgotten() -> None:
+    index = index_of(a=3)
+    index.forget(3)
+    index.register(3, "b")
+    assert index.longest_prefix(Named("b"), 1) == [3]
+    assert index.longest_prefix(Named("a"), 1) == []
+
+
+def test_requests_of_one_group_name_their_shared_blocks_alike_and_the_rest_apart() -> None:
+    one, other = PrefixGroupBlocks("r1", "g", 2), PrefixGroupBlocks("r2", "g", 2)
+    assert [one.identity(index) == other.identity(index) for index in range(4)] == [True, True, False, False]
+
+
+def test_groups_share_nothing_with_each_other() -> None:
+    assert PrefixGroupBlocks("r1", "g", 2).identity(0) != PrefixGroupBlocks("r2", "h", 2).identity(0)
+
+
+def test_unique_blocks_are_found_only_by_the_same_request() -> None:
+    assert UniqueBlocks("r1").identity(0) == UniqueBlocks("r1").identity(0)
+    assert UniqueBlocks("r1").identity(0) != UniqueBlocks("r2").identity(0)
+    assert UniqueBlocks("r1").identity(0) != UniqueBlocks("r1").identity(1)
+
+
+def test_equal_hashes_are_equal_blocks_and_generated_blocks_are_the_requests_own() -> None:
+    one, other = HashedBlocks("r1", (11, 12)), HashedBlocks("r2", (11, 13))
+    assert [one.identity(index) == other.identity(index) for index in range(3)] == [True, False, False]

@@ -1,0 +1,75 @@
+"""Which latency model a name stands for, and where its coefficients come from."""
+
+import pytest
+
+from engine.batch_shape import BatchShape
+from engine.errors import EngineError
+from engine.latency.catalogue.reader import load_gpu, load_model
+from engine.latency.registry import LATENCY_MODELS, LatencyChoice, build
+
+DECODES = BatchShape(decode_requests=4, decode_context_tokens=4000)
+
+
+def choice(
+    model: str = "qwen3-14b", gpu: str = "H100", tp: int = 1, dp: int = 1, alpha: int = 0, beta: int = 0
+) -> LatencyChoice:
+    """With so many alphas and betas, all 1."""
+    return LatencyChoice(
+        model=load_model(model), gpu=load_gpu(gpu), tp=tp, dp=dp, alpha=(1.0,) * alpha, beta=(1.0,) * beta
+    )
+
+
+def test_every_latency_model_times_a_known_deployment() -> None:
+    assert {name: build(name, choice()).step_time(DECODES) > 1 for name in LATENCY_MODELS} == {
+        "trained-physics": True,
+        "roofline": True,
+        "blackbox": True,
+    }
+
+
+def test_trained_physics_ships_with_coefficients_for_all_models() -> None:
+    latency = build("trained-physics", choice())
+    times = (latency.queueing_time(100), latency.post_decode_time, latency.output_token_time)
+    assert times == (15563, 777, 45)
+
+
+def test_blackbox_looks_its_coefficients_up_by_model_gpu_and_tp() -> None:
+    latency = build("blackbox", choice())
+    assert latency.queueing_time(1000) == int(8888.089034078324 + 184.88961143592303)
+    assert latency.step_time(DECODES) == int(13578.186662538783 + 4 * 27.3227753326911)
+
+
+def test_blackbox_finds_a_gpu_by_its_other_name() -> None:
+    assert build("blackbox", choice("llama-3.1-8b", "A100-80")).queueing_time(0) == 7739
+
+
+def test_blackbox_without_coefficients_says_which_there_are() -> None:
+    with pytest.raises(
+        EngineError, match=r"no blackbox coefficients for qwen3-14b on L40S with tp 1, there are H100 tp 1;"
+    ):
+        build("blackbox", choice(gpu="L40S"))
+    with pytest.raises(EngineError, match=r"for yi-34b on H100 with tp 1, models that have some are codellama-34b"):
+        build("blackbox", choice("yi-34b"))
+
+
+def test_given_coefficients_win_over_shipped_ones() -> None:
+    assert build("blackbox", choice("yi-34b", alpha=3, beta=3)).step_time(DECODES) == 1 + 4
+    assert build("trained-physics", choice(alpha=3, beta=7)).output_token_time == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen", "message"),
+    [
+        ("oracle", choice(), "latency_model must be one of trained-physics, roofline, blackbox, got 'oracle'"),
+        ("trained-physics", choice(alpha=3), "alpha_coeffs and beta_coeffs must be given together"),
+        ("trained-physics", choice(beta=7), "alpha_coeffs and beta_coeffs must be given together"),
+        ("roofline", choice(alpha=3, beta=3), "the roofline model takes no alpha_coeffs and beta_coeffs"),
+        ("roofline", choice("mixtral-8x7b", dp=2), "the roofline model does not know dp, only trained-physics does"),
+        ("blackbox", choice("mixtral-8x7b", dp=2), "the blackbox model does not know dp, only trained-physics does"),
+        ("blackbox", choice(alpha=3, beta=4), "beta_coeffs must have 3 values, got 4"),
+    ],
+)
+def test_a_choice_that_cannot_be_timed_is_refused(name: str, chosen: LatencyChoice, message: str) -> None:
+    with pytest.raises(EngineError) as refusal:
+        build(name, chosen)
+    assert str(refusal.value).startswith(message)

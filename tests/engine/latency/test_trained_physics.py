@@ -1,0 +1,136 @@
+"""What each coefficient of the trained-physics model weighs, and which deployments it refuses."""
+
+from dataclasses import replace
+
+import pytest
+
+from engine.batch_shape import BatchShape
+from engine.errors import EngineError
+from engine.gpu_spec import GpuSpec
+from engine.latency.trained_physics import TrainedPhysics
+from engine.model_spec import ModelSpec
+
+# Rates of one operation and one byte per microsecond, so that times are counts.
+GPU = GpuSpec(name="tiny", tflops=1e-6, bandwidth_tb_s=1e-6)
+DENSE = ModelSpec(
+    name="dense", num_layers=2, hidden_size=8, num_heads=4, num_kv_heads=2, vocab_size=10, intermediate_size=16
+)  # fmt: skip
+MIXTURE = replace(DENSE, name="mixture", num_layers=4, num_experts=4, num_experts_per_tok=2)
+ALPHA = (0.0, 0.0, 0.0)
+ONE_PREFILL = BatchShape(
+    prefill_requests=1, prefill_tokens=4, prefill_tokens_squared=16, prefill_prompt_work=4 * 10
+)  # fmt: skip
+TWO_DECODES = BatchShape(decode_requests=2, decode_context_tokens=30)
+
+
+def time_of(
+    term: int, shape: BatchShape, model: ModelSpec = DENSE, tp: int = 1, num_betas: int = 11, **more: int | str
+) -> int:
+    """The step time when the coefficient at `term` is 1 and all others are 0."""
+    beta = tuple(float(index == term) for index in range(num_betas))
+    return TrainedPhysics(model, GPU, tp, ALPHA, beta, **more).step_time(shape)  # type: ignore[arg-type]
+
+
+def test_prefill_compute_counts_projections_mlp_and_attention_over_the_whole_prompt() -> None:
+    projections = 2 * 2 * 4 * 8 * (2 * 8 + 2 * 4)
+    mlp = 2 * 4 * 6 * 8 * 16
+    attention = 2 * 4 * 4 * 4 * (10 + 4 / 2) * 2
+    assert time_of(0, ONE_PREFILL) == projections + mlp + attention
+
+
+def test_decode_compute_attends_to_the_context() -> None:
+    projections = 2 * 2 * 2 * 8 * (2 * 8 + 2 * 4)
+    mlp = 2 * 2 * 6 * 8 * 16
+    assert time_of(1, TWO_DECODES) == projections + mlp + 2 * 4 * 4 * 30 * 2
+
+
+def test_weights_are_read_once_whatever_the_batch() -> None:
+    weights = 2 * (2 * 8 * (2 * 8 + 2 * 4) + 2 * 3 * 8 * 16)
+    assert time_of(2, ONE_PREFILL) == time_of(2, TWO_DECODES) == weights
+
+
+def test_quantised_weights_are_read_at_their_own_width() -> None:
+    assert time_of(2, TWO_DECODES, replace(DENSE, bytes_per_weight=0.5)) == time_of(2, TWO_DECODES) // 4
+
+
+def test_all_reduce_costs_nothing_on_one_gpu() -> None:
+    assert time_of(3, ONE_PREFILL) == 1
+    assert time_of(3, ONE_PREFILL, tp=2) == 2 * (2 * 4 * 8 * 2 * 2) // 2
+
+
+def test_layers_sequences_and_the_step_itself_are_counted() -> None:
+    assert [time_of(term, TWO_DECODES) for term in (4, 5, 6)] == [2, 2, 1]
+
+
+def test_interleaved_expert_layers_cost_extra_and_uniform_ones_do_not() -> None:
+    interleaved = replace(MIXTURE, interleave_moe_layer_step=1)
+    assert interleaved.num_moe_layers == 2
+    assert time_of(7, TWO_DECODES, interleaved) == 2
+    assert time_of(7, TWO_DECODES, MIXTURE) == 1
+
+
+def test_kv_is_written_by_prefills_and_read_by_decodes() -> None:
+    assert time_of(8, ONE_PREFILL) == 2 * 2 * 4 * 4 * 2
+    assert time_of(9, TWO_DECODES) == 2 * 2 * 4 * 2 * (30 + 2)
+
+
+def test_dispatch_is_paid_only_with_data_parallelism() -> None:
+    assert time_of(10, TWO_DECODES, MIXTURE) == 1
+    gathered = 4 * (2 / 2) * (2 - 1) / 2 * 2 * 8 * 2
+    assert time_of(10, TWO_DECODES, MIXTURE, dp=2) == gathered
+    assert time_of(10, TWO_DECODES, MIXTURE, dp=2, moe_comm_backend="pplx") == 2 * gathered
+
+
+def test_ten_coefficients_weigh_dispatch_like_all_reduce() -> None:
+    assert time_of(3, TWO_DECODES, MIXTURE, dp=2, num_betas=10) == time_of(10, TWO_DECODES, MIXTURE, dp=2)
+
+
+def test_nine_coefficients_take_the_slower_of_compute_and_kv_for_decodes() -> None:
+    long_context = BatchShape(decode_requests=1, decode_context_tokens=100_000)
+    slower = max(time_of(1, long_context), time_of(9, long_context))
+    assert time_of(1, long_context, num_betas=9) == slower
+
+
+def test_eight_coefficients_take_the_slower_of_compute_and_kv_for_prefills_too() -> None:
+    slow_memory = replace(GPU, bandwidth_tb_s=1e-12)
+    beta = (1.0, 0, 0, 0, 0, 0, 0, 0)
+    latency = TrainedPhysics(DENSE, slow_memory, 1, ALPHA, beta)
+    assert latency.step_time(ONE_PREFILL) == time_of(8, ONE_PREFILL) * 1_000_000
+
+
+def test_fp8_weights_compute_at_the_fp8_peak_where_there_is_one() -> None:
+    fp8 = replace(DENSE, bytes_per_weight=1.0)
+    beta = (1.0, *[0.0] * 10)
+    with_fp8 = TrainedPhysics(fp8, replace(GPU, tflops_fp8=2e-6), 1, ALPHA, beta)
+    without = TrainedPhysics(fp8, GPU, 1, ALPHA, beta)
+    assert with_fp8.step_time(ONE_PREFILL) * 2 == without.step_time(ONE_PREFILL)
+
+
+def test_the_three_alphas_are_cut_to_whole_microseconds() -> None:
+    latency = TrainedPhysics(DENSE, GPU, 1, (15563.9, 777.9, 45.9), (0.0,) * 11)
+    times = (latency.queueing_time(1), latency.queueing_time(9999), latency.post_decode_time, latency.output_token_time)
+    assert times == (15563, 15563, 777, 45)
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "more", "message"),
+    [
+        (DENSE, 3, {}, "dense has 4 attention heads, which tp 3 does not divide"),
+        (DENSE, 4, {}, "dense has 2 KV heads, which tp 4 does not divide"),
+        (DENSE, 0, {}, "tp and dp must be at least 1, got 0 and 1"),
+        (DENSE, 1, {"dp": 2}, "dp must be 1 for a model without experts such as dense, got 2"),
+        (MIXTURE, 1, {"dp": 2, "moe_comm_backend": "smoke"}, "moe_comm_backend must be one of allgather_reducescatter"),
+        (replace(MIXTURE, num_experts_per_tok=0), 1, {}, "mixture: num_experts_per_tok must be at least 1"),
+        (replace(DENSE, intermediate_size=0), 1, {}, "dense: intermediate_size must be at least 1, got 0"),
+        (DENSE, 1, {"beta": (1.0,) * 6}, "beta_coeffs must have 7 to 11 values, got 6"),
+        (DENSE, 1, {"beta": (1.0,) * 12}, "beta_coeffs must have 7 to 11 values, got 12"),
+        (DENSE, 1, {"beta": (-1.0,) * 7}, "beta_coeffs must be finite and at least 0, got -1.0"),
+        (DENSE, 1, {"alpha": (float("nan"), 0.0, 0.0)}, "alpha_coeffs must be finite and at least 0, got nan"),
+        (DENSE, 1, {"alpha": (0.0, 0.0)}, "alpha_coeffs must have 3 values, got 2"),
+    ],
+)
+def test_what_cannot_be_timed_is_refused(model: ModelSpec, tp: int, more: dict[str, object], message: str) -> None:
+    given = {"alpha": ALPHA, "beta": (1.0,) * 11, **more}
+    with pytest.raises(EngineError) as refusal:
+        TrainedPhysics(model, GPU, tp, **given)  # type: ignore[arg-type]
+    assert str(refusal.value).startswith(message)

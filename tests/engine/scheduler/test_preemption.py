@@ -1,0 +1,34 @@
+"""Who loses its blocks."""
+
+from engine.scheduler.preemption import VICTIMS
+from engine.sequence import Sequence
+from tests.fakes import request
+
+
+def running(*priorities_and_arrivals: tuple[int, int]) -> list[Sequence]:
+    sequences = []
+    for number, (priority, arrived_at) in enumerate(priorities_and_arrivals):
+        sequence = Sequence(request(f"r{number}"), arrived_at)
+        sequence.priority = priority
+        sequences.append(sequence)
+    return sequences
+
+
+def test_by_default_the_last_admitted_goes() -> None:
+    assert VICTIMS["fcfs"](running((9, 9), (0, 0), (5, 5))) == 2
+
+
+def test_by_priority_the_least_urgent_goes_wherever_it_stands() -> None:
+    assert VICTIMS["priority"](running((1, 0), (7, 0), (3, 0))) == 1
+
+
+def test_of_equally_urgent_ones_the_latest_arrival_goes() -> None:
+    assert VICTIMS["priority"](running((7, 5), (7, 9), (7, 1), (0, 99))) == 1
+
+
+def test_of_equals_the_one_nearest_the_tail_goes() -> None:
+    assert VICTIMS["priority"](running((7, 5), (7, 5), (0, 5))) == 1
+
+
+def test_the_only_one_running_can_be_the_victim() -> None:
+    assert [choose(running((3, 3))) for choose in VICTIMS.values()] == [0, 0]

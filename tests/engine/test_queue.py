@@ -1,0 +1,74 @@
+"""What comes first when several things are due."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.queue import Due, EventQueue
+from engine.sequence import Outcome, Sequence
+from tests.fakes import request
+
+
+def drained(queue: EventQueue) -> list[tuple[int, int]]:
+    """Instant and kind of all entries, in the order they come out."""
+    entries = []
+    while queue.next_at() is not None:
+        at, due, _, _ = queue.pop()
+        entries.append((at, due))
+    return entries
+
+
+def test_an_empty_queue_has_nothing_due() -> None:
+    assert EventQueue().next_at() is None
+
+
+def test_the_earliest_instant_comes_first_whatever_the_order_of_entry() -> None:
+    queue = EventQueue()
+    for at in (30, 10, 20):
+        queue.push(at, Due.STEP)
+    assert [at for at, _ in drained(queue)] == [10, 20, 30]
+
+
+def test_at_one_instant_a_step_is_reported_before_arrivals_are_seen_and_those_before_the_next_step() -> None:
+    queue = EventQueue()
+    for due in (Due.DEADLINE, Due.DEPARTURE, Due.STEP, Due.ABORT, Due.QUEUED, Due.ARRIVAL, Due.STEP_END):
+        queue.push(5, due)
+    assert [due for _, due in drained(queue)] == [
+        Due.STEP_END,
+        Due.ARRIVAL,
+        Due.QUEUED,
+        Due.ABORT,
+        Due.STEP,
+        Due.DEPARTURE,
+        Due.DEADLINE,
+    ]
+
+
+def test_equal_entries_come_out_as_they_went_in() -> None:
+    queue = EventQueue()
+    names = ["b", "a", "c"]
+    for name in names:
+        queue.push(5, Due.ABORT, name)
+    assert [queue.pop()[3] for _ in names] == names
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.sampled_from(Due))))
+def test_the_queue_sorts_by_instant_kind_and_entry(pushed: list[tuple[int, Due]]) -> None:
+    queue = EventQueue()
+    for at, due in pushed:
+        queue.push(at, due)
+    assert drained(queue) == sorted(pushed)
+
+
+def test_the_deadline_of_a_request_that_has_ended_is_not_due() -> None:
+    queue = EventQueue()
+    sequence = Sequence(request(), 0)
+    queue.push(5, Due.DEADLINE, sequence)
+    queue.push(9, Due.STEP)
+    sequence.outcome = Outcome.COMPLETED
+    assert queue.next_at() == 9
+
+
+def test_the_deadline_of_a_request_under_way_is_due() -> None:
+    queue = EventQueue()
+    queue.push(5, Due.DEADLINE, Sequence(request(), 0))
+    assert queue.next_at() == 5
