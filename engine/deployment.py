@@ -18,6 +18,7 @@ from engine.latency.registry import DEFAULT_LATENCY_MODEL, LATENCY_MODELS, Laten
 from engine.latency.step_work import MOE_COMM_BACKENDS
 from engine.model_spec import ModelSpec
 from engine.scheduler.preemption import VICTIMS
+from engine.scheduler.registry import SCHEDULINGS
 from engine.scheduler.waiting import ORDERS
 
 _KV_BLOCKS_WITHOUT_SIZES = 1_000_000
@@ -104,7 +105,14 @@ class DeploymentOptions:
         "Who is sent back to the queue when KV blocks run out: the last admitted, or the least urgent.",
         choices=VICTIMS,
     )
-    scheduling: str = option("blis", "Whose batch formation to follow.", choices=("blis",))
+    scheduling: str = option(
+        "blis",
+        "Whose rules compose the steps: vLLM 0.33's, asynchronous as it is, or BLIS's.",
+        choices=SCHEDULINGS,
+    )
+    async_scheduling: bool = option(
+        True, "With vLLM's scheduling, compose a step while the one before it executes, as vLLM does."
+    )
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -159,9 +167,11 @@ def resolve(options: DeploymentOptions) -> Deployment:
         max_num_seqs=options.max_num_seqs,
         max_num_batched_tokens=options.max_num_batched_tokens,
         long_prefill_token_threshold=options.long_prefill_token_threshold,
-        max_model_len=_max_model_len(options, model, blocks * options.block_size_in_tokens, notes),
+        max_model_len=_max_model_len(options, model, _capacity_tokens(options, blocks), notes),
         scheduler=options.scheduler,
         preemption_policy=options.preemption_policy,
+        scheduling=options.scheduling,
+        async_scheduling=options.async_scheduling,
     )
     return Deployment(model=model, gpu=gpu, tp=tp, dp=options.dp, latency=latency, config=config, notes=tuple(notes))
 
@@ -195,6 +205,12 @@ def _total_kv_blocks(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec,
         )
         return _KV_BLOCKS_WITHOUT_SIZES
     return kv_blocks(model, gpu, tp, options.dp, options.block_size_in_tokens, options.gpu_memory_utilization)
+
+
+def _capacity_tokens(options: DeploymentOptions, blocks: int) -> int:
+    """Tokens that fit in the KV cache under the chosen scheduling."""
+    config = EngineConfig(blocks, options.block_size_in_tokens, scheduling=options.scheduling)
+    return config.kv_capacity_tokens
 
 
 def _max_model_len(options: DeploymentOptions, model: ModelSpec, capacity: int, notes: list[str]) -> int:

@@ -19,9 +19,8 @@ COMPLETED = frozenset({Outcome.COMPLETED, Outcome.LENGTH_CAPPED})
 class Measured:
     """One request's latencies as its client sees them, in microseconds; None for what never happened.
 
-    TTFT includes the queueing overhead before the engine and the output overhead of the first token. E2E is TTFT plus
-    all inter-token latencies plus the overhead after the last token. An inter-token latency is a step's duration plus
-    the output overhead of one token, so time between steps in which a request got nothing is not part of it.
+    TTFT includes the queueing overhead before the engine and the output overhead of the first token; E2E ends with the
+    last token and the overhead after it.
     """
 
     arrival: Arrival
@@ -47,20 +46,16 @@ def _measured(engine: Engine, arrival: Arrival, sequence: Sequence | None) -> Me
         return Measured(arrival, None, None, None, 0.0, None, 0)
     ttft_us = e2e_us = None
     itl_mean_us = 0.0
-    overhead_us = engine.latency.output_token_time
     if sequence.first_token_at is not None:
-        ttft_us = sequence.first_token_at + overhead_us - sequence.arrived_at
+        ttft_us = sequence.first_token_at + engine.latency.output_token_time - sequence.arrived_at
     if sequence.outcome in COMPLETED:
         assert ttft_us is not None
-        num_gaps = sequence.num_decoded_tokens
-        itl_sum_us = num_gaps * overhead_us + sum(
-            engine.steps.run_time(first, count) for first, count in sequence.token_runs
-        )
+        itl_sum_us = _itl_sum(engine, sequence)
         has_output = sequence.request.output_tokens > 0
         e2e_us = ttft_us + itl_sum_us + (engine.latency.post_decode_time if has_output else 0)
         if has_output:
             capped = sequence.outcome is Outcome.LENGTH_CAPPED
-            gaps = (num_gaps if capped else sequence.request.output_tokens) - 1
+            gaps = (sequence.num_decoded_tokens if capped else sequence.request.output_tokens) - 1
             itl_mean_us = itl_sum_us / max(gaps, 1)
     scheduled_at = sequence.scheduled_at
     return Measured(
@@ -72,6 +67,22 @@ def _measured(engine: Engine, arrival: Arrival, sequence: Sequence | None) -> Me
         scheduling_delay_us=None if scheduled_at is None else scheduled_at - sequence.arrived_at,
         output_tokens=sequence.num_output_tokens if sequence.outcome in COMPLETED else 0,
     )
+
+
+def _itl_sum(engine: Engine, sequence: Sequence) -> Micros:
+    """All time between a request's first and last token.
+
+    BLIS counts a step's duration plus one output overhead for each token, so time between steps in which a request got
+    nothing is not part of it. With vLLM's scheduling it is what passes between the ends of its steps.
+    """
+    if engine.config.scheduling == "blis":
+        overheads_us = sequence.num_decoded_tokens * engine.latency.output_token_time
+        return overheads_us + sum(engine.steps.run_time(first, count) for first, count in sequence.token_runs)
+    if not sequence.token_runs:
+        return 0
+    assert sequence.first_token_step is not None
+    first, count = sequence.token_runs[-1]
+    return engine.steps.end(first + count - 1) - engine.steps.end(sequence.first_token_step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +133,36 @@ def itl_pool(simulated: Simulated) -> Pool:
 
     Counted per step rather than per token: O(steps log steps + requests), whatever the number of tokens.
     """
-    steps = simulated.engine.steps
-    starts_minus_ends = np.zeros(len(steps) + 1, np.int64)
-    for _, sequence in simulated.requests:
-        if sequence is not None and sequence.outcome in COMPLETED:
-            for first, count in sequence.token_runs:
-                starts_minus_ends[first] += 1
-                starts_minus_ends[first + count] -= 1
-    tokens_per_step = np.cumsum(starts_minus_ends[:-1])
-    producing = tokens_per_step > 0
-    values_us = steps.durations()[producing] + simulated.engine.latency.output_token_time
-    return _pool(values_us, tokens_per_step[producing])
+    engine = simulated.engine
+    sequences = [sequence for _, sequence in simulated.requests if sequence and sequence.outcome in COMPLETED]
+    if engine.config.scheduling == "blis":
+        counts = _tokens_per_step(engine, (run for sequence in sequences for run in sequence.token_runs))
+        gaps_us = engine.steps.durations() + engine.latency.output_token_time
+        return _pool(gaps_us[counts > 0], counts[counts > 0])
+    ends_us = engine.steps.ends()
+    counts = _tokens_per_step(engine, ((first + 1, count - 1) for s in sequences for first, count in s.token_runs))
+    # Within a run each token comes one step after the one before; the first of a run comes after a longer gap, if any.
+    starts_us = [ends_us[run] - ends_us[before] for s in sequences for before, run in _run_starts(s)]
+    gaps_us = np.concatenate([np.diff(ends_us, prepend=0)[counts > 0], np.array(starts_us, np.int64)])
+    return _pool(gaps_us, np.concatenate([counts[counts > 0], np.ones(len(starts_us), np.int64)]))
+
+
+def _run_starts(sequence: Sequence) -> Iterable[tuple[int, int]]:
+    """For each run of token steps, the step of the token before it and its own first step."""
+    before = sequence.first_token_step
+    assert before is not None
+    for first, count in sequence.token_runs:
+        yield before, first
+        before = first + count - 1
+
+
+def _tokens_per_step(engine: Engine, runs: Iterable[Iterable[int]]) -> npt.NDArray[np.int64]:
+    """How many of `runs`, given as first step and length, each step is part of."""
+    changes = np.zeros(len(engine.steps) + 1, np.int64)
+    for first, count in runs:
+        changes[first] += 1
+        changes[first + count] -= 1
+    return np.cumsum(changes[:-1])
 
 
 def _pool(values_us: npt.NDArray[np.int64], counts: npt.NDArray[np.int64] | None) -> Pool:

@@ -81,9 +81,7 @@ def metrics_file(simulated: Simulated, measured: list[Measured]) -> JsonObject:
             detailed["cache_hit_rate"] = hits / queried if queried else 0
     seen_until = simulated.engine.now or 0
     detailed["requests"] = [
-        _request_row(each)
-        for each in measured
-        if each.arrival.at <= seen_until and each.outcome is not Outcome.DROPPED
+        _request_row(each) for each in measured if each.arrival.at <= seen_until and each.outcome is not Outcome.DROPPED
     ]
     return detailed
 

@@ -70,7 +70,8 @@ class BlisStepping:
             self._step_planned = True
             queue.push(ends_at, Due.STEP)
 
-    def step_ended(self, report: tuple[StepDone, list[Finished]], at: Micros) -> None:
+    def step_ended(self, report: object, at: Micros) -> None:
+        assert isinstance(report, tuple)
         step_done, finished = report
         self._instance.events.append(step_done)
         self._instance.events.extend(finished)

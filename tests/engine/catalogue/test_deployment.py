@@ -140,7 +140,7 @@ def test_a_communication_backend_without_data_parallelism_is_noted() -> None:
         ({"gpu_memory_utilization": 0.0}, "--gpu-memory-utilization must be above 0, got 0.0"),
         ({"max_num_seqs": 0}, "--max-num-seqs must be at least 1, got 0"),
         ({"total_kv_blocks": 0}, "--total-kv-blocks must be at least 1, got 0"),
-        ({"scheduling": "sarathi"}, "--scheduling must be one of blis, got 'sarathi'"),
+        ({"scheduling": "sarathi"}, "--scheduling must be one of vllm, blis, got 'sarathi'"),
     ],
 )
 def test_flags_out_of_bounds_are_refused(given: dict[str, object], message: str) -> None:

@@ -18,7 +18,7 @@ class Bench:
     settings: dict[str, int | str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        limits = config(self.total_kv_blocks, **self.settings)
+        limits = config(self.total_kv_blocks, 4, **self.settings)
         self.kv = KVCache(limits.total_kv_blocks, limits.block_size_tokens)
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()

@@ -16,7 +16,9 @@ def waiting(request_id: str, arrived_at: int = 0, input_tokens: int = 10, slo_cl
 
 
 def ordered(name: str, *sequences: Sequence) -> list[str]:
-    return [sequence.request.id for sequence in sorted(sequences, key=ORDERS[name])]
+    order = ORDERS[name]
+    assert order is not None
+    return [sequence.request.id for sequence in sorted(sequences, key=order)]
 
 
 def test_first_come_first_served_leaves_the_queue_as_it_is() -> None:

@@ -1,0 +1,15 @@
+"""When a token leaves for its client: after its step, delayed by overheads that never delay the engine.
+
+With BLIS's scheduling each token's overhead adds to the gap before it, so token number n leaves n overheads after its
+step; with vLLM's they overlap the following steps, so each token leaves one overhead after its own step.
+"""
+
+from engine.config import EngineConfig
+from engine.latency.model import LatencyModel
+from engine.units import Micros
+
+
+def output_delay(config: EngineConfig, latency: LatencyModel, token_number: int, is_last: bool) -> Micros:
+    """From the end of the step that produced token `token_number`, counted from 1, until it leaves."""
+    overheads = token_number if config.scheduling == "blis" else 1
+    return overheads * latency.output_token_time + (latency.post_decode_time if is_last else 0)
