@@ -1,14 +1,15 @@
 """From planned generations to an HTTP reply: submit them, deliver what comes, and free them when the client leaves."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
-import orjson
 from aiohttp import HttpVersion11, web
 
 from engine.units import Micros
 from mockserve.flight import Reply
 from mockserve.generation import Generation
 from mockserve.protocol.bodies import Bodies
+from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.stream_options import Delivery
 from mockserve.replies import CollectedChoice, EventStream, ReplySet, StreamedChoice
 from mockserve.service import Service
@@ -30,20 +31,17 @@ async def answer(
     """
     generations = [each for choices in prompts for each in choices]
     replies = ReplySet(generations, sum(choices[0].request.input_tokens for choices in prompts))
-    service.num_answering += 1
-    try:
+    with service.answering():
         if delivery.stream:
             return await _stream(request, service, bodies, delivery, replies, arrived_at)
         return await _collect(service, bodies, replies, arrived_at)
-    finally:
-        service.num_answering -= 1
 
 
 async def _collect(service: Service, bodies: Bodies, replies: ReplySet, arrived_at: Micros) -> web.StreamResponse:
     choices = [CollectedChoice(replies, each) for each in replies.generations]
     await _run(service, replies, choices, arrived_at)
     whole = bodies.whole([each.choice for each in choices if each.choice is not None], replies.usage)
-    return web.Response(body=orjson.dumps(whole), content_type="application/json")
+    return web.Response(body=compact_json(whole), content_type="application/json")
 
 
 async def _stream(
@@ -71,20 +69,19 @@ async def _stream(
     stream = EventStream(replies, bodies, delivery, write, chunked)
     choices = [StreamedChoice(stream, each, index) for index, each in enumerate(replies.generations)]
     await _run(service, replies, choices, arrived_at)
-    await response.write_eof()
+    with suppress(ConnectionResetError):  # a client may leave as soon as it has the last event
+        await response.write_eof()
     return response
 
 
 async def _run(service: Service, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros) -> None:
-    """Submit every choice and wait for the last; whatever ends the wait early frees them all."""
+    """Submit every choice and wait for the last. Whatever ends the wait, what is still in the engine is freed."""
     driver = service.driver
     try:
         for generation, choice in zip(replies.generations, choices, strict=True):
             driver.submit(generation.request, choice, arrived_at)
         await replies.done
-    except BaseException:
-        for generation in replies.generations:
-            driver.abort(generation.request.id)
-        raise
     finally:
         replies.done.cancel()
+        for generation in replies.generations:
+            driver.abort(generation.request.id)

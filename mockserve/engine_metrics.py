@@ -38,7 +38,6 @@ class EngineMetrics:
         counts = token_count_buckets(max_model_len)
         self.prompt_tokens = 0
         self.generation_tokens = 0
-        self.num_preemptions = 0
         self.prefix_cache_queries = 0
         self.request_success = dict.fromkeys(FINISHED_REASONS, 0)
         self.iteration_tokens_total = Histogram(STEP_TOKEN_BUCKETS)
@@ -71,12 +70,12 @@ class EngineMetrics:
             self.inter_token_latency_seconds.observe(gap / 1e6, times)
 
     def completed(self, flight: Flight, latency_us: Micros) -> None:
+        self.request_success[flight.reply.finish_reason] += 1
         self.e2e_request_latency_seconds.observe(latency_us / 1e6)
         self.request_prompt_tokens.observe(flight.request.input_tokens)
         self.request_generation_tokens.observe(flight.num_tokens)
         self.request_params_max_tokens.observe(flight.request.max_output_tokens)
         self.request_num_preemptions.observe(flight.num_preemptions)
-        self.num_preemptions += flight.num_preemptions
         scheduled_at, first_at, last_at = flight.first_scheduled_at, flight.first_token_at, flight.last_token_at
         if scheduled_at is None or first_at is None:
             return

@@ -13,6 +13,11 @@ class Reply(Protocol):
     After `token(n)` for every n below `num_tokens`, `finish` brings the last one; `fail` may come instead of any.
     """
 
+    @property
+    def finish_reason(self) -> str:
+        """Why it will end, when nothing goes wrong."""
+        ...
+
     def token(self, number: int) -> None:
         """Token `number`, counted from 1, is due."""
         ...
@@ -30,8 +35,7 @@ class Reply(Protocol):
 class Flight:
     """One request between submission and its last token. Instants are simulated microseconds.
 
-    `num_produced` restarts after a preemption, when the engine recomputes what it has produced before;
-    `num_tokens` does not.
+    `num_tokens` counts each token once, also when the engine computes it anew after a preemption.
     """
 
     request: Request
@@ -41,6 +45,5 @@ class Flight:
     first_scheduled_at: Micros | None = None
     first_token_at: Micros | None = None
     last_token_at: Micros = 0
-    num_produced: int = 0
     num_tokens: int = 0
     num_preemptions: int = 0

@@ -5,6 +5,8 @@ from typing import Any
 
 import orjson
 
+from mockserve.protocol.json_text import compact_json
+
 DONE = b"data: [DONE]\n\n"
 
 PLACEHOLDER = "\x00"
@@ -15,7 +17,7 @@ _ENCODED_PLACEHOLDER = b"\\u0000"
 
 def event(body: dict[str, Any]) -> bytes:
     """One event with `body` as compact JSON."""
-    return b"data: %b\n\n" % orjson.dumps(body)
+    return b"data: %b\n\n" % compact_json(body)
 
 
 def http_chunk(data: bytes) -> bytes:

@@ -67,34 +67,39 @@ class Planner:
         if largest >= self.tokenizer.vocabulary_size:
             raise ApiError(f"Token id {largest} is out of vocabulary")
 
-    def plan(self, prompt: Sequence[int], sampling: Sampling, request_id: str) -> list[Generation]:
-        """The `sampling.n` choices for one prompt. Raises ApiError for sampling fields out of bounds."""
+    def plan(
+        self, prompt: Sequence[int], sampling: Sampling, request_id: str, cache_salt: str | None = None
+    ) -> list[Generation]:
+        """The `sampling.n` choices for one prompt. Requests share cached blocks only under the same salt.
+
+        Raises ApiError for sampling fields out of bounds.
+        """
         budget = output_budget(sampling, len(prompt), self.max_model_len)
         check_sampling(sampling, budget)
-        digest = token_digest(prompt)
-        return [self._choice(prompt, digest, sampling, budget, request_id, index) for index in range(sampling.n)]
-
-    def _choice(
-        self, prompt: Sequence[int], digest: int, sampling: Sampling, budget: int, request_id: str, index: int
-    ) -> Generation:
-        number = next(self._numbers)
         repeatable = sampling.is_greedy or sampling.seed is not None
-        own_seed = f"{self._seed} {digest} {sampling.seed} {index} {'' if repeatable else number}"
-        answer = compose(Random(own_seed), sampling, budget, self._fixed_output_tokens)
-        engine_id = f"{request_id}-{number}"
+        digest = token_digest(prompt)
+        generations = []
+        for index in range(sampling.n):
+            number = next(self._numbers)
+            seed = f"{self._seed} {digest} {sampling.seed} {index} {'' if repeatable else number}"
+            answer = compose(Random(seed), sampling, budget, self._fixed_output_tokens)
+            generations.append(self._generation(prompt, answer, budget, f"{request_id}-{number}", cache_salt or ""))
+        return generations
+
+    def _generation(self, prompt: Sequence[int], answer: Answer, budget: int, engine_id: str, salt: str) -> Generation:
         request = Request(
             id=engine_id,
             input_tokens=len(prompt),
             output_tokens=answer.num_tokens,
-            blocks=HashedBlocks(engine_id, self._hashes(prompt, answer)),
+            blocks=HashedBlocks(engine_id, self._hashes(prompt, answer, salt)),
             max_output_tokens=budget,
         )
         return Generation(request, answer)
 
-    def _hashes(self, prompt: Sequence[int], answer: Answer) -> tuple[int, ...]:
+    def _hashes(self, prompt: Sequence[int], answer: Answer, salt: str) -> tuple[int, ...]:
         """Blocks of the prompt and of the answer: a next turn that repeats both finds both in the cache."""
         output = self.tokenizer.encode("".join(answer.token_texts))
-        return block_hashes([*prompt, *output[: answer.num_tokens]], self._block_size_tokens)
+        return block_hashes([*prompt, *output[: answer.num_tokens]], self._block_size_tokens, salt)
 
 
 def _too_long(limit: int, num_tokens: int, at_least: str) -> ApiError:

@@ -21,6 +21,13 @@ class Histogram:
         self.count += times
         self.total += value * times
 
+    def since(self, counts_before: Sequence[int]) -> "Histogram":
+        """What came after `counts` read `counts_before`; its total is not kept."""
+        window = Histogram(self.bounds)
+        window.counts = [now - before for now, before in zip(self.counts, counts_before, strict=True)]
+        window.count = sum(window.counts)
+        return window
+
     def quantile(self, fraction: float) -> float:
         """The value below which `fraction` of the observations lie, interpolated; the last bound beyond all bounds.
 

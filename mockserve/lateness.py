@@ -23,26 +23,25 @@ class Lateness:
         self.p99_s = 0.0
         """Of the latest complete window."""
         self._warn = warn or _write_to_stderr
-        self._window = Histogram(LATENESS_BUCKETS_S)
-        self._window_ends_at = 0.0
+        self._counts_before = list(self.histogram.counts)
+        self._window_ends_at: float | None = None
 
     def observe(self, lateness_s: float, now_s: float) -> None:
         """One frame was handed over at `now_s` on a monotonic clock."""
         self.histogram.observe(lateness_s)
-        self._window.observe(lateness_s)
-        if now_s >= self._window_ends_at:
-            self._close_window(now_s)
+        if self._window_ends_at is None or now_s >= self._window_ends_at:
+            self._next_window(now_s)
 
-    def _close_window(self, now_s: float) -> None:
-        window = self._window
-        if self._window_ends_at:
+    def _next_window(self, now_s: float) -> None:
+        if self._window_ends_at is not None:
+            window = self.histogram.since(self._counts_before)
             self.p99_s = window.quantile(PERCENTILE)
             if self.p99_s > WARN_ABOVE_S:
                 self._warn(
                     f"warning: tokens leave late: p99 {self.p99_s * 1000:.1f} ms over the last {window.count:,} frames;"
                     " this machine cannot keep up with the load at this speed"
                 )
-        self._window = Histogram(LATENESS_BUCKETS_S)
+        self._counts_before = list(self.histogram.counts)
         self._window_ends_at = now_s + WINDOW_S
 
 

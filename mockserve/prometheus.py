@@ -32,7 +32,7 @@ HELP = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class MetricsSource:
     """Reads the driver, its engine and the counters at each scrape; nothing is kept up to date in between.
 
@@ -121,5 +121,5 @@ def _cumulative(histogram: Histogram) -> Sequence[tuple[str, float]]:
     buckets = []
     for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
         seen += count
-        buckets.append((floatToGoString(bound), float(seen)))
+        buckets.append((floatToGoString(bound), float(seen)))  # type: ignore[no-untyped-call]
     return buckets

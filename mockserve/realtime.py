@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from engine.core import Engine
+from engine.delivery import output_delay
 from engine.events import Finished, Preempted, Scheduled, StepDone
 from engine.request import Request
 from engine.sequence import Outcome
@@ -21,6 +22,10 @@ from mockserve.lateness import Lateness
 
 TIMER_SLACK_S = 0.0015
 """Loop timers are a millisecond coarse: wake this much early and spin the rest, serving I/O meanwhile."""
+
+
+BACKLOG_SLICE_S = 0.002
+"""A driver that has fallen behind serves the connections this often."""
 
 
 class FlightRecorder(Protocol):
@@ -67,8 +72,6 @@ class RealtimeDriver:
         self._numbers = itertools.count()
         self._wake_at: Micros | None = None
         self._handle: asyncio.Handle | None = None
-        self._output_token_time = engine.latency.output_token_time
-        self._post_decode_time = engine.latency.post_decode_time
 
     @property
     def num_flights(self) -> int:
@@ -78,6 +81,10 @@ class RealtimeDriver:
     def clock(self) -> Micros:
         """The present instant in simulated microseconds."""
         return int((self._monotonic() - self._origin_s) * self._us_per_s)
+
+    def seconds_at(self, at: Micros) -> float:
+        """The reading of the monotonic clock at a simulated instant."""
+        return self._origin_s + at / self._us_per_s
 
     def submit(self, request: Request, reply: Reply, arrived_at: Micros | None = None) -> None:
         """Let `request` arrive, now or at an instant just past; its tokens go to `reply`.
@@ -132,7 +139,7 @@ class RealtimeDriver:
     def _sleep(self, due_at: Micros) -> None:
         """Set a timer that is early for sure, or let the loop turn once when a timer would be too coarse."""
         loop = asyncio.get_running_loop()
-        left_s = self._origin_s + due_at / self._us_per_s - self._monotonic()
+        left_s = self.seconds_at(due_at) - self._monotonic()
         if left_s > 2 * TIMER_SLACK_S:
             self._handle = loop.call_later(left_s - TIMER_SLACK_S, self._wake)
         else:
@@ -146,12 +153,23 @@ class RealtimeDriver:
             self._sleep(self._wake_at)
             return
         try:
-            self._deliver_due(now)
-            self._run_engine(now)
+            self._catch_up(now)
         except BaseException as error:
             self._fail(error)
             raise
         self._arm()
+
+    def _catch_up(self, now: Micros) -> None:
+        """Do what is due up to `now`, instant by instant. After `BACKLOG_SLICE_S` the rest waits for the next turn."""
+        stop_s = self._monotonic() + BACKLOG_SLICE_S
+        while True:
+            self._deliver_due(now)
+            due_at = self.engine.next_event_at()
+            if due_at is None or due_at > now:
+                return
+            self._run_engine(due_at, now)
+            if self._monotonic() > stop_s:
+                return
 
     # --- what is due ---
 
@@ -162,8 +180,8 @@ class RealtimeDriver:
             due_at, _, flight, number, is_last = heappop(outbox)
             self._deliver(due_at, flight, number, is_last)
 
-    def _run_engine(self, now: Micros) -> None:
-        for event in self.engine.advance(now):
+    def _run_engine(self, until: Micros, now: Micros) -> None:
+        for event in self.engine.advance(until):
             if isinstance(event, StepDone):
                 self._step_done(event, now)
             elif isinstance(event, Scheduled):
@@ -174,20 +192,19 @@ class RealtimeDriver:
                 self._finished(event, now)
 
     def _step_done(self, event: StepDone, now: Micros) -> None:
-        """Each sequence that emitted has one more token; one it had before its preemption is not sent again."""
-        at = event.at
-        flights = self._flights
+        """Each sequence that emitted has one more token; one that it had before a preemption is not sent again."""
+        at, engine, flights = event.at, self.engine, self._flights
         gaps: dict[Micros, int] = {}
         num_tokens = num_prompt_tokens = 0
         for sequence in event.emitted:
             flight = flights.get(sequence.request.id)
             if flight is None:
                 continue
-            flight.num_produced = number = flight.num_produced + 1
+            number = sequence.tokens_at(event.index)
             if number <= flight.num_tokens:
                 continue
             flight.num_tokens = number
-            due_at = at + number * self._output_token_time
+            due_at = at + output_delay(engine.config, engine.latency, number, is_last=False)
             num_tokens += 1
             if number == 1:
                 flight.first_token_at = at
@@ -210,7 +227,6 @@ class RealtimeDriver:
     def _preempted(self, event: Preempted) -> None:
         flight = self._flights.get(event.sequence.request.id)
         if flight is not None:
-            flight.num_produced = 0
             flight.num_preemptions += 1
 
     def _finished(self, event: Finished, now: Micros) -> None:
@@ -219,7 +235,7 @@ class RealtimeDriver:
             return
         if event.outcome in (Outcome.COMPLETED, Outcome.LENGTH_CAPPED):
             number = flight.num_tokens
-            due_at = event.at + number * self._output_token_time + self._post_decode_time
+            due_at = event.at + output_delay(self.engine.config, self.engine.latency, number, is_last=True)
             self._recorder.completed(flight, due_at - flight.arrived_at)
             self._send(due_at, now, flight, number, True)
         else:
@@ -234,7 +250,7 @@ class RealtimeDriver:
 
     def _deliver(self, due_at: Micros, flight: Flight, number: int, is_last: bool) -> None:
         now_s = self._monotonic()
-        self.lateness.observe(now_s - self._origin_s - due_at / self._us_per_s, now_s)
+        self.lateness.observe(now_s - self.seconds_at(due_at), now_s)
         if is_last:
             flight.reply.finish(number)
         else:

@@ -63,6 +63,10 @@ class CollectedChoice:
     def fail(self, message: str, is_refusal: bool) -> None:
         self._replies.fail(failure(message, is_refusal))
 
+    @property
+    def finish_reason(self) -> str:
+        return self._generation.answer.ending.finish_reason
+
 
 class EventStream:
     """Writes the events of one reply, each in a write of its own, and knows what comes before and after the choices.
@@ -76,7 +80,7 @@ class EventStream:
         self.replies = replies
         self.bodies = bodies
         self.delivery = delivery
-        self.write = write
+        self._write = write
         self.chunked = chunked
         self._is_open = False
 
@@ -94,6 +98,11 @@ class EventStream:
     def send(self, data: bytes) -> None:
         """One event."""
         self.write(http_chunk(data) if self.chunked else data)
+
+    def write(self, data: bytes) -> None:
+        """Bytes as they go out. After the end nothing does, whatever the engine still brings."""
+        if not self.replies.done.done():
+            self._write(data)
 
     def choice_finished(self, num_tokens: int) -> None:
         """Count a choice; after the last one, end the stream."""
@@ -149,6 +158,10 @@ class StreamedChoice:
 
     def fail(self, message: str, is_refusal: bool) -> None:
         self._stream.fail(failure(message, is_refusal))
+
+    @property
+    def finish_reason(self) -> str:
+        return self._generation.answer.ending.finish_reason
 
     def _usage(self, num_tokens: int) -> Usage:
         return Usage(self._generation.request.input_tokens, num_tokens)

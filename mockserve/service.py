@@ -1,8 +1,10 @@
 """What all routes share: the served model, its limits, and the driver that answers."""
 
+import asyncio
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -33,8 +35,27 @@ class Service:
     metrics: EngineMetrics
     metrics_source: MetricsSource
     tracks_load: bool = False
-    num_answering: int = field(default=0)
+    num_answering: int = 0
     """Requests to the model routes that are being answered."""
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Counts a request as being answered."""
+        self.num_answering += 1
+        try:
+            yield
+        finally:
+            self.num_answering -= 1
+            if not self.num_answering:
+                self._idle.set()
+
+    async def wait_until_idle(self, timeout_s: float) -> None:
+        """Return when nothing is being answered any more, or when the time is up."""
+        self._idle.clear()
+        if self.num_answering:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), timeout_s)
 
     def check_model(self, name: str) -> None:
         """Raise ApiError unless `name` is served; an empty name means the first one."""
@@ -49,7 +70,7 @@ def build_service(options: ServeOptions, deployment: Deployment) -> Service:
     metrics = EngineMetrics(max_model_len)
     engine = Engine(config, deployment.latency)
     driver = RealtimeDriver(engine, metrics, Lateness(), options.speed)
-    tokenizer = load_tokenizer(options.tokenizer)
+    tokenizer = load_tokenizer(options.tokenizer, deployment.model.vocab_size)
     names = options.model_names
     return Service(
         model_names=names,

@@ -17,8 +17,7 @@ MEDIAN_OUTPUT_TOKENS = 200
 OUTPUT_TOKENS_SIGMA = 0.7
 """Without a length asked for, answers are log-normal: half are between 125 and 320 tokens."""
 
-WORDS = tuple(
-    """
+_COMMON_WORDS = """
     the of and to a in is that it for was on are as with they at be this from have or by one had not but what all
     were when we there can an your which their said if do will each about how up out them then she many some so these
     would other into has more her two like him see time could no make than first been its who now people my made over
@@ -34,8 +33,9 @@ WORDS = tuple(
     turned learn point city play toward five using himself usually money seen car morning body upon family later turn
     move face door cut done group true half red fish plants living black eat short united run book gave order open
     ground cold really table tree course front space inside ago sad early learned strong list cost map test
-    """.split()
-)
+    """
+WORDS = tuple(_COMMON_WORDS.split())
+"""Common words of at most seven letters, the most frequent first: the built-in tokenizer has one token for each."""
 _WEIGHTS = tuple(accumulate(1 / (rank + 8) for rank in range(len(WORDS))))
 _SPACED = tuple(" " + word for word in WORDS)
 _CAPITALIZED = {" " + word: " " + word.capitalize() for word in WORDS}
@@ -72,7 +72,7 @@ def compose(random: Random, sampling: Sampling, budget: int, fixed_tokens: int |
         ending = Ending("stop")
     if not sampling.stop:
         return Answer(pieces, ending, pieces)
-    return _apply_stop(pieces, ending, sampling)
+    return stopped(pieces, ending, sampling)
 
 
 def words(random: Random, count: int) -> list[str]:
@@ -95,7 +95,7 @@ def _natural_length(random: Random) -> int:
     return max(2, round(random.lognormvariate(math.log(MEDIAN_OUTPUT_TOKENS), OUTPUT_TOKENS_SIGMA)))
 
 
-def _apply_stop(pieces: list[str], ending: Ending, sampling: Sampling) -> Answer:
+def stopped(pieces: list[str], ending: Ending, sampling: Sampling) -> Answer:
     """Cut the text at the first stop string, and hold back what could still become one, as vLLM does."""
     text = "".join(pieces)
     ends = list(accumulate(map(len, pieces)))

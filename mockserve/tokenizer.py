@@ -13,7 +13,7 @@ from zlib import crc32
 
 from blis_options import OptionError
 
-VOCABULARY_SIZE = 128_000
+DEFAULT_VOCABULARY_SIZE = 128_000
 MAX_REMEMBERED_PIECES = 200_000
 
 _PIECE = re.compile(
@@ -67,10 +67,10 @@ class BuiltinTokenizer:
     has seen (the latest 200,000 distinct pieces); any other id reads as an invented word.
     """
 
-    vocabulary_size = VOCABULARY_SIZE
     longest_piece_chars = LONGEST_PIECE_CHARS
 
-    def __init__(self) -> None:
+    def __init__(self, vocabulary_size: int = DEFAULT_VOCABULARY_SIZE) -> None:
+        self.vocabulary_size = vocabulary_size
         self._ids: dict[str, int] = {}
         self._pieces: dict[int, str] = {}
 
@@ -96,7 +96,7 @@ class BuiltinTokenizer:
             self._pieces.clear()
         for piece in pieces:
             if piece not in self._ids:
-                number = crc32(piece.encode("utf-8", "surrogatepass")) % VOCABULARY_SIZE
+                number = crc32(piece.encode("utf-8", "surrogatepass")) % self.vocabulary_size
                 self._ids[piece] = number
                 self._pieces.setdefault(number, piece)
 
@@ -120,13 +120,14 @@ class FileTokenizer:
         return len(self.encode(text))
 
 
-def load_tokenizer(path: str | None) -> Tokenizer:
-    """The tokenizer of a tokenizer.json or of the folder that holds one; the built-in one without a path.
+def load_tokenizer(path: str | None, vocabulary_size: int) -> Tokenizer:
+    """The tokenizer of a tokenizer.json or of the folder that holds one; without a path the built-in one, with ids
+    below `vocabulary_size`.
 
     Raises OptionError when there is no such file, it cannot be read, or the `tokenizers` library is missing.
     """
     if path is None:
-        return BuiltinTokenizer()
+        return BuiltinTokenizer(vocabulary_size or DEFAULT_VOCABULARY_SIZE)
     file = Path(path)
     if file.is_dir():
         file = file / "tokenizer.json"
@@ -137,7 +138,7 @@ def load_tokenizer(path: str | None) -> Tokenizer:
 
 def invented_word(token_id: int) -> str:
     """A pronounceable word that stands for a token id whose text is unknown."""
-    syllables = []
+    syllables: list[str] = []
     number = token_id
     while number or not syllables:
         number, digit = divmod(number, len(_SYLLABLES))

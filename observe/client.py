@@ -13,12 +13,16 @@ from observe.errors import RunError
 from observe.exchange import Exchange, Outcome
 from observe.http_request import Server
 
+# A server that closes new connections at once is not offered others in their place.
+_SHORT_LIFE_NS = 1_000_000_000
+
 
 class Client:
     """Sends requests to one server, each at once on a connection that is already open.
 
     Spare connections are kept open beside the busy ones; a request that finds none waits for a new one, and is
-    stamped as sent only then. There is no limit on connections. Must be used inside a running event loop.
+    stamped as sent only then. There is no limit on connections, and all go to the address that answered first.
+    Must be used inside a running event loop.
     """
 
     def __init__(self, server: Server, *, timeout_s: float, num_spare: int) -> None:
@@ -51,29 +55,27 @@ class Client:
     async def warm_up(self, request: bytes) -> None:
         """Open the spare connections and send this request once over each, so that none is new to the server."""
         self.refill()
-        if self._connecting:
-            await asyncio.wait(self._connecting)
-        await asyncio.gather(*(self.fetch(request) for _ in range(len(self._idle))))
+        await self._wait_for_connections()
+        await asyncio.gather(*(self.fetch(request, timeout_s=5) for _ in range(len(self._idle))))
+        # A server may have closed them after that.
+        self.refill()
+        await self._wait_for_connections()
 
-    def send(
-        self,
-        request: bytes,
-        *,
-        streaming: bool,
-        finished: Callable[[Outcome], None],
-        timeout_s: float | None = None,
-    ) -> None:
+    def send(self, request: bytes, *, streaming: bool, finished: Callable[[Outcome], None]) -> None:
         """Send a complete request now and call `finished` once, with its outcome."""
+        self._start(request, streaming, finished, self._timeout_s)
+        self.refill()
+
+    def _start(self, request: bytes, streaming: bool, finished: Callable[[Outcome], None], timeout_s: float) -> None:
         exchange = Exchange(request, streaming=streaming, finished=finished, settled=self._settle)
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        exchange.timer = self._loop.call_later(timeout_s, self._time_out, exchange, timeout_s)
         connection = self._take()
         self._carriers[exchange] = connection
         if connection is not None:
             connection.begin(exchange)
         else:
+            exchange.sent = perf_counter_ns()
             self._spawn(self._connect_and_begin(exchange))
-        self.refill()
+        exchange.timer = self._loop.call_later(timeout_s, self._time_out, exchange, timeout_s)
 
     async def fetch(self, request: bytes, *, timeout_s: float = 30) -> Outcome:
         """Send a request that is not streamed and wait for its outcome."""
@@ -83,7 +85,7 @@ class Client:
             if not outcome.done():
                 outcome.set_result(each)
 
-        self.send(request, streaming=False, finished=finished, timeout_s=timeout_s)
+        self._start(request, False, finished, timeout_s)
         return await outcome
 
     def refill(self) -> None:
@@ -106,6 +108,10 @@ class Client:
         for connection in list(self._open):
             connection.abort()
         await asyncio.gather(*self._connecting, return_exceptions=True)
+
+    async def _wait_for_connections(self) -> None:
+        if self._connecting:
+            await asyncio.wait(self._connecting)
 
     def _take(self) -> Connection | None:
         # The one used last is the least likely to have been closed by the server meanwhile.
@@ -161,6 +167,8 @@ class Client:
         if to_resend is not None:
             self._carriers[to_resend] = None
             self._spawn(self._connect_and_begin(to_resend))
+        elif connection.age_ns > _SHORT_LIFE_NS:
+            self.refill()
 
     def _time_out(self, exchange: Exchange, timeout_s: float) -> None:
         message = f"HTTP timeout: no complete answer within {timeout_s:g} s"

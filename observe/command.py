@@ -2,12 +2,10 @@
 
 import asyncio
 import resource
-from collections.abc import Coroutine, Sequence
-from random import Random
+from collections.abc import Coroutine
 from typing import Any
 
 from observe.options import ObserveOptions
-from observe.schedule import Planned
 
 __all__ = ["ObserveOptions", "run"]
 
@@ -20,6 +18,7 @@ def run(options: ObserveOptions) -> int:
     from observe.errors import RunError
     from observe.measurement import measure
     from observe.messages import say
+    from observe.plan import plan_of
 
     plan = plan_of(options)
     _allow_many_connections()
@@ -28,34 +27,6 @@ def run(options: ObserveOptions) -> int:
     except RunError as error:
         say(f"blis observe: error: {error}")
         return 1
-
-
-def plan_of(options: ObserveOptions) -> Sequence[Planned]:
-    """What the options ask to send. Raises BlisError when the recording to send cannot be used."""
-    from observe.errors import ObserveError
-    from observe.schedule import constant_arrivals_us, plan_from_trace, plan_synthetic, poisson_arrivals_us
-    from traces import read_trace
-
-    if options.trace is not None:
-        plan = plan_from_trace(read_trace(options.trace).rows)[: options.num_requests]
-        if len(plan) <= options.warmup_requests:
-            raise ObserveError(
-                f"{options.trace}: expected more requests than --warmup-requests ({options.warmup_requests}), got {len(plan)}"
-            )
-        return plan
-    assert options.rate is not None
-    assert options.num_requests is not None
-    if options.arrival == "poisson":
-        arrivals_us = poisson_arrivals_us(options.rate, options.num_requests, Random(f"{options.seed}/arrivals"))
-    else:
-        arrivals_us = constant_arrivals_us(options.rate, options.num_requests)
-    return plan_synthetic(
-        arrivals_us,
-        options.prompt_lengths,
-        options.output_lengths,
-        prefix_tokens=options.prefix_tokens,
-        random=Random(f"{options.seed}/lengths"),
-    )
 
 
 def _run_loop(work: Coroutine[Any, Any, int]) -> int:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import cast
 
-from observe.exchange import Exchange
 from observe.errors import ResponseError
+from observe.exchange import Exchange
 
 
 class Connection(asyncio.Protocol):
@@ -27,17 +27,28 @@ class Connection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._transport: asyncio.Transport | None = None
         self._num_exchanges = 0
+        self._opened = perf_counter_ns()
 
     @property
     def usable(self) -> bool:
         """Whether a request can be written now."""
         return self._exchange is None and self._transport is not None and not self._transport.is_closing()
 
+    @property
+    def age_ns(self) -> int:
+        """How long ago it was opened."""
+        return perf_counter_ns() - self._opened
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Asyncio calls this when the connection is open."""
         self._transport = cast(asyncio.Transport, transport)
         # With room for nothing, a write goes to the socket at once and not at the end of the loop's round.
         self._transport.set_write_buffer_limits(high=0)
+
+    @property
+    def _all_written(self) -> bool:
+        """False where a server has answered before it had read the whole request."""
+        return self._transport is not None and not self._transport.get_write_buffer_size()
 
     def begin(self, exchange: Exchange) -> None:
         """Send this request; the instant of sending is taken right before the bytes are written."""
@@ -63,7 +74,7 @@ class Connection(asyncio.Protocol):
             return
         if complete:
             self._exchange = None
-            if exchange.reply.keep_alive:
+            if exchange.reply.keep_alive and self._all_written:
                 self._freed(self)
             else:
                 self.abort()

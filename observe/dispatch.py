@@ -12,7 +12,7 @@ from observe.clock import Nanos, sleep_until
 from observe.exchange import Outcome
 from observe.schedule import Planned
 
-_BUILT_AHEAD = 256
+_BUILT_AHEAD_BYTES = 256 << 20
 _NO_BUILDING_BEFORE_SEND_NS = 3_000_000
 _LONGEST_BURST_NS = 1_000_000
 
@@ -60,6 +60,7 @@ class Dispatcher:
         self._finished = finished
         self._max_concurrency = max_concurrency
         self._ahead: deque[Prepared] = deque()
+        self._ahead_bytes = 0
         self._num_prepared = 0
         self._in_line: deque[tuple[Prepared, Nanos]] = deque()
         self._all_due = False
@@ -73,8 +74,8 @@ class Dispatcher:
         return len(self._in_line)
 
     def build_ahead(self, until: Nanos | None = None) -> None:
-        """Build requests before their time, as many as are kept ahead or as there is time for."""
-        while len(self._ahead) < _BUILT_AHEAD and self._num_prepared < len(self._plan):
+        """Build requests before their time, as many as memory is set aside for, or as there is time for."""
+        while self._ahead_bytes < _BUILT_AHEAD_BYTES and self._num_prepared < len(self._plan):
             if until is not None and perf_counter_ns() >= until:
                 return
             self._build_one()
@@ -92,7 +93,9 @@ class Dispatcher:
                 last_pause = perf_counter_ns()
             if not self._ahead:
                 self._build_one()
-            self._send_or_queue(self._ahead.popleft(), due)
+            prepared = self._ahead.popleft()
+            self._ahead_bytes -= len(prepared.request)
+            self._send_or_queue(prepared, due)
         self._all_due = True
         if self.num_in_flight:
             await self._drained.wait()
@@ -103,7 +106,9 @@ class Dispatcher:
         return len(self._plan) - self.num_sent
 
     def _build_one(self) -> None:
-        self._ahead.append(self._prepare(self._num_prepared, self._plan[self._num_prepared]))
+        prepared = self._prepare(self._num_prepared, self._plan[self._num_prepared])
+        self._ahead.append(prepared)
+        self._ahead_bytes += len(prepared.request)
         self._num_prepared += 1
 
     def _send_or_queue(self, prepared: Prepared, due: Nanos) -> None:

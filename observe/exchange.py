@@ -13,7 +13,7 @@ class Outcome:
     """How a request ended.
 
     `status` is ok, error or timeout; `kind` names failures for counting (`http_500`, `timeout`, `stream`,
-    `connection`, `malformed`, `cancelled`). Instants are 0 where nothing happened.
+    `connection`, `malformed`, `cancelled`). `sent` is when it was tried if it could not be sent.
     """
 
     status: str

@@ -71,6 +71,7 @@ def check_header(label: str, name: str, value: str) -> None:
 
 
 def _head(server: Server, method: str, path: str, headers: Mapping[str, str]) -> bytes:
-    lines = [f"{method} {server.prefix}{path} HTTP/1.1", f"host: {server.authority}", "accept: */*"]
+    lines = [f"{method} {server.prefix}{path} HTTP/1.1", f"host: {server.authority}"]
+    lines += ["user-agent: blis-observe", "accept: */*"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, ""]).encode("latin-1")

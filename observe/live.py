@@ -8,7 +8,9 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
+from observe.dispatch import Dispatcher
 from observe.messages import say
+from observe.stats import RunStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,28 @@ class Snapshot:
     e2e_p50_ms: float | None = None
     e2e_p99_ms: float | None = None
     lag_p99_ms: float | None = None
+
+
+def snapshot_of(
+    dispatcher: Dispatcher, stats: RunStats, *, elapsed_s: float, num_planned: int, asked_per_s: float
+) -> Snapshot:
+    """The state of this run, now."""
+    return Snapshot(
+        elapsed_s=elapsed_s,
+        planned=num_planned,
+        sent=dispatcher.num_sent,
+        in_flight=dispatcher.num_in_flight,
+        in_line=dispatcher.num_in_line,
+        finished=stats.num_ok,
+        errors=stats.num_ended - stats.num_ok,
+        asked_per_s=asked_per_s,
+        sent_per_s=dispatcher.num_sent / elapsed_s if elapsed_s > 0 else 0.0,
+        ttft_p50_ms=percentile_ms(stats.recent_ttft, 50),
+        ttft_p99_ms=percentile_ms(stats.recent_ttft, 99),
+        e2e_p50_ms=percentile_ms(stats.recent_e2e, 50),
+        e2e_p99_ms=percentile_ms(stats.recent_e2e, 99),
+        lag_p99_ms=percentile_ms(stats.recent_lag, 99),
+    )
 
 
 class View(Protocol):
@@ -100,15 +124,15 @@ class TerminalView:
             self._process.wait()
 
 
-def percentile(values: Collection[float], percent: float) -> float | None:
-    """Linear interpolation at rank p/100 (n - 1); None of nothing."""
-    if not values:
+def percentile_ms(nanos: Collection[int], percent: float) -> float | None:
+    """Linear interpolation at rank p/100 (n - 1), in milliseconds; None of nothing."""
+    if not nanos:
         return None
-    ordered = sorted(values)
+    ordered = sorted(nanos)
     rank = percent / 100 * (len(ordered) - 1)
     below = int(rank)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (rank - below)
+    return (ordered[below] + (ordered[above] - ordered[below]) * (rank - below)) / 1e6
 
 
 def snapshot_line(snapshot: Snapshot) -> str:

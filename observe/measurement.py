@@ -2,21 +2,18 @@
 
 import asyncio
 import gc
-import sys
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import perf_counter_ns
 
 from observe.client import Client
-from observe.clock import start_clock
-from observe.dispatch import Dispatcher, Prepared
-from observe.errors import RunError
-from observe.http_request import Server, parse_server, post_bytes
+from observe.clock import Nanos, start_clock
+from observe.dispatch import Dispatcher
+from observe.errors import ObserveError
+from observe.http_request import parse_server
 from observe.interrupt import Interrupt
-from observe.live import Snapshot, View, open_view, percentile
+from observe.live import View, open_view, snapshot_of
 from observe.messages import say
 from observe.options import ObserveOptions
 from observe.preparation import Preparation
@@ -25,6 +22,7 @@ from observe.recorder import Recorder
 from observe.report import report
 from observe.request_body import RequestStyle
 from observe.schedule import Planned, peak_arrivals
+from observe.workload import Workload, preparer
 from traces import TraceHeader, write_header
 
 _MOST_SPARE_CONNECTIONS = 32
@@ -32,39 +30,30 @@ _SPARE_WINDOW_US = 100_000
 _HEAD_START_NS = 50_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class KnownServer:
-    """What was learnt of the server before the run."""
-
-    style: RequestStyle
-    prompts: PromptBook
-    rtt_ms: float | None
-
-
 async def measure(options: ObserveOptions, plan: Sequence[Planned]) -> int:
-    """Send the plan, record and report it, and return the exit code. Raises RunError, BlisError."""
-    arrivals_us = [planned.at_us for planned in plan]
-    num_spare = min(peak_arrivals(arrivals_us, _SPARE_WINDOW_US) + 1, _MOST_SPARE_CONNECTIONS)
+    """Send the plan, record and report it, and return the exit code. Raises RunError and BlisError."""
+    num_spare = min(peak_arrivals(plan, _SPARE_WINDOW_US) + 1, _MOST_SPARE_CONNECTIONS)
     client = Client(parse_server(options.url), timeout_s=options.timeout, num_spare=num_spare)
-    with Interrupt() as interrupt:
-        try:
-            await client.open()
-            known = await _get_to_know(client, options)
-            return await _record(client, options, plan, known, interrupt)
-        except asyncio.CancelledError:
-            if not interrupt.taken():
-                raise
-            say("interrupted before the first request was sent, nothing is recorded")
-            return interrupt.exit_code or 1
-        finally:
-            await client.close()
+    try:
+        with Interrupt() as interrupt:
+            try:
+                await client.open()
+                workload = await _get_ready(client, options, plan)
+                recorder, num_not_sent = await _record(client, workload, interrupt)
+            except asyncio.CancelledError:
+                if not interrupt.taken():
+                    raise
+                say("interrupted before the first request was sent, nothing is recorded")
+                return interrupt.exit_code or 1
+    finally:
+        await client.close()
+    return report(recorder, workload, interrupt, num_not_sent=num_not_sent)
 
 
-async def _get_to_know(client: Client, options: ObserveOptions) -> KnownServer:
+async def _get_ready(client: Client, options: ObserveOptions, plan: Sequence[Planned]) -> Workload:
     preparation = Preparation(client, options.headers)
-    model = options.model or await preparation.first_model()
     style = RequestStyle(
-        model=model,
+        model=options.model or await preparation.first_model(),
         chat=options.api_format == "chat",
         streaming=options.streaming,
         exact_output=not options.unconstrained_output,
@@ -73,34 +62,84 @@ async def _get_to_know(client: Client, options: ObserveOptions) -> KnownServer:
     scale = await preparation.token_scale(style)
     await client.warm_up(preparation.health_request)
     rtt_ms = await preparation.round_trip_ms() if options.rtt_ms is None else options.rtt_ms
-    return KnownServer(style, PromptBook(options.seed, scale), rtt_ms)
+    prompts = PromptBook(options.seed, scale)
+    return Workload(options=options, plan=plan, style=style, prompts=prompts, rtt_ms=rtt_ms)
 
 
-async def _record(
-    client: Client, options: ObserveOptions, plan: Sequence[Planned], known: KnownServer, interrupt: Interrupt
-) -> int:
-    clock = start_clock()
-    paths = options.paths
-    _write_header(options, known)
-    recorder = Recorder(
-        clock, paths.data, paths.itl, num_warm_up=options.warmup_requests, failed=interrupt.stop
-    )
+async def _record(client: Client, workload: Workload, interrupt: Interrupt) -> tuple[Recorder, int]:
+    """Send everything and write it down; also the number of requests that were not sent."""
+    options = workload.options
+    try:
+        write_header(options.paths.header, _header(workload))
+        recorder = Recorder(start_clock(), options.paths, num_warm_up=options.warmup_requests, failed=interrupt.stop)
+    except OSError as error:
+        raise ObserveError(f"cannot write the recording: {(error.strerror or str(error)).lower()}") from error
     dispatcher = Dispatcher(
         client,
-        plan,
-        _preparer(client.server, options.headers, known),
+        workload.plan,
+        preparer(client.server, workload),
         recorder.record,
         max_concurrency=options.max_concurrency,
     )
     try:
-        num_not_sent = await _run(client, dispatcher, recorder, interrupt, len(plan), _asked_rate(options, plan))
+        return recorder, await _run(client, dispatcher, recorder, workload, interrupt)
     finally:
         recorder.close()
-    return report(
-        recorder,
-        interrupt,
-        options,
-        asked_rate=_asked_rate(options, plan),
-        num_not_sent=num_not_sent,
-        rtt_ms=known.rtt_ms,
+
+
+async def _run(
+    client: Client, dispatcher: Dispatcher, recorder: Recorder, workload: Workload, interrupt: Interrupt
+) -> int:
+    """Send everything, or until the interrupt; the number of requests that were not sent."""
+    dispatcher.build_ahead()
+    view = open_view()
+    # What exists now stays until the end; collections that look at it again would hold up answers.
+    gc.collect()
+    gc.freeze()
+    origin = perf_counter_ns() + _HEAD_START_NS
+    showing = asyncio.create_task(_keep_showing(view, dispatcher, recorder, workload, origin))
+    try:
+        await dispatcher.run(origin)
+    except asyncio.CancelledError:
+        if not interrupt.taken():
+            raise
+    finally:
+        # After a run to the end nothing is left to stop.
+        num_not_sent = dispatcher.stop()
+        client.cancel_all()
+        showing.cancel()
+        with suppress(asyncio.CancelledError):
+            await showing
+        gc.unfreeze()
+        view.close()
+    return num_not_sent
+
+
+async def _keep_showing(
+    view: View, dispatcher: Dispatcher, recorder: Recorder, workload: Workload, origin: Nanos
+) -> None:
+    while True:
+        await asyncio.sleep(view.period_s)
+        view.show(
+            snapshot_of(
+                dispatcher,
+                recorder.stats,
+                elapsed_s=(perf_counter_ns() - origin) / 1e9,
+                num_planned=len(workload.plan),
+                asked_per_s=workload.asked_per_s,
+            )
+        )
+
+
+def _header(workload: Workload) -> TraceHeader:
+    options = workload.options
+    return TraceHeader(
+        time_unit="us",
+        created_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        mode="real",
+        warm_up_requests=options.warmup_requests,
+        workload_seed=options.seed,
+        workload_spec=options.trace or "",
+        server={"type": "vllm", "model": workload.style.model},
+        measured_rtt_ms=workload.rtt_ms,
     )

@@ -24,7 +24,10 @@ class ObserveOptions:
     url: str = option(help="Base URL of the server, such as http://localhost:8000.", flags=("--url", "--server-url"))
     model: str | None = option(None, "Model to ask for. Default: the first that the server lists.")
     output: str | None = option(
-        None, "Write the recording to PREFIX.yaml, PREFIX.csv and PREFIX.itl.csv.", flags=("--output", "-o"), metavar="PREFIX"
+        None,
+        "Write the recording to PREFIX.yaml, PREFIX.csv and PREFIX.itl.csv.",
+        flags=("--output", "-o"),
+        metavar="PREFIX",
     )
     trace_header: str | None = option(None, "Write the header of the recording here instead of to PREFIX.yaml.")
     trace_data: str | None = option(None, "Write the rows of the recording here instead of to PREFIX.csv.")
@@ -66,6 +69,7 @@ class ObserveOptions:
         parse_server(self.url)
         self._check_workload()
         self._check_outputs()
+        # Making these checks them.
         _ = self.headers, self.prompt_lengths, self.output_lengths
 
     @property
@@ -126,7 +130,7 @@ class ObserveOptions:
             )
 
     def _check_outputs(self) -> None:
-        if self.output is None and (self.trace_header is None or self.trace_data is None):
+        if not (self.output or (self.trace_header and self.trace_data)):
             raise OptionError("--output, or --trace-header with --trace-data, is required")
         if self.record_itl and not self.streaming:
             raise OptionError("--record-itl needs streamed answers, leave --no-streaming out")

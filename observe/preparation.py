@@ -9,7 +9,7 @@ from observe.errors import RunError
 from observe.exchange import Outcome
 from observe.http_request import get_bytes, post_bytes
 from observe.messages import warn
-from observe.prompts import TokenScale, calibration_text, scale_from_counts
+from observe.prompts import WORDS, TokenScale, calibration_text, scale_from_counts
 from observe.request_body import RequestStyle
 
 _RTT_PROBES = 10
@@ -34,7 +34,9 @@ class Preparation:
         model = _path(outcome.reply.json(), "data", 0, "id") if outcome.status == "ok" else None
         if not isinstance(model, str) or not model:
             reason = outcome.error_message or "no model is listed there"
-            raise RunError(f"cannot ask {self.client.server.url}/v1/models for the model, give --model: {_short(reason)}")
+            raise RunError(
+                f"cannot ask {self.client.server.url}/v1/models for the model, give --model: {_short(reason)}"
+            )
         return model
 
     async def token_scale(self, style: RequestStyle) -> TokenScale:
@@ -44,7 +46,7 @@ class Preparation:
         scale = scale_from_counts(once, twice)
         if scale is None:
             counted = "no token count" if once is None else f"{once} tokens"
-            warn(f"prompts have one word per token: the server gave {counted} for {len(calibration_text(1).split())} words")
+            warn(f"prompts have one word per token, as the server gave {counted} for {len(WORDS)} words")
         return scale or TokenScale()
 
     async def round_trip_ms(self) -> float | None:

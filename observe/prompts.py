@@ -5,16 +5,15 @@ from functools import cache
 from random import Random
 
 # Short, common words: almost every tokenizer has each of them, with the space before it, as one token.
-WORDS = tuple(
-    """
+_TEXT = """
     time year people way day man thing woman life child world school state family group country hand part place case
     week company system program question work night point home water room mother area money story fact month lot right
     book eye job word business side kind head house service friend father power hour game line end member law car city
     name team minute idea body back face others level office door health person art war history party result change
     morning reason girl boy moment air force food land tree river music paper light table street stone
     road song fire ship
-    """.split()
-)
+"""
+WORDS = tuple(_TEXT.split())
 
 _RIVER_WORDS = 1 << 16
 _DISTINCT_WORDS = 16

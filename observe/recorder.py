@@ -1,13 +1,12 @@
 """From requests that have ended to the rows of a trace, written as they end."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
 
 from observe.clock import Clock
 from observe.dispatch import Sent
+from observe.options import OutputPaths
 from observe.stats import RunStats
-from traces import ItlWriter, TraceRow, TraceWriter
+from traces import ItlWriter, TraceError, TraceRow, TraceWriter
 
 
 def row_of(sent: Sent, clock: Clock) -> TraceRow:
@@ -44,21 +43,19 @@ class Recorder:
     A file that cannot be written any more is kept in `failure` and told through `failed`, once.
     """
 
-    def __init__(
-        self, clock: Clock, data_path: Path, itl_path: Path | None, *, num_warm_up: int, failed: Callable[[], None]
-    ) -> None:
+    def __init__(self, clock: Clock, paths: OutputPaths, *, num_warm_up: int, failed: Callable[[], None]) -> None:
         self.stats = RunStats()
         self.failure = ""
         self._clock = clock
         self._num_warm_up = num_warm_up
         self._failed = failed
-        self._data_path = data_path
-        self._itl_path = itl_path
-        with ExitStack() as opened:
-            self._rows = TraceWriter(data_path, {"x_request_id"})
-            opened.callback(self._rows.close)
-            self._itl = ItlWriter(itl_path) if itl_path else None
-            opened.pop_all()
+        self._paths = paths
+        self._rows = TraceWriter(paths.data, {"x_request_id"})
+        try:
+            self._itl = ItlWriter(paths.itl) if paths.itl else None
+        except BaseException:
+            self._rows.close()
+            raise
 
     def record(self, sent: Sent) -> None:
         """Write and count one request."""
@@ -69,8 +66,9 @@ class Recorder:
             return
         try:
             self._write(sent)
-        except OSError as error:
-            self._fail(error)
+        except (OSError, TraceError) as error:
+            self._note(error)
+            self._failed()
 
     def close(self) -> None:
         """Close the files."""
@@ -78,8 +76,8 @@ class Recorder:
             try:
                 if writer is not None:
                     writer.close()
-            except OSError as error:
-                self._fail(error)
+            except (OSError, TraceError) as error:
+                self._note(error)
 
     def _write(self, sent: Sent) -> None:
         self._rows.write(row_of(sent, self._clock))
@@ -87,8 +85,9 @@ class Recorder:
             times = [self._clock.epoch_us(at) for at in sent.outcome.reply.chunk_times]
             self._itl.write(sent.prepared.request_id, times)
 
-    def _fail(self, error: OSError) -> None:
-        if not self.failure:
-            names = " or ".join(str(path) for path in (self._data_path, self._itl_path) if path)
+    def _note(self, error: OSError | TraceError) -> None:
+        if isinstance(error, TraceError):
+            self.failure = self.failure or str(error)
+        elif not self.failure:
+            names = " or ".join(str(path) for path in (self._paths.data, self._paths.itl) if path)
             self.failure = f"cannot write {names}: {(error.strerror or str(error)).lower()}"
-            self._failed()

@@ -67,9 +67,15 @@ def plan_from_trace(rows: Sequence[TraceRow]) -> list[Planned]:
     return [_planned(row, row.arrival_time_us - in_order[0].arrival_time_us) for row in in_order]
 
 
-def peak_arrivals(arrivals_us: Sequence[int], window_us: int) -> int:
-    """The most arrivals that any stretch of time of this length holds; the arrivals are in order."""
-    return max(_arrivals_before(arrivals_us, window_us), default=0)
+def peak_arrivals(plan: Sequence[Planned], window_us: int) -> int:
+    """The most arrivals that any stretch of time of this length holds; the plan is in order of time."""
+    return max(_arrivals_in_window([planned.at_us for planned in plan], window_us), default=0)
+
+
+def mean_rate(plan: Sequence[Planned]) -> float:
+    """Requests per second from the first arrival to the last; 0 when that takes no time."""
+    span_us = plan[-1].at_us - plan[0].at_us
+    return (len(plan) - 1) * 1e6 / span_us if span_us else 0.0
 
 
 def _planned(row: TraceRow, at_us: int) -> Planned:
@@ -89,7 +95,7 @@ def _planned(row: TraceRow, at_us: int) -> Planned:
     )
 
 
-def _arrivals_before(arrivals_us: Sequence[int], window_us: int) -> Iterator[int]:
+def _arrivals_in_window(arrivals_us: Sequence[int], window_us: int) -> Iterator[int]:
     """For each arrival the number of those in the window that ends with it."""
     oldest = 0
     for place, at_us in enumerate(arrivals_us):

@@ -52,8 +52,7 @@ class RunStats:
         outcome = sent.outcome
         self.kinds[outcome.kind] += 1
         self.last_ended = max(self.last_ended, outcome.ended)
-        if outcome.sent:
-            self._add_sending(sent, outcome.sent)
+        self._add_sending(sent, outcome.sent)
         if outcome.status == "ok":
             self._add_latencies(outcome)
             self._add_tokens(sent, outcome)

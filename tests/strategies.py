@@ -26,9 +26,7 @@ class Workload:
 
 
 @st.composite
-def workloads(
-    draw: st.DrawFn, with_hang_ups: bool = True, schedulings: tuple[str, ...] = ("blis", "vllm")
-) -> Workload:
+def workloads(draw: st.DrawFn, with_hang_ups: bool = True, schedulings: tuple[str, ...] = ("blis", "vllm")) -> Workload:
     """Small and nasty: few blocks, small budgets, shared prefixes, deadlines, all policies."""
     block_size = draw(st.sampled_from([1, 2, 4, 16]))
     num_blocks = draw(st.integers(4, 40))

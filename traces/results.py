@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from traces.errors import TraceError
 from traces.json_text import dump_json
-from traces.text_file import read_bytes, write_text
+from traces.text_file import read_json, write_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +30,7 @@ class ResultRow:
 def read_results(path: Path | str) -> list[ResultRow]:
     """Read results, in the order of the file; keys it has besides are ignored. Raises TraceError."""
     path = Path(path)
-    try:
-        loaded = orjson.loads(read_bytes(path).removeprefix(b"\xef\xbb\xbf"))
-    except orjson.JSONDecodeError as error:
-        raise TraceError(f"{path} line {error.lineno}: expected JSON, {error.msg}") from error
+    loaded = read_json(path)
     if not isinstance(loaded, list):
         raise TraceError(f"{path}: expected a JSON array of results, got {_kind(loaded)}")
     return [_row(path, place, item) for place, item in enumerate(loaded)]

@@ -1,6 +1,7 @@
 """CSV files read by column name: a description of each column drives the conversion and words the errors."""
 
 import csv
+import gc
 import io
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -84,7 +85,7 @@ def read_table(path: Path, columns: Sequence[Column]) -> Table:
     Raises TraceError naming the first cell that cannot be used.
     """
     table = Table(path, read_text(path), {column.name: [] for column in columns})
-    with _long_cells_allowed():
+    with _long_cells_allowed(), no_search_for_cycles():
         reader = csv.reader(io.StringIO(table.text, newline=""), strict=True)
         names = _header(table, reader)
         places = _places(path, names, columns)
@@ -95,6 +96,19 @@ def read_table(path: Path, columns: Sequence[Column]) -> Table:
                 _append(table, num_rows, rows, columns, places, len(names))
             num_rows += len(rows)
     return table
+
+
+@contextmanager
+def no_search_for_cycles() -> Iterator[None]:
+    """For making millions of objects none of which refers to another: looking for cycles among them takes as long."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @contextmanager

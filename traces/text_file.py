@@ -4,7 +4,9 @@ import gzip
 import io
 import zlib
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
+
+import orjson
 
 from traces.errors import TraceError
 
@@ -32,10 +34,21 @@ def read_text(path: Path) -> str:
         raise TraceError(f"{path} line {line}: expected UTF-8 text, got the byte 0x{bad:02x}") from error
 
 
+def read_json(path: Path) -> Any:
+    """The value of a JSON file. Raises TraceError."""
+    try:
+        return orjson.loads(read_bytes(path).removeprefix(b"\xef\xbb\xbf"))
+    except orjson.JSONDecodeError as error:
+        raise TraceError(f"{path} line {error.lineno}: expected JSON, {error.msg}") from error
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a whole text file. Raises TraceError."""
-    with open_for_writing(path) as file:
-        file.write(text)
+    try:
+        with open_for_writing(path) as file:
+            file.write(text)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
 
 
 def open_for_writing(path: Path) -> TextIO:
@@ -48,7 +61,11 @@ def open_for_writing(path: Path) -> TextIO:
             return io.TextIOWrapper(gzip.open(path, "wb"), "utf-8", errors="backslashreplace", newline="")
         return path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
     except OSError as error:
-        raise TraceError(f"{path}: cannot be written, {_reason(path, error)}") from error
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> TraceError:
+    return TraceError(f"{path}: cannot be written, {_reason(path, error)}")
 
 
 def _reason(path: Path, error: OSError) -> str:

@@ -15,7 +15,7 @@ from traces.errors import TraceError
 from traces.header import TraceHeader, read_header, write_header
 from traces.json_text import number_text
 from traces.rows import TRACE_COLUMNS, TraceRow
-from traces.table import Table, read_table
+from traces.table import Table, no_search_for_cycles, read_table
 from traces.text_file import open_for_writing
 
 _DATA_SUFFIXES = (".csv", ".csv.gz")
@@ -48,7 +48,9 @@ def read_rows(data_path: Path | str) -> list[TraceRow]:
     table = read_table(Path(data_path), TRACE_COLUMNS)
     _check_deadlines(table)
     names = list(table.columns)
-    return [TraceRow(**dict(zip(names, values, strict=True))) for values in zip(*table.columns.values(), strict=True)]
+    cells = zip(*table.columns.values(), strict=True)
+    with no_search_for_cycles():
+        return [TraceRow(**dict(zip(names, values, strict=True))) for values in cells]
 
 
 def write_trace(

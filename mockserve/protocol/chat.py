@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from mockserve.protocol.errors import ApiError, Problem, bad_value
+from mockserve.protocol.errors import ApiError, Problem
 from mockserve.protocol.fields import Fields, list_problem
+from mockserve.protocol.refusals import refuse_bad_effort, refuse_chat_contradictions, refuse_contradictions
 from mockserve.protocol.sampling import Sampling, read_sampling
 from mockserve.protocol.stream_options import Delivery, read_delivery
 
@@ -19,20 +20,22 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """A parsed chat request. An empty `model` means the first served name."""
+    """A parsed chat request. An empty `model` means the first served name; `messages` are as they came."""
 
     model: str
-    messages: tuple[Message, ...]
+    messages: list[Any]
     sampling: Sampling
     delivery: Delivery
     request_id: str | None = None
+    cache_salt: str | None = None
 
 
-def parse_chat(body: dict[str, Any], model_name: str) -> ChatRequest:
-    """Raises ApiError for whatever vLLM refuses before it looks at the model. `model_name` is for its messages."""
+def parse_chat(body: dict[str, Any]) -> ChatRequest:
+    """Raises ApiError for whatever vLLM refuses before it looks at the model."""
     fields = Fields(body)
     delivery = read_delivery(fields)
-    _refuse_contradictions(body, delivery)
+    refuse_contradictions(body, delivery.stream)
+    refuse_chat_contradictions(body)
     messages = fields.require("messages")
     not_a_list = None if messages is None else list_problem(messages, "body.messages")
     if not_a_list is not None:
@@ -40,14 +43,16 @@ def parse_chat(body: dict[str, Any], model_name: str) -> ChatRequest:
     model = fields.text("model") or ""
     sampling = _read_chat_sampling(fields)
     request_id = fields.text("request_id")
+    cache_salt = fields.text("cache_salt")
     fields.check()
-    _refuse_unavailable(body)
+    refuse_bad_effort(body)
     return ChatRequest(
         model=model,
-        messages=_read_messages(messages, model_name),
+        messages=messages,
         sampling=sampling,
         delivery=delivery,
         request_id=request_id,
+        cache_salt=cache_salt,
     )
 
 
@@ -65,39 +70,8 @@ def _read_chat_sampling(fields: Fields) -> Sampling:
     )
 
 
-def _refuse_contradictions(body: dict[str, Any], delivery: Delivery) -> None:
-    """Fields that exclude or need each other: vLLM looks at these before it looks at types."""
-    if body.get("top_logprobs") and not body.get("logprobs"):
-        raise bad_value("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
-    if body.get("prompt_logprobs") is not None and delivery.stream:
-        raise bad_value("`prompt_logprobs` are not available when `stream=True`.", "prompt_logprobs")
-    if body.get("tools") == []:
-        message = (
-            "`tools` must not be an empty array. Either provide at least one tool or omit the field entirely."
-        )
-        raise bad_value(message, "tools")
-    if body.get("tool_choice") not in (None, "none") and not body.get("tools"):
-        raise bad_value("When using `tool_choice`, `tools` must be set.", "tool_choice")
-    if body.get("add_generation_prompt", True) and body.get("continue_final_message"):
-        raise ApiError("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
-
-
-def _refuse_unavailable(body: dict[str, Any]) -> None:
-    """What a vLLM server without the matching flags answers."""
-    if body.get("tools"):
-        choice = body.get("tool_choice") or "auto"
-        if choice == "auto":
-            raise ApiError('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
-        if choice != "none":
-            raise ApiError('tool_choice="required" requires --tool-call-parser to be set')
-    if body.get("chat_template") is not None:
-        raise ApiError(
-            "Chat template is passed with request, but --trust-request-chat-template is not set. "
-            "Refused request with untrusted chat template."
-        )
-
-
-def _read_messages(messages: list[Any], model_name: str) -> tuple[Message, ...]:
+def read_messages(messages: list[Any], model_name: str) -> tuple[Message, ...]:
+    """The conversation as text. Raises ApiError for content that is none; `model_name` is for the error."""
     if not messages:
         raise ApiError("Cannot apply chat template to an empty conversation. Provide at least one message.")
     return tuple(_read_message(each, index, model_name) for index, each in enumerate(messages))

@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 from mockserve.protocol.errors import ApiError, Problem, bad_value
 from mockserve.protocol.fields import Fields, integer_problem, list_problem, text_problem
+from mockserve.protocol.refusals import refuse_contradictions
 from mockserve.protocol.sampling import Sampling, read_sampling
 from mockserve.protocol.stream_options import Delivery, read_delivery
 
@@ -23,14 +24,14 @@ class CompletionRequest:
     sampling: Sampling
     delivery: Delivery
     request_id: str | None = None
+    cache_salt: str | None = None
 
 
 def parse_completion(body: dict[str, Any]) -> CompletionRequest:
     """Raises ApiError for whatever vLLM refuses before it looks at the model."""
     fields = Fields(body)
     delivery = read_delivery(fields)
-    if body.get("prompt_logprobs") is not None and delivery.stream:
-        raise bad_value("`prompt_logprobs` are not available when `stream=True`.", "prompt_logprobs")
+    refuse_contradictions(body, delivery.stream)
     model = fields.text("model") or ""
     prompts = _read_prompts(fields)
     max_tokens = fields.integer("max_tokens", DEFAULT_MAX_TOKENS)
@@ -39,13 +40,14 @@ def parse_completion(body: dict[str, Any]) -> CompletionRequest:
     beam_search = fields.flag("use_beam_search")
     suffix = fields.text("suffix")
     request_id = fields.text("request_id")
+    cache_salt = fields.text("cache_salt")
     fields.check()
     if beam_search and delivery.stream:
         raise ApiError("Streaming is not currently supported with beam search")
     if suffix is not None:
         raise ApiError("suffix is only supported for models with FIM completion rendering", param="suffix")
     return CompletionRequest(
-        model=model, prompts=prompts, sampling=sampling, delivery=delivery, request_id=request_id
+        model=model, prompts=prompts, sampling=sampling, delivery=delivery, request_id=request_id, cache_salt=cache_salt
     )
 
 

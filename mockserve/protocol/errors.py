@@ -15,7 +15,9 @@ _NOT_GIVEN = object()
 class ApiError(BlisError):
     """A refusal with an HTTP status. `kind` is the envelope's `type`; its `code` equals the status."""
 
-    def __init__(self, message: str, *, status: int = 400, kind: str = "BadRequestError", param: str | None = None):
+    def __init__(
+        self, message: str, *, status: int = 400, kind: str = "BadRequestError", param: str | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.status = status
@@ -63,9 +65,7 @@ def bad_fields(problems: Sequence[Problem]) -> ApiError:
     """Wrong types or missing fields; `param` names the first."""
     lines = "".join(f"\n  {problem.described()}" for problem in problems[:MAX_LISTED_PROBLEMS])
     plural = "s" if len(problems) > 1 else ""
-    return ApiError(
-        f"{len(problems)} validation error{plural}:{lines}", kind="Bad Request", param=problems[0].location
-    )
+    return ApiError(f"{len(problems)} validation error{plural}:{lines}", kind="Bad Request", param=problems[0].location)
 
 
 def wrong_media_type() -> ApiError:

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from json import JSONDecodeError, loads
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
 from mockserve.protocol.errors import ApiError, Problem, bad_fields
+
+T = TypeVar("T")
 
 TRUE_WORDS = frozenset({"true", "1", "yes", "on", "t", "y"})
 FALSE_WORDS = frozenset({"false", "0", "no", "off", "f", "n"})
@@ -29,8 +31,7 @@ class Fields:
         return self._read(name, default, number_problem, float)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        value = self._read(name, default, flag_problem, as_flag)
-        return bool(value)
+        return bool(self._read(name, default, flag_problem, as_flag))
 
     def text(self, name: str) -> str | None:
         return self._read(name, None, text_problem, str)
@@ -50,10 +51,10 @@ class Fields:
     def _read(
         self,
         name: str,
-        default: Any,
+        default: T | None,
         problem_of: Callable[[Any, str], Problem | None],
-        convert: Callable[[Any], Any],
-    ) -> Any:
+        convert: Callable[[Any], T],
+    ) -> T | None:
         value = self.body.get(name)
         if value is None:
             return default

@@ -84,12 +84,7 @@ def output_budget(sampling: Sampling, prompt_tokens: int, max_model_len: int) ->
 def check_sampling(sampling: Sampling, budget: int) -> None:
     """Raise ApiError for the first value outside vLLM's bounds; `budget` is the output limit in force."""
     _check_choices(sampling)
-    for name in ("presence_penalty", "frequency_penalty"):
-        value = getattr(sampling, name)
-        if not -2 <= value <= 2:
-            raise ApiError(f"{name} must be in [-2, 2], got {value}.")
-    if sampling.repetition_penalty <= 0:
-        raise ApiError(f"repetition_penalty must be greater than zero, got {sampling.repetition_penalty}.")
+    _check_penalties(sampling)
     if sampling.temperature < 0:
         message = f"temperature must be non-negative, got {sampling.temperature}."
         raise bad_value(message, "temperature", sampling.temperature)
@@ -120,15 +115,22 @@ def _check_choices(sampling: Sampling) -> None:
         )
 
 
+def _check_penalties(sampling: Sampling) -> None:
+    for name in ("presence_penalty", "frequency_penalty"):
+        value = getattr(sampling, name)
+        if not -2 <= value <= 2:
+            raise ApiError(f"{name} must be in [-2, 2], got {value}.")
+    if sampling.repetition_penalty <= 0:
+        raise ApiError(f"repetition_penalty must be greater than zero, got {sampling.repetition_penalty}.")
+
+
 def _check_lengths(sampling: Sampling, budget: int) -> None:
     if budget < 1:
         raise bad_value(f"max_tokens must be at least 1, got {budget}.", "max_tokens", budget)
     if sampling.min_tokens < 0:
         raise ApiError(f"min_tokens must be greater than or equal to 0, got {sampling.min_tokens}.")
     if sampling.min_tokens > budget:
-        raise ApiError(
-            f"min_tokens must be less than or equal to max_tokens={budget}, got {sampling.min_tokens}."
-        )
+        raise ApiError(f"min_tokens must be less than or equal to max_tokens={budget}, got {sampling.min_tokens}.")
 
 
 def _check_logprobs(wanted: int) -> None:

@@ -1,0 +1,1 @@
+"""One module per group of routes. Handlers are thin: parse, plan, answer."""

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator
 
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 
 from engine.core import Engine
 from engine.events import Finished, Scheduled, StepDone
@@ -71,6 +71,7 @@ def test_requests_that_arrive_at_one_instant_are_seen_by_the_same_step() -> None
     ]
 
 
+@settings(max_examples=60, deadline=None)
 @given(workloads(with_hang_ups=False))
 def test_reading_arrivals_late_gives_the_run_of_an_engine_that_knew_them_all(workload: Workload) -> None:
     knowing = workload.engine()

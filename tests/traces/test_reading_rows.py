@@ -1,5 +1,6 @@
 """Rows are read by the names of their columns, and what cannot be read is named exactly."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -191,3 +192,10 @@ def test_a_folder_in_place_of_a_file_is_named(tmp_path: Path) -> None:
 def test_every_column_says_what_it_holds() -> None:
     assert all(column.help for column in TRACE_COLUMNS)
     assert [column.name for column in TRACE_COLUMNS if column.required] == NEEDED.split(",")
+
+
+def test_the_search_for_cycles_goes_on_after_reading(tmp_path: Path) -> None:
+    _rows(tmp_path, f"{NEEDED}\n1,2,3,4\n")
+    assert gc.isenabled()
+    _error(tmp_path, f"{NEEDED}\n1,2,3,x\n")
+    assert gc.isenabled()

@@ -6,12 +6,35 @@ import pytest
 
 from traces import TraceError, columns_worth_writing, read_results, read_trace, write_results, write_trace
 
-LOADS = """
-    t01_extra_trailing_col t02_unknown_middle_col t03_swapped_cols t04_missing_finish_reason t07_version_1 t07_version_2
-    t07_version_3_0 t07_version_99 t08_no_version t14_bool_variants t16_crlf t17_bom t18_negative_arrival t21_duplicate_id
-    t22_reverse_order t23_unknown_status t24_blank_line t25_one_row_longer t27_negative_id t28_zero_output t29_zero_input
-    t30_send_zero t32_neg_first_chunk t33_uppercase_header t35_think_empty t38_minimal_yaml t40_too_long_input
-""".split()
+LOADS = [
+    "t01_extra_trailing_col",
+    "t02_unknown_middle_col",
+    "t03_swapped_cols",
+    "t04_missing_finish_reason",
+    "t07_version_1",
+    "t07_version_2",
+    "t07_version_3_0",
+    "t07_version_99",
+    "t08_no_version",
+    "t14_bool_variants",
+    "t16_crlf",
+    "t17_bom",
+    "t18_negative_arrival",
+    "t21_duplicate_id",
+    "t22_reverse_order",
+    "t23_unknown_status",
+    "t24_blank_line",
+    "t25_one_row_longer",
+    "t27_negative_id",
+    "t28_zero_output",
+    "t29_zero_input",
+    "t30_send_zero",
+    "t32_neg_first_chunk",
+    "t33_uppercase_header",
+    "t35_think_empty",
+    "t38_minimal_yaml",
+    "t40_too_long_input",
+]
 REFUSED = {
     "t06_empty_file": "csv: the file is empty",
     "t07_version_3": "yaml key trace_version: expected a whole number, got '3'",

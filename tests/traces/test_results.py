@@ -65,3 +65,9 @@ def test_a_bad_file_is_named(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(TraceError) as raised:
         _read(tmp_path, text)
     assert str(raised.value).startswith(f"{tmp_path}/r.json{said}")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
+def test_a_full_disk_is_named() -> None:
+    with pytest.raises(TraceError, match="/dev/full: cannot be written, no space left on device"):
+        write_results("/dev/full", [ResultRow(1, 1, 2, 3, 4)])

@@ -1,0 +1,88 @@
+"""Our scheduling against vLLM's own, line by line, on random workloads.
+
+    PYTHON_WITH_VLLM -m benchmarks.vllm_oracle --seeds 0:1000 --both
+
+Run it from the root of the checkout with the Python of an environment that has vLLM 0.33 installed; the one with
+`VLLM_TARGET_DEVICE=empty`, which needs neither a GPU nor CUDA, is enough. Ours needs nothing there but numpy.
+Compared are all compositions (instant, tokens per request in batch order, new block ids, preemptions, running and
+waiting requests, free blocks, prefix cache queries and hits), all processed outputs and all hang-ups.
+"""
+
+import argparse
+import os
+import sys
+from collections import Counter
+
+from benchmarks.vllm_oracle.simulated import simulated_story
+from benchmarks.vllm_oracle.workload import Composed, HungUp, Processed, Told, Workload, draw_workload
+
+ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
+"""No GPU is asked for and no model hub."""
+
+
+def main() -> int:
+    """Exit code 1 at the first difference."""
+    arguments = _arguments()
+    os.environ.update(ENVIRONMENT)
+    from benchmarks.vllm_oracle.genuine import Oracle  # vLLM reads its environment when it is imported
+
+    oracle = Oracle()
+    for async_scheduling in arguments.kinds:
+        kind = "async" if async_scheduling else "sync"
+        seen: Counter[str] = Counter()
+        for seed in arguments.seeds:
+            workload = draw_workload(seed, async_scheduling)
+            theirs, ours = oracle.story(workload).told(), simulated_story(workload).told()
+            if arguments.trace:
+                print("\n".join(map(str, ours)))
+            if theirs != ours:
+                _tell_difference(kind, seed, workload, theirs, ours)
+                return 1
+            _count(seen, workload, theirs)
+        figures = ", ".join(f"{seen[name]} {name}" for name in ("requests", "preemptions", "hit tokens", "hang-ups"))
+        print(f"{kind}: {len(arguments.seeds)} workloads, {seen['steps']} steps, 0 differences ({figures})", flush=True)
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="vllm_oracle", description="Our scheduling against vLLM's own.")
+    parser.add_argument("--seeds", type=_seeds, default=range(1000), help="one seed, or FIRST:END")
+    parser.add_argument("--trace", action="store_true", help="print all lines of ours")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--sync", dest="kinds", action="store_const", const=(False,))
+    kinds.add_argument("--async", dest="kinds", action="store_const", const=(True,))
+    kinds.add_argument("--both", dest="kinds", action="store_const", const=(False, True))
+    parser.set_defaults(kinds=(False, True))
+    return parser.parse_args()
+
+
+def _seeds(text: str) -> range:
+    first, _, end = text.partition(":")
+    return range(int(first), int(end) if end else int(first) + 1)
+
+
+def _tell_difference(kind: str, seed: int, workload: Workload, theirs: list[Told], ours: list[Told]) -> None:
+    index = next(
+        (i for i, (their, our) in enumerate(zip(theirs, ours, strict=False)) if their != our),
+        min(len(theirs), len(ours)),
+    )
+    step = sum(isinstance(line, Composed) for line in theirs[:index])
+    print(f"{kind}, seed {seed}: line {index} (step {step}) differs\n{workload.config}\n{workload.latency}")
+    for line in theirs[max(0, index - 3) : index]:
+        print(f"  both   {line}")
+    print(f"  vLLM   {theirs[index] if index < len(theirs) else 'nothing more'}")
+    print(f"  ours   {ours[index] if index < len(ours) else 'nothing more'}", flush=True)
+
+
+def _count(seen: Counter[str], workload: Workload, lines: list[Told]) -> None:
+    seen["requests"] += len(workload.arrivals)
+    for line in lines:
+        if isinstance(line, Composed):
+            seen["preemptions"] += len(line.preempted)
+            seen["hit tokens"] += line.hit_tokens
+        seen["steps"] += isinstance(line, Processed)
+        seen["hang-ups"] += isinstance(line, HungUp)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

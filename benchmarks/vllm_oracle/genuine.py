@@ -1,0 +1,297 @@
+"""vLLM's own engine core and scheduler on a workload, in virtual time, telling what they do.
+
+Everything but the model step is vLLM's: its loop bodies, its scheduler, its KV cache. Only the processes and queues
+around the core are left out, and its executor computes nothing.
+"""
+
+import json
+import queue
+import tempfile
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch  # type: ignore[import-not-found]
+from vllm.config import (  # type: ignore[import-not-found]
+    CacheConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    VllmConfig,
+)
+from vllm.sampling_params import SamplingParams  # type: ignore[import-not-found]
+from vllm.utils.hashing import sha256  # type: ignore[import-not-found]
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash  # type: ignore[import-not-found]
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # type: ignore[import-not-found]
+from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-found]
+from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs  # type: ignore[import-not-found]
+from vllm.v1.engine.core import EngineCore  # type: ignore[import-not-found]
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec  # type: ignore[import-not-found]
+from vllm.v1.outputs import ModelRunnerOutput  # type: ignore[import-not-found]
+from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-found]
+from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[import-not-found]
+
+from benchmarks.vllm_oracle.workload import Arrival, Composed, HungUp, Processed, Story, Workload
+
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 1,
+    "vocab_size": 1000,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "bfloat16",
+}
+STOP_INDEX = 5_000
+"""Among a request's own tokens, the one that stops it."""
+
+
+@dataclass(slots=True)
+class Promise:
+    """What the executor gives back at once; waiting for it lets virtual time pass."""
+
+    wait: Callable[[], Any]
+
+    def result(self) -> Any:
+        return self.wait()
+
+
+class Oracle:
+    """vLLM's configuration, built once; building it is what takes long."""
+
+    def __init__(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "config.json").write_text(json.dumps(MODEL))
+            model = ModelConfig(model=folder, dtype="bfloat16", skip_tokenizer_init=True, max_model_len=512)
+        self._config = VllmConfig(
+            scheduler_config=SchedulerConfig(max_model_len=512, is_encoder_decoder=False),
+            model_config=model,
+            cache_config=CacheConfig(block_size=16),
+            parallel_config=ParallelConfig(),
+        )
+        register_all_kvcache_specs(self._config)
+        self._structured_output = StructuredOutputManager(self._config)
+        init_none_hash(sha256)
+
+    def story(self, workload: Workload) -> Story:
+        """What vLLM does, from the first arrival until it is idle."""
+        return VirtualRun(self._scheduler(workload), self._config, workload).story()
+
+    def _scheduler(self, workload: Workload) -> Any:
+        ours, config = workload.config, self._config
+        config.model_config.max_model_len = ours.max_model_len
+        scheduling = config.scheduler_config
+        scheduling.max_num_seqs = ours.max_num_seqs
+        scheduling.max_num_batched_tokens = ours.max_num_batched_tokens
+        scheduling.long_prefill_token_threshold = ours.long_prefill_token_threshold
+        scheduling.policy = "priority" if workload.by_priority else "fcfs"
+        scheduling.async_scheduling = ours.async_scheduling
+        scheduling.enable_chunked_prefill = ours.enable_chunked_prefill
+        scheduling.scheduler_reserve_full_isl = ours.reserve_full_prompt
+        scheduling.watermark = ours.watermark_fraction
+        scheduling.prefill_schedule_interval = ours.prefill_schedule_interval
+        config.cache_config.block_size = ours.block_size_tokens
+        config.cache_config.enable_prefix_caching = ours.enable_prefix_caching
+        config.cache_config.num_gpu_blocks = ours.total_kv_blocks
+        spec = FullAttentionSpec(block_size=ours.block_size_tokens, num_kv_heads=1, head_size=1, dtype=torch.bfloat16)
+        kv_cache = KVCacheConfig(
+            num_blocks=ours.total_kv_blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
+        )
+        return (AsyncScheduler if ours.async_scheduling else Scheduler)(
+            vllm_config=config,
+            kv_cache_config=kv_cache,
+            block_size=ours.block_size_tokens,
+            log_stats=True,
+            structured_output_manager=self._structured_output,
+        )
+
+
+class VirtualRun:
+    """One engine core, its executor and its busy loop, in virtual time."""
+
+    def __init__(self, scheduler: Any, config: Any, workload: Workload) -> None:
+        self._workload = workload
+        self._scheduler = scheduler
+        self._schedule = scheduler.schedule
+        self._update_from_output = scheduler.update_from_output
+        scheduler.schedule = self.schedule
+        scheduler.update_from_output = self.update_from_output
+        self._core = self._engine_core(scheduler, config)
+        caches = workload.config.enable_prefix_caching
+        self._hasher = get_request_block_hasher(workload.config.block_size_tokens, sha256) if caches else None
+        self._now = 0
+        self._busy_until = 0
+        self._executing: tuple[Any, list[str]] | None = None
+        self._samples: list[str] = []
+        self._story = Story()
+        self._num_sampled: dict[str, int] = {}
+        self._by_id = {arrival.id: arrival for arrival in workload.arrivals}
+        self._arrivals = deque(workload.arrivals)
+        deadlines = [(a.deadline_us, a.id) for a in workload.arrivals if a.deadline_us]
+        self._aborts = deque(sorted(workload.hang_ups + deadlines))
+
+    def story(self) -> Story:
+        """vLLM's busy loop: take in what has come, step, and sleep only when there is nothing to do."""
+        core = self._core
+        while True:
+            self._take_in()
+            if self._scheduler.has_requests() or core.batch_queue:
+                core.step() if core.batch_queue is None else core.step_with_batch_queue()
+            elif self._arrivals or self._aborts:
+                self._now = min(events[0][0] for events in (self._arrival_instants(), self._aborts) if events)
+            else:
+                return self._story
+
+    def schedule(self, throttle_prefills: bool = False) -> Any:
+        """The scheduler's, with a line written when it did anything."""
+        stats = self._scheduler.kv_cache_manager.prefix_cache_stats
+        queries, hits = stats.queries, stats.hits
+        output = self._schedule(throttle_prefills)
+        tokens = output.num_scheduled_tokens
+        self._samples = [name for name in tokens if not self._scheduler.requests[name].is_prefill_chunk]
+        if not tokens and not output.preempted_req_ids:
+            return output
+        cached = output.scheduled_cached_reqs
+        blocks = {new.req_id: new.block_ids[0] for new in output.scheduled_new_reqs}
+        blocks |= {name: ids[0] if ids else [] for name, ids in zip(cached.req_ids, cached.new_block_ids, strict=True)}
+        self._story.lines.append(
+            Composed(
+                self._now,
+                tuple(tokens.items()),
+                tuple((name, tuple(blocks[name])) for name in tokens),
+                tuple(sorted(output.preempted_req_ids)),
+                *self._queues(),
+                self._num_free(),
+                stats.queries - queries,
+                stats.hits - hits,
+            )
+        )
+        return output
+
+    def update_from_output(self, scheduled: Any, sampled: Any) -> Any:
+        """The scheduler's, with a line written when a step ended."""
+        outputs = self._update_from_output(scheduled, sampled)
+        if scheduled.num_scheduled_tokens:
+            told = [
+                (output.request_id, None if output.finish_reason is None else str(output.finish_reason))
+                for of_client in outputs.values()
+                for output in of_client.outputs
+            ]
+            self._story.lines.append(Processed(self._now, tuple(told), self._queues()[0], self._num_free()))
+        return outputs
+
+    def execute_model(self, scheduled: Any, non_block: bool = False) -> Promise:
+        """The executor's first half, which the core calls with each composition."""
+        if not scheduled.num_scheduled_tokens:
+            self._executing = None
+            return Promise(lambda: ModelRunnerOutput(req_ids=[], req_id_to_index={}))
+        self._executing = (scheduled, self._samples)
+        return Promise(lambda: None)
+
+    def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
+        """The executor's second half: one step after the other, each as long as the latency model says."""
+        assert self._executing is not None
+        scheduled, samples = self._executing
+        tokens = scheduled.num_scheduled_tokens
+        step_us = self._workload.latency.time_of(sum(tokens.values()), len(tokens))
+        self._busy_until = max(self._busy_until, self._now) + step_us
+        ends_at = self._busy_until
+
+        def wait() -> Any:
+            self._now = ends_at
+            self._hang_up_before(ends_at)
+            names = list(tokens)
+            return ModelRunnerOutput(
+                req_ids=names,
+                req_id_to_index={name: index for index, name in enumerate(names)},
+                sampled_token_ids=[[self._next_token(name)] if name in samples else [] for name in names],
+            )
+
+        return Promise(wait) if non_block else wait()
+
+    def _engine_core(self, scheduler: Any, config: Any) -> Any:
+        """An engine core without the start-up of one."""
+        core = object.__new__(EngineCore)
+        core.scheduler = scheduler
+        core.model_executor = self
+        core.vllm_config = config
+        core.log_stats = True
+        core.batch_queue_size = config.max_concurrent_batches
+        core.batch_queue = deque(maxlen=core.batch_queue_size) if core.batch_queue_size > 1 else None
+        core.is_mm_encoder_only = False
+        core.is_pooling_model = False
+        core.check_for_draft_tokens = False
+        core.aborts_queue = queue.Queue()
+        core.abort_requests = self._abort
+        core._weight_version = ""
+        return core
+
+    def _arrival_instants(self) -> list[tuple[int, str]]:
+        return [(self._arrivals[0].at, self._arrivals[0].id)] if self._arrivals else []
+
+    def _take_in(self) -> None:
+        while self._arrivals and self._arrivals[0].at <= self._now:
+            self._scheduler.add_request(self._request(self._arrivals.popleft()))
+        while self._aborts and self._aborts[0][0] <= self._now:
+            self._abort([self._aborts.popleft()[1]])
+
+    def _hang_up_before(self, until: int) -> None:
+        """Who hangs up while a step executes is noticed when it ends, before its outputs are processed.
+
+        Requests that came in the meantime are not there yet, and leave when they are taken in.
+        """
+        early: list[tuple[int, str]] = []
+        while self._aborts and self._aborts[0][0] <= until:
+            at, name = self._aborts.popleft()
+            if name in self._scheduler.requests:
+                self._core.aborts_queue.put([name])
+            elif self._by_id[name] in self._arrivals and self._by_id[name].at < at:
+                early.append((at, name))
+        self._aborts.extendleft(reversed(early))
+
+    def _abort(self, names: list[str]) -> None:
+        # One after the other: vLLM takes them as a set, whose order is arbitrary.
+        for name in names:
+            for request in self._scheduler.finish_requests([name], RequestStatus.FINISHED_ABORTED):
+                self._story.hung_up.append(HungUp(self._now, request.request_id))
+
+    def _next_token(self, name: str) -> int:
+        arrival = self._by_id[name]
+        index = self._num_sampled.get(name, 0)
+        self._num_sampled[name] = index + 1
+        return arrival.own_token(
+            STOP_INDEX if index == arrival.output_tokens - 1 < self._budget(arrival) - 1 else index
+        )
+
+    def _budget(self, arrival: Arrival) -> int:
+        """What vLLM's input processing makes of a request without one is what the context leaves."""
+        return arrival.max_tokens or self._workload.config.max_model_len - len(arrival.prompt)
+
+    def _request(self, arrival: Arrival) -> Any:
+        sampling = SamplingParams(
+            max_tokens=self._budget(arrival),
+            ignore_eos=True,
+            stop_token_ids=[arrival.own_token(STOP_INDEX)],
+            prompt_logprobs=None if arrival.reads_prefix_cache else 1,
+        )
+        return Request(
+            request_id=arrival.id,
+            prompt_token_ids=list(arrival.prompt),
+            sampling_params=sampling,
+            pooling_params=None,
+            arrival_time=arrival.at / 1e6,
+            priority=arrival.priority,
+            block_hasher=self._hasher,
+        )
+
+    def _queues(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        running, waiting = self._scheduler.running, self._scheduler.waiting
+        return tuple(r.request_id for r in running), tuple(r.request_id for r in waiting)
+
+    def _num_free(self) -> int:
+        return int(self._scheduler.kv_cache_manager.block_pool.get_num_free_blocks())

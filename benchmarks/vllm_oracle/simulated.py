@@ -1,0 +1,106 @@
+"""Our engine on a workload, telling what it does."""
+
+from engine.core import Engine
+from engine.events import Finished, Outcome, StepDone
+from engine.instance import Instance
+from engine.request import HashedBlocks, Request
+from engine.scheduler.vllm import Step, VllmStepping
+from engine.sequence import Sequence
+from engine.units import Micros
+
+from benchmarks.vllm_oracle.workload import Arrival, Composed, HungUp, Processed, Story, Workload
+
+
+def simulated_story(workload: Workload) -> Story:
+    """What our engine does, from the first arrival until it is idle."""
+    engine = Engine(workload.config, workload.latency)
+    stepping = TellingStepping(engine._instance, workload)
+    engine._stepping = stepping
+    for arrival in workload.arrivals:
+        engine.submit(_request(arrival, workload.config.block_size_tokens), arrival.at)
+    for at, request_id in workload.hang_ups:
+        engine.abort(request_id, at)
+    while (due_at := engine.next_event_at()) is not None:
+        engine.advance(due_at)
+        engine.check_integrity()
+    assert not engine.stats.num_running, "the engine is idle with requests running"
+    assert not engine.stats.num_waiting, "the engine is idle with requests waiting"
+    return stepping.story
+
+
+class TellingStepping(VllmStepping):
+    """Our scheduling, with a line written after each composition and each processing of outputs."""
+
+    def __init__(self, instance: Instance, workload: Workload) -> None:
+        super().__init__(instance)
+        self.story = Story()
+        self._workload = workload
+
+    def compose(self, at: Micros) -> Step | None:
+        owned = {sequence: len(sequence.block_ids) for sequence in self.running}
+        queried, hit = self.kv.queried_tokens, self.kv.hit_tokens
+        step = super().compose(at)
+        if step is None and not self.preempted:
+            return step
+        grants = step.grants if step is not None else []
+        new_from = {grant.sequence: owned[grant.sequence] for grant in grants if grant.sequence not in self.admitted}
+        blocks = [
+            (grant.sequence.request.id, grant.sequence.block_ids[new_from.get(grant.sequence, 0) :]) for grant in grants
+        ]
+        self.story.lines.append(
+            Composed(
+                at,
+                tuple((grant.sequence.request.id, grant.num_tokens) for grant in grants),
+                tuple((name, tuple(block + 1 for block in ids)) for name, ids in blocks),
+                tuple(sorted(sequence.request.id for sequence in self.preempted)),
+                *self._queues(),
+                self.kv.pool.num_free,
+                self.kv.queried_tokens - queried,
+                self.kv.hit_tokens - hit,
+            )
+        )
+        return step
+
+    def process_outputs(self, at: Micros) -> None:
+        events = self._instance.events
+        first = len(events)
+        super().process_outputs(at)
+        outputs: dict[str, str | None] = {}
+        for event in events[first:]:
+            if isinstance(event, StepDone):
+                outputs |= {sequence.request.id: None for sequence in event.emitted}
+            elif isinstance(event, Finished) and event.outcome in (Outcome.COMPLETED, Outcome.LENGTH_CAPPED):
+                outputs[event.sequence.request.id] = _reason(event)
+        self.story.lines.append(Processed(at, tuple(outputs.items()), self._queues()[0], self.kv.pool.num_free))
+
+    def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
+        super()._take_out(sequence, outcome, at)
+        self.story.hung_up.append(HungUp(at, sequence.request.id))
+
+    def _queues(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        waiting = list(self.waiting)
+        if self._workload.by_priority:
+            waiting.sort(key=lambda sequence: (sequence.priority, sequence.arrived_at, sequence.request.id))
+        return tuple(s.request.id for s in self.running), tuple(s.request.id for s in waiting)
+
+
+def _reason(event: Finished) -> str:
+    """In vLLM's words: a request that produces its whole budget ends by length, one that ends earlier by a stop token."""
+    sequence = event.sequence
+    cut = event.outcome is Outcome.LENGTH_CAPPED or sequence.num_output_tokens == sequence.max_output_tokens
+    return "length" if cut else "stop"
+
+
+def _request(arrival: Arrival, block_size: int) -> Request:
+    prompt = arrival.prompt
+    hashes = tuple(hash(prompt[:end]) for end in range(block_size, len(prompt) + 1, block_size))
+    return Request(
+        id=arrival.id,
+        input_tokens=len(prompt),
+        output_tokens=arrival.output_tokens,
+        max_output_tokens=arrival.max_tokens,
+        blocks=HashedBlocks(arrival.id, hashes),
+        deadline_us=arrival.deadline_us,
+        priority=arrival.priority,
+        reads_prefix_cache=arrival.reads_prefix_cache,
+    )

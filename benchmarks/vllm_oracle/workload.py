@@ -1,0 +1,228 @@
+"""Random workloads, small and nasty, that both schedulers can be run on; and what each tells of a run."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.batch_shape import BatchShape
+from engine.config import EngineConfig
+from engine.units import Micros
+
+TICK_US = 50
+"""Arrivals and steps lie on this grid, so that they often coincide; hang-ups and deadlines lie beside it."""
+GROUP_TOKENS = 100_000
+"""Token ids each shared prefix has for itself."""
+OWN_TOKENS = 10_000_000
+"""Token ids each request has for itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """One request with its real prompt. `output_tokens` below `max_tokens` ends it by a stop token."""
+
+    number: int
+    at: Micros
+    prompt: tuple[int, ...]
+    output_tokens: int
+    max_tokens: int
+    """0: none declared."""
+    priority: int
+    deadline_us: Micros
+    reads_prefix_cache: bool
+
+    @property
+    def id(self) -> str:
+        return f"r{self.number:02}"
+
+    def own_token(self, index: int) -> int:
+        """A token id that no other request has."""
+        return (self.number + 1) * OWN_TOKENS + index
+
+
+@dataclass(frozen=True, slots=True)
+class GridLatency:
+    """Step times that tell steps of different size apart, all on the grid."""
+
+    step_us: Micros
+    token_us: Micros
+    request_us: Micros
+    output_token_time: Micros = 0
+    post_decode_time: Micros = 0
+
+    def time_of(self, num_tokens: int, num_requests: int) -> Micros:
+        return self.step_us + self.token_us * num_tokens + self.request_us * num_requests
+
+    def step_time(self, shape: BatchShape) -> Micros:
+        return self.time_of(shape.num_tokens, shape.num_requests)
+
+    def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
+        return np.full(steps, self.step_time(shape), np.int64)
+
+    def queueing_time(self, input_tokens: int) -> Micros:
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Settings, arrivals in order, and who hangs up when."""
+
+    config: EngineConfig
+    latency: GridLatency
+    arrivals: list[Arrival]
+    hang_ups: list[tuple[Micros, str]]
+
+    @property
+    def by_priority(self) -> bool:
+        return self.config.preemption_policy == "priority"
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """One composition that granted or preempted something."""
+
+    at: Micros
+    tokens: tuple[tuple[str, int], ...]
+    """Request and tokens, in batch order."""
+    new_blocks: tuple[tuple[str, tuple[int, ...]], ...]
+    preempted: tuple[str, ...]
+    running: tuple[str, ...]
+    waiting: tuple[str, ...]
+    free_blocks: int
+    queried_tokens: int
+    hit_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """The outputs of one step: who got a token, and why it ended, or None."""
+
+    at: Micros
+    outputs: tuple[tuple[str, str | None], ...]
+    running: tuple[str, ...]
+    free_blocks: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HungUp:
+    """A request that ended at `at` because nobody waits for it any more."""
+
+    at: Micros
+    id: str
+
+
+Told = Composed | Processed | HungUp
+
+
+@dataclass(slots=True)
+class Story:
+    """What a scheduler did: its steps in order, and apart from them who left before the end.
+
+    Apart, because the order among things of one instant differs: ours knows at once of a request that comes while a
+    step executes, vLLM only when it has processed that step.
+    """
+
+    lines: list[Composed | Processed] = field(default_factory=list)
+    hung_up: list[HungUp] = field(default_factory=list)
+
+    def told(self) -> list[Told]:
+        return [*self.lines, *sorted(self.hung_up)]
+
+
+def draw_workload(seed: int, async_scheduling: bool) -> Workload:
+    """The workload of a seed; the same for both kinds of scheduling except for that setting."""
+    generator = np.random.default_rng(seed)
+    config = _draw_config(generator, async_scheduling)
+    latency = GridLatency(
+        step_us=int(generator.integers(1, 10)) * TICK_US,
+        token_us=int(generator.choice([0, TICK_US])),
+        request_us=int(generator.choice([0, TICK_US])),
+    )
+    num_requests = int(generator.integers(1, 16))
+    prefixes = _draw_prefix_lengths(generator, config)
+    arrivals: list[Arrival] = []
+    at = 0
+    for number in range(num_requests):
+        at += TICK_US * int(generator.choice([0, 0, 0, 1, 4, 20, 100]))
+        arrivals.append(_draw_arrival(generator, config, number, at, prefixes))
+    names = [arrival.id for arrival in arrivals]
+    hang_ups = [
+        (_beside_the_grid(generator, at + 200 * TICK_US), str(generator.choice(names)))
+        for _ in range(int(generator.choice([0, 0, 1, 3])))
+    ]
+    return Workload(config, latency, arrivals, sorted(hang_ups))
+
+
+def _draw_config(generator: np.random.Generator, async_scheduling: bool) -> EngineConfig:
+    block_size = int(generator.choice([16, 16, 32]))
+    num_blocks = int(generator.integers(8, 61))
+    capacity = (num_blocks - 1) * block_size
+    max_model_len = int(generator.integers(48, min(500, capacity) + 1))
+    chunked = bool(generator.random() < 0.8)
+    budget = int(generator.choice([16, 17, 32, 48, 64, 100, 128, 256]))
+    by_priority = bool(generator.random() < 0.4)
+    return EngineConfig(
+        total_kv_blocks=num_blocks,
+        block_size_tokens=block_size,
+        max_num_seqs=int(generator.integers(1, 9)),
+        max_num_batched_tokens=budget if chunked else max(budget, max_model_len),
+        long_prefill_token_threshold=int(generator.choice([0, 0, 1, 7, 16, 40])),
+        max_model_len=max_model_len,
+        scheduler="priority-fcfs" if by_priority else "fcfs",
+        preemption_policy="priority" if by_priority else "fcfs",
+        scheduling="vllm",
+        async_scheduling=async_scheduling,
+        enable_chunked_prefill=chunked,
+        enable_prefix_caching=bool(generator.random() < 0.8),
+        reserve_full_prompt=bool(generator.random() < 0.6),
+        watermark_fraction=float(generator.choice([0.0, 0.0, 0.05, 0.2])),
+        prefill_schedule_interval=int(generator.choice([1, 1, 2, 3])),
+    )
+
+
+def _draw_prefix_lengths(generator: np.random.Generator, config: EngineConfig) -> list[int]:
+    """Lengths that requests share: around the ends of blocks, and anywhere."""
+    return [_near_a_block_end(generator, config) for _ in range(3)]
+
+
+def _near_a_block_end(generator: np.random.Generator, config: EngineConfig) -> int:
+    longest = config.max_model_len - 1
+    if generator.random() < 0.3:
+        return int(generator.integers(1, longest + 1))
+    num_blocks = int(generator.integers(1, max(2, longest // config.block_size_tokens)))
+    length = num_blocks * config.block_size_tokens + int(generator.integers(-1, 2))
+    return min(max(1, length), longest)
+
+
+def _draw_arrival(
+    generator: np.random.Generator, config: EngineConfig, number: int, at: Micros, prefixes: list[int]
+) -> Arrival:
+    length = _near_a_block_end(generator, config)
+    kind = generator.random()
+    shared = 0 if kind < 0.3 else int(generator.choice(prefixes))
+    if kind > 0.8:
+        length = shared  # the prefix and nothing else: identical prompts
+    shared = min(shared, length)
+    group = int(generator.integers(0, 2)) * GROUP_TOKENS
+    # All prefixes of a group start alike, so the shorter ones are nested in the longer ones.
+    prompt = (
+        *range(group, group + shared),
+        *((number + 1) * OWN_TOKENS + OWN_TOKENS // 2 + i for i in range(shared, length)),
+    )
+    max_tokens = min(int(generator.integers(1, 41)), config.max_model_len)
+    output_tokens = int(generator.integers(1, max_tokens + 1)) if generator.random() < 0.4 else max_tokens
+    deadline = _beside_the_grid(generator, 300 * TICK_US) if generator.random() < 0.1 else 0
+    return Arrival(
+        number=number,
+        at=at,
+        prompt=prompt,
+        output_tokens=output_tokens,
+        max_tokens=0 if generator.random() < 0.1 else max_tokens,
+        priority=int(generator.integers(0, 4)),
+        deadline_us=at + deadline if deadline else 0,
+        reads_prefix_cache=bool(generator.random() < 0.85),
+    )
+
+
+def _beside_the_grid(generator: np.random.Generator, latest: Micros) -> Micros:
+    return int(generator.integers(1, latest)) // TICK_US * TICK_US + 1

@@ -1,0 +1,135 @@
+"""One calibration from beginning to end, without files: a trace, the results of its simulation, and what they say."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibrate.compare import Comparison, compare, compare_compat, mape
+from calibrate.errors import CalibrateError
+from calibrate.goodput import Goodput, goodput, goodput_compat
+from calibrate.hit_rate import HitRate
+from calibrate.itl import Itl, itl, itl_compat
+from calibrate.network import Latencies, Network, latencies
+from calibrate.pair import Pairing, pair, pair_compat
+from calibrate.throughput import Throughput, real_throughput, sim_throughput
+from traces import ResultRow, SloTargets, Trace
+
+Chunks = Mapping[int, Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is compared with what, and how it is graded."""
+
+    pair: Callable[[Trace, Sequence[ResultRow], int], Pairing]
+    itl: Callable[[Pairing, Chunks], Itl]
+    compare: Callable[..., Comparison]
+    goodput: Callable[[Pairing, Latencies, Itl, Mapping[str, SloTargets]], Goodput]
+
+
+PLAIN = Rules(pair, itl, compare, goodput)
+COMPAT = Rules(pair_compat, itl_compat, compare_compat, goodput_compat)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """How well the requests of one class or model are predicted, errors as fractions."""
+
+    count: int
+    ttft_mape: float
+    e2e_mape: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Everything a calibration found out. `metrics` has the keys ttft, e2e and, with token times, itl."""
+
+    pairing: Pairing
+    network: Network
+    metrics: dict[str, Comparison]
+    num_itl_dropped: int
+    num_without_token_times: int
+    real_throughput: Throughput
+    sim_throughput: Throughput
+    by_slo_class: dict[str, Group]
+    by_model: dict[str, Group]
+    goodput: Goodput | None
+    hit_rate: HitRate | None
+    ttft_threshold: float
+
+    @property
+    def ttft_within(self) -> bool:
+        """Whether the MAPE of TTFT is within its threshold."""
+        return self.metrics["ttft"].mape <= self.ttft_threshold
+
+
+def calibrate(
+    trace: Trace,
+    results: Sequence[ResultRow],
+    chunks: Chunks,
+    rules: Rules,
+    *,
+    warm_up_requests: int,
+    network: Network,
+    targets: Mapping[str, SloTargets],
+    hit_rate: HitRate | None,
+    ttft_threshold: float,
+) -> Calibration:
+    """Compare a recording with its simulation. Raises CalibrateError when no pair can be compared."""
+    pairing = rules.pair(trace, results, warm_up_requests)
+    _check_pairs(trace, pairing)
+    times = latencies(pairing, network)
+    itls = rules.itl(pairing, chunks)
+    comparable = np.array(pairing.comparable, dtype=np.bool_)
+    metrics = {
+        "ttft": rules.compare(times.real_ttft_us[comparable], times.sim_ttft_us[comparable]),
+        "e2e": rules.compare(times.real_e2e_us[comparable], times.sim_e2e_us[comparable]),
+    }
+    both = itls.both()
+    if both.any():
+        metrics["itl"] = rules.compare(itls.real_us[both], itls.sim_us[both])
+    return Calibration(
+        pairing=pairing,
+        network=network,
+        metrics=metrics,
+        num_itl_dropped=itls.num_without_gaps,
+        num_without_token_times=sum(row.request_id not in chunks for row in pairing.rows),
+        real_throughput=real_throughput(pairing),
+        sim_throughput=sim_throughput(pairing, times),
+        by_slo_class=_groups([row.slo_class for row in pairing.rows], comparable, times),
+        by_model=_groups([row.model for row in pairing.rows], comparable, times),
+        goodput=rules.goodput(pairing, times, itls, targets) if targets else None,
+        hit_rate=hit_rate,
+        ttft_threshold=ttft_threshold,
+    )
+
+
+def _check_pairs(trace: Trace, pairing: Pairing) -> None:
+    if not trace.rows:
+        raise CalibrateError(f"{trace.data_path} has no rows, so there is nothing to compare")
+    if any(pairing.comparable):
+        return
+    # Pairs none of which is comparable only the compat rules know; they count as unmatched, too.
+    fates = {
+        "are warm-up": pairing.num_warm_up,
+        "failed": pairing.num_failed,
+        "repeat an earlier request_id": pairing.num_repeated,
+        "have no usable times": pairing.num_without_times + pairing.num_matched,
+        "have a request_id the results lack": pairing.num_unmatched_rows - pairing.num_matched,
+    }
+    told = ", ".join(f"{count} {fate}" for fate, count in fates.items() if count > 0)
+    raise CalibrateError(f"no row of {trace.data_path} can be compared: of {len(trace.rows)}, {told}")
+
+
+def _groups(names: list[str], comparable: np.ndarray, times: Latencies) -> dict[str, Group]:
+    groups = {}
+    for name in sorted({name for name in names if name}):
+        members = comparable & np.array([each == name for each in names], dtype=np.bool_)
+        if members.any():
+            groups[name] = Group(
+                count=int(members.sum()),
+                ttft_mape=mape(times.real_ttft_us[members], times.sim_ttft_us[members]),
+                e2e_mape=mape(times.real_e2e_us[members], times.sim_e2e_us[members]),
+            )
+    return groups

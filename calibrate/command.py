@@ -1,0 +1,194 @@
+"""`blis calibrate`: a recording against its simulation."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blis_options import OptionError, check_options, option
+
+if TYPE_CHECKING:
+    from calibrate.calibration import Calibration
+    from calibrate.hit_rate import HitRate
+    from calibrate.network import Network
+    from traces import SloTargets, Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrateOptions:
+    """The settings of `blis calibrate`. Raises OptionError for settings that do not fit together."""
+
+    trace: str | None = option(None, "Header file (YAML) of the recording.", positional=True, metavar="TRACE.yaml")
+    trace_header: str | None = option(None, "Header file of the recording, in place of the argument.", hidden=True)
+    trace_data: str | None = option(
+        None, "Data file (CSV) of the recording. Default: beside the header, with its name.", metavar="FILE"
+    )
+    sim_results: str | None = option(
+        None, "Latencies per request of the simulation (JSON), from `blis replay --results-path`.", metavar="FILE"
+    )
+    itl_data: str | None = option(None, "Token times of the recording (CSV); adds ITL to the metrics.", metavar="FILE")
+    report: str | None = option(None, "Write the comparison here (JSON).", metavar="FILE")
+    warmup_requests: int = option(-1, "Leave the first N requests sent out. -1: as the header says.", at_least=-1)
+    network_rtt_us: int = option(
+        -1, "Network round trip to add to simulated latencies. -1: as the header says.", at_least=-1
+    )
+    network_bandwidth_mbps: float = option(0.0, "Bandwidth of that network in Mbit/s. 0: no transfer delay.")
+    slo_ttft: str = option("", "TTFT limits, such as default=100ms,batch=2s. Limits given replace those of the header.")
+    slo_itl: str = option("", "ITL limits per class.")
+    slo_e2e: str = option("", "E2E limits per class.")
+    sim_metrics: str | None = option(
+        None, "Aggregate metrics of the simulation (JSON), from `blis replay --metrics-path`.", metavar="FILE"
+    )
+    hit_rate_tolerance_pp: float = option(5.0, "Percentage points cache hit rates may be apart.", at_least=0)
+    ttft_mape_threshold: float = option(0.15, "MAPE of TTFT that counts as accurate, as a fraction.", at_least=0)
+    adapter_reference: str | None = option(
+        None, "Compare --sim-metrics with the figures in this file (JSON) instead of two runs.", metavar="FILE"
+    )
+    sim_metrics_blind: str | None = option(
+        None, "With --adapter-reference: metrics of a run that knows no adapters (JSON).", metavar="FILE"
+    )
+    adapter_mape_threshold: float = option(0.2, "Error that --adapter-reference allows, as a fraction.", at_least=0)
+    compat: bool = option(False, "Count and grade exactly as the original BLIS does, with its report.")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.adapter_reference is not None:
+            if self.sim_metrics is None:
+                raise OptionError("--adapter-reference needs --sim-metrics, the metrics to compare with it")
+            return
+        if self.sim_metrics_blind is not None:
+            raise OptionError("--sim-metrics-blind needs --adapter-reference, the figures to compare with")
+        _ = self.header_path
+        if self.sim_results is None:
+            raise OptionError("--sim-results is required: the file `blis replay --results-path` has written")
+
+    @property
+    def header_path(self) -> Path:
+        """The recording's header, however it was given. Raises OptionError when it was not, or twice."""
+        given = [path for path in (self.trace, self.trace_header) if path is not None]
+        if len(given) != 1:
+            raise OptionError("give the recording's header file once, as in `blis calibrate trace.yaml`")
+        return Path(given[0])
+
+
+def run(options: CalibrateOptions) -> int:
+    """Compare, write the report, print tables on stdout and all else on stderr. A poor grade is no error."""
+    from calibrate.report import additions, report
+    from calibrate.table import print_calibration
+
+    if options.adapter_reference is not None:
+        return _run_adapter(options, options.adapter_reference)
+    found = _calibration(options)
+    _write_report(options, report(found) if options.compat else report(found) | additions(found))
+    print_calibration(found, sys.stdout)
+    for note in _notes(found, options):
+        _say(note)
+    return 0
+
+
+def _calibration(options: CalibrateOptions) -> "Calibration":
+    from calibrate.calibration import COMPAT, PLAIN, calibrate
+    from calibrate.errors import CalibrateError
+    from traces import read_itl, read_results, read_trace
+
+    trace = read_trace(options.header_path, options.trace_data)
+    results = read_results(options.sim_results or "")
+    if not results:
+        raise CalibrateError(f"{options.sim_results} holds no results, so there is nothing to compare")
+    chunks = {} if options.itl_data is None else read_itl(options.itl_data)
+    from_header = options.warmup_requests < 0
+    return calibrate(
+        trace,
+        results,
+        chunks,
+        COMPAT if options.compat else PLAIN,
+        warm_up_requests=trace.header.warm_up_requests if from_header else options.warmup_requests,
+        network=_network(options, trace),
+        targets=_targets(options, trace),
+        hit_rate=_hit_rate(options, trace),
+        ttft_threshold=options.ttft_mape_threshold,
+    )
+
+
+def _run_adapter(options: CalibrateOptions, reference: str) -> int:
+    from calibrate.adapter import compare_adapter
+    from calibrate.metrics_file import read_metrics
+    from calibrate.report import adapter_report
+    from calibrate.table import print_adapter
+
+    blind = None if options.sim_metrics_blind is None else read_metrics(Path(options.sim_metrics_blind))
+    found = compare_adapter(
+        read_metrics(Path(reference)),
+        read_metrics(Path(options.sim_metrics or "")),
+        blind,
+        options.adapter_mape_threshold,
+    )
+    _write_report(options, adapter_report(found))
+    print_adapter(found, sys.stdout)
+    return 0
+
+
+def _network(options: CalibrateOptions, trace: "Trace") -> "Network":
+    from calibrate.network import Network, rtt_us_of
+
+    if options.network_rtt_us >= 0:
+        return Network(options.network_rtt_us, options.network_bandwidth_mbps)
+    rtt_us = rtt_us_of(trace.header)
+    if rtt_us:
+        _say(f"adding the round trip in the trace header, {rtt_us} us, to simulated latencies")
+    return Network(rtt_us, options.network_bandwidth_mbps)
+
+
+def _targets(options: CalibrateOptions, trace: "Trace") -> "Mapping[str, SloTargets]":
+    from traces import slo_targets_from_flags
+
+    return slo_targets_from_flags(options.slo_ttft, options.slo_itl, options.slo_e2e) or (
+        trace.header.goodput_slo_targets
+    )
+
+
+def _hit_rate(options: CalibrateOptions, trace: "Trace") -> "HitRate | None":
+    from calibrate.hit_rate import hit_rate
+    from calibrate.metrics_file import read_metrics
+
+    if options.sim_metrics is None:
+        return None
+    found = hit_rate(trace.header, read_metrics(Path(options.sim_metrics)), options.hit_rate_tolerance_pp)
+    if isinstance(found, str):
+        _say(found)
+        return None
+    return found
+
+
+def _notes(found: "Calibration", options: CalibrateOptions) -> Iterator[str]:
+    """What a reader of the figures should know of the rows behind them."""
+    pairing = found.pairing
+    counts = {
+        "rows left out as warm-up": pairing.num_warm_up,
+        "rows left out because they failed": pairing.num_failed,
+        "rows left out for want of usable times": pairing.num_without_times,
+        "rows left out because an earlier one has their request_id": pairing.num_repeated,
+        "rows without a result of the simulation": pairing.num_unmatched_rows,
+        "results without a row of the recording": pairing.num_unmatched_results,
+        "results replaced by a later one of the same request_id": pairing.num_repeated_results,
+        "pairs that differ in their number of tokens": pairing.num_token_mismatches,
+    }
+    if options.itl_data is not None:
+        counts["pairs without token times"] = found.num_without_token_times
+        counts["pairs whose token times give no ITL"] = found.num_itl_dropped
+    yield from (f"{what}: {count}" for what, count in counts.items() if count)
+    if found.goodput is not None and found.goodput.itl_skipped:
+        yield "ITL limits could not be checked for all pairs, for want of token times"
+
+
+def _write_report(options: CalibrateOptions, content: dict[str, object]) -> None:
+    from traces import dump_json
+    from traces.text_file import write_text
+
+    if options.report is not None:
+        write_text(Path(options.report), dump_json(content))
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"blis calibrate: {line}\n")

@@ -1,0 +1,106 @@
+"""The statistics of one metric: how the distributions differ, how well single requests are predicted, and the grade."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibrate.network import Floats
+
+CONSTANT_SPREAD = 0.005
+"""Standard deviation over mean up to which recorded values count as constant.
+
+Two recordings of the same run differ by as much, so what is left of the spread is noise nothing can correlate with.
+"""
+GRADES = (("excellent", 0.10, 0.95), ("good", 0.20, 0.85), ("fair", 0.35, 0.70))
+"""Grade, MAPE it stays below, r it stays above. What reaches none is poor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Mean and percentiles (linear between ranks) of one side."""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One metric of a recording against its simulation. `mape` is a fraction.
+
+    `pearson_r` is None where no correlation exists. `bias` is over-predict, under-predict, neutral, or empty when no
+    recorded value is other than 0.
+    """
+
+    count: int
+    real: Distribution
+    sim: Distribution
+    mape: float
+    pearson_r: float | None
+    bias: str
+    quality: str
+
+
+def compare(real: Floats, sim: Floats) -> Comparison:
+    """Compare the paired values of a metric; neither array may be empty.
+
+    A recorded metric that is constant, or has fewer than three values, has no correlation with anything: it is graded
+    by its MAPE alone.
+    """
+    r = pearson_r(real, sim)
+    error = mape(real, sim)
+    if len(real) < 3 or is_constant(real):
+        return _comparison(real, sim, error, None, grade(error, 1.0))
+    return _comparison(real, sim, error, r, grade(error, r or 0.0))
+
+
+def compare_compat(real: Floats, sim: Floats) -> Comparison:
+    """As the original: where there is no correlation r is 0, which grades every constant metric as poor."""
+    r = pearson_r(real, sim) or 0.0
+    error = mape(real, sim)
+    return _comparison(real, sim, error, r, grade(error, r))
+
+
+def mape(real: Floats, sim: Floats) -> float:
+    """Mean of |real - sim| / real over the pairs whose recorded value is not 0, as a fraction; 0 without any."""
+    known = real != 0
+    return float(np.mean(np.abs(real[known] - sim[known]) / real[known])) if known.any() else 0.0
+
+
+def pearson_r(real: Floats, sim: Floats) -> float | None:
+    """Pearson's correlation of the pairs; None with fewer than three, or when one side does not vary."""
+    if len(real) < 3 or np.ptp(real) == 0 or np.ptp(sim) == 0:
+        return None
+    return float(np.corrcoef(real, sim)[0, 1])
+
+
+def is_constant(values: Floats) -> bool:
+    """Whether the values vary no more than a repetition of the same measurement would."""
+    return bool(np.std(values) <= CONSTANT_SPREAD * abs(np.mean(values)))
+
+
+def grade(error: float, r: float) -> str:
+    """The grade of a MAPE (fraction) and a correlation."""
+    return next((name for name, below, above in GRADES if error < below and r > above), "poor")
+
+
+def distribution(values: Floats) -> Distribution:
+    """Mean and percentiles; `values` must not be empty."""
+    p50, p90, p95, p99 = np.percentile(values, (50, 90, 95, 99)).tolist()
+    return Distribution(float(np.mean(values)), p50, p90, p95, p99)
+
+
+def _comparison(real: Floats, sim: Floats, error: float, r: float | None, quality: str) -> Comparison:
+    return Comparison(len(real), distribution(real), distribution(sim), error, r, _bias(real, sim), quality)
+
+
+def _bias(real: Floats, sim: Floats) -> str:
+    known = real != 0
+    if not known.any():
+        return ""
+    total = float(np.sum(sim[known] - real[known]))
+    if total == 0:
+        return "neutral"
+    return "over-predict" if total > 0 else "under-predict"

@@ -1,0 +1,146 @@
+"""How many requests met the latency limits of their class, recorded and simulated."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrate.itl import Itl
+from calibrate.network import Floats, Latencies
+from calibrate.pair import Pairing
+from traces import SloTargets
+
+Bools = npt.NDArray[np.bool_]
+_COUNTED_STATUSES_COMPAT = frozenset({"ok", "error", "timeout"})
+
+
+@dataclass(frozen=True, slots=True)
+class Attainment:
+    """The share of requests that met all limits of their class, how many per second, and the share for each limit."""
+
+    share: float
+    per_s: float
+    by_limit: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassGoodput:
+    """One class of requests on both sides."""
+
+    count: int
+    real: Attainment
+    sim: Attainment
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """All classes with limits. `itl_skipped` says that an ITL limit could not be checked for want of token times."""
+
+    targets: dict[str, SloTargets]
+    classes: dict[str, ClassGoodput]
+    itl_skipped: bool
+
+
+def goodput(pairing: Pairing, times: Latencies, itl: Itl, targets: Mapping[str, SloTargets]) -> Goodput:
+    """Attainment of each class's limits over its pairs; each limit's share is over the pairs it was checked for.
+
+    An ITL limit is checked only for pairs with token times on both sides, so that recording and simulation are held to
+    the same limits. Rates divide by the time from the first sending to the last chunk.
+    """
+    both = itl.both()
+    real = _by_limit(times.real_ttft_us, times.real_e2e_us, np.where(both, itl.real_us, np.nan))
+    sim = _by_limit(times.sim_ttft_us, times.sim_e2e_us, np.where(both, itl.sim_us, np.nan))
+    duration_s = recorded_duration_s(pairing)
+    classes = {}
+    skipped = False
+    for name, of_class in sorted(targets.items()):
+        members = _members(pairing, name)
+        limits_us = _limits_us(of_class)
+        skipped |= "itl" in limits_us and bool((members & ~both).any())
+        classes[name] = ClassGoodput(
+            count=int(members.sum()),
+            real=_attainment(real, limits_us, members, duration_s),
+            sim=_attainment(sim, limits_us, members, duration_s),
+        )
+    return Goodput(dict(sorted(targets.items())), classes, skipped)
+
+
+def goodput_compat(pairing: Pairing, times: Latencies, itl: Itl, targets: Mapping[str, SloTargets]) -> Goodput:
+    """As the original: limits in the order TTFT, E2E, ITL, each checked only for what met those before.
+
+    A request without token times misses its ITL limit, failed requests miss all of the recorded side, and the simulated
+    ITL is the one in the results.
+    """
+    sim_itl_us = np.array([result.itl_mean_us or np.nan for result in pairing.results], dtype=np.float64)
+    real = _by_limit(times.real_ttft_us, times.real_e2e_us, itl.real_us)
+    sim = _by_limit(times.sim_ttft_us, times.sim_e2e_us, sim_itl_us)
+    counted = np.array([row.status in _COUNTED_STATUSES_COMPAT for row in pairing.rows], dtype=np.bool_)
+    answered = np.array([row.status == "ok" for row in pairing.rows], dtype=np.bool_)
+    missing = np.isnan(itl.real_us) | np.isnan(sim_itl_us)
+    duration_s = recorded_duration_s(pairing)
+    classes = {}
+    skipped = False
+    for name, of_class in sorted(targets.items()):
+        members = _members(pairing, name) & counted
+        limits_us = _limits_us(of_class)
+        skipped |= "itl" in limits_us and bool((members & missing).any())
+        num_members = int(members.sum())
+        classes[name] = ClassGoodput(
+            count=num_members,
+            real=_attainment_in_order(real, limits_us, members & answered, num_members, duration_s),
+            sim=_attainment_in_order(sim, limits_us, members, num_members, duration_s),
+        )
+    return Goodput(dict(sorted(targets.items())), classes, skipped)
+
+
+def recorded_duration_s(pairing: Pairing) -> float:
+    """Seconds from the first sending of a matched row to the last chunk of one."""
+    first_us = min(row.send_time_us for row in pairing.rows)
+    return (max(row.last_chunk_time_us for row in pairing.rows) - first_us) / 1e6
+
+
+def _by_limit(ttft_us: Floats, e2e_us: Floats, itl_us: Floats) -> dict[str, Floats]:
+    return {"ttft": ttft_us, "e2e": e2e_us, "itl": itl_us}
+
+
+def _limits_us(targets: SloTargets) -> dict[str, float]:
+    limits_ms = {"ttft": targets.ttft_ms, "e2e": targets.e2e_ms, "itl": targets.itl_ms}
+    return {name: limit_ms * 1000 for name, limit_ms in limits_ms.items() if limit_ms > 0}
+
+
+def _members(pairing: Pairing, name: str) -> Bools:
+    """Which pairs the targets called `name` hold for: those of the class; `default` is for requests without one."""
+    return np.array([(row.slo_class or "default") == name for row in pairing.rows], dtype=np.bool_)
+
+
+def _attainment(
+    values: Mapping[str, Floats], limits_us: Mapping[str, float], members: Bools, duration_s: float
+) -> Attainment:
+    good = members.copy()
+    by_limit = {}
+    for name, limit_us in limits_us.items():
+        checked = members & ~np.isnan(values[name])
+        met = values[name] <= limit_us
+        by_limit[name] = _share(met & checked, int(checked.sum()))
+        good &= met | ~checked
+    return Attainment(_share(good, int(members.sum())), _rate(good, duration_s), dict(sorted(by_limit.items())))
+
+
+def _attainment_in_order(
+    values: Mapping[str, Floats], limits_us: Mapping[str, float], good: Bools, num_members: int, duration_s: float
+) -> Attainment:
+    by_limit = {}
+    for name, limit_us in limits_us.items():
+        num_checked = int(good.sum())
+        good = good & (values[name] <= limit_us)
+        by_limit[name] = _share(good, num_checked)
+    return Attainment(_share(good, num_members), _rate(good, duration_s), dict(sorted(by_limit.items())))
+
+
+def _share(good: Bools, count: int) -> float:
+    return int(good.sum()) / count if count else 0.0
+
+
+def _rate(good: Bools, duration_s: float) -> float:
+    return int(good.sum()) / duration_s if duration_s > 0 else 0.0

@@ -1,0 +1,141 @@
+"""Which rows of a recording are compared with which results of a simulation, and what becomes of the others."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from traces import ResultRow, Trace, TraceRow
+
+OK_STATUSES = frozenset({"ok", ""})
+"""Statuses of rows that were answered in full; recorders that know of no other write none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairing:
+    """Rows and results that belong together (`rows[i]` with `results[i]`), and how many were left out and why.
+
+    `comparable[i]` says that the pair has latencies to compare; by the plain rules, all pairs have.
+    """
+
+    rows: list[TraceRow]
+    results: list[ResultRow]
+    comparable: list[bool]
+    num_warm_up: int
+    num_failed: int
+    num_without_times: int
+    num_repeated: int
+    num_unmatched_rows: int
+    num_unmatched_results: int
+    num_repeated_results: int
+
+    @property
+    def num_matched(self) -> int:
+        """Pairs, with or without latencies to compare."""
+        return len(self.rows)
+
+    @property
+    def num_token_mismatches(self) -> int:
+        """Pairs in which recording and simulation count prompt or output tokens differently."""
+        return sum(map(_tokens_differ, self.rows, self.results))
+
+    @property
+    def num_requests(self) -> int:
+        """Every row once: matched, excluded or unmatched."""
+        excluded = self.num_warm_up + self.num_failed + self.num_without_times + self.num_repeated
+        return self.num_matched + excluded + self.num_unmatched_rows
+
+
+def pair(trace: Trace, results: Sequence[ResultRow], warm_up_requests: int) -> Pairing:
+    """Pair the rows that can be compared with the results of the same request_id.
+
+    Each row counts once: as warm-up; as failed (its status is not ok); as repeated (an earlier row has its id); as
+    without times (no first chunk, or chunks before the request was sent); as unmatched; or as one of a pair.
+    Of repeated results the last counts.
+
+    Warm-up is the first `warm_up_requests` of the run in the order they were sent, whatever their numbers. A recorder
+    that leaves its warm-up out starts its numbers behind it; those the header says are gone already are not taken away
+    a second time.
+    """
+    by_id = {result.request_id: result for result in results}
+    warm_up = _first_sent(trace, warm_up_requests)
+    num_failed = num_without_times = num_repeated = num_unmatched = 0
+    matched: dict[int, TraceRow] = {}
+    seen: set[int] = set()
+    for place, row in enumerate(trace.rows):
+        if place in warm_up:
+            continue
+        if row.status not in OK_STATUSES:
+            num_failed += 1
+        elif row.request_id in seen:
+            num_repeated += 1
+        elif not _has_times(row):
+            num_without_times += 1
+        elif row.request_id not in by_id:
+            num_unmatched += 1
+        else:
+            matched[row.request_id] = row
+        seen.add(row.request_id)
+    return Pairing(
+        rows=list(matched.values()),
+        results=[by_id[request_id] for request_id in matched],
+        comparable=[True] * len(matched),
+        num_warm_up=len(warm_up),
+        num_failed=num_failed,
+        num_without_times=num_without_times,
+        num_repeated=num_repeated,
+        num_unmatched_rows=num_unmatched,
+        num_unmatched_results=_num_without_row(by_id, trace),
+        num_repeated_results=len(results) - len(by_id),
+    )
+
+
+def pair_compat(trace: Trace, results: Sequence[ResultRow], warm_up_requests: int) -> Pairing:
+    """Pair as the original does: warm-up by id value, whatever the status, repeated rows as often as they occur.
+
+    Rows whose chunks precede their sending stay matched without being compared and count as unmatched as well.
+    """
+    by_id = {result.request_id: result for result in results}
+    measured = [row for row in trace.rows if row.request_id >= warm_up_requests]
+    matched = [row for row in measured if row.request_id in by_id]
+    comparable = [min(row.first_chunk_time_us, row.last_chunk_time_us) >= row.send_time_us for row in matched]
+    return Pairing(
+        rows=matched,
+        results=[by_id[row.request_id] for row in matched],
+        comparable=comparable,
+        num_warm_up=len(trace.rows) - len(measured),
+        num_failed=0,
+        num_without_times=0,
+        num_repeated=0,
+        num_unmatched_rows=len(measured) - len(matched) + comparable.count(False),
+        num_unmatched_results=_num_without_row(by_id, trace),
+        num_repeated_results=len(results) - len(by_id),
+    )
+
+
+def _first_sent(trace: Trace, warm_up_requests: int) -> set[int]:
+    """The places of the rows that are warm-up."""
+    if not trace.rows or warm_up_requests <= 0:
+        return set()
+    left_out = trace.header.warm_up_requests
+    already_gone = left_out if min(row.request_id for row in trace.rows) >= left_out else 0
+    # Rows that were never sent have no send time; then only arrivals share one clock.
+    all_sent = all(row.send_time_us for row in trace.rows)
+
+    def sent(place: int) -> tuple[int, int]:
+        row = trace.rows[place]
+        return (row.send_time_us if all_sent else row.arrival_time_us, row.request_id)
+
+    return set(sorted(range(len(trace.rows)), key=sent)[: max(0, warm_up_requests - already_gone)])
+
+
+def _num_without_row(by_id: Mapping[int, ResultRow], trace: Trace) -> int:
+    return len(by_id.keys() - {row.request_id for row in trace.rows})
+
+
+def _has_times(row: TraceRow) -> bool:
+    in_order = row.send_time_us <= row.first_chunk_time_us <= row.last_chunk_time_us
+    return row.first_chunk_time_us != 0 and in_order
+
+
+def _tokens_differ(row: TraceRow, result: ResultRow) -> bool:
+    input_tokens = row.server_input_tokens or row.input_tokens
+    return input_tokens != result.input_tokens or row.output_tokens != result.output_tokens

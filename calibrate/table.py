@@ -1,0 +1,137 @@
+"""The findings of a calibration as tables for people; plain text where the output is no terminal."""
+
+from collections.abc import Sequence
+from typing import TextIO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from calibrate.adapter import AdapterComparison
+from calibrate.calibration import Calibration
+from calibrate.compare import Comparison
+
+_LABELS = {"ttft": "TTFT", "e2e": "E2E", "itl": "ITL"}
+_WIDTH_OF_FILES = 500
+_STATISTICS = ("mean", "p50", "p90", "p99")
+
+
+def print_calibration(found: Calibration, file: TextIO) -> None:
+    """Latencies with signed errors, how single requests are predicted, throughput, and goodput if limits are known."""
+    console = _console(file)
+    comparisons = {label: found.metrics[name] for name, label in _LABELS.items() if name in found.metrics}
+    rows = [row for label, comparison in comparisons.items() for row in _latency_rows(label, comparison)]
+    _print(console, ["latency in ms", "", *_STATISTICS], rows)
+    rows = [_prediction_row(label, comparison) for label, comparison in comparisons.items()]
+    _print(console, ["prediction", "requests", "MAPE", "r", "grade", "bias"], rows)
+    real, sim = found.real_throughput, found.sim_throughput
+    rows = [
+        _pair_row("requests/s", real.requests_per_s, sim.requests_per_s),
+        _pair_row("output tokens/s", real.output_tokens_per_s, sim.output_tokens_per_s),
+    ]
+    _print(console, ["throughput", "real", "simulated", "error"], rows)
+    _print_groups(console, found)
+    _print_goodput(console, found)
+    _print_verdicts(console, found)
+
+
+def print_adapter(found: AdapterComparison, file: TextIO) -> None:
+    """Each metric against its reference."""
+    rows = [
+        [
+            metric.name,
+            f"{metric.reference:.2f}",
+            f"{metric.simulated:.2f}",
+            _percent(metric.error),
+            "-" if metric.delta_mape is None else _percent(metric.delta_mape),
+            "within" if metric.within else "exceeds",
+        ]
+        for metric in found.metrics
+    ]
+    console = _console(file)
+    names = ["metric", "reference", "simulated", "error", "error of change", f"limit {_percent(found.threshold)}"]
+    _print(console, names, rows)
+
+
+def _console(file: TextIO) -> Console:
+    """Names are printed as they are, and lines in a file as long as they need to be."""
+    return Console(
+        file=file, highlight=False, markup=False, emoji=False, width=None if file.isatty() else _WIDTH_OF_FILES
+    )
+
+
+def _print(console: Console, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
+    for place, name in enumerate(names):
+        table.add_column(name, justify="left" if place == 0 or name in ("", "bias") else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    console.print()
+
+
+def _latency_rows(label: str, comparison: Comparison) -> list[list[str]]:
+    real = [getattr(comparison.real, name) for name in _STATISTICS]
+    sim = [getattr(comparison.sim, name) for name in _STATISTICS]
+    return [
+        [label, "real", *(f"{value / 1000:.2f}" for value in real)],
+        ["", "simulated", *(f"{value / 1000:.2f}" for value in sim)],
+        ["", "error", *(_signed(one, other) for one, other in zip(real, sim, strict=True))],
+    ]
+
+
+def _prediction_row(label: str, comparison: Comparison) -> list[str]:
+    r = "-" if comparison.pearson_r is None else f"{comparison.pearson_r:.3f}"
+    return [label, str(comparison.count), _percent(comparison.mape), r, comparison.quality, comparison.bias]
+
+
+def _pair_row(label: str, real: float, sim: float) -> list[str]:
+    return [label, f"{real:.2f}", f"{sim:.2f}", _signed(real, sim)]
+
+
+def _print_groups(console: Console, found: Calibration) -> None:
+    for name, groups in (("class", found.by_slo_class), ("model", found.by_model)):
+        if groups:
+            rows = [
+                [key, str(group.count), _percent(group.ttft_mape), _percent(group.e2e_mape)]
+                for key, group in groups.items()
+            ]
+            _print(console, [name, "requests", "TTFT MAPE", "E2E MAPE"], rows)
+
+
+def _print_goodput(console: Console, found: Calibration) -> None:
+    if found.goodput is None:
+        return
+    rows = [
+        [
+            name,
+            str(of_class.count),
+            _percent(of_class.real.share) if of_class.count else "-",
+            _percent(of_class.sim.share) if of_class.count else "-",
+            f"{of_class.real.per_s:.3f}",
+            f"{of_class.sim.per_s:.3f}",
+        ]
+        for name, of_class in found.goodput.classes.items()
+    ]
+    _print(console, ["within limits", "requests", "real", "simulated", "real/s", "simulated/s"], rows)
+
+
+def _print_verdicts(console: Console, found: Calibration) -> None:
+    if found.hit_rate is not None:
+        rates = found.hit_rate
+        verdict = "within" if rates.within else "exceeds"
+        console.print(
+            f"KV hit rate: real {_percent(rates.real)}, simulated {_percent(rates.sim)}, "
+            f"{rates.error_pp:.2f} points apart ({verdict} {rates.tolerance_pp:g})"
+        )
+    verdict = "within" if found.ttft_within else "exceeds"
+    threshold = _percent(found.ttft_threshold)
+    console.print(f"TTFT MAPE {_percent(found.metrics['ttft'].mape)}: {verdict} the threshold of {threshold}")
+
+
+def _signed(real: float, sim: float) -> str:
+    return f"{(sim - real) / real * 100:+.1f}%" if real > 0 else "-"
+
+
+def _percent(fraction: float) -> str:
+    return f"{fraction * 100:.1f}%"

@@ -1,0 +1,32 @@
+"""POST /v1/chat/completions."""
+
+from aiohttp import web
+
+from mockserve.answering import answer
+from mockserve.chat_template import render_chat
+from mockserve.protocol.chat import parse_chat, read_messages
+from mockserve.protocol.chat_bodies import ChatBodies
+from mockserve.protocol.refusals import refuse_bad_bias, refuse_unavailable
+from mockserve.routes.shared import SERVICE, read_body, reply_id
+from mockserve.service import unix_time
+
+
+async def chat_completions(request: web.Request) -> web.StreamResponse:
+    """Answer a conversation."""
+    service = request.app[SERVICE]
+    arrived_at = service.driver.clock()
+    body = await read_body(request)
+    chat = parse_chat(body)
+    service.check_model(chat.model)
+    refuse_unavailable(body)
+    refuse_bad_bias(body, service.planner.tokenizer.vocabulary_size)
+    prompt = service.planner.encode(render_chat(read_messages(chat.messages, service.model_names[0])))
+    bodies = ChatBodies(
+        id=reply_id(request, "chatcmpl", chat.request_id),
+        created=unix_time(),
+        model=service.model_names[0],
+        fingerprint=service.fingerprint,
+        ends_with_usage=chat.delivery.include_usage,
+    )
+    choices = service.planner.plan(prompt, chat.sampling, bodies.id, chat.cache_salt)
+    return await answer(request, service, bodies, chat.delivery, [choices], arrived_at)

@@ -1,0 +1,38 @@
+"""POST /v1/completions."""
+
+from aiohttp import web
+
+from mockserve.answering import answer
+from mockserve.generation import Planner
+from mockserve.protocol.completion_bodies import CompletionBodies
+from mockserve.protocol.completions import Prompt, parse_completion
+from mockserve.protocol.refusals import refuse_bad_bias
+from mockserve.routes.shared import SERVICE, read_body, reply_id
+from mockserve.service import unix_time
+
+
+async def completions(request: web.Request) -> web.StreamResponse:
+    """Continue one or several prompts."""
+    service = request.app[SERVICE]
+    arrived_at = service.driver.clock()
+    body = await read_body(request)
+    asked = parse_completion(body)
+    service.check_model(asked.model)
+    refuse_bad_bias(body, service.planner.tokenizer.vocabulary_size)
+    prompts = [_token_ids(service.planner, prompt) for prompt in asked.prompts]
+    bodies = CompletionBodies(
+        id=reply_id(request, "cmpl", asked.request_id),
+        created=unix_time(),
+        model=service.model_names[0],
+        fingerprint=service.fingerprint,
+        ends_with_usage=asked.delivery.include_usage,
+    )
+    choices = [service.planner.plan(prompt, asked.sampling, bodies.id, asked.cache_salt) for prompt in prompts]
+    return await answer(request, service, bodies, asked.delivery, choices, arrived_at)
+
+
+def _token_ids(planner: Planner, prompt: Prompt) -> list[int]:
+    if isinstance(prompt, str):
+        return planner.encode(prompt)
+    planner.check_ids(prompt)
+    return prompt

@@ -1,0 +1,111 @@
+"""The life of the server process: listen, say so, run until told to stop, leave nothing hanging."""
+
+import asyncio
+import gc
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from blis_options import OptionError
+from engine.deployment import Deployment, resolve
+from mockserve.app import build_app
+from mockserve.config import ServeOptions
+from mockserve.service import Service, build_service
+
+SHUTDOWN_GRACE_S = 3.0
+"""How long open replies may go on after the signal to stop."""
+
+CLOSING_GRACE_S = 0.25
+"""How long the last bytes may take once replies are done or cut."""
+
+HEADER_LIMIT_BYTES = 64 * 1024
+
+
+@dataclass(slots=True)
+class RunningServer:
+    """A server that is listening."""
+
+    service: Service
+    runner: web.AppRunner
+    host: str
+    port: int
+
+    async def stop(self) -> None:
+        """Stop accepting, let open replies finish within the grace, then cut them."""
+        for site in tuple(self.runner.sites):
+            await site.stop()
+        await self.service.wait_until_idle(SHUTDOWN_GRACE_S)
+        await self.runner.cleanup()
+        self.service.driver.close()
+
+
+def serve(options: ServeOptions) -> int:
+    """Serve until SIGINT or SIGTERM. Returns the exit code.
+
+    Raises BlisError for a deployment that cannot be, or an address that cannot be listened on.
+    """
+    deployment = resolve(options)
+    for note in deployment.notes:
+        sys.stderr.write(f"note: {note}\n")
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        runner.run(_serve_until_signal(options, deployment))
+    return 0
+
+
+async def start(options: ServeOptions, deployment: Deployment) -> RunningServer:
+    """Listen on the options' address; port 0 becomes a free one."""
+    service = build_service(options, deployment)
+    # A client that hangs up cancels its handler, and the handler frees what the request holds.
+    runner = web.AppRunner(
+        build_app(service),
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=CLOSING_GRACE_S,
+        max_field_size=HEADER_LIMIT_BYTES,
+    )
+    await runner.setup()
+    site = web.TCPSite(runner, options.host, options.port)
+    try:
+        await site.start()
+    except OSError as error:
+        await runner.cleanup()
+        raise OptionError(f"cannot listen on {options.host}:{options.port}: {error.strerror or error}") from error
+    host, port = runner.addresses[0][:2]
+    return RunningServer(service, runner, host, port)
+
+
+def startup_line(options: ServeOptions, deployment: Deployment, server: RunningServer) -> str:
+    """What is served, where, and on what simulated hardware."""
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    blocks = deployment.config.total_kv_blocks
+    return (
+        f"serving {options.model_names[0]} on http://{host}:{server.port} "
+        f"({deployment.gpu.name}, tp {deployment.tp}, {blocks:,} KV blocks, {options.latency_model})"
+    )
+
+
+def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+async def _serve_until_signal(options: ServeOptions, deployment: Deployment) -> None:
+    server = await start(options, deployment)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    # What exists by now lives as long as the process; not looking at it again keeps the collector's pauses short.
+    gc.collect()
+    gc.freeze()
+    sys.stderr.write(startup_line(options, deployment, server) + "\n")
+    sys.stderr.flush()
+    await stopping.wait()
+    await server.stop()

@@ -1,0 +1,61 @@
+"""What is said at the end of a run, and the exit code."""
+
+import sys
+
+from observe.interrupt import Interrupt
+from observe.messages import say, warn
+from observe.recorder import Recorder
+from observe.stats import RunStats
+from observe.summary import summarize, summary_text
+from observe.workload import Workload
+from traces import dump_json
+
+_LATE_P99_MS = 5.0
+
+
+def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, *, num_not_sent: int) -> int:
+    """Print the summary as JSON, tell people what matters about it, and return the exit code."""
+    stats = recorder.stats
+    summary = summarize(stats, asked_per_s=workload.asked_per_s, num_not_sent=num_not_sent, rtt_ms=workload.rtt_ms)
+    sys.stdout.write(dump_json(summary) + "\n")
+    sys.stdout.flush()
+    say(summary_text(summary))
+    for warning in warnings_of(stats, summary["send_lag_ms"], exact_output=workload.style.exact_output):
+        warn(warning)
+    if interrupt.signal is not None:
+        cut = stats.kinds["cancelled"]
+        say(f"interrupted by {interrupt.signal.name}: {num_not_sent} requests not sent, {cut} cut while under way")
+    if recorder.failure:
+        say(f"blis observe: error: {recorder.failure}; {num_not_sent} requests not sent")
+        return 1
+    if interrupt.exit_code is not None:
+        return interrupt.exit_code
+    if not stats.num_ok:
+        say(f"blis observe: error: all requests failed, the first with: {' '.join(stats.first_error.split())}")
+        return 1
+    return 0
+
+
+def warnings_of(stats: RunStats, lag_ms: dict[str, float] | None, *, exact_output: bool) -> list[str]:
+    """What makes the figures mean less than they seem to."""
+    warnings = []
+    if lag_ms is not None and lag_ms["p99"] > _LATE_P99_MS:
+        warnings.append(
+            f"requests were sent late (p99 {lag_ms['p99']:.1f} ms, longest {lag_ms['max']:.1f} ms): this machine"
+            " cannot keep up, and its latencies are in doubt"
+        )
+    if stats.line_wait:
+        warnings.append(
+            f"{len(stats.line_wait)} requests waited for their turn under --max-concurrency (longest"
+            f" {max(stats.line_wait) / 1e9:.3f} s); latencies count from the actual sending"
+        )
+    if stats.num_uncounted:
+        warnings.append(f"{stats.num_uncounted} answers had no usage; their output tokens are the chunks that came")
+    if stats.num_other_length and exact_output:
+        warnings.append(
+            f"{stats.num_other_length} outputs had another length than asked for;"
+            " the server may not support min_tokens and ignore_eos"
+        )
+    if stats.num_ok and stats.first_error:
+        warnings.append(f"the first failure: {' '.join(stats.first_error.split())[:300]}")
+    return warnings

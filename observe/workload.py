@@ -1,0 +1,54 @@
+"""What a run sends, and how, once the server is known."""
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from observe.dispatch import Prepared
+from observe.http_request import Server, post_bytes
+from observe.options import ObserveOptions
+from observe.prompts import PromptBook
+from observe.request_body import RequestStyle
+from observe.schedule import Planned, mean_rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What to send, and how: everything that is known before the first request."""
+
+    options: ObserveOptions
+    plan: Sequence[Planned]
+    style: RequestStyle
+    prompts: PromptBook
+    rtt_ms: float | None
+
+    @property
+    def asked_per_s(self) -> float:
+        """The request rate that is asked for."""
+        return self.options.rate or mean_rate(self.plan)
+
+
+def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Prepared]:
+    """What turns a planned request into its bytes."""
+    headers = workload.options.headers
+    style = workload.style
+
+    def prepare(request_id: int, planned: Planned) -> Prepared:
+        prompt = workload.prompts.text(
+            request_id,
+            input_tokens=planned.input_tokens,
+            prefix_group=planned.prefix_group,
+            prefix_tokens=planned.prefix_tokens,
+        )
+        x_request_id = str(uuid.uuid4())
+        its_headers = {**headers, "x-request-id": x_request_id}
+        body = style.body(prompt, planned.output_tokens)
+        return Prepared(
+            request_id=request_id,
+            planned=planned,
+            x_request_id=x_request_id,
+            request=post_bytes(server, style.path, its_headers, body),
+            streaming=style.streaming,
+        )
+
+    return prepare

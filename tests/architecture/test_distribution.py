@@ -1,0 +1,91 @@
+"""What is handed out, and what must never be in it."""
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.project import PACKAGES, PROJECT, product_files, pyproject, tracked_files
+
+_FOLDERS = ("work", "root")
+_REGISTRIES = ("py" + "pi", "python" + "hosted", "ana" + "conda", "npm" + "js", "rubyg" + "ems")
+ELSEWHERE = re.compile(rf"(?<![\w.\-/])/(?:{'|'.join(_FOLDERS)})/|\b(?:{'|'.join(_REGISTRIES)})\.(?:org|com|net)\b")
+"""An absolute path of one machine, or the host of a package registry."""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel as users get it, built without network."""
+    pytest.importorskip("hatchling", reason="the wheel is built with hatchling")
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    subprocess.run(command, cwd=PROJECT, check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    return zipfile.ZipFile(built)
+
+
+def test_the_wheel_holds_exactly_the_packages(wheel: zipfile.ZipFile) -> None:
+    names = {name.partition("/")[0] for name in wheel.namelist()}
+    assert sorted(name for name in names if not name.endswith(".dist-info")) == PACKAGES
+
+
+def test_the_wheel_holds_every_module(wheel: zipfile.ZipFile) -> None:
+    ours = {str(file.relative_to(PROJECT)) for file in product_files()}
+    assert {name for name in wheel.namelist() if name.endswith(".py")} == ours
+
+
+def test_the_wheel_holds_the_catalogue(wheel: zipfile.ZipFile) -> None:
+    data = [
+        path.relative_to(PROJECT).as_posix()
+        for path in (PROJECT / "engine" / "latency" / "catalogue").iterdir()
+        if path.suffix in (".csv", ".json", ".yaml")
+    ]
+    assert len(data) >= 3
+    assert [name for name in data if name not in wheel.namelist()] == []
+
+
+def test_every_package_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
+    assert [package for package in PACKAGES if f"{package}/py.typed" not in wheel.namelist()] == []
+
+
+def test_no_package_takes_the_name_of_another_project() -> None:
+    """The name `blis` belongs to somebody else; only the command is called so."""
+    assert "blis" not in PACKAGES
+    assert pyproject()["project"]["name"] == "blis-mockserve"
+    assert pyproject()["project"]["scripts"]["blis"] == "blis_cli.main:main"
+
+
+def test_containers_hold_no_code_of_their_own() -> None:
+    assert list((PROJECT / "docker").rglob("*.py")) == []
+
+
+def test_no_file_speaks_of_one_machine_or_of_a_package_registry() -> None:
+    found = [
+        f"{path.relative_to(PROJECT)}:{number} {match[0]}"
+        for path in tracked_files()
+        for number, line in enumerate(text_of(path).splitlines(), start=1)
+        if (match := ELSEWHERE.search(line))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["see /{}/main/x".format("work"), "'/{}/.cache'".format("root"), "https://{}.org/simple".format("py" + "pi")],
+)
+def test_such_words_would_be_found(text: str) -> None:
+    assert ELSEWHERE.search(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["prefill/work/decode", "./root/", "/workload/", "see ../root/x", "/{}s/".format("work")]
+)
+def test_innocent_words_are_not(text: str) -> None:
+    assert not ELSEWHERE.search(text)
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="ignore")

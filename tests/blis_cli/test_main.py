@@ -1,0 +1,84 @@
+"""`blis` itself: finding a command, saying what there is, and never a traceback for a mistake."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from blis_cli.commands import COMMANDS
+from tests.blis_cli.conftest import Said
+
+Blis = Callable[..., Said]
+
+
+def test_the_version_is_that_of_the_distribution(blis: Blis) -> None:
+    from importlib.metadata import version
+
+    assert blis("--version") == (0, f"{version('blis-mockserve')}\n", "")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_the_overview_lists_every_command(blis: Blis, arguments: list[str]) -> None:
+    code, out, err = blis(*arguments)
+    assert (code, err) == (0, "")
+    listed = [line.split()[0] for line in out.partition("Commands:")[2].splitlines() if line.strip()]
+    assert listed == list(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["simulate"], "unknown command 'simulate', known are serve, observe, replay, calibrate"),
+        (["REPLAY"], "unknown command 'REPLAY'"),
+        ([""], "''"),
+        (["--verbose"], "--verbose"),
+    ],
+)
+def test_what_is_no_command_is_refused_in_one_line(blis: Blis, arguments: list[str], said: str) -> None:
+    code, out, err = blis(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("blis: error: ")
+    assert err.count("\n") == 1
+    assert said in err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_unknown_flag_is_refused_in_one_line_by_every_command(blis: Blis, command: str) -> None:
+    code, out, err = blis(command, "--no-such-flag")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"blis {command}: error: ")
+    assert err.count("\n") == 1
+    assert "--no-such-flag" in err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_needs_to_be_told_something(blis: Blis, command: str) -> None:
+    code, out, err = blis(command)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"blis {command}: error: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ([], "--model"),
+        (["--model", "qwen/qwen3-14b", "--tp", "two"], "--tp"),
+        (["--model", "qwen/qwen3-14b", "--tp", "-1"], "--tp must be at least 0, got -1"),
+        (["--model", "qwen/qwen3-14b", "--scheduler", "lifo"], "--scheduler must be one of fcfs, "),
+        (["--model", "qwen/qwen3-14b", "--gpu-memory-utilization", "1.01"], "must be at most 1, got 1.01"),
+    ],
+)
+def test_a_bad_setting_of_a_real_command_is_one_line(blis: Blis, flags: list[str], said: str) -> None:
+    code, out, err = blis("replay", "trace.yaml", *flags)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+
+
+@pytest.mark.parametrize("name", ["absent.yaml", "folder", "binary.yaml"])
+def test_a_file_that_cannot_be_read_is_named_in_one_line(blis: Blis, tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "binary.yaml").write_bytes(bytes(range(256)))
+    code, out, err = blis("replay", str(tmp_path / name), "--model", "qwen/qwen3-14b")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert str(tmp_path / name) in err

@@ -1,0 +1,242 @@
+"""The real-time driver with a real engine: instants are the engine's own, frames are ordered, late and never early."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from engine.core import Engine
+from engine.events import Finished
+from engine.request import Request
+from engine.units import Micros
+from engine.virtual import run_virtual
+from mockserve.flight import Flight
+from mockserve.lateness import Lateness
+from mockserve.realtime import RealtimeDriver
+from tests.fakes import TestLatency, config, request
+
+
+@dataclass(slots=True)
+class Listener:
+    """A reply that remembers what it heard and when."""
+
+    heard: list[int] = field(default_factory=list)
+    instants: list[float] = field(default_factory=list)
+    failure: str | None = None
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    on_token: Callable[[int], None] = lambda number: None
+    finish_reason: str = "length"
+
+    def token(self, number: int) -> None:
+        self.instants.append(time.monotonic())
+        self.heard.append(number)
+        self.on_token(number)
+
+    def finish(self, num_tokens: int) -> None:
+        self.token(num_tokens)
+        self.done.set()
+
+    def fail(self, message: str, is_refusal: bool) -> None:
+        self.failure = message
+        self.done.set()
+
+
+@dataclass(slots=True)
+class Logbook:
+    """A recorder that keeps the flights that completed."""
+
+    completions: list[tuple[Flight, Micros]] = field(default_factory=list)
+    num_scheduled: int = 0
+    num_tokens: int = 0
+    gaps: dict[Micros, int] = field(default_factory=dict)
+
+    def scheduled(self, flight: Flight, at: Micros) -> None:
+        self.num_scheduled += 1
+
+    def first_token(self, flight: Flight, latency_us: Micros) -> None:
+        pass
+
+    def step(self, num_prompt_tokens: int, num_tokens: int, gaps_us: dict[Micros, int]) -> None:
+        self.num_tokens += num_tokens
+        for gap, times in gaps_us.items():
+            self.gaps[gap] = self.gaps.get(gap, 0) + times
+
+    def completed(self, flight: Flight, latency_us: Micros) -> None:
+        self.completions.append((flight, latency_us))
+
+
+@pytest.fixture
+async def drive() -> AsyncIterator[Callable[..., RealtimeDriver]]:
+    """Makes drivers and closes them."""
+    made: list[RealtimeDriver] = []
+
+    def make(
+        latency: TestLatency, speed: float = 1.0, logbook: Logbook | None = None, **limits: int | str
+    ) -> RealtimeDriver:
+        engine = Engine(config(**limits), latency)  # type: ignore[arg-type]
+        made.append(RealtimeDriver(engine, logbook or Logbook(), Lateness(), speed))
+        return made[-1]
+
+    yield make
+    for driver in made:
+        driver.close()
+
+
+@pytest.mark.parametrize("scheduling", ["blis", "vllm"])
+async def test_a_served_run_replayed_in_virtual_time_has_identical_instants(
+    drive: Callable[..., RealtimeDriver], scheduling: str
+) -> None:
+    latency = TestLatency(step_us=3_000, prefill_token_us=70, decode_us=400, queueing_us=900, output_token_time=250)
+    limits: dict[str, int | str] = {
+        "total_kv_blocks": 24,
+        "max_num_seqs": 6,
+        "max_num_batched_tokens": 32,
+        "scheduling": scheduling,
+    }
+    logbook = Logbook()
+    driver = drive(latency, 50.0, logbook, **limits)
+    requests = [request(f"r{n}", input_tokens=5 + 7 * n % 40, output_tokens=3 + 11 * n % 30) for n in range(30)]
+    listeners = []
+    for each in requests:
+        listeners.append(Listener())
+        driver.submit(each, listeners[-1])
+        await asyncio.sleep(0.0002)
+    await asyncio.gather(*(listener.done.wait() for listener in listeners))
+
+    flights = {flight.request.id: flight for flight, _ in logbook.completions}
+    arrivals = [(flights[each.id].arrived_at, each) for each in requests]
+    engine = Engine(config(**limits), latency)  # type: ignore[arg-type]
+    ends = {event.sequence.request.id: event for event in run_virtual(engine, arrivals) if isinstance(event, Finished)}
+    assert {name: flight.last_token_at for name, flight in flights.items()} == {
+        name: event.at for name, event in ends.items()
+    }
+    assert any(flight.num_preemptions for flight in flights.values())
+    for each, listener in zip(requests, listeners, strict=True):
+        assert listener.heard == list(range(1, each.output_tokens + 1))
+
+
+async def test_frames_are_never_early_whatever_they_wait_for(drive: Callable[..., RealtimeDriver]) -> None:
+    latency = TestLatency(step_us=4_000, output_token_time=1_500, post_decode_time=9_000)
+    driver = drive(latency)
+    listeners = [Listener() for _ in range(5)]
+    for number, listener in enumerate(listeners):
+        driver.submit(request(f"r{number}", output_tokens=10), listener)
+    await asyncio.gather(*(listener.done.wait() for listener in listeners))
+    ends = driver.engine.steps.ends()
+    for listener in listeners:
+        due = [driver.seconds_at(int(ends[number - 1]) + number * 1_500) for number in range(1, 11)]
+        due[-1] += 0.009
+        assert listener.heard == list(range(1, 11))
+        assert all(instant >= at for instant, at in zip(listener.instants, due, strict=True))
+
+
+async def test_being_late_once_delays_nothing_that_comes_after(drive: Callable[..., RealtimeDriver]) -> None:
+    driver = drive(TestLatency(step_us=10_000))
+    stall = Listener(on_token=lambda number: time.sleep(0.045) if number == 3 else None)
+    driver.submit(request(output_tokens=15), stall)
+    await stall.done.wait()
+    due = [driver.seconds_at(int(end)) for end in driver.engine.steps.ends()]
+    lateness = [instant - at for instant, at in zip(stall.instants, due, strict=True)]
+    assert max(lateness[3:7]) > 0.01
+    assert min(lateness) >= 0
+    assert sorted(lateness[8:])[3] < 0.005
+    assert driver.lateness.histogram.count == 15
+
+
+async def test_a_driver_that_is_behind_goes_on_serving_the_loop(drive: Callable[..., RealtimeDriver]) -> None:
+    driver = drive(TestLatency(step_us=1), total_kv_blocks=20_000)
+    listener = Listener()
+    driver.submit(request(output_tokens=20_000), listener)
+    longest, last = 0.0, time.monotonic()
+    while not listener.done.is_set():
+        await asyncio.sleep(0)
+        longest, last = max(longest, time.monotonic() - last), time.monotonic()
+    assert longest < 0.05
+
+
+async def test_an_aborted_request_hears_nothing_more_and_leaves_the_engine(
+    drive: Callable[..., RealtimeDriver],
+) -> None:
+    driver = drive(TestLatency(step_us=2_000))
+    leaving, staying = Listener(), Listener()
+    driver.submit(request("a", output_tokens=200), leaving)
+    driver.submit(request("b", output_tokens=20), staying)
+    await asyncio.sleep(0.015)
+    driver.abort("a")
+    heard = len(leaving.heard)
+    assert heard > 0
+    await staying.done.wait()
+    assert len(leaving.heard) == heard
+    assert driver.engine.stats.num_running == 0
+    assert driver.engine.stats.kv_blocks_used == 0
+    driver.abort("a")
+    driver.abort("never heard of")
+
+
+async def test_a_request_that_can_never_be_served_is_refused_with_the_reason(
+    drive: Callable[..., RealtimeDriver],
+) -> None:
+    driver = drive(TestLatency(), total_kv_blocks=2)
+    listener = Listener()
+    driver.submit(request(input_tokens=100), listener)
+    await listener.done.wait()
+    assert listener.failure is not None
+    assert "the cache has 2" in listener.failure
+
+
+async def test_an_arrival_just_past_is_stamped_with_its_own_instant(drive: Callable[..., RealtimeDriver]) -> None:
+    logbook = Logbook()
+    driver = drive(TestLatency(step_us=5_000), logbook=logbook)
+    arrived_at = driver.clock()
+    time.sleep(0.002)  # noqa: ASYNC251 (as long as it takes to read a request)
+    listener = Listener()
+    driver.submit(request(output_tokens=1), listener, arrived_at)
+    await listener.done.wait()
+    ((flight, latency_us),) = logbook.completions
+    assert flight.arrived_at == arrived_at
+    assert latency_us == 5_000
+
+
+async def test_every_token_is_recorded_once_with_the_gap_before_it(drive: Callable[..., RealtimeDriver]) -> None:
+    logbook = Logbook()
+    driver = drive(TestLatency(step_us=1_000), 10.0, logbook)
+    listeners = [Listener() for _ in range(3)]
+    for number, listener in enumerate(listeners):
+        driver.submit(request(f"r{number}", output_tokens=50), listener)
+    await asyncio.gather(*(listener.done.wait() for listener in listeners))
+    assert logbook.num_tokens == 150
+    assert logbook.num_scheduled == 3
+    assert logbook.gaps == {1_000: 147}
+
+
+class BrokenLatency(TestLatency):
+    """Raises once two requests decode."""
+
+    def step_time(self, shape: object) -> Micros:
+        if getattr(shape, "decode_requests", 0) == 2:
+            raise ArithmeticError("out of numbers")
+        return self.step_us
+
+
+async def test_an_engine_that_breaks_fails_all_who_wait_and_whoever_comes(
+    drive: Callable[..., RealtimeDriver],
+) -> None:
+    unhandled: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unhandled.append(context["exception"]))
+    driver = drive(BrokenLatency(step_us=2_000, output_token_time=500_000))
+    first, second = Listener(), Listener()
+    driver.submit(_ask("a"), first)
+    driver.submit(_ask("b"), second)
+    await asyncio.gather(first.done.wait(), second.done.wait())
+    assert first.failure == second.failure == "out of numbers"
+    assert isinstance(driver.failure, ArithmeticError)
+    assert unhandled == [driver.failure]
+    with pytest.raises(RuntimeError, match="the engine has failed"):
+        driver.submit(_ask("c"), Listener())
+    driver.abort("a")
+
+
+def _ask(name: str) -> Request:
+    return request(name, output_tokens=10)

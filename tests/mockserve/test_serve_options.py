@@ -1,0 +1,39 @@
+"""The settings of `blis serve`."""
+
+import pytest
+
+from blis_options import OptionError
+from mockserve.config import ServeOptions
+
+
+def test_the_model_is_an_argument_or_a_flag() -> None:
+    assert ServeOptions(model_argument="Org/Model").model == "Org/Model"
+    assert ServeOptions(model="Org/Model").model_names == ("Org/Model",)
+    assert ServeOptions(model="a", model_argument="a").model == "a"
+
+
+def test_two_different_models_are_refused() -> None:
+    with pytest.raises(OptionError, match="MODEL and --model must agree, got 'b' and 'a'"):
+        ServeOptions(model="a", model_argument="b")
+
+
+def test_a_model_is_needed() -> None:
+    with pytest.raises(OptionError, match="MODEL must be given"):
+        ServeOptions()
+
+
+def test_served_names_replace_that_of_the_model() -> None:
+    assert ServeOptions(model="a", served_model_name=("x", "y")).model_names == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"speed": 0.0}, "--speed must be above 0, got 0.0"),
+        ({"port": 70_000}, "--port must be at most 65535, got 70000"),
+        ({"default_output_tokens": 0}, "--default-output-tokens must be at least 1, got 0"),
+    ],
+)
+def test_values_out_of_bounds_are_refused(settings: dict[str, float], complaint: str) -> None:
+    with pytest.raises(OptionError, match=complaint):
+        ServeOptions(model="a", **settings)  # type: ignore[arg-type]

@@ -1,0 +1,149 @@
+"""An OpenAI-compatible server for tests, in a process of its own. The model's name says how it behaves.
+
+    ok, ok-TTFT_MS-ITL_MS   streams (or sends whole) as many tokens as asked for; usage at the end
+    nousage                 the same without usage
+    error500                HTTP 500 with a body of two lines
+    flaky                   HTTP 500 for every other request
+    midcut                  closes the connection after two tokens
+    slow                    one token, then nothing for a long time
+    short                   one token less than asked for
+
+GET /seen returns what has been received since the last time, as JSON, with the times at which each request came
+and each of its tokens was written. The port is printed first.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from typing import Any
+
+from aiohttp import web
+
+SEEN: web.AppKey[Any] = web.AppKey("seen")
+TOKENS_AROUND_CHAT = 7
+
+
+async def complete(request: web.Request) -> web.StreamResponse:
+    """Both completion APIs."""
+    came_us = now_us()
+    body = await request.json()
+    seen = request.app[SEEN]
+    chat = request.path.endswith("chat/completions")
+    written_us: list[int] = []
+    seen.append(
+        {
+            "path": request.path,
+            "headers": {name.lower(): value for name, value in request.headers.items()},
+            "body": body,
+            "came_us": came_us,
+            "written_us": written_us,
+        }
+    )
+    model = body["model"]
+    if model == "error500" or (model == "flaky" and len(seen) % 2):
+        return web.Response(status=500, text='{"error": "boom"}\nsecond line')
+    tokens = body["max_tokens"] - (model == "short")
+    _, ttft_ms, itl_ms = model.split("-") if model.startswith("ok-") else ("", "0", "0")
+    await asyncio.sleep(float(ttft_ms) / 1000)
+    if not body["stream"]:
+        return web.json_response(whole(body, tokens, chat))
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await response.prepare(request)
+    if chat:
+        await send(response, choice({"delta": {"role": "assistant", "content": ""}}))
+    for place in range(tokens):
+        if place:
+            await asyncio.sleep(float(itl_ms) / 1000)
+        if (model == "midcut" and place == 2) or (model == "slow" and place == 1):
+            await break_off(request, slow=model == "slow")
+            return response
+        last = "length" if place == tokens - 1 else None
+        written_us.append(now_us())
+        await send(response, choice({("delta"): {"content": " x"}} if chat else {"text": " x"}, last))
+    if model != "nousage":
+        await send(response, {"choices": [], "usage": usage(body, tokens, chat)})
+    await response.write(b"data: [DONE]\n\n")
+    return response
+
+
+def whole(body: dict[str, Any], tokens: int, chat: bool) -> dict[str, Any]:
+    """An answer that is no stream."""
+    text = " x" * tokens
+    answer = choice({"message": {"content": text}} if chat else {"text": text}, "length")
+    return answer if body["model"] == "nousage" else answer | {"usage": usage(body, tokens, chat)}
+
+
+def usage(body: dict[str, Any], tokens: int, chat: bool) -> dict[str, int]:
+    """One token per word; a chat template adds some."""
+    prompt = body["messages"][0]["content"] if chat else body["prompt"]
+    return {
+        "prompt_tokens": len(prompt.split()) + (TOKENS_AROUND_CHAT if chat else 0),
+        "completion_tokens": tokens,
+    }
+
+
+def choice(content: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+    """An answer, or one event of it, with one choice."""
+    return {"choices": [{"index": 0, "finish_reason": finish_reason, **content}]}
+
+
+def now_us() -> int:
+    """Unix time in microseconds."""
+    return time.time_ns() // 1000
+
+
+async def send(response: web.StreamResponse, event: dict[str, Any]) -> None:
+    """One server-sent event."""
+    await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+
+
+async def break_off(request: web.Request, *, slow: bool) -> None:
+    """Leave the stream unfinished: without another byte, or by closing the connection."""
+    if slow:
+        await asyncio.sleep(30)
+    elif request.transport is not None:
+        request.transport.close()
+
+
+async def seen_requests(request: web.Request) -> web.Response:
+    """What has been received, and forget it."""
+    seen = list(request.app[SEEN])
+    request.app[SEEN].clear()
+    return web.json_response(seen)
+
+
+async def models(_: web.Request) -> web.Response:
+    """The list of models."""
+    return web.json_response({"object": "list", "data": [{"id": "ok", "object": "model"}]})
+
+
+async def health(_: web.Request) -> web.Response:
+    """Well."""
+    return web.Response()
+
+
+async def main() -> None:
+    """Serve until killed."""
+    app = web.Application(client_max_size=1 << 28)
+    app[SEEN] = []
+    app.add_routes(
+        [
+            web.post("/v1/completions", complete),
+            web.post("/v1/chat/completions", complete),
+            web.get("/v1/models", models),
+            web.get("/health", health),
+            web.get("/seen", seen_requests),
+        ]
+    )
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    sys.stdout.write(f"{runner.addresses[0][1]}\n")
+    sys.stdout.flush()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,59 @@
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from traces import read_itl, read_trace
+
+SCRIPT = """
+import sys
+from observe.command import ObserveOptions, run
+url, model, prefix = sys.argv[1:]
+sys.exit(run(ObserveOptions(
+    url=url, model=model, rate=50.0, num_requests=5000, prompt_tokens=20, output_tokens=10,
+    record_itl=True, output=prefix,
+)))
+"""
+
+
+@pytest.mark.parametrize(("which", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_the_run_and_everything_is_written(
+    which: signal.Signals, code: int, server_url: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", SCRIPT, server_url, "ok-20-10", str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_for_rows(tmp_path / "out.csv", 20)
+        process.send_signal(which)
+        printed, messages = process.communicate(timeout=10)
+    assert process.returncode == code
+    summary = json.loads(printed)
+    rows = read_trace(tmp_path / "out.yaml").rows
+    finished = [row for row in rows if row.status == "ok"]
+    cut = [row for row in rows if row.error_message == "cancelled"]
+    assert len(finished) == summary["completed"] >= 20
+    assert len(cut) == summary["failed"]["cancelled"] > 0
+    assert {row.status for row in cut} == {"error"}
+    assert sorted(row.request_id for row in rows) == list(range(len(rows)))
+    assert summary["not_sent"] == 5000 - len(rows)
+    assert f"interrupted by {which.name}: {summary['not_sent']} requests not sent, {len(cut)} cut" in messages
+    assert {row.request_id for row in finished} <= set(read_itl(tmp_path / "out.itl.csv"))
+    assert "Traceback" not in messages
+
+
+def test_rows_are_on_disk_before_the_run_ends(server_url: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, server_url, "ok", str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        wait_for_rows(tmp_path / "out.csv", 5)
+        process.kill()
+    assert len(read_trace(tmp_path / "out.yaml").rows) >= 5
+
+
+def wait_for_rows(path: Path, count: int) -> None:
+    deadline = time.monotonic() + 10
+    while not path.exists() or path.read_bytes().count(b"\n") <= count:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

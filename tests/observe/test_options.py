@@ -1,0 +1,70 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blis_options import BlisError
+from observe.options import ObserveOptions
+
+
+def options(**given: Any) -> ObserveOptions:
+    defaults: dict[str, Any] = {"url": "http://x:1", "output": "out", "rate": 1.0, "num_requests": 5}
+    return ObserveOptions(**(defaults | given))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rate": None}, "--rate with --num-requests, or --trace, is required"),
+        ({"num_requests": None}, "--num-requests is required with --rate"),
+        ({"trace": "t.yaml"}, "--rate and --trace exclude each other: a recording is sent at its own times"),
+        ({"rate": 0.0}, "--rate must be above 0, got 0.0"),
+        ({"num_requests": 0}, "--num-requests must be at least 1, got 0"),
+        ({"arrival": "bursty"}, "--arrival must be one of constant, poisson, got 'bursty'"),
+        ({"api_format": "grpc"}, "--api-format must be one of completions, chat, got 'grpc'"),
+        ({"output": None}, "--output, or --trace-header with --trace-data, is required"),
+        ({"output": None, "trace_data": "x"}, "--output, or --trace-header with --trace-data, is required"),
+        ({"warmup_requests": 5}, "--warmup-requests must be below --num-requests (5), got 5"),
+        ({"record_itl": True, "streaming": False}, "--record-itl needs streamed answers, leave --no-streaming out"),
+        ({"itl_output": "x"}, "--itl-output needs --record-itl"),
+        ({"trace_data": "out.yaml"}, "the files of a recording must differ, got out.yaml and out.yaml"),
+        (
+            {"prompt_tokens": 9, "prompt_tokens_max": 8},
+            "--prompt-tokens must be at most --prompt-tokens-max (8), got 9",
+        ),
+        ({"output_tokens_min": 200}, "--output-tokens must be at least --output-tokens-min (200), got 128"),
+        ({"url": "localhost:8000"}, "--url must be like http://host:port, got 'localhost:8000'"),
+        ({"url": "http://:8000"}, "--url must be like http://host:port, got 'http://:8000'"),
+        ({"header": ("a b=c",)}, "--header must be NAME=VALUE with a header name, got the name 'a b'"),
+        ({"api_key": "a\nb"}, "--api-key must have a value of printable ASCII characters"),
+    ],
+)
+def test_settings_that_do_not_fit_give_one_line(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(BlisError) as error:
+        options(**given)
+    assert str(error.value) == message
+
+
+def test_a_port_out_of_range_is_a_bad_url() -> None:
+    with pytest.raises(BlisError, match="--url must be like"):
+        options(url="http://x:99999")
+
+
+def test_a_recording_cannot_overwrite_the_one_that_is_sent() -> None:
+    with pytest.raises(BlisError, match=r"would overwrite a/t\.yaml"):
+        options(rate=None, trace="a/t.yaml", output="a/t")
+
+
+def test_the_files_of_a_recording_share_the_prefix() -> None:
+    paths = options(output="a/b", record_itl=True).paths
+    assert (paths.header, paths.data, paths.itl) == (Path("a/b.yaml"), Path("a/b.csv"), Path("a/b.itl.csv"))
+
+
+def test_each_file_can_be_named_by_itself() -> None:
+    paths = options(trace_header="h.yaml", trace_data="d.csv", record_itl=True).paths
+    assert (paths.header, paths.data, paths.itl) == (Path("h.yaml"), Path("d.csv"), Path("d.itl.csv"))
+
+
+def test_headers_are_names_and_values_and_the_key_a_bearer_token() -> None:
+    headers = options(header=("X-Team=a=b",), api_key="k").headers
+    assert headers == {"x-team": "a=b", "authorization": "Bearer k"}

@@ -1,0 +1,198 @@
+"""`blis replay`, with a latency model that can be worked out by hand: 1 ms a step and nothing else."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blis_cli.main import run
+from tests.replay.small_traces import row, written
+from traces import TraceRow, read_results
+
+MODEL = "qwen/qwen3-14b"
+DEPLOYMENT = (
+    *("--model", MODEL, "--hardware", "H100", "--tp", "1", "--scheduling", "blis"),
+    *("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coeffs", "1000,0,0"),
+    *("--total-kv-blocks", "1000", "--max-model-len", "16000"),
+)
+THREE = [row(0, 0, output_tokens=2), row(1, 10_000), row(2, 20_000)]
+
+Captured = pytest.CaptureFixture[str]
+
+
+def replayed(header: Path, capsys: Captured, *flags: str) -> tuple[dict[str, Any], str]:
+    """The metrics printed and what was said beside them."""
+    assert run(["replay", str(header), *DEPLOYMENT, *flags]) == 0
+    said = capsys.readouterr()
+    metrics: dict[str, Any] = json.loads(said.out)
+    return metrics, said.err
+
+
+def refused(capsys: Captured, *arguments: str) -> str:
+    """The one line with which bad input is refused."""
+    assert run(["replay", *arguments, *DEPLOYMENT]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    return said.err.removeprefix("blis replay: error: ").strip()
+
+
+def test_the_metrics_are_printed_as_json_and_nothing_else_is_said(tmp_path: Path, capsys: Captured) -> None:
+    metrics, notes = replayed(written(tmp_path, THREE), capsys)
+    assert (metrics["completed_requests"], metrics["total_output_tokens"]) == (3, 8)
+    assert metrics["vllm_estimated_duration_s"] == 0.023
+    assert (metrics["ttft_mean_ms"], metrics["itl_p99_ms"]) == (1, 1)
+    assert notes == ""
+
+
+def test_no_file_is_written_unless_asked_for(tmp_path: Path, capsys: Captured) -> None:
+    replayed(written(tmp_path, THREE), capsys)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["trace.csv", "trace.yaml"]
+
+
+def test_results_per_request_are_written_where_asked(tmp_path: Path, capsys: Captured) -> None:
+    replayed(written(tmp_path, THREE), capsys, "--results-path", str(tmp_path / "results.json"))
+    results = read_results(tmp_path / "results.json")
+    assert [(each.request_id, each.ttft_us, each.e2e_us) for each in results] == [
+        (0, 1_000, 2_000),
+        (1, 1_000, 3_000),
+        (2, 1_000, 3_000),
+    ]
+
+
+def test_the_metrics_file_holds_what_is_printed_and_a_row_per_request(tmp_path: Path, capsys: Captured) -> None:
+    printed, _ = replayed(written(tmp_path, THREE), capsys, "--metrics-path", str(tmp_path / "metrics.json"))
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert [each["requestID"] for each in metrics.pop("requests")] == ["request_0", "request_1", "request_2"]
+    assert metrics.pop("cache_hit_rate") == 0
+    assert metrics == printed
+
+
+def test_the_horizon_stops_the_clock(tmp_path: Path, capsys: Captured) -> None:
+    metrics, _ = replayed(written(tmp_path, THREE), capsys, "--horizon", "11500")
+    assert metrics["completed_requests"] == 1
+    assert (metrics["still_running"], metrics["injected_requests"]) == (1, 2)
+    assert metrics["vllm_estimated_duration_s"] == 0.011
+
+
+def test_the_header_may_be_given_by_flag(tmp_path: Path, capsys: Captured) -> None:
+    header = written(tmp_path, THREE)
+    assert run(["replay", "--trace-header", str(header), *DEPLOYMENT]) == 0
+    assert json.loads(capsys.readouterr().out)["completed_requests"] == 3
+
+
+def test_the_rows_may_lie_elsewhere(tmp_path: Path, capsys: Captured) -> None:
+    header = written(tmp_path, THREE)
+    rows = (tmp_path / "trace.csv").rename(tmp_path / "elsewhere.csv")
+    metrics, _ = replayed(header, capsys, "--trace-data", str(rows))
+    assert metrics["completed_requests"] == 3
+
+
+def test_failed_rows_are_left_out_with_a_note_unless_included(tmp_path: Path, capsys: Captured) -> None:
+    header = written(tmp_path, [*THREE, row(3, 30_000, status="error")], mode="real")
+    metrics, notes = replayed(header, capsys)
+    assert metrics["completed_requests"] == 3
+    assert notes == "blis replay: left out 1 rows that failed (--include-failed replays them)\n"
+    metrics, notes = replayed(header, capsys, "--include-failed")
+    assert (metrics["completed_requests"], notes) == (4, "")
+
+
+def test_rows_of_another_model_are_left_out_with_a_note(tmp_path: Path, capsys: Captured) -> None:
+    metrics, notes = replayed(written(tmp_path, [*THREE, row(3, model="other")]), capsys)
+    assert metrics["completed_requests"] == 3
+    assert notes == f"blis replay: left out 1 rows recorded for another model than {MODEL}\n"
+
+
+def test_what_was_assumed_of_the_deployment_is_noted(tmp_path: Path, capsys: Captured) -> None:
+    _, notes = replayed(written(tmp_path, THREE), capsys, "--max-model-len", "17000")
+    assert notes.startswith("blis replay: --max-model-len, 17000 tokens, is cut to ")
+
+
+def test_the_scheduling_may_be_vllms(tmp_path: Path, capsys: Captured) -> None:
+    metrics, _ = replayed(written(tmp_path, THREE), capsys, "--scheduling", "vllm")
+    assert (metrics["completed_requests"], metrics["ttft_mean_ms"]) == (3, 1)
+
+
+def test_a_trace_without_rows_is_refused(tmp_path: Path, capsys: Captured) -> None:
+    assert refused(capsys, str(written(tmp_path, []))).endswith("trace.csv has no rows, so there is nothing to replay")
+
+
+@pytest.mark.parametrize(
+    ("rows", "mode"), [([row(model="other")], "generated"), ([row(status="timeout")], "real")], ids=["model", "failed"]
+)
+def test_a_trace_of_which_nothing_remains_is_refused(
+    tmp_path: Path, capsys: Captured, rows: list[TraceRow], mode: str
+) -> None:
+    assert run(["replay", str(written(tmp_path, rows, mode)), *DEPLOYMENT]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines()[-1].endswith("trace.csv can be replayed: all were left out")
+
+
+def test_a_missing_header_is_named(tmp_path: Path, capsys: Captured) -> None:
+    assert refused(capsys, str(tmp_path / "absent.yaml")) == f"{tmp_path}/absent.yaml: no such file"
+
+
+def test_a_header_without_its_rows_is_refused_with_the_names_tried(tmp_path: Path, capsys: Captured) -> None:
+    header = written(tmp_path, THREE)
+    (tmp_path / "trace.csv").unlink()
+    said = refused(capsys, str(header))
+    assert str(header) in said
+    assert "trace.csv" in said
+
+
+def test_a_missing_data_file_is_named(tmp_path: Path, capsys: Captured) -> None:
+    said = refused(capsys, str(written(tmp_path, THREE)), "--trace-data", str(tmp_path / "absent.csv"))
+    assert said == f"{tmp_path}/absent.csv: no such file"
+
+
+def test_a_bad_cell_is_named_by_line_and_column(tmp_path: Path, capsys: Captured) -> None:
+    header = written(tmp_path, THREE)
+    rows = tmp_path / "trace.csv"
+    rows.write_text(rows.read_text().replace(",10000,", ",soon,"))
+    assert "trace.csv line 3 column arrival_time_us: expected a whole number, got 'soon'" in refused(
+        capsys, str(header)
+    )
+
+
+@pytest.mark.parametrize("flag", ["--results-path", "--metrics-path"])
+@pytest.mark.parametrize("path", ["absent/out.json", "."])
+def test_a_path_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: Captured, flag: str, path: str) -> None:
+    said = refused(capsys, str(written(tmp_path, THREE)), flag, str(tmp_path / path))
+    assert str(tmp_path / path) in said
+
+
+def test_no_trace_is_refused_with_an_example(capsys: Captured) -> None:
+    assert refused(capsys) == "give the trace's header file once, as in `blis replay trace.yaml`"
+
+
+def test_two_traces_are_refused(tmp_path: Path, capsys: Captured) -> None:
+    header = str(written(tmp_path, THREE))
+    assert "once" in refused(capsys, header, "--trace-header", header)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--horizon", "0"], "--horizon must be above 0, got 0"),
+        (["--model", "no/such-model"], "no/such-model"),
+        (["--hardware", "H9"], "H9"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_one_line(tmp_path: Path, capsys: Captured, flags: list[str], said: str) -> None:
+    assert run(["replay", str(written(tmp_path, THREE)), *DEPLOYMENT, *flags]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert said in captured.err
+
+
+def test_as_a_process_it_prints_json_on_stdout_and_notes_on_stderr(tmp_path: Path) -> None:
+    header = written(tmp_path, [*THREE, row(3, model="other")])
+    command = [sys.executable, "-W", "error", "-m", "blis_cli", "replay", str(header), *DEPLOYMENT]
+    process = subprocess.run(
+        command, cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, check=True
+    )
+    assert json.loads(process.stdout)["completed_requests"] == 3
+    assert process.stderr.count("\n") == 1

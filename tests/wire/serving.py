@@ -1,0 +1,65 @@
+"""A server in a thread of its own, as a user's process would be, but with its parts in reach of a test."""
+
+import asyncio
+import dataclasses
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from engine.deployment import resolve
+from engine.latency.model import LatencyModel
+from mockserve.config import ServeOptions
+from mockserve.server import RunningServer, fastest_loop, start
+from mockserve.service import Service
+from tests.fakes import TestLatency
+
+TIMEOUT_S = 20.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TestServer:
+    """A server under test. Its parts may be read from other threads, not changed."""
+
+    __test__ = False
+
+    host: str
+    port: int
+    service: Service
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+
+@contextmanager
+def running_server(latency: LatencyModel | None = None, **settings: Any) -> Iterator[TestServer]:
+    """A server on a free port with a step of 1 ms at 20 times real speed, unless told otherwise."""
+    given = {"hardware": "H100", "tp": 1, "served_model_name": ("m",), "max_model_len": 2048, "speed": 20.0}
+    options = ServeOptions(model="qwen/qwen3-14b", host="127.0.0.1", port=0, **{**given, **settings})
+    deployment = dataclasses.replace(resolve(options), latency=latency or TestLatency(step_us=1000))
+    started = threading.Event()
+    found: list[RunningServer] = []
+    loop = fastest_loop()()
+
+    def work() -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            found.append(loop.run_until_complete(start(options, deployment)))
+            started.set()
+            loop.run_forever()
+            loop.run_until_complete(found[0].stop())
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            started.set()
+            loop.close()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    started.wait(TIMEOUT_S)
+    server = found[0]
+    try:
+        yield TestServer(server.host, server.port, server.service)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(TIMEOUT_S)

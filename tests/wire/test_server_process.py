@@ -1,0 +1,97 @@
+"""The command as a user runs it: a process that says where it listens and leaves in good order."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.wire.plain_http import raw_completion, read_all, read_until
+
+ARGUMENTS = ("serve", "qwen/qwen3-14b", "--hardware", "H100", "--tp", "1", "--host", "127.0.0.1")
+DEADLINE_S = 30
+
+
+@contextmanager
+def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server process and the first line it wrote."""
+    command = [sys.executable, "-m", "blis_cli", *ARGUMENTS, *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stderr is not None
+            yield running, running.stderr.readline()
+        finally:
+            running.kill()
+
+
+def connect(line: str) -> socket.socket:
+    found = re.search(r"http://([\d.]+):(\d+)", line)
+    assert found, line
+    return socket.create_connection((found[1], int(found[2])), timeout=DEADLINE_S)
+
+
+def ask_for_stream(connection: socket.socket, max_tokens: int) -> None:
+    connection.sendall(raw_completion(prompt="hello", ignore_eos=True, stream=True, max_tokens=max_tokens))
+    read_until(connection, b"data: ")
+
+
+def test_it_says_what_it_serves_and_stops_on_a_signal_with_code_0() -> None:
+    with process("--port", "0") as (running, line):
+        assert re.fullmatch(
+            r"serving qwen/qwen3-14b on http://127\.0\.0\.1:\d+ \(H100, tp 1, 15,909 KV blocks, trained-physics\)\n",
+            line,
+        )
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(DEADLINE_S) == 0
+        assert running.stderr is not None
+        assert running.stderr.read() == ""
+
+
+def test_a_short_stream_may_finish_and_a_long_one_is_cut_when_it_stops() -> None:
+    with process("--port", "0") as (running, line), connect(line) as short, connect(line) as long:
+        ask_for_stream(short, 40)
+        ask_for_stream(long, 4000)
+        started = time.monotonic()
+        running.send_signal(signal.SIGINT)
+        assert b"[DONE]" in read_all(short)
+        assert b"[DONE]" not in read_all(long)
+        assert running.wait(DEADLINE_S) == 0
+        assert time.monotonic() - started < 10
+        assert running.stderr is not None
+        assert running.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--speed", "0"), "--speed must be above 0, got 0.0"),
+        (("--tokenizer", "/nowhere"), "--tokenizer must be a tokenizer.json or a folder with one, got '/nowhere'"),
+        (("--model", "other/model"), "MODEL and --model must agree, got 'qwen/qwen3-14b' and 'other/model'"),
+    ],
+)
+def test_bad_settings_are_one_line_and_code_2(arguments: tuple[str, ...], complaint: str) -> None:
+    command = [sys.executable, "-m", "blis_cli", *ARGUMENTS, "--port", "0", *arguments]
+    result = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S, check=False)
+    assert result.returncode == 2
+    assert result.stderr == f"blis serve: error: {complaint}\n"
+
+
+def test_a_port_in_use_is_one_line_and_code_2() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "blis_cli", *ARGUMENTS, "--port", str(port)]
+        result = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S, check=False)
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"blis serve: error: cannot listen on 127.0.0.1:{port}: ")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_the_model_may_be_given_as_a_flag() -> None:
+    command = [sys.executable, "-m", "blis_cli", "serve", "--port", "0"]
+    result = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S, check=False)
+    assert result.stderr == "blis serve: error: MODEL must be given, as in: blis serve qwen/qwen3-14b\n"
