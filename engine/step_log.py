@@ -9,7 +9,7 @@ from engine.units import Micros
 
 
 class StepLog:
-    """Start and end of every step, by index, 16 bytes a step. Consecutive busy steps touch: one's end starts the next."""
+    """Start and end of every step, by index, 16 bytes a step. Consecutive busy steps touch."""
 
     __slots__ = ("_ends", "_starts")
 

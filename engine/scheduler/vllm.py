@@ -98,8 +98,7 @@ class VllmStepping:
         self.process_outputs(at)
         if self._steps:
             self._start(at)
-        if self.num_running or self.num_waiting:
-            self._plan(at)
+        self._plan(at)  # even when nothing is left to compose: a request may arrive at this very instant
 
     def process_outputs(self, at: Micros) -> None:
         """Take the oldest step's tokens, and end what is done, after those whose client has gone."""
@@ -157,14 +156,12 @@ class VllmStepping:
         self._add_token(sequence, step.index, at)
         if sequence.request.output_tokens > 0:
             emitted.append(sequence)
-        had_placeholders = sequence.num_placeholders > 0
-        if had_placeholders and not is_stale:
+        if sequence.num_placeholders > 0 and not is_stale:
             sequence.num_placeholders -= 1
+            self.kv.register(sequence, sequence.num_computed_tokens - sequence.num_in_flight_tokens)
         outcome = self._stop(sequence)
         if outcome is not None:
             self._complete(sequence, outcome, at, finished)
-        elif had_placeholders and not is_stale:
-            self.kv.register(sequence, sequence.num_computed_tokens - sequence.num_in_flight_tokens)
 
     def _add_token(self, sequence: Sequence, step_index: int, at: Micros) -> None:
         sequence.num_output_tokens += 1

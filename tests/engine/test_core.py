@@ -210,4 +210,4 @@ def test_the_most_urgent_class_goes_first_when_the_scheduler_says_so() -> None:
 def test_the_least_urgent_request_is_preempted_when_the_policy_says_so() -> None:
     sut = engine(total_kv_blocks=6, preemption_policy="priority")
     events = run(sut, [(0, request("a", 8, 6, slo_class="batch")), (0, request("b", 8, 6, slo_class="critical"))])
-    assert [e.sequence.request.id for e in events if isinstance(e, Preempted)][0] == "a"
+    assert next(e.sequence.request.id for e in events if isinstance(e, Preempted)) == "a"

@@ -29,7 +29,9 @@ def tokens(count: int, other: int = 0) -> list[int]:
     return [1000 + other * 3000 + index for index in range(count)]
 
 
-def request(name: str, prompt: list[int], max_tokens: int, priority: int = 0, at: float = 0.0, **flags: bool) -> Any:
+def request(
+    name: str, prompt: list[int], max_tokens: int, priority: int = 0, at: float = 0.0, reads_prefix_cache: bool = True
+) -> tuple[Request, float]:
     """A request with real tokens: its blocks are named by all tokens up to their end."""
     hashes = tuple(hash(tuple(prompt[: end * BLOCK])) for end in range(1, len(prompt) // BLOCK + 1))
     made = Request(
@@ -39,7 +41,7 @@ def request(name: str, prompt: list[int], max_tokens: int, priority: int = 0, at
         max_output_tokens=max_tokens,
         blocks=HashedBlocks(name, hashes),
         priority=priority,
-        **flags,
+        reads_prefix_cache=reads_prefix_cache,
     )
     return made, at
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from engine.core import Engine
 from engine.events import Event, Finished, Outcome, Scheduled, StepDone
 from engine.guards import refusal
+from engine.request import Request
 from tests.strategies import GRID_US, Workload, workloads
 
 LONG_ENOUGH_US = 200_000_000
@@ -127,17 +128,20 @@ def test_how_often_and_how_late_the_driver_wakes_changes_nothing(workload: Workl
     """A driver that submits just in time and wakes when it likes sees the run of one that knew everything before."""
     _, expected = drained(workload)
     engine = workload.engine()
-    todo = [(at, 0, request) for at, request in workload.arrivals]
-    todo += [(at, 1, request_id) for at, request_id in workload.hang_ups]  # type: ignore[misc]
-    todo.sort(key=lambda entry: (entry[0], entry[1]))
+    todo: list[tuple[int, int, Request | str]] = [(at, 0, request) for at, request in workload.arrivals]
+    todo += [(at, 1, request_id) for at, request_id in workload.hang_ups]
+    todo.sort(key=lambda entry: entry[:2])
     events: list[Event] = []
     now, turn = -1, 0
     while todo or engine.next_event_at() is not None:
         until = now + pauses[turn % len(pauses)] * GRID_US // 2
         turn += 1
         while todo and todo[0][0] <= until:
-            at, is_hang_up, what = todo.pop(0)
-            (engine.abort if is_hang_up else engine.submit)(what, at)  # type: ignore[operator]
+            at, _, what = todo.pop(0)
+            if isinstance(what, Request):
+                engine.submit(what, at)
+            else:
+                engine.abort(what, at)
         events.extend(engine.advance(until))
         now = until
     assert told(events) == told(expected)
