@@ -28,7 +28,7 @@ class Engine:
     how far a driver advances changes no instant.
     """
 
-    def __init__(self, config: EngineConfig, latency: LatencyModel) -> None:
+    def __init__(self, config: EngineConfig, latency: LatencyModel, reports_steps: bool = True) -> None:
         self.config = config
         self.latency = latency
         self.now: Micros | None = None
@@ -37,7 +37,7 @@ class Engine:
         """Instant of the last thing that happened: the simulated run ends here."""
         self._instance = Instance(config, latency)
         self._queue = self._instance.queue
-        self._stepping = SCHEDULINGS[config.scheduling](self._instance)
+        self._stepping = SCHEDULINGS[config.scheduling](self._instance, reports_steps)
 
     def submit(self, request: Request, at: Micros) -> None:
         """Let `request` arrive at `at`. Raises ValueError for an instant already done or an id still in use."""
@@ -60,6 +60,7 @@ class Engine:
     def advance(self, until: Micros) -> list[Event]:
         """Do everything due up to and including `until`; the events in the order they happened."""
         self._instance.events = events = list[Event]()
+        self._instance.until = until
         queue = self._queue
         while (due_at := queue.next_at()) is not None and due_at <= until:
             self._execute(*queue.pop())

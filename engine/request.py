@@ -13,6 +13,11 @@ class BlockIdentities(Protocol):
     different ones from the first differing block on: an identity stands for its block and all before it.
     """
 
+    @property
+    def num_shareable(self) -> int:
+        """Leading blocks that another request might have, too; the others only this request can ever find again."""
+        ...
+
     def identity(self, index: int) -> object:
         """The hashable identity of block `index`, counted from the start of the request's tokens."""
         ...
@@ -23,6 +28,10 @@ class UniqueBlocks:
     """A request whose text nobody else has: its blocks can only be found again by itself."""
 
     request_id: str
+
+    @property
+    def num_shareable(self) -> int:
+        return 0
 
     def identity(self, index: int) -> object:
         return (self.request_id, index)
@@ -39,6 +48,10 @@ class PrefixGroupBlocks:
     group: str
     shared_blocks: int
 
+    @property
+    def num_shareable(self) -> int:
+        return self.shared_blocks
+
     def identity(self, index: int) -> object:
         if index < self.shared_blocks:
             return (0, self.group, index)
@@ -51,6 +64,10 @@ class HashedBlocks:
 
     request_id: str
     hashes: tuple[int, ...]
+
+    @property
+    def num_shareable(self) -> int:
+        return len(self.hashes)
 
     def identity(self, index: int) -> object:
         return self.hashes[index] if index < len(self.hashes) else (self.request_id, index)

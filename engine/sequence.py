@@ -1,5 +1,6 @@
 """A request inside the engine: how far it is, which blocks it holds, in which steps it produced tokens."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.request import Request
@@ -18,6 +19,17 @@ class Outcome(StrEnum):
     """Refused before it entered the wait queue: it could never be served."""
 
 
+@dataclass(frozen=True, slots=True)
+class Cruise:
+    """A stretch of consecutive steps in which a sequence decodes: what is not counted then follows from these."""
+
+    first_step: int
+    last_step: int
+    """The step that brings its last token."""
+    last_granted_step: int
+    """The last step composed with it; one more than `last_step` when its end could not be foreseen."""
+
+
 class Sequence:
     """The mutable life of one request. Owned by the engine; everybody else only reads it.
 
@@ -29,11 +41,14 @@ class Sequence:
         "arrived_at",
         "block_ids",
         "blocks_aligned",
+        "cruise",
         "first_token_at",
         "first_token_step",
         "is_prefilling",
         "max_output_tokens",
         "new_tokens",
+        "named_blocks",
+        "num_blocks",
         "num_computed_tokens",
         "num_granted_tokens",
         "num_in_flight_tokens",
@@ -48,6 +63,7 @@ class Sequence:
         "queued_at",
         "request",
         "running",
+        "running_number",
         "scheduled_at",
         "superseded_runs",
         "token_runs",
@@ -65,6 +81,10 @@ class Sequence:
         self.max_output_tokens = request.max_output_tokens
         """The declared budget; without one, what max_model_len leaves."""
         self.running = False
+        self.running_number = 0
+        """Grows with each admission, so that it orders running sequences."""
+        self.cruise: Cruise | None = None
+        """Set while it gets one token in every step and nobody keeps count."""
         self.outcome: Outcome | None = None
         self.num_computed_tokens = 0
         """Prompt tokens done (cached ones included), then one more for each decode step."""
@@ -76,6 +96,9 @@ class Sequence:
         self.blocks_aligned = True
         """Whether block i holds the i-th stretch of the sequence. Not so after a prompt that was found whole in the
         cache: BLIS then claims none of its blocks, and the first own block holds output."""
+        self.num_blocks = 0
+        """Blocks it holds, where only their number is kept; `named_blocks` are the leading ones others may share."""
+        self.named_blocks: list[int] = []
         self.num_stored_tokens = 0
         """Tokens held in `block_ids`; the last block may be partly full."""
         self.first_token_at: Micros | None = None
@@ -124,11 +147,15 @@ class Sequence:
 
     def add_token_step(self, step_index: int) -> None:
         """Step `step_index` produced another token after the first: extend the last run or begin a new one."""
+        self.add_token_steps(step_index, 1)
+
+    def add_token_steps(self, first_step: int, count: int) -> None:
+        """`count` steps from `first_step` on each produced another token after the first."""
         runs = self.token_runs
-        if runs and runs[-1][0] + runs[-1][1] == step_index:
-            runs[-1][1] += 1
-        else:
-            runs.append([step_index, 1])
+        if runs and runs[-1][0] + runs[-1][1] == first_step:
+            runs[-1][1] += count
+        elif count:
+            runs.append([first_step, count])
 
     def restart(self) -> None:
         """Forget all that was computed, as a preemption with recomputation does."""

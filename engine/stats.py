@@ -22,8 +22,6 @@ class EngineCounters:
     num_preemptions: int = 0
     num_kv_allocation_failures: int = 0
     """Completions for whose last token no block was free."""
-    used_block_time_us: int = 0
-    """Integral of held KV blocks over step time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,12 @@ class StepLog:
         self._ends.append(ended_at)
         return len(self._ends) - 1
 
+    def extend(self, started_at: Micros, ends: npt.NDArray[np.int64]) -> None:
+        """Record steps that follow each other, the first from `started_at` on."""
+        self._starts.append(started_at)
+        self._starts.frombytes(ends[:-1].astype(np.int64).tobytes())
+        self._ends.frombytes(ends.astype(np.int64).tobytes())
+
     def start(self, index: int) -> Micros:
         return self._starts[index]
 

@@ -47,3 +47,23 @@ class Flight:
     last_token_at: Micros = 0
     num_tokens: int = 0
     num_preemptions: int = 0
+
+
+class FlightRecorder(Protocol):
+    """Who counts what happens to requests, on the engine's clock."""
+
+    def scheduled(self, flight: Flight, at: Micros) -> None:
+        """`flight` joined the running batch."""
+        ...
+
+    def first_token(self, flight: Flight, latency_us: Micros) -> None:
+        """The first token of `flight` came out, so long after its arrival."""
+        ...
+
+    def step(self, num_prompt_tokens: int, num_tokens: int, gaps_us: dict[Micros, int]) -> None:
+        """A step produced `num_tokens` tokens; `gaps_us` counts the gaps to each request's token before."""
+        ...
+
+    def completed(self, flight: Flight, latency_us: Micros) -> None:
+        """`flight` had its last token, so long after its arrival."""
+        ...

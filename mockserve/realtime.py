@@ -9,7 +9,6 @@ import itertools
 import time
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Protocol
 
 from engine.core import Engine
 from engine.delivery import output_delay
@@ -17,7 +16,7 @@ from engine.events import Finished, Preempted, Scheduled, StepDone
 from engine.request import Request
 from engine.sequence import Outcome
 from engine.units import Micros
-from mockserve.flight import Flight, Reply
+from mockserve.flight import Flight, FlightRecorder, Reply
 from mockserve.lateness import Lateness
 
 TIMER_SLACK_S = 0.0015
@@ -26,26 +25,6 @@ TIMER_SLACK_S = 0.0015
 
 BACKLOG_SLICE_S = 0.002
 """A driver that has fallen behind serves the connections this often."""
-
-
-class FlightRecorder(Protocol):
-    """Who counts what happens to requests, on the engine's clock."""
-
-    def scheduled(self, flight: Flight, at: Micros) -> None:
-        """`flight` joined the running batch."""
-        ...
-
-    def first_token(self, flight: Flight, latency_us: Micros) -> None:
-        """The first token of `flight` came out, so long after its arrival."""
-        ...
-
-    def step(self, num_prompt_tokens: int, num_tokens: int, gaps_us: dict[Micros, int]) -> None:
-        """A step produced `num_tokens` tokens; `gaps_us` counts the gaps to each request's token before."""
-        ...
-
-    def completed(self, flight: Flight, latency_us: Micros) -> None:
-        """`flight` had its last token, so long after its arrival."""
-        ...
 
 
 class RealtimeDriver:

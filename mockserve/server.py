@@ -22,6 +22,8 @@ CLOSING_GRACE_S = 0.25
 """How long the last bytes may take once replies are done or cut."""
 
 HEADER_LIMIT_BYTES = 64 * 1024
+LISTEN_BACKLOG = 2048
+"""Connections that may wait to be accepted: a burst of clients must not be turned away for a second."""
 
 
 @dataclass(slots=True)
@@ -67,7 +69,7 @@ async def start(options: ServeOptions, deployment: Deployment) -> RunningServer:
         max_field_size=HEADER_LIMIT_BYTES,
     )
     await runner.setup()
-    site = web.TCPSite(runner, options.host, options.port)
+    site = web.TCPSite(runner, options.host, options.port, backlog=LISTEN_BACKLOG)
     try:
         await site.start()
     except OSError as error:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
+from engine.config import EngineConfig
 from engine.core import Engine
 from engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from engine.units import Micros
@@ -21,8 +22,11 @@ class Workload:
     arrivals: list[tuple[Micros, Request]]
     hang_ups: list[tuple[Micros, str]]
 
+    def config(self) -> EngineConfig:
+        return config(**self.settings)  # type: ignore[arg-type]
+
     def engine(self) -> Engine:
-        return Engine(config(**self.settings), self.latency)  # type: ignore[arg-type]
+        return Engine(self.config(), self.latency)
 
 
 @st.composite

@@ -138,7 +138,7 @@ def draw_workload(seed: int, async_scheduling: bool) -> Workload:
         token_us=int(generator.choice([0, TICK_US])),
         request_us=int(generator.choice([0, TICK_US])),
     )
-    num_requests = int(generator.integers(1, 16))
+    num_requests = int(generator.integers(1, 21))
     prefixes = _draw_prefix_lengths(generator, config)
     arrivals: list[Arrival] = []
     at = 0
@@ -155,9 +155,9 @@ def draw_workload(seed: int, async_scheduling: bool) -> Workload:
 
 def _draw_config(generator: np.random.Generator, async_scheduling: bool) -> EngineConfig:
     block_size = int(generator.choice([16, 16, 32]))
-    num_blocks = int(generator.integers(8, 61))
+    num_blocks = int(generator.integers(8, 61 if generator.random() < 0.4 else 21))
     capacity = (num_blocks - 1) * block_size
-    max_model_len = int(generator.integers(48, min(500, capacity) + 1))
+    max_model_len = min(500, capacity) if generator.random() < 0.5 else int(generator.integers(48, min(500, capacity) + 1))
     chunked = bool(generator.random() < 0.8)
     budget = int(generator.choice([16, 17, 32, 48, 64, 100, 128, 256]))
     by_priority = bool(generator.random() < 0.4)
@@ -176,7 +176,7 @@ def _draw_config(generator: np.random.Generator, async_scheduling: bool) -> Engi
         enable_prefix_caching=bool(generator.random() < 0.8),
         reserve_full_prompt=bool(generator.random() < 0.6),
         watermark_fraction=float(generator.choice([0.0, 0.0, 0.05, 0.2])),
-        prefill_schedule_interval=int(generator.choice([1, 1, 2, 3])),
+        prefill_schedule_interval=int(generator.choice([1, 1, 2, 3, 6])),
     )
 
 
@@ -199,17 +199,17 @@ def _draw_arrival(
 ) -> Arrival:
     length = _near_a_block_end(generator, config)
     kind = generator.random()
-    shared = 0 if kind < 0.3 else int(generator.choice(prefixes))
+    shared = 0 if kind < 0.2 else int(generator.choice(prefixes))
     if kind > 0.8:
         length = shared  # the prefix and nothing else: identical prompts
     shared = min(shared, length)
-    group = int(generator.integers(0, 2)) * GROUP_TOKENS
+    group = int(generator.choice([0, 0, 0, 1])) * GROUP_TOKENS
     # All prefixes of a group start alike, so the shorter ones are nested in the longer ones.
     prompt = (
         *range(group, group + shared),
         *((number + 1) * OWN_TOKENS + OWN_TOKENS // 2 + i for i in range(shared, length)),
     )
-    max_tokens = min(int(generator.integers(1, 41)), config.max_model_len)
+    max_tokens = min(int(generator.integers(1, 41 if generator.random() < 0.8 else 200)), config.max_model_len)
     output_tokens = int(generator.integers(1, max_tokens + 1)) if generator.random() < 0.4 else max_tokens
     deadline = _beside_the_grid(generator, 300 * TICK_US) if generator.random() < 0.1 else 0
     return Arrival(

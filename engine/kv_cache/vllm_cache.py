@@ -115,6 +115,10 @@ class VllmKVCache:
         sequence.block_ids = []
         sequence.num_registered_blocks = 0
 
+    def evict(self, sequence: Sequence) -> None:
+        """Give all blocks back from a request that will return: what it can find again, others can too."""
+        self.release(sequence)
+
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-min(num_tokens, self._limit_tokens) // self._block_size)
 

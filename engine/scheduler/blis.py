@@ -118,7 +118,6 @@ class BlisStepping:
                 sequence.first_token_at = ends_at
                 if sequence.request.output_tokens > 0:
                     emitted.append(sequence)
-        instance.counters.used_block_time_us += self.kv.num_used_blocks * step_time
         return ends_at, emitted
 
     def _process_completions(self, ends_at: Micros) -> list[Finished]:

@@ -6,8 +6,20 @@ from engine.instance import Instance
 from engine.scheduler.blis import BlisStepping
 from engine.scheduler.stepping import Stepping
 from engine.scheduler.vllm import VllmStepping
+from engine.scheduler.vllm_fast import FastVllmStepping
 
-SCHEDULINGS: dict[str, Callable[[Instance], Stepping]] = {
-    "vllm": VllmStepping,
-    "blis": BlisStepping,
+
+def new_vllm(instance: Instance, reports_steps: bool) -> Stepping:
+    """vLLM's: step by step, or as fast as the changes allow."""
+    return VllmStepping(instance) if reports_steps else FastVllmStepping(instance)
+
+
+def new_blis(instance: Instance, reports_steps: bool) -> Stepping:
+    """BLIS's, step by step."""
+    return BlisStepping(instance)
+
+
+SCHEDULINGS: dict[str, Callable[[Instance, bool], Stepping]] = {
+    "vllm": new_vllm,
+    "blis": new_blis,
 }

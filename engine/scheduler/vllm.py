@@ -30,11 +30,11 @@ class VllmStepping:
     without it. Facts: vllm/v1/engine/core.py, `step_with_batch_queue`; the time between steps is zero.
     """
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: Instance, batch: VllmBatch | None = None) -> None:
         config = instance.config
-        self.kv = VllmKVCache(config)
         self._instance = instance
-        self._batch = VllmBatch(config, self.kv)
+        self._batch = batch or VllmBatch(config, VllmKVCache(config))
+        self.kv = self._batch.kv
         self.running = self._batch.running
         self.waiting = self._batch.waiting
         self._depth = 2 if config.async_scheduling else 1
@@ -57,7 +57,7 @@ class VllmStepping:
 
     @property
     def num_running(self) -> int:
-        return len(self.running)
+        return self._batch.num_running
 
     @property
     def num_waiting(self) -> int:
@@ -78,10 +78,11 @@ class VllmStepping:
         """Compose until enough steps are under way or there is nothing to compose."""
         self._planned = False
         while len(self._steps) < self._depth and (self.num_running or self.num_waiting):
-            if self.compose(at) is None:
-                break
-            if len(self._steps) == 1:
-                self._start(at)
+            if self.compose(at) is not None:
+                if len(self._steps) == 1:
+                    self._start(at)
+            elif self._steps or not self.preempted:
+                break  # otherwise evicting was all it did, and what it freed can be granted at once
 
     def compose(self, at: Micros) -> Step | None:
         """Compose one step behind those under way; None when nothing can be granted now."""
@@ -132,7 +133,6 @@ class VllmStepping:
         step_time = max(1, instance.latency.step_time(step.shape))
         step.started_at = at
         step.index = instance.steps.append(at, at + step_time)
-        instance.counters.used_block_time_us += self.kv.num_used_blocks * step_time
         instance.queue.push(at + step_time, Due.STEP_END, step)
 
     def _tell_composition(self, at: Micros) -> None:

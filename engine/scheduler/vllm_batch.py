@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from engine.config import EngineConfig
-from engine.kv_cache.vllm_cache import VllmKVCache
+from engine.kv_cache.slots import SlotCache
 from engine.scheduler.waiting import ORDERS
 from engine.sequence import Sequence
 
@@ -29,7 +29,7 @@ class Grant:
 class VllmBatch:
     """Composes steps from the running list and the wait queue, both of which it changes in place."""
 
-    def __init__(self, config: EngineConfig, kv: VllmKVCache) -> None:
+    def __init__(self, config: EngineConfig, kv: SlotCache) -> None:
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self.admitted: list[Sequence] = []
@@ -37,7 +37,7 @@ class VllmBatch:
         self.preempted: list[Sequence] = []
         """Sequences evicted in the latest `compose`."""
         self._config = config
-        self._kv = kv
+        self.kv = kv
         self._limit = config.limit_tokens
         self._order = ORDERS[config.scheduler]
         self._by_priority = config.preemption_policy == "priority"
@@ -49,12 +49,16 @@ class VllmBatch:
         self._had_prefill = False
         self._is_capacity_bound = False
 
+    @property
+    def num_running(self) -> int:
+        return len(self.running)
+
     def compose(self) -> list[Grant]:
         """Grant tokens for one step; an empty list when there is nothing to do now."""
         self.admitted, self.preempted, self._granted = [], [], {}
         self._budget = self._config.max_num_batched_tokens
         # A long prompt is split for the sake of others, so not when it is alone.
-        alone = len(self.running) + len(self.waiting) <= 1
+        alone = self.num_running + len(self.waiting) <= 1
         self._threshold = 0 if alone else self._config.long_prefill_token_threshold
         self._had_prefill = False
         defers = self._defers_prefills()
@@ -108,7 +112,7 @@ class VllmBatch:
 
     def _allocate_or_preempt(self, sequence: Sequence, num_tokens: int, index: int) -> int:
         """Find slots for `sequence`, evicting others as needed, itself last. Returns its index afterwards."""
-        while not self._kv.allocate(sequence, num_tokens):
+        while not self.kv.allocate(sequence, num_tokens):
             victim_index = self._victim()
             victim = self.running.pop(victim_index)
             if victim_index < index:
@@ -128,7 +132,7 @@ class VllmBatch:
 
     def _preempt(self, victim: Sequence) -> None:
         """Send a running sequence back to the front of the queue; it keeps its output and recomputes the rest."""
-        self._kv.release(victim)
+        self.kv.evict(victim)
         victim.running = False
         victim.num_computed_tokens = 0
         victim.num_stale_tokens = victim.num_in_flight_tokens
@@ -143,26 +147,24 @@ class VllmBatch:
             self.waiting.clear()
             self.waiting.extend(ordered)
         skipped: list[Sequence] = []
-        while self.waiting and self._budget > 0 and len(self.running) < self._config.max_num_seqs:
+        while self.waiting and self._budget > 0 and self.num_running < self._config.max_num_seqs:
             sequence = self.waiting[0]
             if sequence.num_stale_tokens:
                 # Steps under way still bring tokens from before its preemption; it waits for them.
                 skipped.append(self.waiting.popleft())
                 continue
-            hits = self._kv.cached_prefix(sequence)
+            hits = self.kv.cached_prefix(sequence)
             start = len(hits) * self._config.block_size_tokens
             if defers and start < sequence.num_tokens - 1:
                 break
             num_tokens = self._admission_tokens(sequence.num_tokens - start)
-            if num_tokens == 0 or not self._kv.admit(
-                sequence, num_tokens, hits, self._config.reserve_full_prompt, bool(self.running)
+            if num_tokens == 0 or not self.kv.admit(
+                sequence, num_tokens, hits, self._config.reserve_full_prompt, self.num_running > 0
             ):
                 break
-            self._kv.count_lookup(sequence, len(hits))
+            self.kv.count_lookup(sequence, len(hits))
             self.waiting.popleft()
-            self.running.append(sequence)
-            self.admitted.append(sequence)
-            sequence.running = True
+            self._join(sequence)
             sequence.num_computed_tokens = start
             self._had_prefill |= start < sequence.num_tokens - 1
             self._granted[sequence] = num_tokens
@@ -170,6 +172,12 @@ class VllmBatch:
         self.waiting.extendleft(reversed(skipped))
         if not defers:
             self._is_capacity_bound = len(self.waiting) > len(skipped)
+
+    def _join(self, sequence: Sequence) -> None:
+        """`sequence` becomes the last of the running ones."""
+        self.running.append(sequence)
+        self.admitted.append(sequence)
+        sequence.running = True
 
     def _admission_tokens(self, num_tokens: int) -> int:
         """What a newcomer computes of the `num_tokens` it lacks; 0 when it must wait for a larger budget."""

@@ -47,6 +47,15 @@ def test_what_was_produced_before_a_preemption_stays_true_of_its_steps() -> None
     assert [sequence.tokens_at(step) for step in (1, 2, 3, 4, 8, 9, 10)] == [0, 1, 2, 3, 3, 1, 2]
 
 
+def test_of_several_preemptions_the_latest_before_a_step_counts() -> None:
+    sequence = decoding(2, [[3, 2]])
+    sequence.restart()
+    sequence.first_token_step = 9
+    sequence.restart()
+    sequence.first_token_step = 14
+    assert [sequence.tokens_at(step) for step in (4, 8, 9, 13, 14)] == [3, 3, 1, 1, 1]
+
+
 def test_a_preemption_before_the_first_token_leaves_nothing_to_remember() -> None:
     sequence = Sequence(request(), 0)
     sequence.restart()

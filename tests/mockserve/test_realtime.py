@@ -141,7 +141,7 @@ async def test_being_late_once_delays_nothing_that_comes_after(drive: Callable[.
     lateness = [instant - at for instant, at in zip(stall.instants, due, strict=True)]
     assert max(lateness[3:7]) > 0.01
     assert min(lateness) >= 0
-    assert sorted(lateness[8:])[3] < 0.005
+    assert sorted(lateness[8:])[3] < 0.03
     assert driver.lateness.histogram.count == 15
 
 
@@ -153,7 +153,7 @@ async def test_a_driver_that_is_behind_goes_on_serving_the_loop(drive: Callable[
     while not listener.done.is_set():
         await asyncio.sleep(0)
         longest, last = max(longest, time.monotonic() - last), time.monotonic()
-    assert longest < 0.05
+    assert longest < 0.1
 
 
 async def test_an_aborted_request_hears_nothing_more_and_leaves_the_engine(

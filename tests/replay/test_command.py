@@ -1,6 +1,7 @@
 """`blis replay`, with a latency model that can be worked out by hand: 1 ms a step and nothing else."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from blis_cli.main import run
 from tests.replay.small_traces import row, written
 from traces import TraceRow, read_results
 
+PROJECT = Path(__file__).resolve().parents[2]
 MODEL = "qwen/qwen3-14b"
 DEPLOYMENT = (
     *("--model", MODEL, "--hardware", "H100", "--tp", "1", "--scheduling", "blis"),
@@ -188,11 +190,24 @@ def test_a_setting_that_cannot_work_is_one_line(tmp_path: Path, capsys: Captured
     assert said in captured.err
 
 
+def test_on_a_terminal_a_progress_bar_leaves_stdout_alone(tmp_path: Path) -> None:
+    terminal, stderr = os.openpty()
+    command = [sys.executable, "-m", "blis_cli", "replay", str(written(tmp_path, THREE)), *DEPLOYMENT]
+    try:
+        process = subprocess.run(
+            command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=stderr, text=True, check=True, timeout=60
+        )
+        shown = os.read(terminal, 10_000).decode()
+    finally:
+        os.close(stderr)
+        os.close(terminal)
+    assert json.loads(process.stdout)["completed_requests"] == 3
+    assert "replaying" in shown
+
+
 def test_as_a_process_it_prints_json_on_stdout_and_notes_on_stderr(tmp_path: Path) -> None:
     header = written(tmp_path, [*THREE, row(3, model="other")])
     command = [sys.executable, "-W", "error", "-m", "blis_cli", "replay", str(header), *DEPLOYMENT]
-    process = subprocess.run(
-        command, cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, check=True
-    )
+    process = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
     assert json.loads(process.stdout)["completed_requests"] == 3
     assert process.stderr.count("\n") == 1

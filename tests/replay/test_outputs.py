@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import numpy as np
+import pytest
+
 from engine.core import Engine
 from engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from replay.arrivals import Arrival
@@ -81,6 +84,15 @@ def test_a_lone_request_is_all_there_is_to_say() -> None:
     assert run["tokens_per_sec"] == 3 / 0.0033
     assert (run["ttft_mean_ms"], run["itl_mean_ms"], run["e2e_mean_ms"]) == (1.307, 1.007, 3.371)
     assert run["scheduling_delay_p99_ms"] == 0.3
+
+
+def test_each_percentile_stands_under_its_own_name() -> None:
+    lengths = [3, 1, 8, 20, 5, 13]
+    run = simulated(*((90_000 * n, request(str(n), output_tokens=length), row(n)) for n, length in enumerate(lengths)))
+    e2e_ms = [1.307 + (length - 1) * 1.007 + 0.05 for length in lengths]
+    for percent in (90, 95, 99):
+        assert figures(run)[f"e2e_p{percent}_ms"] == pytest.approx(np.percentile(e2e_ms, percent))
+    assert figures(run)["e2e_mean_ms"] == pytest.approx(np.mean(e2e_ms))
 
 
 def test_rates_are_0_when_nothing_completed() -> None:

@@ -59,6 +59,16 @@ def test_a_block_given_back_again_goes_to_the_end() -> None:
     assert take_all(pool) == [1, 2, 0]
 
 
+def test_blocks_given_back_to_be_reused_first_come_before_all_others_the_latest_first() -> None:
+    pool = BlockPool(5)
+    for _ in range(3):
+        pool.take()
+    pool.give_back(0)
+    pool.give_back_to_reuse_first(1)
+    pool.give_back_to_reuse_first(2)
+    assert take_all(pool) == [2, 1, 3, 4, 0]
+
+
 def test_used_and_free_make_up_all_blocks() -> None:
     pool = BlockPool(3)
     pool.take()
@@ -83,18 +93,21 @@ class PoolAgainstLists(RuleBasedStateMachine):
         self.free = list(range(NUM_BLOCKS))
         self.holders: dict[int, int] = {}
         """Of every block ever taken."""
+        self.worthless: set[int] = set()
+        """Free blocks that nobody may share, for nobody knows what they hold."""
 
     @precondition(lambda self: self.free)
     @rule()
     def take(self) -> None:
         block = self.free.pop(0)
+        self.worthless.discard(block)
         self.holders[block] = 1
         assert self.pool.take() == block
 
-    @precondition(lambda self: self.holders)
+    @precondition(lambda self: self.holders.keys() - self.worthless)
     @rule(data=st.data())
     def share(self, data: st.DataObject) -> None:
-        block = data.draw(st.sampled_from(sorted(self.holders)))
+        block = data.draw(st.sampled_from(sorted(self.holders.keys() - self.worthless)))
         if not self.holders[block]:
             self.free.remove(block)
         self.holders[block] += 1
@@ -108,6 +121,15 @@ class PoolAgainstLists(RuleBasedStateMachine):
         if not self.holders[block]:
             self.free.append(block)
         self.pool.give_back(block)
+
+    @precondition(lambda self: 1 in self.holders.values())
+    @rule(data=st.data())
+    def give_back_to_reuse_first(self, data: st.DataObject) -> None:
+        block = data.draw(st.sampled_from(sorted(block for block, count in self.holders.items() if count == 1)))
+        self.holders[block] = 0
+        self.worthless.add(block)
+        self.free.insert(0, block)
+        self.pool.give_back_to_reuse_first(block)
 
     @invariant()
     def free_blocks_are_counted(self) -> None:

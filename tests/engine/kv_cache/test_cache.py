@@ -97,36 +97,36 @@ def test_a_released_sequence_holds_nothing() -> None:
 
 def test_full_blocks_of_a_prompt_stay_findable_after_release() -> None:
     cache = KVCache(10, SIZE)
-    cache.release(filled(cache, sequence("a", input_tokens=10)))
-    assert cache.cached_prefix(sequence("a", input_tokens=10)) == [0, 1]
+    cache.release(filled(cache, sequence("a", 10, "g", 2)))
+    assert cache.cached_prefix(sequence("b", 10, "g", 2)) == [0, 1]
 
 
 def test_a_partly_filled_block_is_not_findable() -> None:
     cache = KVCache(10, SIZE)
-    filled(cache, sequence("a", input_tokens=8), 7)
-    assert cache.cached_prefix(sequence("a", input_tokens=8)) == [0]
+    filled(cache, sequence("a", 8, "g", 2), 7)
+    assert cache.cached_prefix(sequence("b", 8, "g", 2)) == [0]
 
 
 def test_a_block_that_later_chunks_fill_up_becomes_findable() -> None:
     cache = KVCache(10, SIZE)
-    each = filled(cache, sequence("a", input_tokens=8), 7)
+    each = filled(cache, sequence("a", 8, "g", 2), 7)
     cache.allocate_prompt(each, 1)
-    assert cache.cached_prefix(sequence("a", input_tokens=8)) == [0, 1]
+    assert cache.cached_prefix(sequence("b", 8, "g", 2)) == [0, 1]
 
 
 def test_a_block_that_generated_tokens_fill_up_becomes_findable() -> None:
     cache = KVCache(10, SIZE)
-    each = filled(cache, sequence("a", input_tokens=6))
+    each = filled(cache, sequence("a", 6, "g", 2))
     for _ in range(2):
         cache.allocate_token(each)
-    assert cache.cached_prefix(sequence("a", input_tokens=8)) == [0, 1]
+    assert cache.cached_prefix(sequence("b", 8, "g", 2)) == [0, 1]
 
 
 def test_a_reused_block_is_no_longer_found() -> None:
     cache = KVCache(2, SIZE)
-    cache.release(filled(cache, sequence("a", input_tokens=8)))
-    filled(cache, sequence("b", input_tokens=4))
-    assert cache.cached_prefix(sequence("a", input_tokens=8)) == [0], "the end of a sequence goes first"
+    cache.release(filled(cache, sequence("a", 8, "g", 2)))
+    filled(cache, sequence("c", input_tokens=4))
+    assert cache.cached_prefix(sequence("b", 8, "g", 2)) == [0], "the end of a sequence goes first"
 
 
 def test_a_cached_prefix_is_claimed_instead_of_filled() -> None:

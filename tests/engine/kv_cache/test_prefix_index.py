@@ -12,6 +12,10 @@ class Named:
 
     word: str
 
+    @property
+    def num_shareable(self) -> int:
+        return len(self.word)
+
     def identity(self, index: int) -> object:
         return self.word[: index + 1]
 

@@ -159,18 +159,18 @@ def test_the_least_urgent_is_sent_back_when_the_policy_says_so() -> None:
     assert names(bench.batch.preempted) == ["least urgent"]
 
 
-def test_a_victim_gives_its_tokens_of_this_step_back() -> None:
+def test_a_victim_gives_its_tokens_of_this_step_back_to_those_after_it() -> None:
     settings: dict[str, int | str] = {
         "preemption_policy": "priority",
         "max_num_batched_tokens": 9,
         "long_prefill_token_threshold": 4,
     }
-    bench = Bench(total_kv_blocks=5, settings=settings)
+    bench = Bench(total_kv_blocks=6, settings=settings)
     bench.wait("victim", 12, priority=5)
     bench.wait("b", 12)
-    assert bench.step() == {"victim": 4, "b": 4}
-    assert bench.step() == {"victim": 4, "b": 4}
-    assert bench.step() == {"b": 4}
+    bench.wait("c", 12)
+    assert [bench.step() for _ in range(2)] == [{"victim": 4, "b": 4, "c": 1}] * 2
+    assert bench.step() == {"b": 4, "c": 4}
     assert names(bench.batch.preempted) == ["victim"]
 
 

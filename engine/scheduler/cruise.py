@@ -1,0 +1,110 @@
+"""Sequences that only decode, kept as sums: what they do in a step costs nothing per sequence."""
+
+import heapq
+
+import numpy as np
+
+from engine.sequence import Cruise, Sequence
+
+
+class Cruising:
+    """The sequences that get exactly one token in every step they are part of.
+
+    With n of them the sum of their contexts grows by n each step, so it is kept as a constant plus n times the step.
+    A sequence needs a new block whenever its context is a multiple of the block size, so those that do in a given step
+    are counted by that step modulo the block size. Joining, leaving and asking are O(1).
+    """
+
+    __slots__ = ("_block_size", "_ends", "_leaves", "_needs", "_offset", "_step_heap", "num_sequences", "sequences")
+
+    def __init__(self, block_size_tokens: int) -> None:
+        self.num_sequences = 0
+        self.sequences: dict[Sequence, None] = {}
+        self._block_size = block_size_tokens
+        self._offset = 0
+        self._needs = [0] * block_size_tokens
+        self._leaves: dict[int, list[Sequence]] = {}
+        self._ends: dict[int, list[Sequence]] = {}
+        self._step_heap: list[int] = []
+
+    def known(self) -> list[Sequence]:
+        """All that cruise, those that no further step will be composed with included."""
+        return [sequence for listed in self._ends.values() for sequence in listed]
+
+    def join(self, sequence: Sequence, cruise: Cruise) -> None:
+        """From `cruise.first_step` on, before which `sequence` has computed `num_computed_tokens`."""
+        sequence.cruise = cruise
+        self.sequences[sequence] = None
+        self.num_sequences += 1
+        self._offset += sequence.num_computed_tokens - cruise.first_step
+        self._needs[self._residue(sequence, cruise)] += 1
+        for steps, step in ((self._leaves, cruise.last_granted_step), (self._ends, cruise.last_step)):
+            if step not in steps:
+                steps[step] = []
+                heapq.heappush(self._step_heap, step)
+            steps[step].append(sequence)
+
+    def context_tokens(self, step: int) -> int:
+        """Sum of the contexts before `step`."""
+        return self._offset + self.num_sequences * step
+
+    def num_blocks_needed(self, step: int) -> int:
+        """New blocks they need in `step`."""
+        return self._needs[step % self._block_size]
+
+    def num_steps_within(self, first_step: int, num_steps: int, num_free_blocks: int) -> int:
+        """How many of `num_steps` steps from `first_step` on their blocks suffice for."""
+        per_round = sum(self._needs)
+        if -(-num_steps // self._block_size) * per_round <= num_free_blocks:
+            return num_steps
+        needs = np.array(self._needs, np.int64)[np.arange(first_step, first_step + num_steps) % self._block_size]
+        return int(np.searchsorted(np.cumsum(needs), num_free_blocks, side="right"))
+
+    def num_blocks_in(self, first_step: int, num_steps: int) -> int:
+        """New blocks they need in `num_steps` steps from `first_step` on."""
+        size = self._block_size
+        rounds, rest = divmod(num_steps, size)
+        return rounds * sum(self._needs) + sum(self._needs[(first_step + i) % size] for i in range(rest))
+
+    def next_change(self) -> int | None:
+        """The next step after which one of them leaves or ends; None without any."""
+        heap = self._step_heap
+        while heap and heap[0] not in self._leaves and heap[0] not in self._ends:
+            heapq.heappop(heap)
+        return heap[0] if heap else None
+
+    def leave_after(self, step: int) -> None:
+        """`step` has been composed; those it was the last one for are no longer part of the sums."""
+        for sequence in self._leaves.pop(step, ()):
+            if sequence.cruise is not None and sequence in self.sequences:
+                self._subtract(sequence, sequence.cruise)
+
+    def ended_by(self, step: int) -> list[Sequence]:
+        """Those whose last token `step` brought, in order of admission. They are forgotten."""
+        ended = [sequence for sequence in self._ends.pop(step, ()) if sequence.cruise is not None]
+        if len(ended) > 1:
+            ended.sort(key=lambda sequence: sequence.running_number)
+        return ended
+
+    def drop(self, sequence: Sequence) -> None:
+        """Forget a sequence that cruises no more."""
+        cruise = sequence.cruise
+        assert cruise is not None
+        if sequence in self.sequences:
+            self._subtract(sequence, cruise)
+        for steps, step in ((self._leaves, cruise.last_granted_step), (self._ends, cruise.last_step)):
+            listed = steps.get(step)
+            if listed is not None and sequence in listed:
+                listed.remove(sequence)
+                if not listed:
+                    del steps[step]
+        sequence.cruise = None
+
+    def _subtract(self, sequence: Sequence, cruise: Cruise) -> None:
+        del self.sequences[sequence]
+        self.num_sequences -= 1
+        self._offset -= sequence.num_computed_tokens - cruise.first_step
+        self._needs[self._residue(sequence, cruise)] -= 1
+
+    def _residue(self, sequence: Sequence, cruise: Cruise) -> int:
+        return (cruise.first_step - sequence.num_computed_tokens) % self._block_size

@@ -1,0 +1,313 @@
+"""vLLM's scheduling at the cost of what changes: `vllm.py` is what it means, this gives the same results.
+
+Sequences that only decode cruise: they are sums, and their tokens, blocks and ends follow from the step at which they
+began. Only what prefills, arrives, ends or runs out of blocks is looked at. While nothing changes, many steps are
+taken at once. When blocks run short, all sums are spelled out and the plain rules decide.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from engine.batch_shape import BatchShape
+from engine.config import EngineConfig
+from engine.events import Finished
+from engine.instance import Instance
+from engine.kv_cache.counting import CountingKVCache
+from engine.queue import Due
+from engine.scheduler.cruise import Cruising
+from engine.scheduler.vllm import Step, VllmStepping, batch_shape
+from engine.scheduler.vllm_batch import Grant, VllmBatch
+from engine.sequence import Cruise, Outcome, Sequence
+from engine.units import Micros
+
+MIN_LEAP_STEPS = 3
+"""Fewer steps are cheaper one by one."""
+MAX_LEAP_STEPS = 1 << 16
+
+
+class FastVllmBatch(VllmBatch):
+    """Composes as its parent does, without looking at those that cruise."""
+
+    kv: CountingKVCache
+
+    def __init__(self, config: EngineConfig, kv: CountingKVCache) -> None:
+        super().__init__(config, kv)
+        self.cruising = Cruising(config.block_size_tokens)
+        self.explicit: dict[Sequence, None] = {}
+        """Running and not cruising, in order of admission."""
+        self.next_step = 0
+        """Index of the step to be composed next."""
+        self._num_running = 0
+        self._num_admissions = 0
+        self._lookahead = 1 if config.async_scheduling else 0
+
+    @property
+    def num_running(self) -> int:
+        return self._num_running
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether everything that runs cruises and nothing that waits could join while nothing changes."""
+        if self.explicit or not self.cruising.num_sequences:
+            return False
+        return not self.waiting or self._num_running >= self._config.max_num_seqs
+
+    def compose_fast(self) -> tuple[list[Grant], int, int] | None:
+        """Grants of those that do not cruise, how many cruise in this step and the sum of their contexts.
+
+        None, and nothing changed but who cruises, when only the plain rules can tell what happens.
+        """
+        self._let_cruise()
+        cruising, step = self.cruising, self.next_step
+        num_blocks = cruising.num_blocks_needed(step)
+        wanted = self._explicit_demand(cruising.num_sequences)
+        if wanted is None or num_blocks + wanted > self.kv.num_free_blocks:
+            return None
+        self.admitted, self.preempted, self._granted = [], [], {}
+        num_cruising, context_tokens = cruising.num_sequences, cruising.context_tokens(step)
+        self._budget = self._config.max_num_batched_tokens - num_cruising
+        self.kv.take(num_blocks)
+        for sequence in self.explicit:
+            num_tokens = self._next_tokens(sequence, defers=False) if self._budget > 0 else 0
+            if num_tokens > 0:
+                allocated = self.kv.allocate(sequence, num_tokens)
+                assert allocated
+                self._granted[sequence] = num_tokens
+                self._budget -= num_tokens
+        if self.waiting:
+            self._admit_waiting(defers=False)
+        cruising.leave_after(step)
+        return [self._advance(*granted) for granted in self._granted.items()], num_cruising, context_tokens
+
+    def _explicit_demand(self, num_cruising: int) -> int | None:
+        """Blocks that those not cruising will ask for; None when the plain rules must be asked.
+
+        The order of the running list decides who goes short of budget or blocks, so there must be enough for all, or
+        those that could go short must come after all that cruise.
+        """
+        budget = self._config.max_num_batched_tokens - num_cruising
+        if budget < 0 or self._config.prefill_schedule_interval > 1:
+            return None
+        alone = self._num_running + len(self.waiting) <= 1
+        self._threshold = 0 if alone else self._config.long_prefill_token_threshold
+        num_blocks = 0
+        for sequence in self.explicit:
+            self._budget = max(budget, 1)
+            num_tokens = self._next_tokens(sequence, defers=False)
+            if num_tokens <= 0:
+                continue
+            budget -= num_tokens
+            num_blocks += max(0, self.kv.blocks_for(sequence.num_computed_tokens + num_tokens) - sequence.num_blocks)
+            self._budget = self._config.max_num_batched_tokens
+            if budget <= 0 and self._next_tokens(sequence, defers=False) != num_tokens and not self._is_last(sequence):
+                return None
+        return num_blocks if budget >= 0 else None
+
+    def _is_last(self, sequence: Sequence) -> bool:
+        """Whether no running sequence was admitted after it."""
+        return sequence.running_number == self._num_admissions
+
+    def _let_cruise(self) -> None:
+        """Those that have nothing left to prefill cruise from the next step on."""
+        joining = [s for s in self.explicit if not s.is_prefilling and not s.num_stale_tokens]
+        for sequence in joining:
+            cruise = self._cruise_of(sequence)
+            if cruise is not None:
+                del self.explicit[sequence]
+                self.cruising.join(sequence, cruise)
+
+    def _cruise_of(self, sequence: Sequence) -> Cruise | None:
+        """Its decoding from the next step on; None when the step under way brings its last token."""
+        prompt_tokens = sequence.request.input_tokens
+        last_token = min(max(sequence.request.output_tokens, 1), self._limit - prompt_tokens)
+        remaining = last_token - sequence.num_output_tokens - sequence.num_placeholders
+        if remaining <= 0:
+            return None
+        last_step = self.next_step + remaining - 1
+        # With asynchronous scheduling a step is composed before the end of the one before it shows who stops there;
+        # only an end by the declared budget, or by the context window, is known beforehand.
+        budget = sequence.max_output_tokens
+        known = 0 < budget <= last_token or prompt_tokens + last_token >= self._limit
+        return Cruise(self.next_step, last_step, last_step if known else last_step + self._lookahead)
+
+    def _join(self, sequence: Sequence) -> None:
+        self.admitted.append(sequence)
+        sequence.running = True
+        self.explicit[sequence] = None
+        self._num_admissions += 1
+        sequence.running_number = self._num_admissions
+        self._num_running += 1
+
+    def leave(self, sequence: Sequence) -> None:
+        """A running sequence runs no more."""
+        sequence.running = False
+        self.explicit.pop(sequence, None)
+        self._num_running -= 1
+
+    def spell_out(self, sequence: Sequence, num_processed_steps: int) -> None:
+        """Write down what follows from a sequence's cruise, which ends here."""
+        cruise = sequence.cruise
+        assert cruise is not None
+        first = cruise.first_step
+        granted = min(self.next_step, cruise.last_granted_step + 1) - first
+        processed = min(max(0, num_processed_steps - first), cruise.last_step + 1 - first)
+        self.cruising.drop(sequence)
+        sequence.num_computed_tokens += granted
+        in_flight = min(self.next_step, cruise.last_granted_step + 1) - max(first, num_processed_steps)
+        sequence.num_in_flight_tokens += max(0, in_flight)
+        sequence.num_output_tokens += processed
+        if self._lookahead:
+            sequence.num_placeholders += granted - max(0, min(num_processed_steps - first, granted))
+        if granted > 0:
+            sequence.num_blocks = self.kv.blocks_for(sequence.num_computed_tokens)
+            self.kv.register(sequence, sequence.num_computed_tokens - self._lookahead)
+        sequence.add_token_steps(first, processed)
+
+    def compose_plainly(self) -> list[Grant]:
+        """Compose by the plain rules; nobody cruises."""
+        assert not self.cruising.sequences
+        self.running = sorted(self.explicit, key=lambda sequence: sequence.running_number)
+        before = set(self.running)
+        grants = self.compose()
+        for sequence in before:
+            if not sequence.running:
+                self._num_running -= 1
+                del self.explicit[sequence]
+        self.running = []
+        return grants
+
+
+class FastVllmStepping(VllmStepping):
+    """Steps as its parent takes them. It reports no single steps, only what changes."""
+
+    def __init__(self, instance: Instance) -> None:
+        config = instance.config
+        self._fast = FastVllmBatch(config, CountingKVCache(config))
+        super().__init__(instance, self._fast)
+
+    def compose(self, at: Micros) -> Step | None:
+        fast = self._fast
+        composed = fast.compose_fast()
+        if composed is None:
+            self._spell_out_all()
+            grants = fast.compose_plainly()
+            num_cruising = 0
+            shape = batch_shape(grants)
+        else:
+            grants, num_cruising, context_tokens = composed
+            shape = _with_decodes(batch_shape(grants), num_cruising, context_tokens)
+        self._tell_composition(at)
+        if not grants and not num_cruising:
+            return None
+        step = Step(grants, shape)
+        self._steps.append(step)
+        fast.next_step += 1
+        return step
+
+    def process_outputs(self, at: Micros) -> None:
+        for sequence, outcome in self._leaving:
+            if sequence.outcome is None:
+                self._take_out(sequence, outcome, at)
+        self._leaving.clear()
+        step = self._steps.popleft()
+        finished: list[Finished] = []
+        for grant in step.grants:
+            self._process(grant, step, at, [], finished)
+        ended = self._fast.cruising.ended_by(step.index)
+        for sequence in ended:
+            self._fast.spell_out(sequence, step.index + 1)
+            self.kv.register(sequence, sequence.num_computed_tokens - sequence.num_in_flight_tokens)
+            outcome = self._stop(sequence)
+            assert outcome is not None
+            self._complete(sequence, outcome, at, finished)
+        if len(finished) > 1 and ended:
+            finished.sort(key=lambda event: event.sequence.running_number)
+        self._instance.events.extend(finished)
+        if finished:
+            self._instance.queue.push(at, Due.DEPARTURE)
+
+    def step_ended(self, report: object, at: Micros) -> None:
+        self.process_outputs(at)
+        if self._depth == 2 and len(self._steps) == 1 and self._fast.is_steady:
+            at = self._leap(at)
+        if self._steps:
+            self._start(at)
+        self._plan(at)
+
+    def _leap(self, at: Micros) -> Micros:
+        """Take all steps until something changes, or none. Returns when the step now at the head of the line starts.
+
+        At `at` one composed step is about to start. Step by step it would run, its successor being composed at its
+        start, and so on; each composition happens at the end of a step, where anything may come in between.
+        """
+        instance, fast = self._instance, self._fast
+        cruising, head = fast.cruising, self._steps[0]
+        if head.grants or head.shape.decode_requests != cruising.num_sequences:
+            return at
+        first = fast.next_step
+        change = cruising.next_change()
+        assert change is not None
+        most = min(change - first, MAX_LEAP_STEPS)
+        others_at = instance.queue.next_at()
+        if most < MIN_LEAP_STEPS or (others_at is not None and others_at <= at):
+            return at
+        most = min(most, cruising.num_steps_within(first, most, fast.kv.num_free_blocks))
+        shape = BatchShape(
+            decode_requests=cruising.num_sequences, decode_context_tokens=cruising.context_tokens(first - 1)
+        )
+        # Compositions happen at `at` and at the ends of steps that take this long.
+        ends = at + np.cumsum(instance.latency.decode_times(shape, most))
+        last = instance.until if others_at is None else min(instance.until, others_at - 1)
+        count = int(np.searchsorted(ends, last, side="right"))
+        if count < MIN_LEAP_STEPS:
+            return at
+        instance.steps.extend(at, ends[:count])
+        fast.kv.take(cruising.num_blocks_in(first, count))
+        fast.next_step += count
+        last_shape = replace(shape, decode_context_tokens=cruising.context_tokens(fast.next_step - 1))
+        self._steps[0] = Step([], last_shape)
+        return int(ends[count - 1])
+
+    def _complete(self, sequence: Sequence, outcome: Outcome, at: Micros, finished: list[Finished]) -> None:
+        if sequence.running:
+            self._fast.leave(sequence)
+            sequence.running = True
+        super()._complete(sequence, outcome, at, finished)
+
+    def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
+        if sequence.cruise is not None:
+            self._spell_out(sequence)
+        if sequence.running:
+            self._fast.leave(sequence)
+        else:
+            self.waiting.remove(sequence)
+        self.kv.release(sequence)
+        self._instance.end_now(sequence, outcome, at)
+
+    def _spell_out_all(self) -> None:
+        for sequence in sorted(self._fast.cruising.known(), key=lambda each: each.running_number):
+            self._spell_out(sequence)
+
+    def _spell_out(self, sequence: Sequence) -> None:
+        """Let a sequence cruise no more: what it has in steps under way becomes grants of its own."""
+        fast, cruise = self._fast, sequence.cruise
+        assert cruise is not None
+        processed = fast.next_step - len(self._steps)
+        context = sequence.num_computed_tokens - cruise.first_step
+        fast.spell_out(sequence, processed)
+        if sequence.running:
+            fast.explicit[sequence] = None
+        for index, step in enumerate(self._steps, processed):
+            if cruise.first_step <= index <= cruise.last_granted_step:
+                step.grants.append(Grant(sequence, 1, context + index, sequence.num_tokens, samples=True))
+                step.grants.sort(key=lambda grant: grant.sequence.running_number)
+
+
+def _with_decodes(shape: BatchShape, num_sequences: int, context_tokens: int) -> BatchShape:
+    """`shape` with so many more sequences that decode."""
+    return replace(
+        shape,
+        decode_requests=shape.decode_requests + num_sequences,
+        decode_context_tokens=shape.decode_context_tokens + context_tokens,
+    )

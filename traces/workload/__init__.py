@@ -1,0 +1,29 @@
+"""Workloads: what is sent, when. A spec (YAML) is read, then generated; nothing is sent or simulated here.
+
+Reading order: `spec.py` (the model), `parse.py` and `checks.py` (reading it), `sources.py` (who sends when),
+`arrivals.py` and `lengths.py` (what is drawn), `generate.py` (all in order of arrival), `request.py` (the result).
+"""
+
+from traces.workload.generate import generate
+from traces.workload.parse import parse_spec, read_spec
+from traces.workload.presets import DISTRIBUTION, PRESETS, Lengths, Preset, rate_spec, users_spec
+from traces.workload.request import Round, Session, Workload, WorkloadRequest
+from traces.workload.spec import Arrival, WorkloadSpec
+
+__all__ = [
+    "DISTRIBUTION",
+    "PRESETS",
+    "Arrival",
+    "Lengths",
+    "Preset",
+    "Round",
+    "Session",
+    "Workload",
+    "WorkloadRequest",
+    "WorkloadSpec",
+    "generate",
+    "parse_spec",
+    "rate_spec",
+    "read_spec",
+    "users_spec",
+]

@@ -1,0 +1,32 @@
+"""What a value of a workload spec may be: part of its declared type, so that model, reader and errors agree."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a value may be. `at_least` and `at_most` include their limit, `above` does not."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+    above: float | None = None
+    choices: tuple[str, ...] = ()
+
+    def allow(self, value: float | str) -> bool:
+        """Whether a number or text is within the bounds."""
+        if isinstance(value, str):
+            return not self.choices or value in self.choices
+        return (
+            (self.at_least is None or value >= self.at_least)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.above is None or value > self.above)
+        )
+
+    @property
+    def words(self) -> str:
+        """The bounds of a number as an error names them, with a space before; empty without any."""
+        if self.at_least is not None and self.at_most is not None:
+            return f" between {self.at_least:g} and {self.at_most:g}"
+        if self.at_least is not None:
+            return f" of at least {self.at_least:g}"
+        return "" if self.above is None else f" above {self.above:g}"

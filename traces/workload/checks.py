@@ -1,0 +1,190 @@
+"""What must hold between the keys of a workload spec. Bounds of single values are with the keys themselves."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from traces.errors import TraceError
+from traces.workload.arrivals import MAX_GAMMA_CV, WEIBULL_CV
+from traces.workload.lengths import problem_of
+from traces.workload.spec import (
+    ACCUMULATE,
+    PROCESSES,
+    SLO_CLASSES,
+    Arrival,
+    Client,
+    Cohort,
+    Distribution,
+    Multimodal,
+    Traffic,
+    WorkloadSpec,
+)
+
+MODALITIES = ("image", "audio", "video")
+
+
+def checked(spec: WorkloadSpec, source: str) -> WorkloadSpec:
+    """The spec with notes on what it says in vain; `source` names it in errors. Raises TraceError."""
+    try:
+        _check_sources(spec)
+        for where, traffic in _all_traffic(spec):
+            _check_traffic(where, traffic)
+        for place, client in enumerate(spec.clients):
+            _check_client(f"clients[{place}]", client, absolute=spec.aggregate_rate == 0)
+        for place, cohort in enumerate(spec.cohorts):
+            _check_cohort(f"cohorts[{place}]", cohort, absolute=spec.aggregate_rate == 0)
+        _check_together(spec)
+    except _ProblemError as problem:
+        raise TraceError(f"{source} key {problem}") from None
+    return replace(spec, notes=spec.notes + tuple(dict.fromkeys(_notes(spec))))
+
+
+class _ProblemError(Exception):
+    """A broken rule: the key, what is allowed there, what was found."""
+
+
+def _all_traffic(spec: WorkloadSpec) -> Iterator[tuple[str, Traffic]]:
+    for place, client in enumerate(spec.clients):
+        yield f"clients[{place}]", client
+    for place, cohort in enumerate(spec.cohorts):
+        yield f"cohorts[{place}]", cohort
+
+
+def _check_sources(spec: WorkloadSpec) -> None:
+    if spec.inference_perf is None:
+        if not spec.clients and not spec.cohorts:
+            raise _ProblemError("clients: expected at least one client or cohort, or inference_perf, got none")
+        return
+    if spec.clients or spec.cohorts:
+        other = "clients" if spec.clients else "cohorts"
+        raise _ProblemError(f"inference_perf: expected no {other} beside it, got both")
+    if not spec.inference_perf.stages:
+        raise _ProblemError("inference_perf.stages: expected at least one stage, got none")
+
+
+def _check_traffic(where: str, traffic: Traffic) -> None:
+    if traffic.slo_class and traffic.slo_class not in SLO_CLASSES:
+        raise _ProblemError(f"{where}.slo_class: expected {', '.join(SLO_CLASSES)} or none, got {traffic.slo_class!r}")
+    for name in ("input_distribution", "output_distribution"):
+        _check_distribution(f"{where}.{name}", getattr(traffic, name))
+    if traffic.multimodal is not None:
+        _check_multimodal(f"{where}.multimodal", traffic.multimodal)
+    if traffic.reasoning is not None and traffic.reasoning.reason_ratio_distribution is not None:
+        name = f"{where}.reasoning.reason_ratio_distribution"
+        _check_distribution(name, traffic.reasoning.reason_ratio_distribution)
+
+
+def _check_distribution(where: str, distribution: Distribution) -> None:
+    problem = problem_of(distribution)
+    if problem is not None:
+        raise _ProblemError(f"{where}.params: {problem}")
+
+
+def _check_multimodal(where: str, multimodal: Multimodal) -> None:
+    for kind in MODALITIES:
+        tokens, count = f"{kind}_distribution", f"{kind}_count_distribution"
+        has_tokens, has_count = (getattr(multimodal, name) is not None for name in (tokens, count))
+        if has_tokens != has_count:
+            raise _ProblemError(f"{where}: expected {tokens} and {count} together, got one of them")
+    for name in multimodal.__dataclass_fields__:
+        distribution = getattr(multimodal, name)
+        if distribution is not None:
+            _check_distribution(f"{where}.{name}", distribution)
+
+
+def _check_rate(where: str, traffic: Traffic) -> None:
+    if traffic.rate_fraction <= 0:
+        raise _ProblemError(f"{where}.rate_fraction: expected a number above 0, got {traffic.rate_fraction:g}")
+    _check_arrival(f"{where}.arrival", traffic.arrival)
+
+
+def _check_arrival(where: str, arrival: Arrival) -> None:
+    if not arrival.process:
+        raise _ProblemError(f"{where}.process: expected {' or '.join(PROCESSES)}, but the key is missing")
+    given_in_full = arrival.shape is not None and arrival.scale is not None
+    least, most = WEIBULL_CV
+    if (
+        arrival.process == "weibull"
+        and arrival.cv is not None
+        and not given_in_full
+        and not least <= arrival.cv <= most
+    ):
+        raise _ProblemError(
+            f"{where}.cv: expected a number between {least} and {most} with weibull, got {arrival.cv:g}"
+        )
+
+
+def _check_client(where: str, client: Client, absolute: bool) -> None:
+    if client.concurrency:
+        _check_users(where, client)
+        return
+    _check_rate(where, client)
+    if client.lifecycle is not None:
+        _check_windows(f"{where}.lifecycle.windows", client)
+    if absolute and (client.windows is None or any(window.trace_rate is None for window in client.windows)):
+        raise _ProblemError(
+            f"{where}.lifecycle.windows: expected windows with a trace_rate, as there is no aggregate_rate"
+        )
+
+
+def _check_users(where: str, client: Client) -> None:
+    if client.rate_fraction:
+        raise _ProblemError(f"{where}.concurrency: expected no rate_fraction beside it, got {client.rate_fraction:g}")
+    if client.lifecycle is not None:
+        raise _ProblemError(f"{where}.lifecycle: expected none beside concurrency, whose users are always active")
+
+
+def _check_windows(where: str, client: Client) -> None:
+    if not client.windows:
+        raise _ProblemError(f"{where}: expected at least one window, got none")
+    for place, window in enumerate(client.windows):
+        inside = f"{where}[{place}]"
+        if window.end_us <= window.start_us:
+            raise _ProblemError(
+                f"{inside}.end_us: expected more than start_us ({window.start_us}), got {window.end_us}"
+            )
+        if window.arrival is not None:
+            _check_arrival(f"{inside}.arrival", window.arrival)
+        for name in ("input_distribution", "output_distribution"):
+            distribution = getattr(window, name)
+            if distribution is not None:
+                _check_distribution(f"{inside}.{name}", distribution)
+
+
+def _check_cohort(where: str, cohort: Cohort, absolute: bool) -> None:
+    _check_rate(where, cohort)
+    if cohort.prefix_sharing == "per_member" and not cohort.prefix_group:
+        raise _ProblemError(f"{where}.prefix_sharing: expected a prefix_group with per_member, but the key is missing")
+    if not absolute:
+        return
+    for name in ("diurnal", "drain"):
+        if getattr(cohort, name) is not None:
+            raise _ProblemError(f"{where}.{name}: expected a spike with a trace_rate, as there is no aggregate_rate")
+    if cohort.spike is None or cohort.spike.trace_rate is None:
+        raise _ProblemError(f"{where}.spike.trace_rate: expected a number above 0, as there is no aggregate_rate")
+
+
+def _check_together(spec: WorkloadSpec) -> None:
+    everyone = list(_all_traffic(spec))
+    with_class = [where for where, traffic in everyone if traffic.slo_class]
+    without = [where for where, traffic in everyone if not traffic.slo_class]
+    if with_class and without:
+        raise _ProblemError(f"{without[0]}.slo_class: expected a class, as {with_class[0]} has one, got none")
+    users = any(client.concurrency for client in spec.clients)
+    sessions = [where for where, traffic in everyone if traffic.multi_turn is not None]
+    if users and sessions:
+        raise _ProblemError(f"{sessions[0]}.reasoning.multi_turn: expected no conversations beside concurrency users")
+
+
+def _notes(spec: WorkloadSpec) -> Iterator[str]:
+    for where, traffic in _all_traffic(spec):
+        growth = "" if traffic.multi_turn is None else traffic.multi_turn.context_growth
+        if growth not in ("", ACCUMULATE):
+            yield f"{where}: the context_growth {growth!r} is taken as none, known is {ACCUMULATE}"
+        if traffic.prefix_length and not traffic.prefix_group:
+            yield f"{where}: prefix_length has no effect without a prefix_group"
+        if traffic.network is not None:
+            yield f"{where}: network has no effect on what is sent"
+        if traffic.arrival.process == "gamma" and (traffic.arrival.cv or 1) > MAX_GAMMA_CV:
+            yield f"{where}: gamma arrivals with a cv above {MAX_GAMMA_CV:g} are drawn as poisson"
+    if spec.inference_perf is not None and spec.aggregate_rate:
+        yield "aggregate_rate has no effect beside inference_perf, whose stages have rates"

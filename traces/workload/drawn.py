@@ -1,0 +1,143 @@
+"""What a source sends, in columns: one element per request, sessions laid out round by round."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+from traces.workload.arrivals import Ints
+from traces.workload.request import Session, WorkloadRequest
+from traces.workload.sources import Source
+from traces.workload.spec import ACCUMULATE, Client, MultiTurn
+from traces.workload.streams import Quantity
+from traces.workload.turns import Turns, draw_turns
+
+NEVER = 2**53
+"""Later than anything, and still exact as a float."""
+_US_PER_OUTPUT_TOKEN = 1
+"""How long an open-loop session takes a reply to be, so that its rounds are at distinct instants."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """The requests of one source. `input_tokens` hold the context that sessions accumulate, those of `turns` do not.
+
+    Of a session with n rounds, element s * n + r is round r of session s. Without sessions n is 1.
+    """
+
+    source: Source
+    arrival_us: Ints
+    input_tokens: Ints
+    turns: Turns
+    num_rounds: int
+
+    @property
+    def is_closed_loop(self) -> bool:
+        """Whether later rounds wait for replies; their arrivals are estimates then."""
+        client = self.source.client
+        return client.multi_turn is not None and client.closed_loop is not False
+
+    def requests(self, places: Ints, timeout_us: int) -> Iterator[WorkloadRequest]:
+        """The requests at these places, in their order."""
+        client, turns = self.source.client, self.turns
+        arrivals = self.arrival_us[places]
+        deadlines: Iterable[int] = (arrivals + timeout_us).tolist() if timeout_us else repeat(0)
+        columns: tuple[Iterable[Any], ...] = (
+            arrivals.tolist(),
+            *map(repeat, _labels(client)),
+            self.input_tokens[places].tolist(),
+            turns.output_tokens[places].tolist(),
+            repeat(client.streaming),
+            deadlines,
+            repeat(client.slo_target_us),
+            *self._session_columns(places),
+            *self._content_columns(places),
+        )
+        return map(WorkloadRequest._make, zip(*columns, strict=False))  # constant columns repeat forever
+
+    def sessions(self, places: Ints, timeout_us: int) -> Iterator[Session]:
+        """The sessions whose first rounds are at these places, their later rounds to be released by replies."""
+        multi_turn = self.source.client.multi_turn
+        assert multi_turn is not None
+        for place, first in zip(places.tolist(), self.requests(places, timeout_us), strict=True):
+            later = self.turns.rounds(multi_turn.think_time_us, slice(place + 1, place + self.num_rounds))
+            yield Session(first=first, later=tuple(later), timeout_us=timeout_us)
+
+    def _session_columns(self, places: Ints) -> tuple[Iterable[Any], ...]:
+        """session_id, round_index, think_time_us, keeps_context."""
+        multi_turn = self.source.client.multi_turn
+        if multi_turn is None:
+            return repeat(""), repeat(0), repeat(0), repeat(False)
+        sessions, rounds = np.divmod(places, self.num_rounds)
+        label = self.source.label
+        return (
+            [f"{label}_session_{number}" for number in sessions.tolist()],
+            rounds.tolist(),
+            np.where(rounds > 0, multi_turn.think_time_us, 0).tolist(),
+            repeat(keeps_context(multi_turn)),
+        )
+
+    def _content_columns(self, places: Ints) -> tuple[Iterable[Any], ...]:
+        """text_tokens, image_tokens, audio_tokens, video_tokens, reason_ratio."""
+        turns = self.turns
+        modalities = [column[places].tolist() for column in turns.modalities or ()] or [repeat(0)] * 4
+        ratios = repeat(0.0) if turns.reason_percent is None else (turns.reason_percent[places] / 100).tolist()
+        return (*modalities, ratios)
+
+
+def _labels(client: Client) -> tuple[Any, ...]:
+    """client_id, tenant_id, slo_class, model, adapter, prefix_group, prefix_tokens."""
+    who = (client.id, client.tenant_id, client.slo_class, client.model, client.adapter)
+    return (*who, client.prefix_group, client.prefix_tokens)
+
+
+def keeps_context(multi_turn: MultiTurn) -> bool:
+    """Whether each prompt of a session holds all before it."""
+    return multi_turn.context_growth == ACCUMULATE
+
+
+def draw(source: Source, until_us: int) -> Drawn:
+    """All requests, or all sessions, that a source begins up to and including `until_us`.
+
+    A single session is drawn whenever it begins. Rounds of a session follow each other as if each reply took a
+    microsecond per token.
+    """
+    multi_turn = source.client.multi_turn
+    if multi_turn is None:
+        arrivals = source.timeline.instants(source.streams.of(Quantity.ARRIVALS), until_us)
+        turns = draw_turns(source.habits, source.streams, len(arrivals))
+        return Drawn(source=source, arrival_us=arrivals, input_tokens=turns.input_tokens, turns=turns, num_rounds=1)
+    starts = _first_start(source) if multi_turn.single_session else _starts(source, until_us)
+    turns = draw_turns(source.habits, source.streams, len(starts) * multi_turn.max_rounds)
+    by_session = (len(starts), multi_turn.max_rounds)
+    inputs, outputs = turns.input_tokens.reshape(by_session), turns.output_tokens.reshape(by_session)
+    replied = np.cumsum(outputs, axis=1) - outputs
+    thought = np.arange(multi_turn.max_rounds) * multi_turn.think_time_us
+    arrivals = starts[:, np.newaxis] + thought + replied * _US_PER_OUTPUT_TOKEN
+    if keeps_context(multi_turn):
+        inputs = np.cumsum(inputs, axis=1) + replied
+    return Drawn(
+        source=source,
+        arrival_us=arrivals.ravel(),
+        input_tokens=inputs.ravel(),
+        turns=turns,
+        num_rounds=multi_turn.max_rounds,
+    )
+
+
+def _starts(source: Source, until_us: int) -> Ints:
+    return source.timeline.instants(source.streams.of(Quantity.ARRIVALS), until_us)
+
+
+def _first_start(source: Source) -> Ints:
+    """The one start of a source with a single session; none if its windows pass without any."""
+    timeline = source.timeline
+    end_us = NEVER if timeline.end_us is None else timeline.end_us
+    until_us = timeline.start_us + int(4 * timeline.mean_gap_us) + 1
+    while True:
+        starts = _starts(source, min(until_us, end_us))[:1]
+        if len(starts) or until_us >= end_us:
+            return starts
+        until_us *= 2

@@ -1,0 +1,151 @@
+"""From a spec to the requests it stands for: the same ones for the same seed."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.errors import TraceError
+from traces.slo import SloTargets
+from traces.workload.arrivals import Ints
+from traces.workload.drawn import NEVER, Drawn, draw
+from traces.workload.inference_perf import inference_perf_sources
+from traces.workload.request import Session, Workload, WorkloadRequest
+from traces.workload.sources import Source, Users, sources_of
+from traces.workload.spec import Client, WorkloadSpec
+from traces.workload.users import user_sessions
+
+
+def generate(spec: WorkloadSpec, timeout_us: int | None = None) -> Workload:
+    """The requests and sessions of a checked spec. `timeout_us` takes the place of what clients say, 0 is never.
+
+    Of all requests in order of arrival the first `num_requests` are kept, counting the rounds of sessions as if
+    replies took no time; sessions that have begun by then run to their end. Raises TraceError for a spec that
+    never ends.
+    """
+    sources, users = _sources(spec)
+    _demand_end(spec, sources, users)
+    limit_us = spec.horizon or NEVER
+    drawn, reach_us = _draw_enough(sources, spec.num_requests, limit_us)
+    requests, sessions = _in_order(drawn, reach_us, spec.num_requests or None, timeout_us)
+    for each in users:
+        waiting = user_sessions(each, _timeout_us(each.client, timeout_us))
+        sessions += [session for session in waiting if session.first.arrival_us <= limit_us]
+    sessions.sort(key=lambda session: session.first.arrival_us)
+    return Workload(
+        requests=requests,
+        sessions=sessions,
+        max_requests=spec.num_requests if users and spec.num_requests else None,
+        horizon_us=spec.horizon or None,
+        goodput_slo_targets={
+            name: SloTargets(targets.ttft_ms, targets.itl_ms, targets.e2e_ms)
+            for name, targets in spec.goodput_slo_targets.items()
+        },
+        notes=spec.notes,
+    )
+
+
+def _sources(spec: WorkloadSpec) -> tuple[list[Source], list[Users]]:
+    if spec.inference_perf is not None:
+        return inference_perf_sources(spec.inference_perf, spec.seed), []
+    return sources_of(spec)
+
+
+def _has_end(source: Source) -> bool:
+    return source.timeline.end_us is not None or _is_single(source)
+
+
+def _is_single(source: Source) -> bool:
+    multi_turn = source.client.multi_turn
+    return multi_turn is not None and multi_turn.single_session
+
+
+def _demand_end(spec: WorkloadSpec, sources: Sequence[Source], users: Sequence[Users]) -> None:
+    if not spec.num_requests and not spec.horizon and (users or not all(map(_has_end, sources))):
+        raise TraceError("the workload never ends: expected num_requests or horizon to bound it, got neither")
+
+
+def _timeout_us(client: Client, override_us: int | None) -> int:
+    return client.timeout_us if override_us is None else override_us
+
+
+def _draw_enough(sources: Sequence[Source], num_wanted: int, limit_us: int) -> tuple[list[Drawn], int]:
+    """What sources send, and until when that is all of it: at least `num_wanted` requests, or all up to the limit."""
+    last_start_us = max((source.timeline.end_us or NEVER for source in sources if not _is_single(source)), default=0)
+    last_start_us = min(last_start_us, limit_us)
+    until_us = min(last_start_us, _guess(sources, num_wanted)) if num_wanted else last_start_us
+    while True:
+        drawn = [draw(source, until_us) for source in sources]
+        if until_us >= last_start_us:
+            return drawn, limit_us
+        if sum(int(np.count_nonzero(each.arrival_us <= until_us)) for each in drawn) >= num_wanted:
+            return drawn, until_us
+        until_us = min(last_start_us, 2 * until_us)
+
+
+def _guess(sources: Sequence[Source], num_wanted: int) -> int:
+    """An instant by which most likely so many requests have arrived."""
+    rate = think_us = 0.0
+    spread = 1.0
+    for source in sources:
+        multi_turn = source.client.multi_turn
+        rounds = 1
+        if multi_turn is not None:
+            rounds = multi_turn.max_rounds
+            think_us = max(think_us, (rounds - 1) * multi_turn.think_time_us)
+        if not _is_single(source):
+            rate += rounds / max(source.timeline.mean_gap_us, 1)
+            spread = max(spread, source.timeline.spread)
+    if rate <= 0:
+        return NEVER
+    start_us = min(source.timeline.start_us for source in sources)
+    enough = num_wanted + 4 * spread * math.sqrt(num_wanted) + 8
+    return int(min(NEVER, start_us + think_us + enough / rate)) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Requests of one source that are kept: where they are there, and where in the order of all."""
+
+    drawn: Drawn
+    places: Ints
+    positions: Ints
+
+
+def _in_order(
+    drawn: Sequence[Drawn], reach_us: int, num_wanted: int | None, timeout_us: int | None
+) -> tuple[list[WorkloadRequest], list[Session]]:
+    """The first requests of all sources in order of arrival, those of one instant in the order of sources.
+
+    Of closed-loop sessions whose first round is among them the blueprint is given instead.
+    """
+    requests: dict[int, WorkloadRequest] = {}
+    sessions: list[Session] = []
+    for kept in _kept(drawn, reach_us, num_wanted):
+        source_timeout_us = _timeout_us(kept.drawn.source.client, timeout_us)
+        if kept.drawn.is_closed_loop:
+            first_rounds = kept.places[kept.places % kept.drawn.num_rounds == 0]
+            sessions += kept.drawn.sessions(first_rounds, source_timeout_us)
+        else:
+            rows = kept.drawn.requests(kept.places, source_timeout_us)
+            requests.update(zip(kept.positions.tolist(), rows, strict=True))
+    if len(drawn) == 1:
+        return list(requests.values()), sessions
+    return [requests[position] for position in sorted(requests)], sessions
+
+
+def _kept(drawn: Sequence[Drawn], reach_us: int, num_wanted: int | None) -> Iterator[_Kept]:
+    if not drawn:
+        return
+    arrivals = np.concatenate([each.arrival_us for each in drawn])
+    order = np.argsort(arrivals, kind="stable")
+    order = order[: np.searchsorted(arrivals[order], reach_us, side="right")][:num_wanted]
+    starts = np.concatenate([[0], np.cumsum([len(each.arrival_us) for each in drawn])])
+    source = np.searchsorted(starts, order, side="right") - 1
+    by_source = np.argsort(source, kind="stable")
+    bounds = np.searchsorted(source[by_source], np.arange(len(drawn) + 1))
+    for number, each in enumerate(drawn):
+        positions = by_source[bounds[number] : bounds[number + 1]]
+        if len(positions):
+            yield _Kept(each, order[positions] - starts[number], positions)

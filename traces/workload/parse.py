@@ -1,0 +1,172 @@
+"""Reading a workload spec: YAML, strictly.
+
+The first thing that cannot be used is named, with the file, the key, what is allowed and what was found.
+"""
+
+import dataclasses
+import math
+import re
+import types
+import typing
+from collections.abc import Hashable, Mapping
+from dataclasses import MISSING, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from traces.errors import TraceError
+from traces.text_file import read_text
+from traces.workload.bounds import Bounds
+from traces.workload.checks import checked
+from traces.workload.spec import WorkloadSpec
+from traces.workload.upgrade import upgraded
+
+T = TypeVar("T")
+
+# PyYAML takes 1e6 for text, as YAML 1.1 has it.
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_INT64_MAX = 2**63 - 1
+
+
+def read_spec(path: Path | str) -> WorkloadSpec:
+    """Read a workload spec. Raises TraceError."""
+    path = Path(path)
+    return parse_spec(read_text(path), str(path))
+
+
+def parse_spec(text: str, source: str) -> WorkloadSpec:
+    """Read a workload spec from its text; `source` names it in errors. Raises TraceError."""
+    loaded = _loaded(text, source)
+    if loaded is None:
+        raise TraceError(f"{source}: the file is empty, expected a workload spec")
+    return checked(upgraded(_Reader(source).part(WorkloadSpec, "", loaded)), source)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Turns what YAML gave into parts of the model. `where` is the path of keys that leads to a value."""
+
+    source: str
+
+    def part(self, kind: type[T], where: str, loaded: Any) -> T:
+        """An instance of one of the model's classes."""
+        if not isinstance(loaded, Mapping):
+            raise self.wrong(where, "keys and values", loaded)
+        keys = _keys(typing.cast(type, kind))
+        for name in loaded:
+            if name not in keys:
+                inside = f" of {where}" if where else ""
+                raise TraceError(f"{self.source}: unknown key {str(name)!r}{inside}, known are {', '.join(keys)}")
+        values = {}
+        for name, (declared, required) in keys.items():
+            place = f"{where}.{name}" if where else name
+            if loaded.get(name) is not None:
+                values[name] = self.value(declared, place, loaded[name])
+            elif required:
+                raise TraceError(f"{self.source}: the key {place} is missing")
+        return kind(**values)
+
+    def value(self, declared: Any, where: str, loaded: Any) -> Any:
+        """A value of a declared type, within its bounds."""
+        kind, bounds = _kind_and_bounds(declared)
+        if dataclasses.is_dataclass(kind):
+            return self.part(typing.cast(type, kind), where, loaded)
+        if typing.get_origin(kind) is tuple:
+            return self.items(typing.get_args(kind)[0], where, loaded)
+        if typing.get_origin(kind) is Mapping:
+            return self.entries(typing.get_args(kind)[1], where, loaded)
+        return self.scalar(kind, bounds, where, loaded)
+
+    def items(self, kind: type[T], where: str, loaded: Any) -> tuple[T, ...]:
+        """The parts of a list."""
+        if not isinstance(loaded, list):
+            raise self.wrong(where, "a list", loaded)
+        return tuple(self.part(kind, f"{where}[{place}]", each) for place, each in enumerate(loaded))
+
+    def entries(self, declared: Any, where: str, loaded: Any) -> dict[str, Any]:
+        """The values of a mapping whose keys are free."""
+        if not isinstance(loaded, Mapping):
+            raise self.wrong(where, "keys and values", loaded)
+        return {str(name): self.value(declared, f"{where}.{name}", each) for name, each in loaded.items()}
+
+    def scalar(self, kind: Any, bounds: Bounds, where: str, loaded: Any) -> Any:
+        """Text, a number, or true or false."""
+        value = _converted(kind, loaded)
+        if type(value) is not kind or not (kind is bool or bounds.allow(value)):
+            raise self.wrong(where, _expected(kind, bounds), loaded)
+        return value
+
+    def wrong(self, where: str, expected: str, loaded: Any) -> TraceError:
+        """The error for a value that is not what is expected."""
+        shown = repr(loaded)
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        place = f"{self.source} key {where}" if where else self.source
+        return TraceError(f"{place}: expected {expected}, got {shown}")
+
+
+def _converted(kind: type, loaded: Any) -> Any:
+    """A scalar as the type that is wanted where nothing is lost by it; otherwise None, which is of no wanted type."""
+    if kind is str and type(loaded) in (int, float):
+        return str(loaded)
+    if kind not in (int, float) or isinstance(loaded, bool):
+        return loaded
+    number = float(loaded) if isinstance(loaded, str) and _NUMBER.fullmatch(loaded) else loaded
+    if not isinstance(number, int | float) or not math.isfinite(number) or abs(number) > _INT64_MAX:
+        return None
+    if kind is int and number != int(number):
+        return None
+    return kind(number)
+
+
+def _expected(kind: type, bounds: Bounds) -> str:
+    if bounds.choices:
+        return " or ".join(filter(None, bounds.choices))
+    noun = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}[kind]
+    return noun + bounds.words
+
+
+@cache
+def _keys(kind: type) -> dict[str, tuple[Any, bool]]:
+    """The keys of a part of the model: declared type, and whether it must be there."""
+    declared = typing.get_type_hints(kind, include_extras=True)
+    return {
+        field.name: (declared[field.name], field.default is MISSING and field.default_factory is MISSING)
+        for field in dataclasses.fields(kind)
+        if field.metadata.get("from_file", True)
+    }
+
+
+def _kind_and_bounds(declared: Any) -> tuple[Any, Bounds]:
+    """A type without its `| None`, apart from its bounds."""
+    if typing.get_origin(declared) in (types.UnionType, typing.Union):
+        (declared,) = (each for each in typing.get_args(declared) if each is not types.NoneType)
+    if typing.get_origin(declared) is typing.Annotated:
+        kind, bounds = typing.get_args(declared)
+        return kind, bounds
+    return declared, Bounds()
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key may stand only once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            if isinstance(key_node, yaml.ScalarNode) and key_node.tag != "tag:yaml.org,2002:merge":
+                if key_node.value in seen:
+                    problem = f"the key {key_node.value!r} stands twice"
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
+                seen.add(key_node.value)
+        return super().construct_mapping(node, deep)
+
+
+def _loaded(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f" line {error.problem_mark.line + 1}"
+        raise TraceError(f"{source}{line}: expected YAML, {error.problem or error.context}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise TraceError(f"{source}: expected YAML, {' '.join(str(error).split())}") from error

@@ -1,0 +1,100 @@
+"""What a workload consists of: requests known up front, and sessions whose later requests wait for replies."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from traces.slo import SloTargets
+
+
+class WorkloadRequest(NamedTuple):
+    """One request to be sent. A tuple, as workloads have millions of them. Times are microseconds, from 0 on.
+
+    Its prompt is the shared start of `prefix_group`, `prefix_tokens` long, and `input_tokens` of its own.
+    """
+
+    arrival_us: int
+    client_id: str
+    tenant_id: str
+    slo_class: str
+    model: str
+    adapter: str
+    prefix_group: str
+    prefix_tokens: int
+    input_tokens: int
+    output_tokens: int
+    streaming: bool
+    deadline_us: int
+    """When it is given up, on the clock of arrivals; 0 is never."""
+    slo_target_us: int
+    session_id: str
+    round_index: int
+    think_time_us: int
+    """Pause between the reply before it in its session and this request."""
+    keeps_context: bool
+    """Whether `input_tokens` begin with all earlier prompts and replies of its session."""
+    text_tokens: int
+    image_tokens: int
+    audio_tokens: int
+    video_tokens: int
+    reason_ratio: float
+
+
+class Round(NamedTuple):
+    """What a later round of a session adds: `input_tokens` are those of the new turn alone."""
+
+    input_tokens: int
+    output_tokens: int
+    think_time_us: int
+    text_tokens: int = 0
+    image_tokens: int = 0
+    audio_tokens: int = 0
+    video_tokens: int = 0
+    reason_ratio: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A conversation in which each request waits for the reply before it. `later` may be endless.
+
+    `timeout_us` is how long each request may take, 0 is forever.
+    """
+
+    first: WorkloadRequest
+    later: Iterable[Round]
+    timeout_us: int
+
+    def next_request(
+        self, previous: WorkloadRequest, num_replied_tokens: int, next_round: Round, arrival_us: int
+    ) -> WorkloadRequest:
+        """The request after `previous`, which was answered with `num_replied_tokens`."""
+        context_tokens = previous.input_tokens + num_replied_tokens if previous.keeps_context else 0
+        return previous._replace(
+            arrival_us=arrival_us,
+            input_tokens=context_tokens + next_round.input_tokens,
+            output_tokens=next_round.output_tokens,
+            deadline_us=arrival_us + self.timeout_us if self.timeout_us else 0,
+            round_index=previous.round_index + 1,
+            think_time_us=next_round.think_time_us,
+            text_tokens=next_round.text_tokens,
+            image_tokens=next_round.image_tokens,
+            audio_tokens=next_round.audio_tokens,
+            video_tokens=next_round.video_tokens,
+            reason_ratio=next_round.reason_ratio,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """All that a spec generates: `requests` and `sessions` ascend by (first) arrival.
+
+    Of the requests that follow in time, those of sessions included, at most `max_requests` are to be sent, and none
+    that arrives after `horizon_us`; None limits nothing.
+    """
+
+    requests: list[WorkloadRequest]
+    sessions: list[Session]
+    max_requests: int | None
+    horizon_us: int | None
+    goodput_slo_targets: Mapping[str, SloTargets]
+    notes: tuple[str, ...]

@@ -1,0 +1,253 @@
+"""The model of a workload spec, version 2: who sends what, when.
+
+Each field is a key of the file, and its type says what is allowed. Instants and durations are microseconds, rates
+requests per second. What must hold between several keys is checked in `checks.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, TypeAlias
+
+from traces.workload.bounds import Bounds
+
+SLO_CLASSES = ("critical", "standard", "sheddable", "batch", "background")
+PROCESSES = ("poisson", "gamma", "weibull", "constant")
+DISTRIBUTIONS = ("gaussian", "exponential", "lognormal", "pareto_lognormal", "constant", "empirical")
+
+Count: TypeAlias = Annotated[int, Bounds(at_least=0)]
+AtLeastOne: TypeAlias = Annotated[int, Bounds(at_least=1)]
+Amount: TypeAlias = Annotated[float, Bounds(at_least=0)]
+Positive: TypeAlias = Annotated[float, Bounds(above=0)]
+
+ACCUMULATE = "accumulate"
+DEFAULT_PREFIX_TOKENS = 50
+SESSION_TIMEOUT_US = 300_000_000
+"""When a request of a session is given up, unless the spec says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """How token counts are drawn. `params` depend on the type; those of an empirical one are tokens with weights."""
+
+    type: Annotated[str, Bounds(choices=DISTRIBUTIONS)]
+    params: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """How gaps between requests are drawn. `shape` and `scale` (microseconds) together take the place of the rate."""
+
+    process: Annotated[str, Bounds(choices=PROCESSES)] = ""
+    cv: Positive | None = None
+    shape: Positive | None = None
+    scale: Positive | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A stretch of time, the end excluded, in which a client is active, perhaps with habits of its own."""
+
+    start_us: Count = 0
+    end_us: int
+    trace_rate: Positive | None = None
+    arrival: Arrival | None = None
+    input_distribution: Distribution | None = None
+    output_distribution: Distribution | None = None
+
+    @property
+    def has_own_habits(self) -> bool:
+        """Whether something is said of this window besides when it is."""
+        own = (self.trace_rate, self.arrival, self.input_distribution, self.output_distribution)
+        return any(each is not None for each in own)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifecycle:
+    """When a client is active."""
+
+    windows: tuple[Window, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Where a client sits. Part of the format; it changes nothing that is generated."""
+
+    rtt_ms: Amount = 0.0
+    bandwidth_mbps: Amount = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultiTurn:
+    """Conversations. With growth `accumulate` each prompt holds all earlier prompts and replies of its session."""
+
+    max_rounds: AtLeastOne
+    think_time_us: Count = 0
+    context_growth: str = ""
+    single_session: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reasoning:
+    """Replies that think first. The ratio is drawn as a whole percentage of the reply."""
+
+    reason_ratio_distribution: Distribution | None = None
+    multi_turn: MultiTurn | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Multimodal:
+    """Prompts of several kinds of input: text, and per kind a number of items with so many tokens each."""
+
+    text_distribution: Distribution | None = None
+    image_distribution: Distribution | None = None
+    image_count_distribution: Distribution | None = None
+    audio_distribution: Distribution | None = None
+    audio_count_distribution: Distribution | None = None
+    video_distribution: Distribution | None = None
+    video_count_distribution: Distribution | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What clients and cohorts have in common."""
+
+    id: str = ""
+    tenant_id: str = ""
+    slo_class: str = ""
+    model: str = ""
+    adapter: str = ""
+    rate_fraction: float = 0.0
+    arrival: Arrival = field(default_factory=Arrival)
+    input_distribution: Distribution
+    output_distribution: Distribution
+    prefix_group: str = ""
+    prefix_length: Count = 0
+    streaming: bool = False
+    network: Network | None = None
+    multimodal: Multimodal | None = None
+    reasoning: Reasoning | None = None
+    timeout: Count | None = None
+    slo_target_us: Count = 0
+    closed_loop: bool | None = None
+
+    @property
+    def multi_turn(self) -> MultiTurn | None:
+        return None if self.reasoning is None else self.reasoning.multi_turn
+
+    @property
+    def prefix_tokens(self) -> int:
+        """Tokens of the shared prefix, which only a group can have."""
+        return (self.prefix_length or DEFAULT_PREFIX_TOKENS) if self.prefix_group else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client(Traffic):
+    """One source of requests: at a rate, or by `concurrency` users who each wait for their reply."""
+
+    concurrency: Count = 0
+    think_time_us: Count = 0
+    lifecycle: Lifecycle | None = None
+
+    @property
+    def windows(self) -> tuple[Window, ...] | None:
+        """When it is active; None is always."""
+        return None if self.lifecycle is None else self.lifecycle.windows
+
+    @property
+    def timeout_us(self) -> int:
+        """How long a request may take, 0 is forever."""
+        if self.timeout is not None:
+            return self.timeout
+        return SESSION_TIMEOUT_US if self.multi_turn is not None or self.concurrency else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diurnal:
+    """One day in which each hour is active for a share that falls from the peak to the trough and back."""
+
+    peak_hour: Annotated[int, Bounds(at_least=0, at_most=23)]
+    peak_to_trough_ratio: Annotated[float, Bounds(at_least=1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spike:
+    """Activity for a while only, perhaps at a rate of its own for the whole cohort."""
+
+    start_time_us: Count = 0
+    duration_us: Annotated[int, Bounds(above=0)]
+    trace_rate: Positive | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """Full activity until it starts, then less and less."""
+
+    start_time_us: Count = 0
+    ramp_duration_us: Annotated[int, Bounds(above=0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cohort(Traffic):
+    """Many clients alike, which share the cohort's rate."""
+
+    population: Annotated[int, Bounds(at_least=1, at_most=100_000)]
+    prefix_sharing: Annotated[str, Bounds(choices=("", "shared", "per_member"))] = "shared"
+    diurnal: Diurnal | None = None
+    spike: Spike | None = None
+    drain: Drain | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A rate for a while. `duration` is in seconds."""
+
+    rate: Positive
+    duration: Positive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedPrefix:
+    """Users in groups that share a system prompt, each prompt and question of fixed length."""
+
+    num_unique_system_prompts: AtLeastOne
+    num_users_per_system_prompt: AtLeastOne
+    system_prompt_len: Count
+    question_len: Count
+    output_len: Count
+    enable_multi_turn_chat: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferencePerf:
+    """A workload as the load generator inference-perf describes it."""
+
+    stages: tuple[Stage, ...]
+    shared_prefix: SharedPrefix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoodputTargets:
+    """Latencies that requests of a class should keep, 0 is no limit."""
+
+    ttft_ms: Amount = 0.0
+    itl_ms: Amount = 0.0
+    e2e_ms: Amount = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSpec:
+    """A whole workload. An `aggregate_rate` of 0 leaves the rates to the windows; `horizon` and `num_requests` of 0
+    limit nothing."""
+
+    version: str = ""
+    seed: int = 0
+    category: Annotated[str, Bounds(choices=("", "language", "multimodal", "reasoning"))] = ""
+    clients: tuple[Client, ...] = ()
+    cohorts: tuple[Cohort, ...] = ()
+    aggregate_rate: Amount = 0.0
+    horizon: Count = 0
+    num_requests: Count = 0
+    inference_perf: InferencePerf | None = None
+    goodput_slo_targets: Mapping[str, GoodputTargets] = field(default_factory=dict)
+    notes: tuple[str, ...] = field(default=(), metadata={"from_file": False})
+    """What the reader changed or did not understand, for the user to read."""
