@@ -26,6 +26,11 @@ COMMANDS: dict[str, CommandRow] = {
         "observe.command",
         "ObserveOptions",
     ),
+    "run": CommandRow(
+        "Simulate a synthetic workload straight through the engine, in virtual time.",
+        "replay.run_command",
+        "RunOptions",
+    ),
     "replay": CommandRow(
         "Run a recorded trace through the simulated engine, in virtual time.",
         "replay.command",

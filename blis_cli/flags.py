@@ -12,6 +12,9 @@ from blis_options import options_of
 from blis_options.option import Setting
 
 
+NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
+
+
 def command_function(options_class: type, run: Callable[[Any], int]) -> Callable[..., None]:
     """A function that typer turns into flags: it builds the options, runs the command, exits with its code."""
 
@@ -39,6 +42,9 @@ def _parameter(setting: Setting) -> inspect.Parameter:
         extra["parser"] = _list_parser(element, setting.label)
         extra.setdefault("metavar", "LIST")
         kind = str
+    elif kind in NUMBERS:
+        extra["parser"] = _number_parser(kind, setting.label)
+        extra.setdefault("metavar", "N" if kind is int else "X")
     if setting.option.positional:
         info = typer.Argument(**extra)
     else:
@@ -74,6 +80,16 @@ def _single_type(annotated: Any) -> Any:
 def _help(setting: Setting) -> str:
     known = setting.option
     return f"{known.help} One of: {', '.join(known.choices)}." if known.choices else known.help
+
+
+def _number_parser(kind: Callable[[Any], Any], label: str) -> Callable[[Any], Any]:
+    def parse(text: Any) -> Any:
+        try:
+            return kind(text)
+        except ValueError as error:
+            raise typer.BadParameter(f"{label} must be {NUMBERS[kind]}, got {text!r}") from error
+
+    return parse
 
 
 def _list_parser(element: Callable[[str], Any], label: str) -> Callable[[Any], tuple[Any, ...]]:

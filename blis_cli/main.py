@@ -1,6 +1,8 @@
 """The entry point: finds the command, runs it, and turns the user's mistakes into one line and exit code 2."""
 
+import errno
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -26,6 +28,8 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run `blis` with these arguments and return the exit code."""
+    if sys.stdout is None:  # started with standard output closed: what is printed goes nowhere
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (it lives as long as the process)
     name = arguments[0] if arguments else ""
     program = "blis"
     try:
@@ -36,20 +40,36 @@ def run(arguments: list[str]) -> int:
         else:
             command, rest = _overview(), arguments or ["--help"]
         result = command.main(args=rest, prog_name=program, standalone_mode=False)
+        sys.stdout.flush()
     except BlisError as error:
         return _complain(program, str(error))
     except typer.TyperException as error:
         return _complain(program, error.format_message())
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has gone, as `| head` does; there is nobody left to tell.
-        sys.stderr.close()
-        return 1
+    except OSError as error:
+        if sys.stdout is None or not _is_about_stdout(error):
+            raise
+        return _cannot_print(program, error)
     return result if isinstance(result, int) else 0
 
 
+def _is_about_stdout(error: OSError) -> bool:
+    """Errors that name no file come from the stream we print to."""
+    return error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO)
+
+
+def _cannot_print(program: str, error: OSError) -> int:
+    # Python would try to flush what is left once more at exit, and complain.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not isinstance(error, BrokenPipeError):  # a reader that has gone, as `| head` does, wants no complaint
+        sys.stderr.write(f"{program}: error: cannot write to standard output: {error.strerror}\n")
+    return 1
+
+
 def _complain(program: str, message: str) -> int:
+    if message.startswith("Invalid value for "):  # typer's preface; our messages name the flag themselves
+        message = message.partition(": ")[2]
     one_line = " ".join(message.split())
     sys.stderr.write(f"{program}: error: {one_line}\n")
     return EXIT_BAD_INPUT

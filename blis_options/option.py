@@ -5,15 +5,12 @@ The same row feeds the command-line flag, the YAML key, the documentation and th
 
 import dataclasses
 import math
-import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import MISSING, dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from blis_options.errors import OptionError
-
-T = TypeVar("T")
 
 _METADATA_KEY = "option"
 
@@ -127,31 +124,3 @@ def _check_value(setting: Setting, value: Any) -> None:
         raise OptionError(f"{setting.label} must be above {known.above:g}, got {value}")
     if known.at_most is not None and value > known.at_most:
         raise OptionError(f"{setting.label} must be at most {known.at_most:g}, got {value}")
-
-
-def from_mapping(options_class: type[T], values: Mapping[str, Any]) -> T:
-    """Options from parsed YAML: keys are setting names, dashes allowed.
-
-    Raises OptionError for an unknown key, with the known ones named, or for a value of the wrong kind.
-    """
-    known = {setting.name: setting for setting in options_of(options_class)}
-    given: dict[str, Any] = {}
-    for key, value in values.items():
-        name = str(key).replace("-", "_")
-        if name not in known:
-            raise OptionError(f"unknown setting {key!r}, known are {', '.join(sorted(known))}")
-        given[name] = _converted(known[name], value)
-    return options_class(**given)
-
-
-def _converted(setting: Setting, value: Any) -> Any:
-    kinds = typing.get_args(setting.type) if isinstance(setting.type, types.UnionType) else (setting.type,)
-    if value is None and type(None) in kinds:
-        return None
-    if isinstance(value, list):
-        return tuple(value)
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if any(isinstance(kind, type) and isinstance(value, kind) for kind in kinds):
-        return value
-    raise OptionError(f"{setting.label} has the wrong type: {value!r}")

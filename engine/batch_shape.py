@@ -1,10 +1,9 @@
 """What a latency model sees of a step: sums over the batch, never the requests themselves."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class BatchShape:
+class BatchShape(NamedTuple):
     """Exact integer sums over the sequences that compute at least one token in a step.
 
     For a prefill sequence with `t` new tokens, context `c` (tokens computed before this step) and prompt length `s`;

@@ -33,8 +33,6 @@ class Engine:
         self.latency = latency
         self.now: Micros | None = None
         """How far the engine has been advanced; None before the first time."""
-        self.clock: Micros = 0
-        """Instant of the last thing that happened: the simulated run ends here."""
         self._instance = Instance(config, latency)
         self._queue = self._instance.queue
         self._stepping = SCHEDULINGS[config.scheduling](self._instance, reports_steps)
@@ -61,12 +59,17 @@ class Engine:
         """Do everything due up to and including `until`; the events in the order they happened."""
         self._instance.events = events = list[Event]()
         self._instance.until = until
-        queue = self._queue
-        while (due_at := queue.next_at()) is not None and due_at <= until:
-            self._execute(*queue.pop())
+        pop_due = self._queue.pop_due
+        while (entry := pop_due(until)) is not None:
+            self._execute(*entry)
         if self.now is None or until > self.now:
             self.now = until
         return events
+
+    @property
+    def clock(self) -> Micros:
+        """Instant of the last thing that happened: the simulated run ends here."""
+        return self._instance.clock
 
     @property
     def steps(self) -> StepLog:
@@ -122,7 +125,7 @@ class Engine:
         elif isinstance(payload, str):
             self._hang_up(payload, at)
         elif isinstance(payload, Sequence):
-            self.clock = at
+            self._instance.clock = at
             if due == Due.ARRIVAL:
                 self._queue.push(at + self.latency.queueing_time(payload.request.input_tokens), Due.QUEUED, payload)
             elif due == Due.QUEUED:
@@ -130,7 +133,7 @@ class Engine:
             else:
                 self._stepping.remove(payload, Outcome.TIMED_OUT, at)
         else:
-            self.clock = at
+            self._instance.clock = at
             if due == Due.STEP:
                 self._stepping.step(at)
 
@@ -160,7 +163,7 @@ class Engine:
         sequence = self._instance.live.get(request_id)
         if sequence is None or at < sequence.arrived_at:
             return
-        self.clock = at
+        self._instance.clock = at
         if sequence.queued_at is None:
             self.counters.num_enqueued += 1  # it never reached the queue, yet it ends here and must be counted
             self._instance.end_now(sequence, Outcome.ABORTED, at)

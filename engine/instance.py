@@ -14,7 +14,7 @@ from engine.units import Micros
 class Instance:
     """The common ground of an engine and its scheduling: who wants to tell or plan something does it here."""
 
-    __slots__ = ("config", "counters", "events", "last_shape", "latency", "live", "queue", "steps", "until")
+    __slots__ = ("clock", "config", "counters", "events", "last_shape", "latency", "live", "queue", "steps", "until")
 
     def __init__(self, config: EngineConfig, latency: LatencyModel) -> None:
         self.config = config
@@ -26,6 +26,8 @@ class Instance:
         """What has happened since the driver last asked."""
         self.live: dict[str, Sequence] = {}
         """Requests that have not ended, by id."""
+        self.clock: Micros = 0
+        """Instant of the last thing that happened."""
         self.until: Micros = 0
         """How far the driver wants the engine advanced."""
         self.last_shape = BatchShape()

@@ -41,16 +41,28 @@ class EventQueue:
     def push(self, at: Micros, due: Due, payload: Payload = None) -> None:
         heapq.heappush(self._heap, (at, due, next(self._numbers), payload))
 
-    def pop(self) -> tuple[Micros, int, int, Payload]:
-        return heapq.heappop(self._heap)
+    def pop_due(self, until: Micros) -> tuple[Micros, int, int, Payload] | None:
+        """Take the first entry if it is due by `until`, else None. Deadlines of ended requests are passed over."""
+        heap = self._heap
+        while heap and heap[0][0] <= until:
+            entry = heapq.heappop(heap)
+            if entry[1] != _DEADLINE or not _has_ended(entry[3]):
+                return entry
+        return None
 
     def next_at(self) -> Micros | None:
         """The earliest instant, or None when nothing is due ever. Deadlines of ended requests do not count."""
         heap = self._heap
         while heap:
-            at, due, _, payload = heap[0]
-            if due == Due.DEADLINE and isinstance(payload, Sequence) and payload.outcome is not None:
-                heapq.heappop(heap)
-                continue
-            return at
+            entry = heap[0]
+            if entry[1] != _DEADLINE or not _has_ended(entry[3]):
+                return entry[0]
+            heapq.heappop(heap)
         return None
+
+
+_DEADLINE = int(Due.DEADLINE)
+
+
+def _has_ended(payload: Payload) -> bool:
+    return isinstance(payload, Sequence) and payload.outcome is not None

@@ -5,7 +5,10 @@ from array import array
 import numpy as np
 import numpy.typing as npt
 
+from engine.errors import EngineError
 from engine.units import Micros
+
+MAX_INSTANT_US: Micros = 2**63 - 1
 
 
 class StepLog:
@@ -21,13 +24,17 @@ class StepLog:
         return len(self._ends)
 
     def append(self, started_at: Micros, ended_at: Micros) -> int:
-        """Record a step and return its index."""
+        """Record a step and return its index. Raises EngineError when its end is beyond what 63 bits hold."""
+        if ended_at > MAX_INSTANT_US:
+            raise _too_late(started_at)
         self._starts.append(started_at)
         self._ends.append(ended_at)
         return len(self._ends) - 1
 
     def extend(self, started_at: Micros, ends: npt.NDArray[np.int64]) -> None:
         """Record steps that follow each other, the first from `started_at` on."""
+        if ends[-1] < started_at:  # the sum of durations has wrapped around
+            raise _too_late(started_at)
         self._starts.append(started_at)
         self._starts.frombytes(ends[:-1].astype(np.int64).tobytes())
         self._ends.frombytes(ends.astype(np.int64).tobytes())
@@ -49,3 +56,7 @@ class StepLog:
     def ends(self) -> npt.NDArray[np.int64]:
         """End of every step, as a new array."""
         return np.array(self._ends, np.int64)
+
+
+def _too_late(started_at: Micros) -> EngineError:
+    return EngineError(f"the step that starts at {started_at} us ends after the largest instant, {MAX_INSTANT_US} us")

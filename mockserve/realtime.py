@@ -23,6 +23,9 @@ TIMER_SLACK_S = 0.0015
 """Loop timers are a millisecond coarse: wake this much early and spin the rest, serving I/O meanwhile."""
 
 
+LONGEST_TIMER_S = 3600.0
+"""Instants further away are looked at again, since loops refuse timers of many years."""
+
 BACKLOG_SLICE_S = 0.002
 """A driver that has fallen behind serves the connections this often."""
 
@@ -120,7 +123,7 @@ class RealtimeDriver:
         loop = asyncio.get_running_loop()
         left_s = self.seconds_at(due_at) - self._monotonic()
         if left_s > 2 * TIMER_SLACK_S:
-            self._handle = loop.call_later(left_s - TIMER_SLACK_S, self._wake)
+            self._handle = loop.call_later(min(left_s - TIMER_SLACK_S, LONGEST_TIMER_S), self._wake)
         else:
             self._handle = loop.call_soon(self._wake)
 

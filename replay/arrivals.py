@@ -34,7 +34,7 @@ def arrivals_of(trace: Trace, model: str, block_size_tokens: int, include_failed
     """The requests of a trace.
 
     A row is injected when it was sent, or at its scheduled arrival if it never was. Clocks that start elsewhere, such
-    as the Unix epoch of a recording, are shifted so that the first injection falls on the first arrival. In recordings
+    as the Unix epoch of a recording, are shifted so that the first one sent is sent at the first arrival. In recordings
     of mode "real", rows that failed are left out unless `include_failed`. Rows that name another model than `model`,
     whatever the case of letters, are left out too.
     """
@@ -46,7 +46,7 @@ def arrivals_of(trace: Trace, model: str, block_size_tokens: int, include_failed
     ids = _unique_ids(served)
     arrivals = [
         Arrival(
-            at=_injected_at(row) - offset,
+            at=row.send_time_us - offset if row.send_time_us > 0 else row.arrival_time_us,
             request=_request(row, request_id, prefix_tokens, block_size_tokens),
             row=row,
         )
@@ -60,15 +60,12 @@ def _is_served(row: TraceRow, model: str) -> bool:
     return not row.model or row.model.lower() == model.lower()
 
 
-def _injected_at(row: TraceRow) -> Micros:
-    return row.send_time_us if row.send_time_us > 0 else row.arrival_time_us
-
-
 def _clock_offset(rows: list[TraceRow]) -> Micros:
-    """How far the sending clock is ahead of the arrival clock."""
-    if not rows:
+    """How far the sending clock is ahead of the arrival clock, by the rows that were sent."""
+    sent = [row for row in rows if row.send_time_us > 0]
+    if not sent:
         return 0
-    return min(map(_injected_at, rows)) - min(row.arrival_time_us for row in rows)
+    return min(row.send_time_us for row in sent) - min(row.arrival_time_us for row in sent)
 
 
 def _prefix_tokens(rows: Iterable[TraceRow]) -> dict[str, int]:

@@ -56,6 +56,7 @@ def run(options: ReplayOptions) -> int:
     from replay.outputs import aggregate, metrics_file, result_rows
     from replay.simulate import simulate
     from traces import dump_json, read_trace, write_results
+    from traces.text_file import write_text
 
     header_path = options.header_path
     trace = read_trace(header_path, None if options.trace_data is None else Path(options.trace_data))
@@ -71,7 +72,7 @@ def run(options: ReplayOptions) -> int:
     if options.results_path is not None:
         write_results(Path(options.results_path), result_rows(measured))
     if options.metrics_path is not None:
-        _write(Path(options.metrics_path), dump_json(metrics_file(simulated, measured)))
+        write_text(Path(options.metrics_path), dump_json(metrics_file(simulated, measured)))
     sys.stdout.write(dump_json(aggregate(simulated, measured)) + "\n")
     return 0
 
@@ -90,13 +91,6 @@ def _say_what_is_left_out(trace: "Trace", arrivals: "Arrivals", model: str) -> N
         _say(f"left out {arrivals.num_other_models_left_out} rows recorded for another model than {model}")
     if not arrivals.arrivals:
         raise OptionError(f"no row of {trace.data_path} can be replayed: all were left out")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise OptionError(f"cannot write {path}: {error.strerror}") from error
 
 
 @contextmanager

@@ -1,12 +1,13 @@
 """The files and figures of a run: results per request, aggregate metrics. Field names and order are the original's."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from engine.sequence import Outcome
 from replay.measure import Measured, Pool, itl_pool, pool_of
 from replay.simulate import Simulated
-from traces import ResultRow
+from traces import ResultRow, TraceRow
 
 JsonObject = dict[str, Any]
 
@@ -84,6 +85,28 @@ def metrics_file(simulated: Simulated, measured: list[Measured]) -> JsonObject:
         _request_row(each) for each in measured if each.arrival.at <= seen_until and each.outcome is not Outcome.DROPPED
     ]
     return detailed
+
+
+def trace_rows(simulated: Simulated, measured: Iterable[Measured]) -> list[TraceRow]:
+    """The rows of a run as a trace: the requests with what became of them, numbered by arrival.
+
+    Requests that would have arrived after the horizon have no row. The last chunk is that of the last token; the
+    overhead after it, which is part of E2E, has no column.
+    """
+    seen_until = simulated.engine.now or 0
+    post_decode_us = simulated.engine.latency.post_decode_time
+    return [_trace_row(each, post_decode_us) for each in measured if each.arrival.at <= seen_until]
+
+
+def _trace_row(each: Measured, post_decode_us: int) -> TraceRow:
+    at, row = each.arrival.at, each.arrival.row
+    first_us = last_us = 0
+    if each.ttft_us is not None:
+        first_us = last_us = at + each.ttft_us
+    if each.e2e_us is not None:
+        last_us = at + each.e2e_us - (post_decode_us if row.output_tokens else 0)
+    status = "ok" if each.is_completed else "timeout" if each.outcome is Outcome.TIMED_OUT else "incomplete"
+    return replace(row, first_chunk_time_us=first_us, last_chunk_time_us=last_us, status=status)
 
 
 def _latencies(name: str, pool: Pool) -> JsonObject:

@@ -4,6 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A slow machine is no bug: examples have no deadline of their own.
+settings.register_profile("blis", deadline=None)
+settings.load_profile("blis")
 
 
 @pytest.fixture(scope="session")

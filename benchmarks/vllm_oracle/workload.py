@@ -157,7 +157,9 @@ def _draw_config(generator: np.random.Generator, async_scheduling: bool) -> Engi
     block_size = int(generator.choice([16, 16, 32]))
     num_blocks = int(generator.integers(8, 61 if generator.random() < 0.4 else 21))
     capacity = (num_blocks - 1) * block_size
-    max_model_len = min(500, capacity) if generator.random() < 0.5 else int(generator.integers(48, min(500, capacity) + 1))
+    max_model_len = (
+        min(500, capacity) if generator.random() < 0.5 else int(generator.integers(48, min(500, capacity) + 1))
+    )
     chunked = bool(generator.random() < 0.8)
     budget = int(generator.choice([16, 17, 32, 48, 64, 100, 128, 256]))
     by_priority = bool(generator.random() < 0.4)

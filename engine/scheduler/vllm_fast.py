@@ -5,8 +5,6 @@ began. Only what prefills, arrives, ends or runs out of blocks is looked at. Whi
 taken at once. When blocks run short, all sums are spelled out and the plain rules decide.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
 from engine.batch_shape import BatchShape
@@ -58,7 +56,8 @@ class FastVllmBatch(VllmBatch):
 
         None, and nothing changed but who cruises, when only the plain rules can tell what happens.
         """
-        self._let_cruise()
+        if self.explicit:
+            self._let_cruise()
         cruising, step = self.cruising, self.next_step
         num_blocks = cruising.num_blocks_needed(step)
         wanted = self._explicit_demand(cruising.num_sequences)
@@ -196,8 +195,12 @@ class FastVllmStepping(VllmStepping):
             shape = batch_shape(grants)
         else:
             grants, num_cruising, context_tokens = composed
-            shape = _with_decodes(batch_shape(grants), num_cruising, context_tokens)
-        self._tell_composition(at)
+            if grants:
+                shape = _with_decodes(batch_shape(grants), num_cruising, context_tokens)
+            else:
+                shape = _decodes(num_cruising, context_tokens)
+        if fast.admitted or fast.preempted:
+            self._tell_composition(at)
         if not grants and not num_cruising:
             return None
         step = Step(grants, shape)
@@ -233,7 +236,12 @@ class FastVllmStepping(VllmStepping):
             at = self._leap(at)
         if self._steps:
             self._start(at)
-        self._plan(at)
+        others_at = self._instance.queue.next_at()
+        if others_at is None or others_at > at:
+            self._instance.clock = at
+            self.step(at)  # nothing else happens at this instant, so there is nothing to wait for
+        else:
+            self._plan(at)
 
     def _leap(self, at: Micros) -> Micros:
         """Take all steps until something changes, or none. Returns when the step now at the head of the line starts.
@@ -253,9 +261,7 @@ class FastVllmStepping(VllmStepping):
         if most < MIN_LEAP_STEPS or (others_at is not None and others_at <= at):
             return at
         most = min(most, cruising.num_steps_within(first, most, fast.kv.num_free_blocks))
-        shape = BatchShape(
-            decode_requests=cruising.num_sequences, decode_context_tokens=cruising.context_tokens(first - 1)
-        )
+        shape = _decodes(cruising.num_sequences, cruising.context_tokens(first - 1))
         # Compositions happen at `at` and at the ends of steps that take this long.
         ends = at + np.cumsum(instance.latency.decode_times(shape, most))
         last = instance.until if others_at is None else min(instance.until, others_at - 1)
@@ -265,8 +271,7 @@ class FastVllmStepping(VllmStepping):
         instance.steps.extend(at, ends[:count])
         fast.kv.take(cruising.num_blocks_in(first, count))
         fast.next_step += count
-        last_shape = replace(shape, decode_context_tokens=cruising.context_tokens(fast.next_step - 1))
-        self._steps[0] = Step([], last_shape)
+        self._steps[0] = Step([], _decodes(shape.decode_requests, cruising.context_tokens(fast.next_step - 1)))
         return int(ends[count - 1])
 
     def _complete(self, sequence: Sequence, outcome: Outcome, at: Micros, finished: list[Finished]) -> None:
@@ -304,10 +309,12 @@ class FastVllmStepping(VllmStepping):
                 step.grants.sort(key=lambda grant: grant.sequence.running_number)
 
 
+def _decodes(num_sequences: int, context_tokens: int) -> BatchShape:
+    """The shape of a step in which everyone decodes."""
+    return BatchShape(0, 0, 0, 0, 0, 0, num_sequences, context_tokens)
+
+
 def _with_decodes(shape: BatchShape, num_sequences: int, context_tokens: int) -> BatchShape:
     """`shape` with so many more sequences that decode."""
-    return replace(
-        shape,
-        decode_requests=shape.decode_requests + num_sequences,
-        decode_context_tokens=shape.decode_context_tokens + context_tokens,
-    )
+    decodes = shape.decode_requests + num_sequences
+    return BatchShape(*shape[:6], decodes, shape.decode_context_tokens + context_tokens)

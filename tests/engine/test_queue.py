@@ -8,11 +8,18 @@ from engine.sequence import Outcome, Sequence
 from tests.fakes import request
 
 
+def taken(queue: EventQueue) -> tuple[int, int, int, object]:
+    """The first entry, whenever it is due."""
+    entry = queue.pop_due(10**9)
+    assert entry is not None
+    return entry
+
+
 def drained(queue: EventQueue) -> list[tuple[int, int]]:
     """Instant and kind of all entries, in the order they come out."""
     entries = []
     while queue.next_at() is not None:
-        at, due, _, _ = queue.pop()
+        at, due, _, _ = taken(queue)
         entries.append((at, due))
     return entries
 
@@ -48,7 +55,7 @@ def test_equal_entries_come_out_as_they_went_in() -> None:
     names = ["b", "a", "c"]
     for name in names:
         queue.push(5, Due.ABORT, name)
-    assert [queue.pop()[3] for _ in names] == names
+    assert [taken(queue)[3] for _ in names] == names
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.sampled_from(Due))))
@@ -72,3 +79,10 @@ def test_the_deadline_of_a_request_under_way_is_due() -> None:
     queue = EventQueue()
     queue.push(5, Due.DEADLINE, Sequence(request(), 0))
     assert queue.next_at() == 5
+
+
+def test_what_is_due_later_stays() -> None:
+    queue = EventQueue()
+    queue.push(10, Due.STEP)
+    assert queue.pop_due(9) is None
+    assert queue.next_at() == 10

@@ -149,11 +149,11 @@ async def test_a_driver_that_is_behind_goes_on_serving_the_loop(drive: Callable[
     driver = drive(TestLatency(step_us=1), total_kv_blocks=20_000)
     listener = Listener()
     driver.submit(request(output_tokens=20_000), listener)
-    longest, last = 0.0, time.monotonic()
+    num_turns = 0
     while not listener.done.is_set():
         await asyncio.sleep(0)
-        longest, last = max(longest, time.monotonic() - last), time.monotonic()
-    assert longest < 0.1
+        num_turns += 1
+    assert num_turns > 20
 
 
 async def test_an_aborted_request_hears_nothing_more_and_leaves_the_engine(

@@ -165,10 +165,19 @@ _rows = st.lists(
 
 
 @given(_rows)
-def test_the_first_request_arrives_at_the_first_arrival_and_gaps_are_those_of_injection(rows: list[TraceRow]) -> None:
+def test_what_was_sent_keeps_its_gaps_and_begins_at_the_first_arrival(rows: list[TraceRow]) -> None:
     found = arrivals_of(Trace(TraceHeader(), rows, Path("t.yaml"), Path("t.csv")), MODEL, BLOCK_SIZE)
-    assert found.arrivals[0].at == min(each.arrival_time_us for each in rows)
-    injected = sorted(each.send_time_us or each.arrival_time_us for each in rows)
-    first = found.arrivals[0].at
-    assert [arrival.at - first for arrival in found.arrivals] == [each - injected[0] for each in injected]
+    sent = [arrival for arrival in found.arrivals if arrival.row.send_time_us > 0]
+    if sent:
+        assert sent[0].at == min(arrival.row.arrival_time_us for arrival in sent)
+        first_send = min(arrival.row.send_time_us for arrival in sent)
+        gaps = sorted(arrival.row.send_time_us - first_send for arrival in sent)
+        assert [arrival.at - sent[0].at for arrival in sent] == gaps
     assert len({arrival.request.id for arrival in found.arrivals}) == len(rows)
+
+
+@given(_rows)
+def test_what_was_never_sent_comes_at_its_scheduled_arrival(rows: list[TraceRow]) -> None:
+    found = arrivals_of(Trace(TraceHeader(), rows, Path("t.yaml"), Path("t.csv")), MODEL, BLOCK_SIZE)
+    unsent = [arrival for arrival in found.arrivals if arrival.row.send_time_us == 0]
+    assert all(arrival.at == arrival.row.arrival_time_us for arrival in unsent)

@@ -13,6 +13,9 @@ from tests.fakes import TestLatency
 from tests.wire.plain_http import complete, metric
 from tests.wire.serving import TestServer, running_server
 
+STALL_S = 0.3
+"""How long a busy machine may hold up everything once; what adds up token by token is more."""
+
 
 async def arrivals(server: TestServer, **fields: object) -> list[float]:
     """The monotonic instants at which the tokens of one streamed completion arrive."""
@@ -50,7 +53,10 @@ async def test_tokens_arrive_when_their_steps_end_in_real_time() -> None:
 async def test_a_faster_clock_scales_all_times(speed: float) -> None:
     with running_server(TestLatency(step_us=int(2_000 * speed)), speed=speed) as server:
         instants = await arrivals(server, max_tokens=100)
-    assert 0.15 < instants[-1] - instants[0] < 0.6
+        due = [server.service.driver.seconds_at(end) for end in ends_of_steps(server)]
+    assert due[-1] - due[0] == pytest.approx(99 * 0.002)
+    assert all(instant >= at for instant, at in zip(instants, due, strict=True))
+    assert instants[-1] < due[-1] + STALL_S
 
 
 async def test_overheads_delay_tokens_but_not_the_engine() -> None:
@@ -73,8 +79,8 @@ async def test_many_streams_keep_their_pace_together() -> None:
         streams = await asyncio.gather(*(arrivals(server, max_tokens=20) for _ in range(30)))
         due = [server.service.driver.seconds_at(end) for end in ends_of_steps(server)]
     for instants in streams:
-        assert (instants[-1] - instants[0]) / 19 == pytest.approx(0.025, rel=0.2)
         assert all(instant >= at for instant, at in zip(instants, due, strict=False))
+        assert instants[-1] < due[-1] + STALL_S
 
 
 def test_what_the_client_reads_first_is_counted_from_its_arrival() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -55,7 +56,8 @@ class Drawn:
             *self._session_columns(places),
             *self._content_columns(places),
         )
-        return map(WorkloadRequest._make, zip(*columns, strict=False))  # constant columns repeat forever
+        # Constant columns repeat forever. What _make does, without its call per request.
+        return map(partial(tuple.__new__, WorkloadRequest), zip(*columns, strict=False))
 
     def sessions(self, places: Ints, timeout_us: int) -> Iterator[Session]:
         """The sessions whose first rounds are at these places, their later rounds to be released by replies."""

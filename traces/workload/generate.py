@@ -120,7 +120,8 @@ def _in_order(
 
     Of closed-loop sessions whose first round is among them the blueprint is given instead.
     """
-    requests: dict[int, WorkloadRequest] = {}
+    requests: list[WorkloadRequest] = []
+    positions: list[Ints] = []
     sessions: list[Session] = []
     for kept in _kept(drawn, reach_us, num_wanted):
         source_timeout_us = _timeout_us(kept.drawn.source.client, timeout_us)
@@ -128,11 +129,11 @@ def _in_order(
             first_rounds = kept.places[kept.places % kept.drawn.num_rounds == 0]
             sessions += kept.drawn.sessions(first_rounds, source_timeout_us)
         else:
-            rows = kept.drawn.requests(kept.places, source_timeout_us)
-            requests.update(zip(kept.positions.tolist(), rows, strict=True))
-    if len(drawn) == 1:
-        return list(requests.values()), sessions
-    return [requests[position] for position in sorted(requests)], sessions
+            requests += kept.drawn.requests(kept.places, source_timeout_us)
+            positions.append(kept.positions)
+    if len(positions) > 1:
+        requests = [requests[place] for place in np.argsort(np.concatenate(positions)).tolist()]
+    return requests, sessions
 
 
 def _kept(drawn: Sequence[Drawn], reach_us: int, num_wanted: int | None) -> Iterator[_Kept]:

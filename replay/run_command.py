@@ -1,0 +1,143 @@
+"""`blis run`: a synthetic workload straight through the simulated engine."""
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blis_options import OptionError
+from replay.run_options import DEFAULT_NUM_REQUESTS, DEFAULT_RATE, DEFAULT_SEED, RunOptions
+
+if TYPE_CHECKING:
+    from replay.measure import Measured
+    from replay.simulate import Simulated
+    from traces.workload import Workload, WorkloadRequest, WorkloadSpec
+
+__all__ = ["RunOptions", "run", "spec_of"]
+
+
+def run(options: RunOptions) -> int:
+    """Generate, simulate, write the files asked for, print the aggregate metrics as JSON on stdout.
+
+    All else goes to stderr.
+    """
+    from engine.core import Engine
+    from engine.deployment import resolve
+    from replay.measure import measure
+    from replay.outputs import aggregate
+    from replay.progress import progress_bar
+    from replay.synthetic import simulate_workload
+    from traces import dump_json
+
+    spec = spec_of(options)
+    workload = _workload(options, spec)
+    deployment = resolve(options)
+    for note in deployment.notes:
+        _say(note)
+    total = workload.max_requests if workload.sessions else len(workload.requests)
+    with progress_bar("simulating", total) as advance:
+        engine = Engine(deployment.config, deployment.latency)
+        simulated = simulate_workload(engine, workload, options.horizon, advance)
+    measured = measure(simulated)
+    _write_files(options, spec, workload, simulated, measured)
+    sys.stdout.write(dump_json(aggregate(simulated, measured)) + "\n")
+    return 0
+
+
+def spec_of(options: RunOptions) -> "WorkloadSpec":
+    """The workload that the options ask for: from the file, or made of flags. Raises TraceError."""
+    from traces.workload import read_spec
+
+    if options.workload_spec is None:
+        return _synthetic_spec(options)
+    spec = read_spec(options.workload_spec)
+    given = {"seed": options.seed, "num_requests": options.num_requests, "horizon": options.horizon}
+    return dataclasses.replace(spec, **{name: value for name, value in given.items() if value is not None})
+
+
+def _synthetic_spec(options: RunOptions) -> "WorkloadSpec":
+    from traces.workload import Arrival, rate_spec, users_spec
+
+    seed = DEFAULT_SEED if options.seed is None else options.seed
+    if options.concurrency:
+        spec = users_spec(
+            options.lengths,
+            num_users=options.concurrency,
+            think_time_us=options.think_time_ms * 1000,
+            num_requests=options.num_requests or 0,
+            seed=seed,
+            prefix_tokens=options.prefix_tokens,
+        )
+    else:
+        spec = rate_spec(
+            options.lengths,
+            rate=DEFAULT_RATE if options.rate is None else options.rate,
+            num_requests=DEFAULT_NUM_REQUESTS if options.num_requests is None else options.num_requests,
+            seed=seed,
+            arrival=Arrival(process=options.arrival, cv=options.arrival_cv),
+            prefix_tokens=options.prefix_tokens,
+        )
+    return dataclasses.replace(spec, horizon=options.horizon or 0)
+
+
+def _workload(options: RunOptions, spec: "WorkloadSpec") -> "Workload":
+    """What is to be simulated; what is left out or without effect is said. Raises BlisError when nothing is left."""
+    from replay.synthetic import served_by
+    from traces.workload import generate
+
+    for flag in options.flags_without_effect:
+        _say(f"{flag} has no effect, --workload-spec, --workload or --concurrency say it already")
+    generated = generate(spec, options.timeout_us)
+    for note in generated.notes:
+        _say(f"{options.workload_spec}: {note}")
+    if not generated.requests and not generated.sessions:
+        raise OptionError("the workload has no requests: nothing arrives before its end")
+    workload, num_left_out = served_by(options.model, generated)
+    if num_left_out:
+        _say(f"left out {num_left_out} requests or conversations for another model than {options.model}")
+    if not workload.requests and not workload.sessions:
+        raise OptionError(f"no request of the workload is for {options.model}: all were left out")
+    if any(request.adapter for request in _first_requests(workload)):
+        _say("adapters are noted in the trace, they do not change any time")
+    return workload
+
+
+def _first_requests(workload: "Workload") -> Iterator["WorkloadRequest"]:
+    """Every request known up front."""
+    yield from workload.requests
+    yield from (session.first for session in workload.sessions)
+
+
+def _write_files(
+    options: RunOptions,
+    spec: "WorkloadSpec",
+    workload: "Workload",
+    simulated: "Simulated",
+    measured: list["Measured"],
+) -> None:
+    from replay.outputs import metrics_file, result_rows, trace_rows
+    from traces import TraceHeader, columns_worth_writing, dump_json, write_results, write_trace
+    from traces.text_file import write_text
+
+    if options.results_path is not None:
+        write_results(options.results_path, result_rows(measured))
+    if options.metrics_path is not None:
+        write_text(Path(options.metrics_path), dump_json(metrics_file(simulated, measured)))
+    if options.trace_output is None:
+        return
+    header = TraceHeader(
+        mode="generated",
+        workload_seed=spec.seed,
+        goodput_slo_targets=options.slo_targets or workload.goodput_slo_targets,
+    )
+    rows = trace_rows(simulated, measured)
+    # BLIS misreads the columns before slo_target_us where that is present, and then serves no request.
+    columns = set(columns_worth_writing(rows, header.mode)) - {"slo_target_us"}
+    write_trace(f"{options.trace_output}.yaml", header, rows, columns)
+    if any(request.keeps_context for request in _first_requests(workload)):
+        _say("a replay of the trace computes the context of conversations anew, as its rows cannot say what is shared")
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"blis run: {line}\n")

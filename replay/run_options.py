@@ -1,0 +1,158 @@
+"""The settings of `blis run`, and what follows from them."""
+
+from dataclasses import dataclass
+
+from blis_options import OptionError, option, options_of
+from engine.deployment import DeploymentOptions
+from traces import SloTargets, slo_targets_from_flags
+from traces.workload import DISTRIBUTION, PRESETS, Lengths, Preset
+from traces.workload.arrivals import WEIBULL_CV
+from traces.workload.spec import PROCESSES
+
+DEFAULT_RATE = 1.0
+DEFAULT_NUM_REQUESTS = 100
+DEFAULT_TIMEOUT_S = 300
+DEFAULT_SEED = 42
+
+_LENGTH_FLAGS = tuple(
+    f"{side}_tokens{part}" for side in ("prompt", "output") for part in ("", "_stdev", "_min", "_max")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions(DeploymentOptions):
+    """The settings of `blis run`: which workload, through which engine, to which files."""
+
+    workload_spec: str | None = option(None, "Workload spec (YAML) to generate requests from.", metavar="FILE")
+    workload: str | None = option(
+        None,
+        "Kind of workload without a spec: a preset, or the lengths of --prompt-tokens and --output-tokens "
+        f"(default: {DISTRIBUTION}).",
+        choices=(DISTRIBUTION, *PRESETS),
+    )
+    rate: float | None = option(
+        None, f"Requests per second of a workload without a spec (default: {DEFAULT_RATE:g}).", above=0
+    )
+    arrival: str = option("constant", "Gaps between requests at --rate.", choices=PROCESSES)
+    arrival_cv: float | None = option(
+        None, "Coefficient of variation of gamma or weibull gaps (default: 1).", above=0, metavar="CV"
+    )
+    concurrency: int = option(
+        0, "Send by this many users instead of at a rate; each waits for the reply before it sends again.", at_least=0
+    )
+    think_time_ms: int = option(0, "Pause of a user between a reply and the next request.", at_least=0)
+    num_requests: int | None = option(
+        None,
+        "How many requests to generate, 0 for no limit but the horizon. Closed-loop conversations that have begun by "
+        f"then run to their end (default: the spec's, without one {DEFAULT_NUM_REQUESTS}).",
+        at_least=0,
+    )
+    prefix_tokens: int = option(0, "Tokens of a prefix that all prompts share, beside --prompt-tokens.", at_least=0)
+    prompt_tokens: int = option(512, "Mean prompt length.")
+    prompt_tokens_stdev: int = option(256, "Standard deviation of prompt lengths.")
+    prompt_tokens_min: int = option(2, "Shortest prompt.", at_least=1)
+    prompt_tokens_max: int = option(7000, "Longest prompt.", at_least=1)
+    output_tokens: int = option(512, "Mean output length.")
+    output_tokens_stdev: int = option(256, "Standard deviation of output lengths.")
+    output_tokens_min: int = option(2, "Shortest output.", at_least=1)
+    output_tokens_max: int = option(7000, "Longest output.", at_least=1)
+    timeout: int | None = option(
+        None,
+        "Seconds after which a request is given up, negative for never (default: what the spec says of its clients, "
+        f"without a spec {DEFAULT_TIMEOUT_S}).",
+        metavar="SECONDS",
+    )
+    seed: int | None = option(None, f"Seed of arrivals and lengths (default: the spec's, without one {DEFAULT_SEED}).")
+    horizon: int | None = option(
+        None,
+        "Stop the simulated clock here, in microseconds; nothing arrives later (default: run until drained).",
+        above=0,
+        metavar="US",
+    )
+    slo_ttft: str = option(
+        "", "Targets for the time to first token to note in the trace.", metavar="CLASS=DURATION,..."
+    )
+    slo_itl: str = option("", "Targets for the time between tokens to note in the trace.", metavar="CLASS=DURATION,...")
+    slo_e2e: str = option("", "Targets for the whole request to note in the trace.", metavar="CLASS=DURATION,...")
+    results_path: str | None = option(None, "Write latencies per request here (JSON).", metavar="FILE")
+    metrics_path: str | None = option(
+        None, "Write aggregate metrics with a row per request here (JSON).", metavar="FILE"
+    )
+    trace_output: str | None = option(
+        None, "Write what was sent as a trace, to PREFIX.yaml and PREFIX.csv.", metavar="PREFIX"
+    )
+
+    def __post_init__(self) -> None:
+        DeploymentOptions.__post_init__(self)
+        if self.timeout == 0:
+            raise OptionError("--timeout must be above 0 seconds, or negative for never, got 0")
+        self._check_users()
+        self._check_arrival()
+        if self.workload_spec is None and self.num_requests == 0 and self.horizon is None:
+            raise OptionError("--num-requests 0 needs --horizon, or the workload never ends")
+        # Making these checks them.
+        _ = self.slo_targets, self.lengths
+
+    @property
+    def lengths(self) -> Preset:
+        """How long prompts and outputs are without a spec. Raises OptionError."""
+        preset = PRESETS.get(self.workload or DISTRIBUTION)
+        if preset is not None:
+            return preset
+        return Preset(prompt=self._lengths("prompt"), output=self._lengths("output"))
+
+    @property
+    def slo_targets(self) -> dict[str, SloTargets]:
+        """The targets given by flags, per class. Raises OptionError."""
+        return slo_targets_from_flags(self.slo_ttft, self.slo_itl, self.slo_e2e)
+
+    @property
+    def timeout_us(self) -> int | None:
+        """When requests are given up, 0 is never; None leaves it to the spec."""
+        if self.timeout is None:
+            return DEFAULT_TIMEOUT_S * 1_000_000 if self.workload_spec is None else None
+        return max(0, self.timeout) * 1_000_000
+
+    @property
+    def flags_without_effect(self) -> list[str]:
+        """Flags that were given although what they say is said elsewhere."""
+        if self.workload_spec is not None:
+            unused = ("workload", "rate", "arrival", "arrival_cv", "prefix_tokens", *_LENGTH_FLAGS)
+        else:
+            unused = _LENGTH_FLAGS if self.workload in PRESETS else ()
+            unused += ("arrival", "arrival_cv") if self.concurrency else ()
+        settings = {setting.name: setting for setting in options_of(RunOptions)}
+        return [settings[name].label for name in unused if getattr(self, name) != settings[name].default]
+
+    def _lengths(self, side: str) -> Lengths:
+        mean, stdev, least, most = (getattr(self, f"{side}_tokens{part}") for part in ("", "_stdev", "_min", "_max"))
+        flag = f"--{side}-tokens"
+        if least > most:
+            raise OptionError(f"{flag}-min must be at most {flag}-max ({most}), got {least}")
+        if not least <= mean <= most:
+            raise OptionError(f"{flag} must be between {flag}-min ({least}) and {flag}-max ({most}), got {mean}")
+        if stdev and not least <= stdev <= most:
+            raise OptionError(
+                f"{flag}-stdev must be 0, or between {flag}-min ({least}) and {flag}-max ({most}), got {stdev}"
+            )
+        return Lengths(mean=mean, stdev=stdev, least=least, most=most)
+
+    def _check_users(self) -> None:
+        if not self.concurrency:
+            if self.think_time_ms:
+                raise OptionError("--think-time-ms needs --concurrency")
+            return
+        for flag, value in (("--rate", self.rate), ("--workload-spec", self.workload_spec)):
+            if value is not None:
+                raise OptionError(f"--concurrency and {flag} exclude each other, give one of them")
+        if not self.num_requests and self.horizon is None:
+            raise OptionError("--concurrency needs --num-requests or --horizon, or the workload never ends")
+
+    def _check_arrival(self) -> None:
+        if self.arrival_cv is None:
+            return
+        if self.arrival not in ("gamma", "weibull"):
+            raise OptionError(f"--arrival-cv needs --arrival gamma or weibull, got {self.arrival}")
+        least, most = WEIBULL_CV
+        if self.arrival == "weibull" and not least <= self.arrival_cv <= most:
+            raise OptionError(f"--arrival-cv must be between {least} and {most} with weibull, got {self.arrival_cv:g}")
