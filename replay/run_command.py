@@ -52,8 +52,12 @@ def spec_of(options: RunOptions) -> "WorkloadSpec":
     if options.workload_spec is None:
         return _synthetic_spec(options)
     spec = read_spec(options.workload_spec)
-    given = {"seed": options.seed, "num_requests": options.num_requests, "horizon": options.horizon}
-    return dataclasses.replace(spec, **{name: value for name, value in given.items() if value is not None})
+    return dataclasses.replace(
+        spec,
+        seed=spec.seed if options.seed is None else options.seed,
+        num_requests=spec.num_requests if options.num_requests is None else options.num_requests,
+        horizon=spec.horizon if options.horizon is None else options.horizon,
+    )
 
 
 def _synthetic_spec(options: RunOptions) -> "WorkloadSpec":

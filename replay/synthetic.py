@@ -7,7 +7,7 @@ from itertools import count
 
 from engine.core import Engine
 from engine.delivery import output_delay
-from engine.events import Event, Finished, Outcome, Scheduled
+from engine.events import Event, Finished, Scheduled
 from engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
 from engine.sequence import Sequence
 from engine.units import Micros

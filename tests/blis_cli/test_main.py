@@ -28,7 +28,7 @@ def test_the_overview_lists_every_command(blis: Blis, arguments: list[str]) -> N
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["simulate"], "unknown command 'simulate', known are serve, observe, replay, calibrate"),
+        (["simulate"], f"unknown command 'simulate', known are {', '.join(COMMANDS)}"),
         (["REPLAY"], "unknown command 'REPLAY'"),
         ([""], "''"),
         (["--verbose"], "--verbose"),

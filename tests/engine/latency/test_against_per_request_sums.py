@@ -1,6 +1,5 @@
 """Sums over the batch give the times that adding up request by request gives, and many steps the times of each."""
 
-from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -64,7 +63,7 @@ def assert_decode_times_equal_single_steps(latency: LatencyModel, batch: list[De
     times = latency.decode_times(shape, steps)
     assert times.dtype == np.int64
     grown = [shape.decode_context_tokens + step * shape.decode_requests for step in range(steps)]
-    assert times.tolist() == [latency.step_time(replace(shape, decode_context_tokens=sum_)) for sum_ in grown]
+    assert times.tolist() == [latency.step_time(shape._replace(decode_context_tokens=sum_)) for sum_ in grown]
 
 
 STEPS = st.one_of(st.integers(0, 40), st.integers(0, 2000))
