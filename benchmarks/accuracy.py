@@ -103,7 +103,8 @@ def predict(name: str, header: Path, deployment: Deployment) -> Score:
     """Replay a recording and compare."""
     trace = read_trace(header)
     arrivals = arrivals_of(trace, deployment.model.name, deployment.config.block_size_tokens).arrivals
-    results = result_rows(measure(simulate(Engine(deployment.config, deployment.latency), arrivals)))
+    engine = Engine(deployment.config, deployment.latency, reports_steps=False)
+    results = result_rows(measure(simulate(engine, arrivals)))
     itl_path = header.with_name("trace.itl.csv.gz")
     found = calibrate(
         trace,

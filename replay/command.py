@@ -66,7 +66,7 @@ def run(options: ReplayOptions) -> int:
     arrivals = arrivals_of(trace, options.model, deployment.config.block_size_tokens, options.include_failed)
     _say_what_is_left_out(trace, arrivals, options.model)
     with _progress(len(arrivals.arrivals)) as advance:
-        engine = Engine(deployment.config, deployment.latency)
+        engine = Engine(deployment.config, deployment.latency, reports_steps=False)
         simulated = simulate(engine, arrivals.arrivals, options.horizon, advance)
     measured = measure(simulated)
     if options.results_path is not None:

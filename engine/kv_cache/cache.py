@@ -100,6 +100,10 @@ class KVCache:
         sequence.block_ids = []
         sequence.num_stored_tokens = 0
 
+    def evict(self, sequence: Sequence) -> None:
+        """Give all blocks back from a request that will return: what it can find again, others can too."""
+        self.release(sequence)
+
     def _take_block(self, sequence: Sequence, num_tokens: int) -> None:
         block = self.pool.take()
         self.index.forget(block)

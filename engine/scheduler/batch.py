@@ -7,7 +7,7 @@ with chunked prefill under one token budget, and preemption by recomputation whe
 from collections import deque
 
 from engine.config import EngineConfig
-from engine.kv_cache.cache import KVCache
+from engine.kv_cache.prompt_cache import PromptCache
 from engine.scheduler.preemption import VICTIMS
 from engine.sequence import Sequence
 
@@ -20,7 +20,9 @@ class BatchFormation:
 
     __slots__ = ("_budget", "_choose_victim", "_config", "_kv", "_running", "_waiting", "admitted", "preempted")
 
-    def __init__(self, config: EngineConfig, kv: KVCache, running: list[Sequence], waiting: deque[Sequence]) -> None:
+    def __init__(
+        self, config: EngineConfig, kv: PromptCache, running: list[Sequence], waiting: deque[Sequence]
+    ) -> None:
         self._config = config
         self._kv = kv
         self._running = running
@@ -31,6 +33,10 @@ class BatchFormation:
         """Sequences that joined the batch in the latest `form`, in order."""
         self.preempted: list[Sequence] = []
         """Sequences evicted in the latest `form`, in order."""
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
 
     def form(self) -> None:
         """Grant tokens for one step."""
@@ -99,14 +105,14 @@ class BatchFormation:
     def _preempt(self, victim: Sequence) -> None:
         """Send a running sequence back to the front of the queue with nothing computed."""
         self._budget += victim.new_tokens
-        self._kv.release(victim)
+        self._kv.evict(victim)
         victim.restart()
         self._waiting.appendleft(victim)
         self.preempted.append(victim)
 
     def _admit_waiting(self) -> None:
         """Admit from the head of the queue until the batch is full, the budget is spent or blocks run out."""
-        while len(self._running) < self._config.max_num_seqs and self._waiting and self._budget > 0:
+        while self.num_running < self._config.max_num_seqs and self._waiting and self._budget > 0:
             sequence = self._waiting[0]
             cached = self._kv.cached_prefix(sequence)
             start = len(cached) * self._config.block_size_tokens
@@ -114,12 +120,16 @@ class BatchFormation:
             if not self._kv.allocate_prompt(sequence, num_tokens, cached):
                 return
             self._waiting.popleft()
-            self._running.append(sequence)
-            sequence.running = True
+            self._join(sequence)
             sequence.blocks_aligned = num_tokens > 0 or start == 0
             sequence.num_granted_tokens = start
             self._grant(sequence, num_tokens)
-            self.admitted.append(sequence)
+
+    def _join(self, sequence: Sequence) -> None:
+        """`sequence` becomes the last of the running ones."""
+        self._running.append(sequence)
+        self.admitted.append(sequence)
+        sequence.running = True
 
     def _grant(self, sequence: Sequence, num_tokens: int) -> None:
         self._budget -= num_tokens

@@ -9,6 +9,7 @@ from engine.batch_shape import BatchShape
 from engine.events import Finished, Preempted, Scheduled, StepDone
 from engine.instance import Instance
 from engine.kv_cache.cache import KVCache
+from engine.kv_cache.prompt_cache import PromptCache
 from engine.queue import Due
 from engine.scheduler.batch import BatchFormation
 from engine.scheduler.waiting import ORDERS
@@ -21,7 +22,7 @@ class BlisStepping:
 
     def __init__(self, instance: Instance) -> None:
         config = instance.config
-        self.kv = KVCache(config.total_kv_blocks, config.block_size_tokens)
+        self.kv: PromptCache = KVCache(config.total_kv_blocks, config.block_size_tokens)
         self._instance = instance
         self._running: list[Sequence] = []
         self._waiting: deque[Sequence] = deque()
@@ -84,12 +85,18 @@ class BlisStepping:
 
     def _schedule_batch(self, at: Micros) -> None:
         """Phase 1: order the queue, form the batch."""
+        self._order_waiting()
+        self._batch.form()
+        self._tell_batch(at)
+
+    def _order_waiting(self) -> None:
         if self._order is not None:
             ordered = sorted(self._waiting, key=self._order)
             self._waiting.clear()
             self._waiting.extend(ordered)
+
+    def _tell_batch(self, at: Micros) -> None:
         batch = self._batch
-        batch.form()
         events = self._instance.events
         self._instance.counters.num_preemptions += len(batch.preempted)
         events.extend(Preempted(at, sequence) for sequence in batch.preempted)
@@ -123,31 +130,31 @@ class BlisStepping:
     def _process_completions(self, ends_at: Micros) -> list[Finished]:
         """Phase 3: take out what is done, by its own length or by max_model_len."""
         finished: list[Finished] = []
-        instance = self._instance
-        max_model_len = instance.config.max_model_len
+        max_model_len = self._instance.config.max_model_len
         for sequence in self._running:
             request = sequence.request
             computed = sequence.num_computed_tokens
             if computed >= request.input_tokens + max(request.output_tokens, 1) - 1:
-                outcome = Outcome.COMPLETED
-                # BLIS stores the last token too, which vLLM does not: it can take a block, or fail to.
-                wants_block = request.output_tokens > 0 and computed < request.input_tokens + request.output_tokens
-                if wants_block and not self.kv.allocate_token(sequence):
-                    instance.counters.num_kv_allocation_failures += 1
+                self._complete(sequence, Outcome.COMPLETED, ends_at, finished)
             elif max_model_len and computed >= max_model_len - 1:
-                outcome = Outcome.LENGTH_CAPPED
-            else:
-                continue
-            self.kv.release(sequence)
-            sequence.running = False
-            # A request is credited with what it produced, at most with what it was to produce.
-            sequence.num_output_tokens = min(computed - request.input_tokens + 1, request.output_tokens)
-            instance.end(sequence, outcome)
-            instance.counters.output_tokens += sequence.num_output_tokens
-            finished.append(Finished(ends_at, sequence, outcome))
+                self._complete(sequence, Outcome.LENGTH_CAPPED, ends_at, finished)
         if finished:
             self._running[:] = [sequence for sequence in self._running if sequence.running]
         return finished
+
+    def _complete(self, sequence: Sequence, outcome: Outcome, ends_at: Micros, finished: list[Finished]) -> None:
+        request, computed = sequence.request, sequence.num_computed_tokens
+        # BLIS stores the last token too, which vLLM does not: it can take a block, or fail to.
+        wants_block = request.output_tokens > 0 and computed < request.input_tokens + request.output_tokens
+        if outcome is Outcome.COMPLETED and wants_block and not self.kv.allocate_token(sequence):
+            self._instance.counters.num_kv_allocation_failures += 1
+        self.kv.release(sequence)
+        sequence.running = False
+        # A request is credited with what it produced, at most with what it was to produce.
+        sequence.num_output_tokens = min(computed - request.input_tokens + 1, request.output_tokens)
+        self._instance.end(sequence, outcome)
+        self._instance.counters.output_tokens += sequence.num_output_tokens
+        finished.append(Finished(ends_at, sequence, outcome))
 
 
 def batch_shape(running: list[Sequence]) -> BatchShape:

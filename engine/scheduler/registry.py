@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from engine.instance import Instance
 from engine.scheduler.blis import BlisStepping
+from engine.scheduler.blis_fast import FastBlisStepping
 from engine.scheduler.stepping import Stepping
 from engine.scheduler.vllm import VllmStepping
 from engine.scheduler.vllm_fast import FastVllmStepping
@@ -15,8 +16,8 @@ def new_vllm(instance: Instance, reports_steps: bool) -> Stepping:
 
 
 def new_blis(instance: Instance, reports_steps: bool) -> Stepping:
-    """BLIS's, step by step."""
-    return BlisStepping(instance)
+    """BLIS's, likewise."""
+    return BlisStepping(instance) if reports_steps else FastBlisStepping(instance)
 
 
 SCHEDULINGS: dict[str, Callable[[Instance, bool], Stepping]] = {

@@ -61,7 +61,7 @@ class FastVllmBatch(VllmBatch):
         cruising, step = self.cruising, self.next_step
         num_blocks = cruising.num_blocks_needed(step)
         wanted = self._explicit_demand(cruising.num_sequences)
-        if wanted is None or num_blocks + wanted > self.kv.num_free_blocks:
+        if wanted is None or num_blocks + wanted > self.kv.free.num_free:
             return None
         self.admitted, self.preempted, self._granted = [], [], {}
         num_cruising, context_tokens = cruising.num_sequences, cruising.context_tokens(step)
@@ -221,9 +221,9 @@ class FastVllmStepping(VllmStepping):
         for sequence in ended:
             self._fast.spell_out(sequence, step.index + 1)
             self.kv.register(sequence, sequence.num_computed_tokens - sequence.num_in_flight_tokens)
-            outcome = self._stop(sequence)
-            assert outcome is not None
-            self._complete(sequence, outcome, at, finished)
+            ending = self._stop(sequence)
+            assert ending is not None
+            self._complete(sequence, ending, at, finished)
         if len(finished) > 1 and ended:
             finished.sort(key=lambda event: event.sequence.running_number)
         self._instance.events.extend(finished)
@@ -260,7 +260,7 @@ class FastVllmStepping(VllmStepping):
         others_at = instance.queue.next_at()
         if most < MIN_LEAP_STEPS or (others_at is not None and others_at <= at):
             return at
-        most = min(most, cruising.num_steps_within(first, most, fast.kv.num_free_blocks))
+        most = min(most, cruising.num_steps_within(first, most, fast.kv.free.num_free))
         shape = _decodes(cruising.num_sequences, cruising.context_tokens(first - 1))
         # Compositions happen at `at` and at the ends of steps that take this long.
         ends = at + np.cumsum(instance.latency.decode_times(shape, most))

@@ -57,3 +57,11 @@ def test_vllm_scheduling_is_the_same_fast_and_plain(workload: Workload) -> None:
     plain, fast = outcome(workload, reports_steps=True), outcome(workload, reports_steps=False)
     for key, expected in plain.items():
         assert fast[key] == expected, key
+
+
+@given(workloads(schedulings=("blis",)))
+@settings(max_examples=EXAMPLES)
+def test_blis_scheduling_is_the_same_fast_and_plain(workload: Workload) -> None:
+    plain, fast = outcome(workload, reports_steps=True), outcome(workload, reports_steps=False)
+    for key, expected in plain.items():
+        assert fast[key] == expected, key

@@ -1,0 +1,95 @@
+"""Free blocks by count: how many there are, and in what order those that can still be found are reused."""
+
+from collections import OrderedDict
+
+
+class FreeRuns:
+    """The free blocks of a cache of `num_blocks`, those that nobody will look for again as counts.
+
+    Order of reuse: useless ones, ones never used, then freed ones as they were freed. A block that may be found has a
+    name, a positive number; how many sequences hold each named block is kept here, too. Every call is O(1) but `take`,
+    which is O(runs used up).
+    """
+
+    __slots__ = ("_freed", "_next_name", "_next_run", "_num_untouched", "_num_useless", "num_blocks", "num_free", "references")  # fmt: skip
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self.num_free = num_blocks
+        self.references: dict[int, int] = {}
+        """Holders of each named block; 0 while it is free."""
+        self._num_untouched = num_blocks
+        self._num_useless = 0
+        self._freed: OrderedDict[int, int] = OrderedDict()
+        """A name and 1, or a negative number and how many nameless blocks."""
+        self._next_name = 1
+        self._next_run = -1
+
+    def new_name(self, references: int) -> int:
+        """A name for a block held by so many sequences."""
+        name = self._next_name
+        self._next_name = name + 1
+        self.references[name] = references
+        return name
+
+    def take(self, num_blocks: int) -> list[int]:
+        """Take blocks, which must be free, in the order of reuse. Returns the names that are no more."""
+        self.num_free -= num_blocks
+        if self._num_useless:
+            used = min(num_blocks, self._num_useless)
+            self._num_useless -= used
+            num_blocks -= used
+        if self._num_untouched:
+            used = min(num_blocks, self._num_untouched)
+            self._num_untouched -= used
+            num_blocks -= used
+        lost: list[int] = []
+        freed = self._freed
+        while num_blocks > 0:
+            key, count = freed.popitem(last=False)
+            if key > 0:
+                del self.references[key]
+                lost.append(key)
+            elif count > num_blocks:
+                freed[key] = count - num_blocks
+                freed.move_to_end(key, last=False)
+                break
+            num_blocks -= count
+        return lost
+
+    def hold(self, name: int) -> None:
+        """One more sequence holds a named block."""
+        if self.references[name] == 0:
+            del self._freed[name]
+            self.num_free -= 1
+        self.references[name] += 1
+
+    def let_go(self, name: int) -> None:
+        """One sequence less holds a named block; after the last it is the last to be reused."""
+        self.references[name] -= 1
+        if self.references[name] == 0:
+            self._freed[name] = 1
+            self.num_free += 1
+
+    def free(self, num_blocks: int) -> None:
+        """Nameless blocks are the last to be reused."""
+        if num_blocks > 0:
+            self._freed[self._next_run] = num_blocks
+            self._next_run -= 1
+            self.num_free += num_blocks
+
+    def free_named(self, name: int) -> None:
+        """A block that has just got its name is the last to be reused."""
+        self._freed[name] = 1
+        self.num_free += 1
+
+    def free_useless(self, num_blocks: int) -> None:
+        """Blocks that nobody can find are the first to be reused."""
+        self._num_useless += num_blocks
+        self.num_free += num_blocks
+
+    def check(self) -> None:
+        """Raise AssertionError unless the counts add up."""
+        freed = sum(self._freed.values())
+        assert self.num_free == self._num_untouched + self._num_useless + freed
+        assert 0 <= self.num_free <= self.num_blocks
