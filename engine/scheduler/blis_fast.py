@@ -6,8 +6,6 @@ changes many steps are taken at once.
 
 from collections import deque
 
-import numpy as np
-
 from engine.batch_shape import BatchShape
 from engine.config import EngineConfig
 from engine.events import Finished
@@ -51,9 +49,6 @@ class FastBatchFormation(BatchFormation):
 
     def form_fast(self, step: int) -> bool:
         """Grant tokens for `step`; False, and nothing granted, when only the plain rules can tell what happens."""
-        for sequence in [each for each in self.explicit if each.first_token_step is not None]:
-            del self.explicit[sequence]
-            self.cruising.join(sequence, self._cruise_of(sequence, step))
         num_cruising = self.cruising.num_sequences
         num_blocks = self.cruising.num_blocks_needed(step)
         wanted = self._demand(num_cruising)
@@ -72,6 +67,11 @@ class FastBatchFormation(BatchFormation):
         if self._waiting:
             self._admit_waiting()
         return True
+
+    def let_cruise(self, sequence: Sequence, step: int) -> None:
+        """A running sequence with its whole prompt cruises from `step` on."""
+        del self.explicit[sequence]
+        self.cruising.join(sequence, self._cruise_of(sequence, step))
 
     def form_plainly(self) -> None:
         """Grant tokens by the plain rules; nobody cruises."""
@@ -162,27 +162,43 @@ class FastBlisStepping(BlisStepping):
             self._plan_step(at)
 
     def step(self, at: Micros) -> None:
+        """Take steps for as long as nothing else is due in between, and plan the next one after."""
         self._step_planned = False
-        if not self.num_running and not self._waiting:
-            return
-        if self._fast.is_steady:
-            at = self._leap(at)
-        instance, step = self._instance, len(self._instance.steps)
-        self._order_waiting()
+        instance, queue = self._instance, self._instance.queue
+        while self.num_running or self._waiting:
+            others_at = queue.next_at()
+            last = instance.until if others_at is None else min(instance.until, others_at - 1)
+            ends_at = self._leap(at, last) if self._fast.is_steady else None
+            if ends_at is None:
+                ends_at = self._single_step(at)
+            finished = self._end_what_is_done(len(instance.steps) - 1, ends_at)
+            goes_on = bool(self.num_running or self._waiting)
+            if ends_at > last:
+                if finished:
+                    queue.push(ends_at, Due.STEP_END, finished)
+                    queue.push(ends_at, Due.DEPARTURE)
+                if goes_on:
+                    self._step_planned = True
+                    queue.push(ends_at, Due.STEP)
+                return
+            if finished:
+                instance.events.extend(finished)
+            if finished or goes_on:
+                instance.clock = ends_at
+            at = ends_at
+
+    def _single_step(self, at: Micros) -> Micros:
+        step = len(self._instance.steps)
+        if self._waiting:
+            self._order_waiting()
         if not self._fast.form_fast(step):
             for sequence in list(self._fast.cruising.sequences):
                 self._fast.spell_out(sequence, step)
                 self._fast.explicit[sequence] = None
             self._fast.form_plainly()
-        self._tell_batch(at)
-        ends_at = self._execute(at, step)
-        finished = self._end_what_is_done(step, ends_at)
-        if finished:
-            instance.queue.push(ends_at, Due.STEP_END, finished)
-            instance.queue.push(ends_at, Due.DEPARTURE)
-        if self.num_running or self._waiting:
-            self._step_planned = True
-            instance.queue.push(ends_at, Due.STEP)
+        if self._fast.admitted or self._fast.preempted:
+            self._tell_batch(at)
+        return self._execute(at, step)
 
     def step_ended(self, report: object, at: Micros) -> None:
         assert isinstance(report, list)
@@ -192,11 +208,13 @@ class FastBlisStepping(BlisStepping):
         """The step's time, and the progress of those that do not cruise. Returns the step's end."""
         instance, cruising = self._instance, self._fast.cruising
         explicit = self._fast.explicit
-        shape = batch_shape(list(explicit))
         num_cruising = cruising.num_sequences
-        if num_cruising:
-            contexts = shape.decode_context_tokens + cruising.context_tokens(step)
-            shape = BatchShape(*shape[:6], shape.decode_requests + num_cruising, contexts)
+        contexts = cruising.context_tokens(step) if num_cruising else 0
+        if explicit:
+            shape = batch_shape(list(explicit))
+            shape = BatchShape(*shape[:6], shape.decode_requests + num_cruising, shape.decode_context_tokens + contexts)
+        else:
+            shape = BatchShape(0, 0, 0, 0, 0, 0, num_cruising, contexts)
         instance.last_shape = shape
         ends_at = at + max(1, instance.latency.step_time(shape))
         instance.steps.append(at, ends_at)
@@ -216,50 +234,65 @@ class FastBlisStepping(BlisStepping):
             sequence.first_token_at = ends_at
 
     def _end_what_is_done(self, step: int, ends_at: Micros) -> list[Finished]:
-        """Take out what is done, in order of admission."""
+        """Take out what is done after `step`, in order of admission; what has its whole prompt cruises from now on."""
         fast = self._fast
-        max_model_len = self._instance.config.max_model_len
-        done: list[tuple[int, Sequence, Outcome]] = []
-        for sequence in fast.explicit:
-            computed, request = sequence.num_computed_tokens, sequence.request
-            if computed >= request.input_tokens + max(request.output_tokens, 1) - 1:
-                done.append((sequence.running_number, sequence, Outcome.COMPLETED))
-            elif max_model_len and computed >= max_model_len - 1:
-                done.append((sequence.running_number, sequence, Outcome.LENGTH_CAPPED))
+        done: list[tuple[Sequence, Outcome]] = []
+        for sequence in list(fast.explicit) if fast.explicit else ():
+            if sequence.first_token_step is not None:
+                outcome = self._outcome(sequence)
+                if outcome is not None:
+                    done.append((sequence, outcome))
+                else:
+                    fast.let_cruise(sequence, step + 1)
         for sequence in fast.cruising.ended_by(step):
             fast.spell_out(sequence, step + 1)
-            request = sequence.request
-            whole = sequence.num_computed_tokens >= request.input_tokens + max(request.output_tokens, 1) - 1
-            done.append((sequence.running_number, sequence, Outcome.COMPLETED if whole else Outcome.LENGTH_CAPPED))
+            outcome = self._outcome(sequence)
+            assert outcome is not None
+            done.append((sequence, outcome))
+        if not done:
+            return []
         if len(done) > 1:
-            done.sort(key=lambda entry: entry[0])
+            done.sort(key=lambda entry: entry[0].running_number)
         finished: list[Finished] = []
-        for _, sequence, outcome in done:
+        for sequence, outcome in done:
             fast.explicit.pop(sequence, None)
             self._complete(sequence, outcome, ends_at, finished)
         return finished
 
-    def _leap(self, at: Micros) -> Micros:
-        """Take all steps until something changes, or none. Returns when the step after them starts."""
+    def _outcome(self, sequence: Sequence) -> Outcome | None:
+        request, computed = sequence.request, sequence.num_computed_tokens
+        if computed >= request.input_tokens + max(request.output_tokens, 1) - 1:
+            return Outcome.COMPLETED
+        max_model_len = self._instance.config.max_model_len
+        if max_model_len and computed >= max_model_len - 1:
+            return Outcome.LENGTH_CAPPED
+        return None
+
+    def _leap(self, at: Micros, last: Micros) -> Micros | None:
+        """Take all steps from `at` on until one of them ends somebody, or the next would start after `last`.
+
+        Returns the end of the last one; None, and nothing done, when they are too few to be worth it.
+        """
         instance, cruising = self._instance, self._fast.cruising
         first = len(instance.steps)
         change = cruising.next_change()
         assert change is not None
-        most = min(change - first, MAX_LEAP_STEPS)
-        if most < MIN_LEAP_STEPS:
-            return at
-        most = min(most, cruising.num_steps_within(first, most, self._counting.free.num_free))
         shape = BatchShape(0, 0, 0, 0, 0, 0, cruising.num_sequences, cruising.context_tokens(first))
         if shape.decode_requests > instance.config.max_num_batched_tokens:
-            return at
-        ends = at + np.cumsum(instance.latency.decode_times(shape, most))
-        others_at = instance.queue.next_at()
-        last = instance.until if others_at is None else min(instance.until, others_at - 1)
-        # The step after the leap starts at its end, where nothing else may be due and the driver must have come to.
-        count = int(np.searchsorted(ends, last, side="right"))
-        if count < MIN_LEAP_STEPS:
-            return at
+            return None
+        # Steps take ever longer as contexts grow, so this is how many can start by then at most.
+        most = min(change + 1 - first, (last - at) // max(1, instance.latency.step_time(shape)) + 1, MAX_LEAP_STEPS)
+        if most < MIN_LEAP_STEPS:
+            return None
+        most = cruising.num_steps_within(first, most, self._counting.free.num_free)
+        if most < MIN_LEAP_STEPS:
+            return None
+        ends = instance.latency.decode_times(shape, most).cumsum()
+        ends += at
+        count = min(int(ends.searchsorted(last, side="right")) + 1, most)
         instance.steps.extend(at, ends[:count])
         self._counting.take(cruising.num_blocks_in(first, count))
-        instance.clock = int(ends[count - 1])
-        return instance.clock
+        instance.last_shape = BatchShape(
+            0, 0, 0, 0, 0, 0, shape.decode_requests, shape.decode_context_tokens + (count - 1) * shape.decode_requests
+        )
+        return int(ends[count - 1])
