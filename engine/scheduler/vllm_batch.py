@@ -45,7 +45,7 @@ class VllmBatch:
         self._threshold = 0
         self._granted: dict[Sequence, int] = {}
         self._num_executed_steps = 0
-        self._last_prefill_step = 0
+        self._last_prefill_step = -config.prefill_schedule_interval
         self._had_prefill = False
         self._is_capacity_bound = False
 

@@ -5,8 +5,6 @@ began. Only what prefills, arrives, ends or runs out of blocks is looked at. Whi
 taken at once. When blocks run short, all sums are spelled out and the plain rules decide.
 """
 
-import numpy as np
-
 from engine.batch_shape import BatchShape
 from engine.config import EngineConfig
 from engine.events import Finished
@@ -227,27 +225,49 @@ class FastVllmStepping(VllmStepping):
         if len(finished) > 1 and ended:
             finished.sort(key=lambda event: event.sequence.running_number)
         self._instance.events.extend(finished)
-        if finished:
-            self._instance.queue.push(at, Due.DEPARTURE)
 
     def step_ended(self, report: object, at: Micros) -> None:
-        self.process_outputs(at)
-        if self._depth == 2 and len(self._steps) == 1 and self._fast.is_steady:
-            at = self._leap(at)
-        if self._steps:
-            self._start(at)
-        others_at = self._instance.queue.next_at()
-        if others_at is None or others_at > at:
-            self._instance.clock = at
-            self.step(at)  # nothing else happens at this instant, so there is nothing to wait for
-        else:
-            self._plan(at)
+        """Go from step to step for as long as nothing else is due in between."""
+        instance, steps = self._instance, self._steps
+        while True:
+            self.process_outputs(at)
+            others_at = instance.queue.next_at()
+            if others_at is not None and others_at <= at:
+                if steps:
+                    self._start(at)
+                self._plan(at)  # something else happens at this instant, and it comes first
+                return
+            last = instance.until if others_at is None else min(instance.until, others_at - 1)
+            if len(steps) == 1 and self._depth == 2 and self._fast.is_steady:
+                at = self._leap(at, last)
+            instance.clock = at
+            ends_at = self._begin(at) if steps else None
+            while len(steps) < self._depth and (self.num_running or self.num_waiting):
+                if self.compose(at) is None:
+                    break
+                if ends_at is None:
+                    ends_at = self._begin(at)
+            if ends_at is None:
+                return
+            if ends_at > last:
+                instance.queue.push(ends_at, Due.STEP_END, steps[0])
+                return
+            at = ends_at
 
-    def _leap(self, at: Micros) -> Micros:
+    def _begin(self, at: Micros) -> Micros:
+        """The first composed step executes from `at` on; returns its end."""
+        instance, step = self._instance, self._steps[0]
+        instance.last_shape = step.shape
+        ends_at = at + max(1, instance.latency.step_time(step.shape))
+        step.started_at = at
+        step.index = instance.steps.append(at, ends_at)
+        return ends_at
+
+    def _leap(self, at: Micros, last: Micros) -> Micros:
         """Take all steps until something changes, or none. Returns when the step now at the head of the line starts.
 
         At `at` one composed step is about to start. Step by step it would run, its successor being composed at its
-        start, and so on; each composition happens at the end of a step, where anything may come in between.
+        start, and so on; each composition happens at the end of a step, which must not be after `last`.
         """
         instance, fast = self._instance, self._fast
         cruising, head = fast.cruising, self._steps[0]
@@ -256,22 +276,22 @@ class FastVllmStepping(VllmStepping):
         first = fast.next_step
         change = cruising.next_change()
         assert change is not None
-        most = min(change - first, MAX_LEAP_STEPS)
-        others_at = instance.queue.next_at()
-        if most < MIN_LEAP_STEPS or (others_at is not None and others_at <= at):
+        # Steps take ever longer as contexts grow, so this is how many can end by then at most.
+        most = min(change - first, (last - at) // max(1, instance.latency.step_time(head.shape)), MAX_LEAP_STEPS)
+        if most < MIN_LEAP_STEPS:
             return at
-        most = min(most, cruising.num_steps_within(first, most, fast.kv.free.num_free))
-        shape = _decodes(cruising.num_sequences, cruising.context_tokens(first - 1))
-        # Compositions happen at `at` and at the ends of steps that take this long.
-        ends = at + np.cumsum(instance.latency.decode_times(shape, most))
-        last = instance.until if others_at is None else min(instance.until, others_at - 1)
-        count = int(np.searchsorted(ends, last, side="right"))
+        most = cruising.num_steps_within(first, most, fast.kv.free.num_free)
+        if most < MIN_LEAP_STEPS:
+            return at
+        ends = instance.latency.decode_times(head.shape, most).cumsum()
+        ends += at
+        count = int(ends.searchsorted(last, side="right"))
         if count < MIN_LEAP_STEPS:
             return at
         instance.steps.extend(at, ends[:count])
         fast.kv.take(cruising.num_blocks_in(first, count))
         fast.next_step += count
-        self._steps[0] = Step([], _decodes(shape.decode_requests, cruising.context_tokens(fast.next_step - 1)))
+        self._steps[0] = Step([], _decodes(head.shape.decode_requests, cruising.context_tokens(fast.next_step - 1)))
         return int(ends[count - 1])
 
     def _complete(self, sequence: Sequence, outcome: Outcome, at: Micros, finished: list[Finished]) -> None:
