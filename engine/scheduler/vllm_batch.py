@@ -48,6 +48,8 @@ class VllmBatch:
         self._last_prefill_step = -config.prefill_schedule_interval
         self._had_prefill = False
         self._is_capacity_bound = False
+        self._passed_over: set[Sequence] = set()
+        """Waiting sequences that had to be passed over and have not joined the batch since."""
 
     @property
     def num_running(self) -> int:
@@ -152,6 +154,7 @@ class VllmBatch:
             if sequence.num_stale_tokens:
                 # Steps under way still bring tokens from before its preemption; it waits for them.
                 skipped.append(self.waiting.popleft())
+                self._passed_over.add(sequence)
                 continue
             hits = self.kv.cached_prefix(sequence)
             start = len(hits) * self._config.block_size_tokens
@@ -164,6 +167,7 @@ class VllmBatch:
                 break
             self.kv.count_lookup(sequence, len(hits))
             self.waiting.popleft()
+            self._passed_over.discard(sequence)
             self._join(sequence)
             sequence.num_computed_tokens = start
             self._had_prefill |= start < sequence.num_tokens - 1
@@ -171,7 +175,9 @@ class VllmBatch:
             self._budget -= num_tokens
         self.waiting.extendleft(reversed(skipped))
         if not defers:
-            self._is_capacity_bound = len(self.waiting) > len(skipped)
+            if self._passed_over:
+                self._passed_over.intersection_update(self.waiting)
+            self._is_capacity_bound = len(self.waiting) > len(self._passed_over)
 
     def _join(self, sequence: Sequence) -> None:
         """`sequence` becomes the last of the running ones."""

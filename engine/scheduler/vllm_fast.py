@@ -129,6 +129,7 @@ class FastVllmBatch(VllmBatch):
         return Cruise(self.next_step, last_step, last_step if known else last_step + self._lookahead)
 
     def _join(self, sequence: Sequence) -> None:
+        self._passed_over.discard(sequence)
         self.admitted.append(sequence)
         sequence.running = True
         self.explicit[sequence] = None
@@ -137,7 +138,9 @@ class FastVllmBatch(VllmBatch):
         self._num_running += 1
 
     def leave(self, sequence: Sequence) -> None:
-        """A running sequence runs no more."""
+        if not sequence.running:
+            super().leave(sequence)
+            return
         sequence.running = False
         self.explicit.pop(sequence, None)
         self._num_running -= 1
@@ -294,21 +297,10 @@ class FastVllmStepping(VllmStepping):
         self._steps[0] = Step([], _decodes(head.shape.decode_requests, cruising.context_tokens(fast.next_step - 1)))
         return int(ends[count - 1])
 
-    def _complete(self, sequence: Sequence, outcome: Outcome, at: Micros, finished: list[Finished]) -> None:
-        if sequence.running:
-            self._fast.leave(sequence)
-            sequence.running = True
-        super()._complete(sequence, outcome, at, finished)
-
     def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
         if sequence.cruise is not None:
             self._spell_out(sequence)
-        if sequence.running:
-            self._fast.leave(sequence)
-        else:
-            self.waiting.remove(sequence)
-        self.kv.release(sequence)
-        self._instance.end_now(sequence, outcome, at)
+        super()._take_out(sequence, outcome, at)
 
     def _spell_out_all(self) -> None:
         for sequence in sorted(self._fast.cruising.known(), key=lambda each: each.running_number):
