@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: demo test check fix bench clean
+.PHONY: demo test check fix docs bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
@@ -20,6 +20,10 @@ check: $(VENV)/.installed-test
 fix: $(VENV)/.installed-test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.installed-test
+	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/pictures.py
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/engine.py

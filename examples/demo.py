@@ -38,8 +38,8 @@ def _loop(folder: Path, num_requests: int, rate: float) -> int:
     server = subprocess.Popen([*BLIS, *serve])
     try:
         _wait_until_healthy(url, server)
-        load = ["--rate", str(rate), "--num-requests", str(num_requests)]
-        lengths = ["--prompt-tokens", "512", "--output-tokens", "128", "--record-itl"]
+        load = ["--rate", str(rate), "--num-requests", str(num_requests), "--arrival", "poisson"]
+        lengths = ["--prompt-tokens-stdev", "256", "--output-tokens-stdev", "64", "--record-itl"]
         observed = folder / "observed.json"
         with observed.open("w") as summary:
             _run(["observe", "--url", url, "--model", MODEL, *load, *lengths, "-o", str(folder / "trace")], summary)

@@ -1,8 +1,6 @@
 """`blis replay`: a recorded trace through the simulated engine."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +52,7 @@ def run(options: ReplayOptions) -> int:
     from replay.arrivals import arrivals_of
     from replay.measure import measure
     from replay.outputs import aggregate, metrics_file, result_rows
+    from replay.progress import progress_bar
     from replay.simulate import simulate
     from traces import dump_json, read_trace, write_results
     from traces.text_file import write_text
@@ -65,7 +64,7 @@ def run(options: ReplayOptions) -> int:
         _say(note)
     arrivals = arrivals_of(trace, options.model, deployment.config.block_size_tokens, options.include_failed)
     _say_what_is_left_out(trace, arrivals, options.model)
-    with _progress(len(arrivals.arrivals)) as advance:
+    with progress_bar("replaying", len(arrivals.arrivals)) as advance:
         engine = Engine(deployment.config, deployment.latency, reports_steps=False)
         simulated = simulate(engine, arrivals.arrivals, options.horizon, advance)
     measured = measure(simulated)
@@ -91,17 +90,3 @@ def _say_what_is_left_out(trace: "Trace", arrivals: "Arrivals", model: str) -> N
         _say(f"left out {arrivals.num_other_models_left_out} rows recorded for another model than {model}")
     if not arrivals.arrivals:
         raise OptionError(f"no row of {trace.data_path} can be replayed: all were left out")
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[], None] | None]:
-    """A progress bar on stderr when that is a terminal; what it yields is called once per finished request."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("replaying", total=total)
-        yield lambda: progress.advance(task)

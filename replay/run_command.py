@@ -2,7 +2,6 @@
 
 import dataclasses
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from replay.run_options import DEFAULT_NUM_REQUESTS, DEFAULT_RATE, DEFAULT_SEED,
 if TYPE_CHECKING:
     from replay.measure import Measured
     from replay.simulate import Simulated
-    from traces.workload import Workload, WorkloadRequest, WorkloadSpec
+    from traces.workload import Workload, WorkloadSpec
 
 __all__ = ["RunOptions", "run", "spec_of"]
 
@@ -27,7 +26,8 @@ def run(options: RunOptions) -> int:
     from replay.measure import measure
     from replay.outputs import aggregate
     from replay.progress import progress_bar
-    from replay.synthetic import simulate_workload
+    from replay.sessions import simulate_workload
+    from replay.synthetic import keeps_context
     from traces import dump_json
 
     spec = spec_of(options)
@@ -37,7 +37,7 @@ def run(options: RunOptions) -> int:
         _say(note)
     total = workload.max_requests if workload.sessions else len(workload.requests)
     with progress_bar("simulating", total) as advance:
-        engine = Engine(deployment.config, deployment.latency)
+        engine = Engine(deployment.config, deployment.latency, reports_steps=keeps_context(workload))
         simulated = simulate_workload(engine, workload, options.horizon, advance)
     measured = measure(simulated)
     _write_files(options, spec, workload, simulated, measured)
@@ -87,7 +87,7 @@ def _synthetic_spec(options: RunOptions) -> "WorkloadSpec":
 
 def _workload(options: RunOptions, spec: "WorkloadSpec") -> "Workload":
     """What is to be simulated; what is left out or without effect is said. Raises BlisError when nothing is left."""
-    from replay.synthetic import served_by
+    from replay.synthetic import first_requests, served_by
     from traces.workload import generate
 
     for flag in options.flags_without_effect:
@@ -102,15 +102,9 @@ def _workload(options: RunOptions, spec: "WorkloadSpec") -> "Workload":
         _say(f"left out {num_left_out} requests or conversations for another model than {options.model}")
     if not workload.requests and not workload.sessions:
         raise OptionError(f"no request of the workload is for {options.model}: all were left out")
-    if any(request.adapter for request in _first_requests(workload)):
+    if any(request.adapter for request in first_requests(workload)):
         _say("adapters are noted in the trace, they do not change any time")
     return workload
-
-
-def _first_requests(workload: "Workload") -> Iterator["WorkloadRequest"]:
-    """Every request known up front."""
-    yield from workload.requests
-    yield from (session.first for session in workload.sessions)
 
 
 def _write_files(
@@ -121,6 +115,7 @@ def _write_files(
     measured: list["Measured"],
 ) -> None:
     from replay.outputs import metrics_file, result_rows, trace_rows
+    from replay.synthetic import keeps_context
     from traces import TraceHeader, columns_worth_writing, dump_json, write_results, write_trace
     from traces.text_file import write_text
 
@@ -139,7 +134,7 @@ def _write_files(
     # BLIS misreads the columns before slo_target_us where that is present, and then serves no request.
     columns = set(columns_worth_writing(rows, header.mode)) - {"slo_target_us"}
     write_trace(f"{options.trace_output}.yaml", header, rows, columns)
-    if any(request.keeps_context for request in _first_requests(workload)):
+    if keeps_context(workload):
         _say("a replay of the trace computes the context of conversations anew, as its rows cannot say what is shared")
 
 

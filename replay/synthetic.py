@@ -1,147 +1,32 @@
-"""A generated workload through one engine: requests known up front, and sessions that wait for their replies."""
+"""The requests of a generated workload as arrivals at an engine."""
 
-import heapq
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from itertools import count
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
-from engine.core import Engine
-from engine.delivery import output_delay
-from engine.events import Event, Finished, Scheduled
 from engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
-from engine.sequence import Sequence
-from engine.units import Micros
 from replay.arrivals import Arrival
-from replay.measure import COMPLETED
-from replay.simulate import Simulated, simulate
 from traces import TraceRow
-from traces.workload import Round, Session, Workload, WorkloadRequest
+from traces.workload import Workload, WorkloadRequest
 
 
-def simulate_workload(
-    engine: Engine,
-    workload: Workload,
-    horizon_us: Micros | None = None,
-    on_finished: Callable[[], None] | None = None,
-) -> Simulated:
-    """Run a workload through a fresh engine until it is drained or the horizon is reached.
+def first_requests(workload: Workload) -> Iterator[WorkloadRequest]:
+    """Every request that is known before any reply."""
+    yield from workload.requests
+    yield from (session.first for session in workload.sessions)
 
-    Requests are numbered in order of arrival. `on_finished` is called once for each request that ends.
+
+def keeps_context(workload: Workload) -> bool:
+    """Whether requests continue the text of earlier ones, replies included.
+
+    Such text is found again only by an engine that takes its steps one by one (`reports_steps`): else the blocks of
+    replies are merely counted.
     """
-    if workload.sessions:
-        return run_sessions(engine, workload, horizon_us, on_finished)
-    block_size = engine.config.block_size_tokens
-    arrivals = [arrival_of(request, number, block_size) for number, request in enumerate(workload.requests)]
-    return simulate(engine, arrivals, horizon_us, on_finished)
+    return any(request.keeps_context for request in first_requests(workload))
 
 
-def run_sessions(
-    engine: Engine,
-    workload: Workload,
-    horizon_us: Micros | None = None,
-    on_finished: Callable[[], None] | None = None,
-) -> Simulated:
-    """The same for a workload with sessions: each request of a session is sent when its client has thought about the
-    reply before it. A session ends with its rounds, or with a request that was not answered.
-    """
-    queue = _Queue(workload)
-    arrivals: list[Arrival] = []
-    sequences: dict[str, Sequence] = {}
-    talks: dict[str, _Talk] = {}
-    horizon = float("inf") if horizon_us is None else horizon_us
-    while True:
-        due_at = engine.next_event_at()
-        next_at = queue.next_at()
-        # What arrives at an instant is there before anything is done at that instant.
-        if next_at is not None and (due_at is None or next_at <= due_at):
-            if next_at > horizon:
-                break
-            request, talk = queue.pop()
-            arrival = arrival_of(request, len(arrivals), engine.config.block_size_tokens)
-            arrivals.append(arrival)
-            if talk is not None:
-                talks[arrival.request.id] = talk
-            engine.submit(arrival.request, arrival.at)
-            continue
-        if due_at is None or due_at > horizon:
-            break
-        for finished in _finished(engine.advance(due_at), sequences):
-            if on_finished is not None:
-                on_finished()
-            talk = talks.pop(finished.sequence.request.id, None)
-            if talk is not None:
-                queue.follow_up(talk, finished, engine)
-    return Simulated(engine, [(arrival, sequences.get(arrival.request.id)) for arrival in arrivals])
-
-
-def _finished(events: Iterable[Event], sequences: dict[str, Sequence]) -> Iterator[Finished]:
-    """The requests that ended; all that got anywhere are noted in `sequences`."""
-    for event in events:
-        if isinstance(event, Scheduled | Finished):
-            sequences[event.sequence.request.id] = event.sequence
-            if isinstance(event, Finished):
-                yield event
-
-
-def replied_at(engine: Engine, sequence: Sequence, finished_at: Micros) -> Micros:
-    """When the last token of a completed request reaches its client."""
-    num_tokens = sequence.num_output_tokens
-    return finished_at + output_delay(engine.config, engine.latency, max(1, num_tokens), is_last=num_tokens > 0)
-
-
-@dataclass(slots=True)
-class _Talk:
-    """A session under way: the request that was sent last, and the rounds to come."""
-
-    session: Session
-    previous: WorkloadRequest
-    later: Iterator[Round] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.later = iter(self.session.later)
-
-
-class _Queue:
-    """Requests in order of arrival, in order of entry where equal; sessions add to it as their replies come."""
-
-    def __init__(self, workload: Workload) -> None:
-        self._numbers = count()
-        self._remaining = workload.max_requests
-        self._horizon_us = workload.horizon_us
-        self._heap: list[tuple[Micros, int, WorkloadRequest, _Talk | None]] = [
-            (request.arrival_us, next(self._numbers), request, None) for request in workload.requests
-        ]
-        for session in workload.sessions:
-            self._heap.append(
-                (session.first.arrival_us, next(self._numbers), session.first, _Talk(session, session.first))
-            )
-        heapq.heapify(self._heap)
-
-    def next_at(self) -> Micros | None:
-        """When the next request arrives; None when nothing is known to come."""
-        return self._heap[0][0] if self._heap and self._remaining != 0 else None
-
-    def pop(self) -> tuple[WorkloadRequest, _Talk | None]:
-        """The next request, with its session if it has one."""
-        if self._remaining is not None:
-            self._remaining -= 1
-        _, _, request, talk = heapq.heappop(self._heap)
-        return request, talk
-
-    def follow_up(self, talk: _Talk, finished: Finished, engine: Engine) -> None:
-        """Send the next request of a session, if its last one was answered and there is another one."""
-        if finished.outcome not in COMPLETED:
-            return
-        next_round = next(talk.later, None)
-        if next_round is None:
-            return
-        reply_at = replied_at(engine, finished.sequence, finished.at)
-        arrival_us = reply_at + max(1, next_round.think_time_us)
-        if self._horizon_us is not None and arrival_us > self._horizon_us:
-            return
-        num_replied_tokens = finished.sequence.num_output_tokens
-        talk.previous = talk.session.next_request(talk.previous, num_replied_tokens, next_round, arrival_us)
-        heapq.heappush(self._heap, (arrival_us, next(self._numbers), talk.previous, talk))
+def arrivals_of_requests(requests: Iterable[WorkloadRequest], block_size_tokens: int) -> list[Arrival]:
+    """Requests, ascending by arrival, as arrivals numbered in this order."""
+    return [arrival_of(request, number, block_size_tokens) for number, request in enumerate(requests)]
 
 
 def served_by(model: str, workload: Workload) -> tuple[Workload, int]:
@@ -171,12 +56,36 @@ def arrival_of(request: WorkloadRequest, number: int, block_size_tokens: int) ->
     return Arrival(at=request.arrival_us, request=simulated, row=_row(request, number))
 
 
+@dataclass(frozen=True, slots=True)
+class ConversationBlocks:
+    """A request whose prompt is all that was said in its session so far; its reply will be part of the next prompt.
+
+    `num_shareable` counts the full blocks of prompt and reply without the last token, which is sampled but never
+    computed. `shared_blocks` are those inside the prefix of `group`.
+    """
+
+    request_id: str
+    session_id: str
+    num_shareable: int
+    group: str
+    shared_blocks: int
+
+    def identity(self, index: int) -> object:
+        if index < self.shared_blocks:
+            return (0, self.group, index)
+        return (self.session_id if index < self.num_shareable else self.request_id, index)
+
+
 def _blocks(request: WorkloadRequest, request_id: str, block_size_tokens: int) -> BlockIdentities:
-    """Prompts of a session that keeps its context continue one text, so their blocks bear the session's name."""
-    owner = request.session_id if request.keeps_context else request_id
+    shared_blocks = request.prefix_tokens // block_size_tokens if request.prefix_group else 0
+    if request.keeps_context:
+        num_tokens = request.prefix_tokens + request.input_tokens + max(0, request.output_tokens - 1)
+        return ConversationBlocks(
+            request_id, request.session_id, num_tokens // block_size_tokens, request.prefix_group, shared_blocks
+        )
     if request.prefix_group:
-        return PrefixGroupBlocks(owner, request.prefix_group, request.prefix_tokens // block_size_tokens)
-    return UniqueBlocks(owner)
+        return PrefixGroupBlocks(request_id, request.prefix_group, shared_blocks)
+    return UniqueBlocks(request_id)
 
 
 def _row(request: WorkloadRequest, number: int) -> TraceRow:

@@ -5,7 +5,8 @@
 Run it from the root of the checkout with the Python of an environment that has vLLM 0.33 installed; the one with
 `VLLM_TARGET_DEVICE=empty`, which needs neither a GPU nor CUDA, is enough. Ours needs nothing there but numpy.
 Compared are all compositions (instant, tokens per request in batch order, new block ids, preemptions, running and
-waiting requests, free blocks, prefix cache queries and hits), all processed outputs and all hang-ups.
+waiting requests, free blocks, prefix cache queries and hits), all processed outputs and all hang-ups. Then ours is
+run once more without reporting steps, which must change nothing.
 """
 
 import argparse
@@ -13,11 +14,12 @@ import os
 import sys
 from collections import Counter
 
-from benchmarks.vllm_oracle.simulated import simulated_story
+from benchmarks.vllm_oracle.simulated import changes, simulated_story
 from benchmarks.vllm_oracle.workload import Composed, HungUp, Processed, Told, Workload, draw_workload
 
 ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
 """No GPU is asked for and no model hub."""
+FIGURES = ("requests", "preemptions", "hit tokens", "hang-ups", "endless")
 
 
 def main() -> int:
@@ -32,14 +34,19 @@ def main() -> int:
         seen: Counter[str] = Counter()
         for seed in arguments.seeds:
             workload = draw_workload(seed, async_scheduling)
-            theirs, ours = oracle.story(workload).told(), simulated_story(workload).told()
+            story = oracle.story(workload)
+            theirs, ours = story.told(), simulated_story(workload).told()
             if arguments.trace:
                 print("\n".join(map(str, ours)))
             if theirs != ours:
                 _tell_difference(kind, seed, workload, theirs, ours)
                 return 1
+            if changes(workload, reports_steps=True) != changes(workload, reports_steps=False):
+                print(f"{kind}, seed {seed}: leaping over steps changes the run\n{workload.config}")
+                return 1
+            seen["endless"] += story.is_endless
             _count(seen, workload, theirs)
-        figures = ", ".join(f"{seen[name]} {name}" for name in ("requests", "preemptions", "hit tokens", "hang-ups"))
+        figures = ", ".join(f"{seen[name]} {name}" for name in FIGURES)
         print(f"{kind}: {len(arguments.seeds)} workloads, {seen['steps']} steps, 0 differences ({figures})", flush=True)
     return 0
 

@@ -133,19 +133,21 @@ class VirtualRun:
         self._by_id = {arrival.id: arrival for arrival in workload.arrivals}
         self._arrivals = deque(workload.arrivals)
         deadlines = [(a.deadline_us, a.id) for a in workload.arrivals if a.deadline_us]
-        self._aborts = deque(sorted(workload.hang_ups + deadlines))
+        # vLLM takes in those of one step as a set, whose order is arbitrary, so here it is ours.
+        self._aborts = deque(sorted(workload.hang_ups + deadlines, key=lambda abort: abort[0]))
 
     def story(self) -> Story:
         """vLLM's busy loop: take in what has come, step, and sleep only when there is nothing to do."""
         core = self._core
-        while True:
+        while not self._story.is_endless:
             self._take_in()
             if self._scheduler.has_requests() or core.batch_queue:
                 core.step() if core.batch_queue is None else core.step_with_batch_queue()
             elif self._arrivals or self._aborts:
                 self._now = min(events[0][0] for events in (self._arrival_instants(), self._aborts) if events)
             else:
-                return self._story
+                break
+        return self._story
 
     def schedule(self, throttle_prefills: bool = False) -> Any:
         """The scheduler's, with a line written when it did anything."""

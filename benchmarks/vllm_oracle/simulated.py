@@ -1,5 +1,6 @@
 """Our engine on a workload, telling what it does."""
 
+from benchmarks.vllm_oracle.workload import MANY_LINES, Arrival, Composed, HungUp, Processed, Story, Workload
 from engine.core import Engine
 from engine.events import Finished, Outcome, StepDone
 from engine.instance import Instance
@@ -8,24 +9,33 @@ from engine.scheduler.vllm import Step, VllmStepping
 from engine.sequence import Sequence
 from engine.units import Micros
 
-from benchmarks.vllm_oracle.workload import Arrival, Composed, HungUp, Processed, Story, Workload
-
 
 def simulated_story(workload: Workload) -> Story:
     """What our engine does, from the first arrival until it is idle."""
-    engine = Engine(workload.config, workload.latency)
+    engine = _engine(workload, reports_steps=True)
     stepping = TellingStepping(engine._instance, workload)
     engine._stepping = stepping
-    for arrival in workload.arrivals:
-        engine.submit(_request(arrival, workload.config.block_size_tokens), arrival.at)
-    for at, request_id in workload.hang_ups:
-        engine.abort(request_id, at)
-    while (due_at := engine.next_event_at()) is not None:
+    while not stepping.story.is_endless and (due_at := engine.next_event_at()) is not None:
         engine.advance(due_at)
         engine.check_integrity()
-    assert not engine.stats.num_running, "the engine is idle with requests running"
-    assert not engine.stats.num_waiting, "the engine is idle with requests waiting"
+    stats = engine.stats
+    assert stepping.story.is_endless or not stats.num_running + stats.num_waiting, f"the engine idles with {stats}"
     return stepping.story
+
+
+def changes(workload: Workload, reports_steps: bool) -> list[tuple[object, ...]]:
+    """What changes for each request, and all steps: the same whether steps are reported or leapt over."""
+    engine = _engine(workload, reports_steps)
+    told: list[tuple[object, ...]] = []
+    while (due_at := engine.next_event_at()) is not None and len(engine.steps) < MANY_LINES:
+        for event in engine.advance(due_at):
+            if not isinstance(event, StepDone):
+                told.append((type(event).__name__, event.at, event.sequence.request.id))
+            if isinstance(event, Finished):
+                told.append((event.outcome, event.sequence.first_token_at, *map(tuple, event.sequence.token_runs)))
+        engine.check_integrity()
+    steps = [(engine.steps.start(index), engine.steps.end(index)) for index in range(len(engine.steps))]
+    return [] if len(steps) >= MANY_LINES else [*told, *steps]
 
 
 class TellingStepping(VllmStepping):
@@ -54,7 +64,7 @@ class TellingStepping(VllmStepping):
                 tuple((name, tuple(block + 1 for block in ids)) for name, ids in blocks),
                 tuple(sorted(sequence.request.id for sequence in self.preempted)),
                 *self._queues(),
-                self.kv.pool.num_free,
+                self.kv.num_blocks - self.kv.num_used_blocks,
                 self.kv.queried_tokens - queried,
                 self.kv.hit_tokens - hit,
             )
@@ -71,7 +81,9 @@ class TellingStepping(VllmStepping):
                 outputs |= {sequence.request.id: None for sequence in event.emitted}
             elif isinstance(event, Finished) and event.outcome in (Outcome.COMPLETED, Outcome.LENGTH_CAPPED):
                 outputs[event.sequence.request.id] = _reason(event)
-        self.story.lines.append(Processed(at, tuple(outputs.items()), self._queues()[0], self.kv.pool.num_free))
+        self.story.lines.append(
+            Processed(at, tuple(outputs.items()), self._queues()[0], self.kv.num_blocks - self.kv.num_used_blocks)
+        )
 
     def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
         super()._take_out(sequence, outcome, at)
@@ -84,8 +96,17 @@ class TellingStepping(VllmStepping):
         return tuple(s.request.id for s in self.running), tuple(s.request.id for s in waiting)
 
 
+def _engine(workload: Workload, reports_steps: bool) -> Engine:
+    engine = Engine(workload.config, workload.latency, reports_steps)
+    for arrival in workload.arrivals:
+        engine.submit(_request(arrival, workload.config.block_size_tokens), arrival.at)
+    for at, request_id in workload.hang_ups:
+        engine.abort(request_id, at)
+    return engine
+
+
 def _reason(event: Finished) -> str:
-    """In vLLM's words: a request that produces its whole budget ends by length, one that ends earlier by a stop token."""
+    """In vLLM's words: who produces the whole budget ends by length, who ends earlier by a stop token."""
     sequence = event.sequence
     cut = event.outcome is Outcome.LENGTH_CAPPED or sequence.num_output_tokens == sequence.max_output_tokens
     return "length" if cut else "stop"

@@ -15,6 +15,8 @@ GROUP_TOKENS = 100_000
 """Token ids each shared prefix has for itself."""
 OWN_TOKENS = 10_000_000
 """Token ids each request has for itself."""
+MANY_LINES = 5_000
+"""Where a story that does not end is cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +127,13 @@ class Story:
     lines: list[Composed | Processed] = field(default_factory=list)
     hung_up: list[HungUp] = field(default_factory=list)
 
+    @property
+    def is_endless(self) -> bool:
+        """Whether it seems to go on for ever: without `reserve_full_prompt` requests can evict each other in turn."""
+        return len(self.lines) >= MANY_LINES
+
     def told(self) -> list[Told]:
-        return [*self.lines, *sorted(self.hung_up)]
+        return list(self.lines[:MANY_LINES]) if self.is_endless else [*self.lines, *sorted(self.hung_up)]
 
 
 def draw_workload(seed: int, async_scheduling: bool) -> Workload:

@@ -116,7 +116,6 @@ class VllmStepping:
         events.append(StepDone(at, step.index, step.started_at, emitted))
         events.extend(finished)
         if finished:
-            self.running[:] = [sequence for sequence in self.running if sequence.running]
             self._instance.queue.push(at, Due.DEPARTURE)
 
     def _plan(self, at: Micros) -> None:
@@ -181,21 +180,14 @@ class VllmStepping:
 
     def _complete(self, sequence: Sequence, outcome: Outcome, at: Micros, finished: list[Finished]) -> None:
         self.kv.release(sequence)
-        if sequence.running:
-            sequence.running = False
-        else:
-            self.waiting.remove(sequence)  # preempted while its last token was under way
+        self._batch.leave(sequence)
         sequence.num_output_tokens = min(sequence.num_output_tokens, sequence.request.output_tokens)
         self._instance.end(sequence, outcome)
         self._instance.counters.output_tokens += sequence.num_output_tokens
         finished.append(Finished(at, sequence, outcome))
 
     def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
-        if sequence.running:
-            self.running.remove(sequence)
-            sequence.running = False
-        else:
-            self.waiting.remove(sequence)
+        self._batch.leave(sequence)
         self.kv.release(sequence)
         self._instance.end_now(sequence, outcome, at)
 

@@ -48,8 +48,6 @@ class VllmBatch:
         self._last_prefill_step = -config.prefill_schedule_interval
         self._had_prefill = False
         self._is_capacity_bound = False
-        self._passed_over: set[Sequence] = set()
-        """Waiting sequences that had to be passed over and have not joined the batch since."""
 
     @property
     def num_running(self) -> int:
@@ -72,6 +70,14 @@ class VllmBatch:
         if self._had_prefill:
             self._last_prefill_step = self._num_executed_steps
         return [self._advance(sequence, num_tokens) for sequence, num_tokens in self._granted.items()]
+
+    def leave(self, sequence: Sequence) -> None:
+        """Forget a sequence that runs or waits no more."""
+        if sequence.running:
+            self.running.remove(sequence)
+            sequence.running = False
+        else:
+            self.waiting.remove(sequence)
 
     def _defers_prefills(self) -> bool:
         """Whether this step only decodes, because prefills are spaced `prefill_schedule_interval` steps apart."""
@@ -148,14 +154,10 @@ class VllmBatch:
             ordered = sorted(self.waiting, key=self._order)
             self.waiting.clear()
             self.waiting.extend(ordered)
-        skipped: list[Sequence] = []
         while self.waiting and self._budget > 0 and self.num_running < self._config.max_num_seqs:
             sequence = self.waiting[0]
-            if sequence.num_stale_tokens:
-                # Steps under way still bring tokens from before its preemption; it waits for them.
-                skipped.append(self.waiting.popleft())
-                self._passed_over.add(sequence)
-                continue
+            # Tokens from before its preemption have come by now: at most one step was under way when it was evicted.
+            assert not sequence.num_stale_tokens
             hits = self.kv.cached_prefix(sequence)
             start = len(hits) * self._config.block_size_tokens
             if defers and start < sequence.num_tokens - 1:
@@ -167,17 +169,13 @@ class VllmBatch:
                 break
             self.kv.count_lookup(sequence, len(hits))
             self.waiting.popleft()
-            self._passed_over.discard(sequence)
             self._join(sequence)
             sequence.num_computed_tokens = start
             self._had_prefill |= start < sequence.num_tokens - 1
             self._granted[sequence] = num_tokens
             self._budget -= num_tokens
-        self.waiting.extendleft(reversed(skipped))
         if not defers:
-            if self._passed_over:
-                self._passed_over.intersection_update(self.waiting)
-            self._is_capacity_bound = len(self.waiting) > len(self._passed_over)
+            self._is_capacity_bound = bool(self.waiting)
 
     def _join(self, sequence: Sequence) -> None:
         """`sequence` becomes the last of the running ones."""

@@ -129,7 +129,6 @@ class FastVllmBatch(VllmBatch):
         return Cruise(self.next_step, last_step, last_step if known else last_step + self._lookahead)
 
     def _join(self, sequence: Sequence) -> None:
-        self._passed_over.discard(sequence)
         self.admitted.append(sequence)
         sequence.running = True
         self.explicit[sequence] = None
@@ -246,10 +245,10 @@ class FastVllmStepping(VllmStepping):
             instance.clock = at
             ends_at = self._begin(at) if steps else None
             while len(steps) < self._depth and (self.num_running or self.num_waiting):
-                if self.compose(at) is None:
+                if self.compose(at) is not None:
+                    ends_at = ends_at or self._begin(at)
+                elif steps or not self.preempted:
                     break
-                if ends_at is None:
-                    ends_at = self._begin(at)
             if ends_at is None:
                 return
             if ends_at > last:

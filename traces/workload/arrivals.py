@@ -20,6 +20,7 @@ Gaps: TypeAlias = Callable[[np.random.Generator, int], Floats]
 
 WEIBULL_CV = (0.01, 10.4)
 MAX_GAMMA_CV = 10.0
+_MIN_GAMMA_CV = 1e-6
 _MIN_RATE_PER_US = 1e-15
 _MOST_AT_ONCE = 1 << 20
 
@@ -29,6 +30,7 @@ def gaps_of(arrival: Arrival, rate: float) -> tuple[Gaps, float]:
     per_us = max(rate / 1e6, _MIN_RATE_PER_US)
     explicit = arrival.shape is not None and arrival.scale is not None
     if arrival.process == "constant":
+        # In this order of operations 10 a second are 99,999 us apart, as in the original.
         gap = float(max(1, math.trunc(1 / per_us)))
         return lambda _, count: np.full(count, gap), gap
     if arrival.process == "gamma" and (explicit or (arrival.cv or 1) <= MAX_GAMMA_CV):
@@ -39,7 +41,7 @@ def gaps_of(arrival: Arrival, rate: float) -> tuple[Gaps, float]:
 
 
 def _gamma(arrival: Arrival, per_us: float) -> tuple[Gaps, float]:
-    variance = (arrival.cv or 1) ** 2
+    variance = max(arrival.cv or 1, _MIN_GAMMA_CV) ** 2
     shape, scale = arrival.shape, arrival.scale
     if shape is None or scale is None:
         shape, scale = 1 / variance, variance / per_us
@@ -143,7 +145,9 @@ class Stretched:
         total = float(ends[-1]) if len(ends) else 0.0
         if total <= 0:
             return np.empty(0, np.int64)
-        at = self.start_us + np.floor(kept / total * self.duration_us).astype(np.int64)
+        # A last gap close to nothing is lost in the division; what comes before it is still before the end.
+        latest = self.duration_us - (0 if self.keeps_last else 1)
+        at = self.start_us + np.floor(np.minimum(kept / total * self.duration_us, latest)).astype(np.int64)
         return at[at <= until_us]
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from traces.json_text import number_text
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -26,7 +28,9 @@ class Bounds:
     def words(self) -> str:
         """The bounds of a number as an error names them, with a space before; empty without any."""
         if self.at_least is not None and self.at_most is not None:
-            return f" between {self.at_least:g} and {self.at_most:g}"
+            return f" between {number_text(self.at_least)} and {number_text(self.at_most)}"
+        if self.above is not None and self.at_most is not None:
+            return f" above {number_text(self.above)} and at most {number_text(self.at_most)}"
         if self.at_least is not None:
-            return f" of at least {self.at_least:g}"
-        return "" if self.above is None else f" above {self.above:g}"
+            return f" of at least {number_text(self.at_least)}"
+        return "" if self.above is None else f" above {number_text(self.above)}"

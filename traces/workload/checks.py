@@ -19,6 +19,7 @@ from traces.workload.spec import (
     WorkloadSpec,
 )
 
+MAX_USERS = 100_000
 MODALITIES = ("image", "audio", "video")
 
 
@@ -59,6 +60,10 @@ def _check_sources(spec: WorkloadSpec) -> None:
         raise _ProblemError(f"inference_perf: expected no {other} beside it, got both")
     if not spec.inference_perf.stages:
         raise _ProblemError("inference_perf.stages: expected at least one stage, got none")
+    shared = spec.inference_perf.shared_prefix
+    num_users = shared.num_unique_system_prompts * shared.num_users_per_system_prompt
+    if num_users > MAX_USERS:
+        raise _ProblemError(f"inference_perf.shared_prefix: expected at most {MAX_USERS} users, got {num_users}")
 
 
 def _check_traffic(where: str, traffic: Traffic) -> None:

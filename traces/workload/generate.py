@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice, takewhile
 
 import numpy as np
 
@@ -30,8 +31,8 @@ def generate(spec: WorkloadSpec, timeout_us: int | None = None) -> Workload:
     drawn, reach_us = _draw_enough(sources, spec.num_requests, limit_us)
     requests, sessions = _in_order(drawn, reach_us, spec.num_requests or None, timeout_us)
     for each in users:
-        waiting = user_sessions(each, _timeout_us(each.client, timeout_us))
-        sessions += [session for session in waiting if session.first.arrival_us <= limit_us]
+        waiting = islice(user_sessions(each, _timeout_us(each.client, timeout_us)), spec.num_requests or None)
+        sessions += takewhile(lambda session: session.first.arrival_us <= limit_us, waiting)
     sessions.sort(key=lambda session: session.first.arrival_us)
     return Workload(
         requests=requests,

@@ -95,7 +95,7 @@ def _lognormal(params: Params, rng: np.random.Generator, count: int) -> Ints:
 
 def _pareto_lognormal(params: Params, rng: np.random.Generator, count: int) -> Ints:
     mixing, tail, body = rng.spawn(3)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", divide="ignore"):
         # 1 - random() is in (0, 1].
         pareto = params["xm"] / (1 - tail.random(count)) ** (1 / params["alpha"])
         lognormal = np.exp(params["mu"] + params["sigma"] * body.standard_normal(count))

@@ -18,6 +18,9 @@ Count: TypeAlias = Annotated[int, Bounds(at_least=0)]
 AtLeastOne: TypeAlias = Annotated[int, Bounds(at_least=1)]
 Amount: TypeAlias = Annotated[float, Bounds(at_least=0)]
 Positive: TypeAlias = Annotated[float, Bounds(above=0)]
+Rate: TypeAlias = Annotated[float, Bounds(above=0, at_most=1e6)]
+"""Requests per second, no more than one a microsecond."""
+Crowd: TypeAlias = Annotated[int, Bounds(at_least=0, at_most=100_000)]
 
 ACCUMULATE = "accumulate"
 DEFAULT_PREFIX_TOKENS = 50
@@ -49,7 +52,7 @@ class Window:
 
     start_us: Count = 0
     end_us: int
-    trace_rate: Positive | None = None
+    trace_rate: Rate | None = None
     arrival: Arrival | None = None
     input_distribution: Distribution | None = None
     output_distribution: Distribution | None = None
@@ -80,7 +83,7 @@ class Network:
 class MultiTurn:
     """Conversations. With growth `accumulate` each prompt holds all earlier prompts and replies of its session."""
 
-    max_rounds: AtLeastOne
+    max_rounds: Annotated[int, Bounds(at_least=1, at_most=10_000)]
     think_time_us: Count = 0
     context_growth: str = ""
     single_session: bool = False
@@ -144,7 +147,7 @@ class Traffic:
 class Client(Traffic):
     """One source of requests: at a rate, or by `concurrency` users who each wait for their reply."""
 
-    concurrency: Count = 0
+    concurrency: Crowd = 0
     think_time_us: Count = 0
     lifecycle: Lifecycle | None = None
 
@@ -175,7 +178,7 @@ class Spike:
 
     start_time_us: Count = 0
     duration_us: Annotated[int, Bounds(above=0)]
-    trace_rate: Positive | None = None
+    trace_rate: Rate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +204,7 @@ class Cohort(Traffic):
 class Stage:
     """A rate for a while. `duration` is in seconds."""
 
-    rate: Positive
+    rate: Rate
     duration: Positive
 
 
@@ -244,7 +247,7 @@ class WorkloadSpec:
     category: Annotated[str, Bounds(choices=("", "language", "multimodal", "reasoning"))] = ""
     clients: tuple[Client, ...] = ()
     cohorts: tuple[Cohort, ...] = ()
-    aggregate_rate: Amount = 0.0
+    aggregate_rate: Annotated[float, Bounds(at_least=0, at_most=1e6)] = 0.0
     horizon: Count = 0
     num_requests: Count = 0
     inference_perf: InferencePerf | None = None

@@ -1,6 +1,5 @@
 """Sums over the batch give the times that adding up request by request gives, and many steps the times of each."""
 
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

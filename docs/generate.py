@@ -1,0 +1,265 @@
+"""Writes those parts of the documentation that are facts of the code: flags, routes, metrics, columns, the catalogue.
+
+    python docs/generate.py [--check]
+
+Each part stands between `<!-- generated: NAME -->` and `<!-- end of NAME -->` in a page of this folder; the rest of the
+page is written by hand. With --check nothing is written: the exit code is 1 if a part is not what the code says.
+"""
+
+import argparse
+import asyncio
+import importlib
+import re
+import sys
+import typing
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from blis_cli.commands import COMMANDS
+from blis_options import options_of
+from blis_options.option import Setting
+from engine.deployment import DeploymentOptions, resolve
+from engine.latency.catalogue import reader
+from engine.latency.catalogue.files import read_mapping
+from mockserve.app import ROUTES
+from mockserve.config import ServeOptions
+from mockserve.server import start
+from traces.header_fields import HEADER, Key
+from traces.itl import ITL_COLUMNS
+from traces.rows import TRACE_COLUMNS
+from traces.table import Column
+
+FOLDER = Path(__file__).resolve().parent
+TYPES: Mapping[Any, str] = {int: "integer", float: "number", str: "text", bool: "true or false"}
+PLURALS: Mapping[Any, str] = {int: "integers", float: "numbers", str: "texts"}
+
+
+def commands() -> str:
+    """One section per command, and one for the settings that all commands with an engine share."""
+    shared = options_of(DeploymentOptions)
+    sections = []
+    for name, row in COMMANDS.items():
+        settings = options_of(getattr(importlib.import_module(row.module), row.options))
+        own = [setting for setting in settings if setting not in shared]
+        text = f"## blis {name}\n\n{row.help}\n\n{_settings_table(own)}"
+        if len(own) < len(settings):
+            text += "\n\nAnd the [settings of the engine](#settings-of-the-engine)."
+        sections.append(text)
+    engine = f"## Settings of the engine\n\nThe same in every command that simulates one.\n\n{_settings_table(shared)}"
+    return "\n\n".join([*sections, engine])
+
+
+def routes() -> str:
+    """Every route of the server, with the first line of what its handler says of itself."""
+    rows = [
+        (method, f"`{path}`", (handler.__doc__ or "").strip().partition("\n")[0]) for method, path, handler in ROUTES
+    ]
+    return table(("method", "path", "answer"), rows)
+
+
+def metrics() -> str:
+    """Every metric on the page of a server that has just started; when one was created is no metric of its own."""
+    page = asyncio.run(_metrics_page())
+    helps = dict(re.findall(r"^# HELP (\S+) (.*)$", page, re.MULTILINE))
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", page, re.MULTILINE))
+    rows = [(f"`{name}`", kind, helps[name]) for name, kind in kinds.items() if not name.endswith("_created")]
+    return table(("name", "type", "meaning"), rows)
+
+
+def trace_columns() -> str:
+    """The columns of a trace."""
+    rows = [
+        (*cells, "required" if column.required else "on request" if column.on_request else "", column.help)
+        for column, cells in _columns(TRACE_COLUMNS)
+    ]
+    return table(("column", "type", "presence", "meaning"), rows)
+
+
+def itl_columns() -> str:
+    """The columns of recorded token times."""
+    return table(("column", "type", "meaning"), [(*cells, column.help) for column, cells in _columns(ITL_COLUMNS)])
+
+
+def header_keys() -> str:
+    """The keys of a trace header, with those inside them."""
+    return table(("key", "value"), ((f"`{path}`", kind) for path, kind in _keys(HEADER, "")))
+
+
+def models() -> str:
+    """The catalogue of models, each with its default deployment."""
+    entries = _catalogue("models")
+    rows = []
+    for name in reader.model_names():
+        found = resolve(DeploymentOptions(model=name))
+        sizes = (f"{found.model.max_model_len:,}", f"{found.config.total_kv_blocks:,}")
+        rows.append(
+            (f"`{name}`", _aliases(entries[name]), found.gpu.name, str(found.tp), *sizes, _assumed(entries[name]))
+        )
+    return table(("model", "other names", "GPU", "tp", "context", "KV blocks", "not checked"), rows)
+
+
+def gpus() -> str:
+    """The catalogue of GPUs."""
+    entries = _catalogue("gpus")
+    rows = []
+    for name in reader.gpu_names():
+        gpu = reader.load_gpu(name)
+        rates = (f"{gpu.tflops:g}", f"{gpu.tflops_fp8:g}" if gpu.tflops_fp8 else "", f"{gpu.bandwidth_tb_s:g}")
+        fractions = f"{gpu.mfu_prefill:g}, {gpu.mfu_decode:g}"
+        rows.append(
+            (f"`{name}`", _aliases(entries[name]), *rates, f"{gpu.memory_gib:g}", fractions, _assumed(entries[name]))
+        )
+    return table(
+        ("GPU", "other names", "TFLOP/s", "with FP8", "TB/s", "GiB", "MFU of prefill, decode", "not measured"), rows
+    )
+
+
+PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "cli.md": {"commands": commands},
+    "serve.md": {"routes": routes, "metrics": metrics},
+    "trace-format.md": {"columns": trace_columns, "token times": itl_columns, "header": header_keys},
+    "models.md": {"models": models, "gpus": gpus},
+}
+"""Page to the names of its parts to what makes them."""
+
+
+def renewed(page: str, text: str) -> str:
+    """The text of a page with its generated parts as they should be. Raises ValueError when one has no place."""
+    for name, part in PARTS[page].items():
+        start_mark, end_mark = f"<!-- generated: {name} -->\n", f"\n<!-- end of {name} -->"
+        before, found_start, rest = text.partition(start_mark)
+        _, found_end, after = rest.partition(end_mark)
+        if not (found_start and found_end):
+            raise ValueError(f"docs/{page} must have a place for {name!r}: {start_mark.strip()} and {end_mark.strip()}")
+        text = before + start_mark + part() + end_mark + after
+    return text
+
+
+def main() -> int:
+    """Renew all pages, or name those that are out of date."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    only_checks = parser.parse_args().check
+    num_outdated = 0
+    for page in PARTS:
+        path = FOLDER / page
+        text = path.read_text(encoding="utf-8")
+        new = renewed(page, text)
+        if new != text:
+            num_outdated += 1
+            sys.stdout.write(f"docs/{page} {'is out of date: run `make docs`' if only_checks else 'renewed'}\n")
+            if not only_checks:
+                path.write_text(new, encoding="utf-8")
+    return 1 if only_checks and num_outdated else 0
+
+
+def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join(_line(cells) for cells in (names, ["---"] * len(names), *rows))
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _settings_table(settings: Iterable[Setting]) -> str:
+    rows = [tuple(_setting_cells(setting)) for setting in settings]
+    return table(("setting", "value", "default", "meaning"), rows)
+
+
+def _setting_cells(setting: Setting) -> Iterator[str]:
+    known = setting.option
+    spellings = [known.metavar or setting.label] if known.positional else list(setting.flags)
+    if _kind(setting) is bool:
+        spellings.insert(1, f"--no-{spellings[0].removeprefix('--')}")
+    yield ", ".join(f"`{each}`" for each in spellings)
+    yield ", ".join(f"`{choice}`" for choice in known.choices) or _kind_text(setting)
+    yield "required" if setting.required else _default(setting.default)
+    yield known.help + (" Not shown by `--help`." if known.hidden else "")
+
+
+def _kind_text(setting: Setting) -> str:
+    kind, known = _kind(setting), setting.option
+    if kind is bool:
+        return ""
+    is_list = typing.get_origin(kind) is tuple
+    name = f"list of {PLURALS[typing.get_args(kind)[0]]}" if is_list else TYPES[kind]
+    above = "" if known.above is None else f" above {known.above:g}"
+    return name + above + _bounds(known.at_least, known.at_most)
+
+
+def _kind(setting: Setting) -> Any:
+    """The type of a setting, without None."""
+    if typing.get_origin(setting.type) is tuple:
+        return setting.type
+    return next((each for each in typing.get_args(setting.type) if each is not type(None)), setting.type)
+
+
+def _default(value: Any) -> str:
+    if value in (None, "", ()):
+        return ""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return f"`{','.join(map(str, value))}`"
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+
+
+def _bounds(at_least: float | None, at_most: float | None) -> str:
+    """The limits of a value, to follow its type."""
+    if at_least is not None and at_most is not None:
+        return f" from {at_least:g} to {at_most:g}"
+    if at_least is not None:
+        return f" from {at_least:g}"
+    return "" if at_most is None else f" up to {at_most:g}"
+
+
+async def _metrics_page() -> str:
+    options = ServeOptions(model="qwen3-14b", host="127.0.0.1", port=0)
+    server = await start(options, resolve(options))
+    try:
+        return await asyncio.to_thread(_read, f"http://{server.host}:{server.port}/metrics")
+    finally:
+        await server.stop()
+
+
+def _read(url: str) -> str:
+    with urllib.request.urlopen(url) as reply:
+        return str(reply.read(), "utf-8")
+
+
+def _columns(columns: Iterable[Column]) -> Iterator[tuple[Column, tuple[str, str]]]:
+    for column in columns:
+        yield column, (f"`{column.name}`", TYPES[column.kind] + _bounds(column.at_least, column.at_most))
+
+
+def _keys(keys: Mapping[str, Key], before: str) -> Iterator[tuple[str, str]]:
+    """The path of every key, and what it holds."""
+    for name, key in keys.items():
+        path = before + name
+        if key.keys is not None:
+            inside = f"{path}.CLASS." if key.each is dict else f"{path}[]." if key.each is list else f"{path}."
+            yield from _keys(key.keys, inside)
+        else:
+            choices = " or ".join(f"`{choice}`" if choice else "empty" for choice in key.choices)
+            yield path, choices or TYPES[key.kind] + _bounds(key.at_least, None)
+
+
+def _catalogue(name: str) -> Mapping[str, Mapping[str, Any]]:
+    """A file of the catalogue, for what only people read."""
+    entries: Mapping[str, Mapping[str, Any]] = read_mapping(Path(reader.__file__).with_name(f"{name}.yaml"))[name]
+    return entries
+
+
+def _aliases(entry: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{alias}`" for alias in entry.get("aliases", ()))
+
+
+def _assumed(entry: Mapping[str, Any]) -> str:
+    return ", ".join(entry.get("assumed", ()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""Draws the pictures of the documentation with the product itself.
+
+    python docs/pictures.py [--recording FOLDER]
+
+`schedulings.svg` comes from the engine and is the same every time. `closed-loop.svg` is drawn only with a recording:
+the folder that `examples/demo.py --output FOLDER` has filled.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+
+from calibrate.network import Network, latencies, rtt_us_of
+from calibrate.pair import pair
+from engine.core import Engine
+from engine.deployment import DeploymentOptions, resolve
+from engine.events import Scheduled, StepDone
+from engine.request import Request, UniqueBlocks
+from engine.virtual import run_virtual
+from traces import read_results, read_trace
+
+mpl.use("svg")
+mpl.rcParams.update({"svg.hashsalt": "blis", "svg.fonttype": "none", "font.size": 9, "font.family": "sans-serif"})
+from matplotlib import pyplot as plt  # noqa: E402
+
+FOLDER = Path(__file__).resolve().parent / "pictures"
+
+ARRIVALS = ((0, "A", 512, 12), (40_000, "B", 1024, 7), (66_000, "C", 512, 6))
+"""Instant in microseconds, name, prompt tokens, output tokens."""
+
+STATES = {
+    "before the queue": "#d9d9d9",
+    "waits for the step under way": "#a6a6a6",
+    "waits for the step composed without it": "#d62728",
+    "prefill": "#ff9f40",
+    "decode": "#4f81bd",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a request does for a while, in microseconds."""
+
+    request: str
+    state: str
+    start: int
+    end: int
+
+
+def spans(scheduling: str) -> Iterator[Span]:
+    """The lives of the requests in `ARRIVALS` on one H100 with qwen3-14b; each prompt takes one step."""
+    deployment = resolve(DeploymentOptions(model="qwen3-14b", scheduling=scheduling))
+    engine = Engine(deployment.config, deployment.latency)
+    arrivals = [
+        (at, Request(name, input_tokens, output_tokens, UniqueBlocks(name), output_tokens))
+        for at, name, input_tokens, output_tokens in ARRIVALS
+    ]
+    composed: dict[str, int] = {}
+    for event in run_virtual(engine, arrivals):
+        if isinstance(event, Scheduled):
+            composed[event.sequence.request.id] = event.at
+        elif isinstance(event, StepDone):
+            for sequence in event.emitted:
+                name = sequence.request.id
+                if sequence.tokens_at(event.index) > 1:
+                    yield Span(name, "decode", event.started_at, event.at)
+                    continue
+                assert sequence.queued_at is not None
+                yield Span(name, "before the queue", sequence.arrived_at, sequence.queued_at)
+                yield Span(name, "waits for the step under way", sequence.queued_at, composed[name])
+                yield Span(name, "waits for the step composed without it", composed[name], event.started_at)
+                yield Span(name, "prefill", event.started_at, event.at)
+
+
+def draw_schedulings(path: Path) -> None:
+    """Both schedulings of the same requests, one above the other."""
+    figure, axes = plt.subplots(2, 1, figsize=(8, 4.2), sharex=True, layout="constrained")
+    for axis, scheduling in zip(axes, ("blis", "vllm"), strict=True):
+        _draw_spans(axis, list(spans(scheduling)))
+        axis.set_title(f"--scheduling {scheduling}", loc="left", family="monospace", fontsize=9)
+    axes[1].set_xlabel("ms since the first arrival")
+    patches = [mpl.patches.Patch(color=color, label=state) for state, color in STATES.items()]
+    figure.legend(handles=patches, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    _save(figure, path)
+
+
+def _draw_spans(axis: Any, drawn: Sequence[Span]) -> None:
+    names = [name for _, name, _, _ in ARRIVALS]
+    for span in drawn:
+        row = names.index(span.request)
+        axis.barh(
+            row,
+            (span.end - span.start) / 1000,
+            left=span.start / 1000,
+            color=STATES[span.state],
+            edgecolor="white",
+            linewidth=0.6,
+            height=0.7,
+        )
+        if span.state == "prefill":
+            first_us = span.end - ARRIVALS[row][0]
+            axis.annotate(
+                f"first token after {first_us / 1000:.1f} ms", (span.end / 1000 + 1, row + 0.42), fontsize=7, va="top"
+            )
+    axis.set_yticks(range(len(names)), names)
+    axis.set_ylim(len(names) - 0.3, -0.6)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def draw_closed_loop(recording: Path, path: Path) -> None:
+    """TTFT of a served recording against its replay: request by request, and as distributions."""
+    trace = read_trace(recording / "trace.yaml")
+    pairing = pair(trace, read_results(recording / "results.json"), 0)
+    times = latencies(pairing, Network(rtt_us_of(trace.header)))
+    real, simulated = times.real_ttft_us / 1000, times.sim_ttft_us / 1000
+    figure, (scatter, cdf) = plt.subplots(1, 2, figsize=(8, 3.4), layout="constrained")
+    limits = (min(real.min(), simulated.min()) - 1, max(real.max(), simulated.max()) + 1)
+    scatter.plot(limits, limits, color="#a6a6a6", linewidth=0.8)
+    scatter.scatter(real, simulated, s=6, color=STATES["decode"], alpha=0.7, linewidths=0)
+    scatter.set(xlim=limits, ylim=limits, xlabel="TTFT served, ms", ylabel="TTFT replayed, ms", aspect="equal")
+    share = np.arange(1, len(real) + 1) / len(real)
+    cdf.plot(np.sort(real), share, color=STATES["decode"], label="served")
+    cdf.plot(np.sort(simulated), share, color=STATES["prefill"], label="replayed")
+    cdf.set(xlabel="TTFT, ms", ylabel="share of requests", ylim=(0, 1))
+    cdf.legend(frameon=False)
+    for axis in (scatter, cdf):
+        axis.spines[["top", "right"]].set_visible(False)
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+    sys.stdout.write(f"{path}\n")
+
+
+def main() -> int:
+    """Draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recording", type=Path, default=None)
+    parser.add_argument("--output", type=Path, default=FOLDER, help="folder to draw to")
+    arguments = parser.parse_args()
+    draw_schedulings(arguments.output / "schedulings.svg")
+    if arguments.recording is not None:
+        draw_closed_loop(arguments.recording, arguments.output / "closed-loop.svg")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

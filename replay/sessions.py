@@ -1,0 +1,157 @@
+"""A generated workload through one engine in virtual time: requests known up front, and those that wait for replies."""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+
+from engine.core import Engine
+from engine.delivery import output_delay
+from engine.events import Event, Finished, Scheduled
+from engine.sequence import Sequence
+from engine.units import Micros
+from engine.virtual import CHUNK_US
+from replay.arrivals import Arrival
+from replay.measure import COMPLETED
+from replay.simulate import Simulated, simulate
+from replay.synthetic import arrival_of, arrivals_of_requests
+from traces.workload import Session, Workload, WorkloadRequest
+
+
+def simulate_workload(
+    engine: Engine,
+    workload: Workload,
+    horizon_us: Micros | None = None,
+    on_finished: Callable[[], None] | None = None,
+) -> Simulated:
+    """Run a workload through a fresh engine until it is drained or the horizon is reached.
+
+    Requests are numbered in order of arrival. `on_finished` is called once for each request that ends.
+    """
+    if workload.sessions:
+        return run_sessions(engine, workload, horizon_us, on_finished)
+    arrivals = arrivals_of_requests(workload.requests, engine.config.block_size_tokens)
+    return simulate(engine, arrivals, horizon_us, on_finished)
+
+
+def run_sessions(
+    engine: Engine,
+    workload: Workload,
+    horizon_us: Micros | None = None,
+    on_finished: Callable[[], None] | None = None,
+) -> Simulated:
+    """Run a workload with sessions through a fresh engine: each of their requests is sent when its client has thought
+    about the reply before it.
+
+    A session ends with its rounds, or with a request that was not answered.
+    """
+    queue = _Queue(workload)
+    arrivals: list[Arrival] = []
+    sequences: dict[str, Sequence] = {}
+    waiting: dict[str, _Talk] = {}
+    while (next_at := _earliest(queue.next_at(), engine.next_event_at())) is not None:
+        if horizon_us is not None and next_at > horizon_us:
+            break
+        # What arrives at an instant is there before anything is done at that instant.
+        while queue.next_at() == next_at:
+            request, talk = queue.pop()
+            arrival = arrival_of(request, len(arrivals), engine.config.block_size_tokens)
+            arrivals.append(arrival)
+            if talk is not None:
+                waiting[arrival.request.id] = talk
+            engine.submit(arrival.request, arrival.at)
+        until = next_at + (queue.least_pause_us if waiting else CHUNK_US) - 1
+        for finished in _finished(engine.advance(_least(until, horizon_us, queue.next_at())), sequences):
+            if on_finished is not None:
+                on_finished()
+            talk = waiting.pop(finished.sequence.request.id, None)
+            if talk is not None and finished.outcome in COMPLETED:
+                queue.follow_up(talk, replied_at(engine, finished), finished.sequence.num_output_tokens)
+    return Simulated(engine, [(arrival, sequences.get(arrival.request.id)) for arrival in arrivals])
+
+
+def replied_at(engine: Engine, finished: Finished) -> Micros:
+    """When the last token of a completed request reaches its client."""
+    num_tokens = finished.sequence.num_output_tokens
+    return finished.at + output_delay(engine.config, engine.latency, max(1, num_tokens), is_last=num_tokens > 0)
+
+
+def _earliest(one: Micros | None, other: Micros | None) -> Micros | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one, other)
+
+
+def _least(until: Micros, horizon_us: Micros | None, next_arrival_at: Micros | None) -> Micros:
+    """How far the engine may go: to the horizon, but not to the next arrival."""
+    if horizon_us is not None:
+        until = min(until, horizon_us)
+    return until if next_arrival_at is None else min(until, next_arrival_at - 1)
+
+
+def _finished(events: Iterable[Event], sequences: dict[str, Sequence]) -> Iterator[Finished]:
+    """The requests that ended; all that got anywhere are noted in `sequences`."""
+    for event in events:
+        if isinstance(event, Scheduled | Finished):
+            sequences[event.sequence.request.id] = event.sequence
+            if isinstance(event, Finished):
+                yield event
+
+
+class _Talk:
+    """A session under way: the request that was sent last, and the round after it, None at the end."""
+
+    __slots__ = ("_later", "next_round", "previous", "session")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.previous = session.first
+        self._later = iter(session.later)
+        self.next_round = next(self._later, None)
+
+    def go_on(self, arrival_us: Micros, num_replied_tokens: int) -> WorkloadRequest:
+        """The next request, after a reply of so many tokens."""
+        assert self.next_round is not None
+        self.previous = self.session.next_request(self.previous, num_replied_tokens, self.next_round, arrival_us)
+        self.next_round = next(self._later, None)
+        return self.previous
+
+
+class _Queue:
+    """Requests in order of arrival, in order of entry where equal; sessions add to it as their replies come."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.least_pause_us: Micros = CHUNK_US
+        """No session sends sooner after a reply than this; at least 1."""
+        self._numbers = count()
+        self._remaining = workload.max_requests
+        self._horizon_us = workload.horizon_us
+        self._heap: list[tuple[Micros, int, WorkloadRequest, _Talk | None]] = []
+        for request in workload.requests:
+            self._push(request, None)
+        for session in workload.sessions:
+            self._push(session.first, _Talk(session))
+
+    def next_at(self) -> Micros | None:
+        """When the next request arrives; None when nothing is known to come."""
+        return self._heap[0][0] if self._heap and self._remaining != 0 else None
+
+    def pop(self) -> tuple[WorkloadRequest, _Talk | None]:
+        """The next request, with its session if another round is to follow."""
+        if self._remaining is not None:
+            self._remaining -= 1
+        _, _, request, talk = heapq.heappop(self._heap)
+        return request, talk
+
+    def follow_up(self, talk: _Talk, replied_at: Micros, num_replied_tokens: int) -> None:
+        """Send the next request of a session, a pause after its reply, unless that is after the workload's end."""
+        assert talk.next_round is not None
+        arrival_us = replied_at + max(1, talk.next_round.think_time_us)
+        if self._horizon_us is None or arrival_us <= self._horizon_us:
+            self._push(talk.go_on(arrival_us, num_replied_tokens), talk)
+
+    def _push(self, request: WorkloadRequest, talk: _Talk | None) -> None:
+        if talk is not None and talk.next_round is not None:
+            self.least_pause_us = min(self.least_pause_us, max(1, talk.next_round.think_time_us))
+        else:
+            talk = None
+        heapq.heappush(self._heap, (request.arrival_us, next(self._numbers), request, talk))

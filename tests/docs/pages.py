@@ -1,0 +1,58 @@
+"""The documentation as a reader meets it: pages, the commands in their fences, and who executes them."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+README = PROJECT / "README.md"
+PAGES = [README, *sorted((PROJECT / "docs").glob("*.md"))]
+
+FENCE = re.compile(r"^(?P<before>[^\n]*)\n```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+ELSEWHERE = re.compile(r"<!-- executed by: (?P<file>\S+)::(?P<test>\w+) -->")
+PROMPT = "$ "
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of a page, and the lines that the page says it prints; `...` stands for anything."""
+
+    text: str
+    expected: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The commands of one fence. `executed_by` names the test that runs them, when it is not the one for all pages."""
+
+    page: Path
+    commands: tuple[Command, ...]
+    executed_by: tuple[str, str] | None
+
+
+def fences(page: Path) -> list[Fence]:
+    """Every fence of a page that holds commands."""
+    found = []
+    for match in FENCE.finditer(page.read_text(encoding="utf-8")):
+        if match["language"] == "console":
+            marker = ELSEWHERE.fullmatch(match["before"])
+            executed_by = (marker["file"], marker["test"]) if marker else None
+            found.append(Fence(page, commands_of(match["body"]), executed_by))
+    return found
+
+
+def commands_of(body: str) -> tuple[Command, ...]:
+    """The commands of a fence: lines after a prompt, each followed by what it prints."""
+    commands: list[Command] = []
+    for line in body.splitlines():
+        if line.startswith(PROMPT):
+            commands.append(Command(line.removeprefix(PROMPT), ()))
+        else:
+            last = commands.pop()
+            commands.append(Command(last.text, (*last.expected, line)))
+    return tuple(commands)
+
+
+def languages(page: Path) -> set[str]:
+    """What the fences of a page say they hold."""
+    return {match["language"] for match in FENCE.finditer(page.read_text(encoding="utf-8"))}

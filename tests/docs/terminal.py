@@ -1,0 +1,99 @@
+"""Executes the commands of a page as its reader would, in one folder, with servers in the background."""
+
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.docs.pages import PROJECT, Command
+
+PORT_IN_PAGES = 8000
+TIMEOUT_S = 60
+
+
+class Terminal:
+    """A folder to work in, and at most one server at a time, on a free port instead of the one that pages name."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._server: subprocess.Popen[str] | None = None
+        self._port = PORT_IN_PAGES
+        blis = folder / "bin" / "blis"
+        blis.parent.mkdir()
+        blis.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m blis_cli "$@"\n')
+        blis.chmod(0o755)
+        (folder / "examples").symlink_to(PROJECT / "examples")
+
+    def execute(self, command: Command) -> str:
+        """What a command prints, on standard output and error together. Fails when its exit code is not 0."""
+        if command.text.startswith("blis serve "):
+            return self._serve(command.text)
+        text = command.text.replace(f"localhost:{PORT_IN_PAGES}", f"127.0.0.1:{self._port}")
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", text],
+            cwd=self._folder,
+            env=self._environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command.text}\nexit code {done.returncode}\n{done.stdout}"
+        return done.stdout
+
+    def close(self) -> None:
+        """Stop the server, which must end well."""
+        if self._server is not None:
+            self._server.terminate()
+            _, complaints = self._server.communicate(timeout=TIMEOUT_S)
+            assert self._server.returncode == 0, complaints
+            self._server = None
+
+    def _serve(self, text: str) -> str:
+        """Start a server and return the line that says so, with the port that pages name."""
+        self.close()
+        self._port = free_port()
+        command = [*shlex.split(text), "--port", str(self._port)]
+        command[0] = str(self._folder / "bin" / "blis")
+        self._server = subprocess.Popen(
+            command, cwd=self._folder, env=self._environment(), stderr=subprocess.PIPE, text=True
+        )
+        assert self._server.stderr is not None
+        return self._server.stderr.readline().replace(f":{self._port} ", f":{PORT_IN_PAGES} ")
+
+    def _environment(self) -> dict[str, str]:
+        path = f"{self._folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        return {**os.environ, "PATH": path, "PYTHONPATH": str(PROJECT)}
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def missing_lines(command: Command, printed: str) -> list[str]:
+    """The lines a page shows that the command has not printed, whatever the figures, ids, grades and spaces."""
+    shapes = [_shape(line) for line in printed.splitlines()]
+    return [line for line in command.expected if line != "..." and not _is_printed(line, shapes)]
+
+
+def _is_printed(line: str, shapes: list[str]) -> bool:
+    pattern = re.compile(".*".join(re.escape(_shape(part)) for part in line.split("...")))
+    return any(pattern.fullmatch(shape) for shape in shapes)
+
+
+def _shape(text: str) -> str:
+    """A line without what may differ from run to run."""
+    text = re.sub(r"excellent|good|fair|poor", "GRADE", text)
+    text = re.sub(r"over-predict|under-predict|neutral", "BIAS", text)
+    text = re.sub(r"within|exceeds", "VERDICT", text)
+    text = re.sub(r"(?<=[a-z]-)[0-9a-f]{16}", "0", text)
+    text = re.sub(r"(?<=\s)-(?=\s)|(?<![\w.])[+-]?(\d[\d,.]*\d|\d)", "0", text)
+    return re.sub(r"\s+", "", text)

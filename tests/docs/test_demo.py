@@ -1,0 +1,24 @@
+"""The demo does the main job, here with a few requests."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.docs.pages import PROJECT
+
+
+def test_the_demo_serves_observes_replays_and_grades(tmp_path: Path) -> None:
+    command = [sys.executable, "examples/demo.py", "--num-requests", "12", "--rate", "8", "--output", str(tmp_path)]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    commands = [line.split()[2] for line in done.stdout.splitlines() if line.startswith("$ blis ")]
+    assert commands == ["serve", "observe", "replay", "calibrate"]
+    lines = [line.split() for line in done.stdout.splitlines()]
+    after_heading = lines[lines.index(["prediction", "requests", "MAPE", "r", "grade", "bias"]) + 1 :]
+    names = [line[0] for line in after_heading[:3]]
+    grades = {line[4] for line in after_heading[:3]}
+    assert names == ["TTFT", "E2E", "ITL"]
+    assert grades <= {"excellent", "good", "fair", "poor"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "trace.yaml", "trace.csv", "trace.itl.csv", "observed.json", "metrics.json", "results.json", "report.json"
+    }  # fmt: skip

@@ -1,0 +1,110 @@
+"""What pages say of the code is what the code is."""
+
+import importlib
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import typer
+
+from blis_cli.commands import COMMANDS
+from blis_cli.flags import command_function
+from tests.docs.pages import PROJECT
+from tests.wire.plain_http import call, complete
+from tests.wire.serving import running_server
+from traces.rows import TRACE_COLUMNS
+
+
+def page(name: str) -> str:
+    return (PROJECT / "docs" / name).read_text(encoding="utf-8")
+
+
+def section(text: str, heading: str) -> str:
+    """What stands under a heading, up to the next one of its level."""
+    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, heading
+    return found[1]
+
+
+def shown_flags(name: str) -> set[str]:
+    """Every flag that `--help` of a command shows."""
+    row = COMMANDS[name]
+    module = importlib.import_module(row.module)
+    app = typer.Typer(add_completion=False)
+    app.command()(command_function(getattr(module, row.options), module.run))
+    command: Any = typer.main.get_command(app)
+    return {flag for each in command.params for flag in (*each.opts, *each.secondary_opts) if flag.startswith("-")} - {
+        "--help"
+    }
+
+
+def test_the_generated_parts_are_up_to_date() -> None:
+    command = [sys.executable, "docs/generate.py", "--check"]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_setting_of_a_command_is_on_the_page_of_flags(name: str) -> None:
+    text = page("cli.md")
+    documented = section(text, f"blis {name}")
+    if "(#settings-of-the-engine)" in documented:
+        documented += section(text, "Settings of the engine")
+    assert shown_flags(name) - set(re.findall(r"`(-[\w-]+)`", documented)) == set()
+
+
+def test_every_flag_that_pages_speak_of_exists() -> None:
+    known = {flag for name in COMMANDS for flag in shown_flags(name)} | {"--help", "--version"}
+    known |= set(re.findall(r"`(--[\w-]+)`", page("cli.md")))
+    others = {"--check", "--recording", "--output"}
+    spoken_of = {
+        flag
+        for path in [PROJECT / "README.md", *(PROJECT / "docs").glob("*.md")]
+        for flag in re.findall(r"(?<![\w-])--[a-z][\w-]+", path.read_text(encoding="utf-8"))
+        if path.name != "accuracy.md"
+    }
+    assert spoken_of - known - others == set()
+
+
+def test_the_metrics_on_the_page_are_those_that_a_server_exports() -> None:
+    with running_server() as server:
+        complete(server, max_tokens=3)
+        exported = set(re.findall(r"^# TYPE (\S+)", call(server, "GET", "/metrics").body.decode(), re.MULTILINE))
+    documented = set(re.findall(r"^\| `([\w:]+)` \|", section(page("serve.md"), "Metrics"), re.MULTILINE))
+    assert documented == {name for name in exported if not name.endswith("_created")}
+    assert len(documented) > 20
+
+
+def test_the_columns_on_the_page_are_those_of_a_trace() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\w+)", section(page("trace-format.md"), "Rows"), re.MULTILINE)
+    kinds = {int: "integer", float: "number", str: "text", bool: "true"}
+    assert rows == [(column.name, kinds[column.kind]) for column in TRACE_COLUMNS]
+
+
+def test_every_figure_that_a_replay_writes_is_explained() -> None:
+    from tests.docs.figures import replay_keys
+
+    explained = section(page("replay.md"), "What is written")
+    words = set(re.findall(r"`([\w*]+)`", explained))
+    families = tuple(word.removesuffix("*") for word in words if word.endswith("_*"))
+    missing = [key for key in replay_keys() if key not in words and not key.startswith(families)]
+    assert missing == []
+
+
+def test_the_readme_tells_the_errors_that_the_page_of_figures_has() -> None:
+    """The ordinary recordings as a range, the one with the largest errors by itself."""
+    rows = section(page("accuracy.md"), "Replayed with `--scheduling vllm`").splitlines()
+    errors = sorted((figures[1], figures[0]) for row in rows if len(figures := percentages(row)) == 3)
+    *ordinary, worst = errors
+    e2e, ttft = [each[0] for each in ordinary], [each[1] for each in ordinary]
+    text = " ".join((PROJECT / "README.md").read_text().split())
+    assert f"duration is off by {min(e2e):.0f} to {max(e2e):.0f} %" in text
+    assert f"first token by {min(ttft):.0f} to {max(ttft):.0f} %" in text
+    assert f"by {worst[0]:.0f} and {worst[1]:.0f} %" in text
+
+
+def percentages(row: str) -> list[float]:
+    """MAPE of TTFT, E2E and ITL in a row of a table."""
+    return [float(each) for each in re.findall(r"([\d.]+)% /", row)]

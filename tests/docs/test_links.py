@@ -1,0 +1,49 @@
+"""Nothing that a page points at is missing, and every page can be reached."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import PAGES, PROJECT
+
+LINK = re.compile(r"\]\((?!\w+://)([^)\s]*)\)")
+
+
+def links(page: Path) -> Iterator[tuple[Path, str]]:
+    """The file and the heading that each relative link of a page names."""
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        path, _, heading = target.partition("#")
+        yield (page.parent / path).resolve() if path else page, heading
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target, heading in links(page):
+        assert target.exists(), f"{page.name} points at {target}"
+        assert not heading or heading in anchors(target), f"{page.name} points at #{heading} of {target.name}"
+
+
+def test_every_page_and_picture_can_be_reached_from_the_readme() -> None:
+    reached: set[Path] = set()
+    found = {PROJECT / "README.md"}
+    while found - reached:
+        page = (found - reached).pop()
+        reached.add(page)
+        if page.suffix == ".md":
+            found |= {target for target, _ in links(page)}
+    documents = {*PAGES, *(PROJECT / "docs" / "pictures").iterdir()}
+    assert documents - reached == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_a_page_speaks_of_exists(page: Path) -> None:
+    spoken_of = re.findall(r"`(\w[\w/]*/(?:[\w.]+\.(?:py|yaml|csv|md))?)`", page.read_text(encoding="utf-8"))
+    assert [name for name in spoken_of if not (PROJECT / name).exists()] == []

@@ -1,0 +1,34 @@
+"""The pictures are small, and the one that the engine draws shows what the engine does now."""
+
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.docs.pages import PROJECT
+
+PICTURES = PROJECT / "docs" / "pictures"
+MAX_BYTES = 60_000
+
+
+def texts(picture: Path) -> list[str]:
+    """Everything that is written in a picture."""
+    root = ElementTree.parse(picture).getroot()
+    return ["".join(each.itertext()).strip() for each in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+@pytest.mark.parametrize("picture", sorted(PICTURES.iterdir()), ids=lambda picture: picture.name)
+def test_a_picture_is_small_and_whole(picture: Path) -> None:
+    assert picture.stat().st_size < MAX_BYTES
+    assert ElementTree.parse(picture).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_the_picture_of_both_schedulings_is_up_to_date(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    command = [sys.executable, "docs/pictures.py", "--output", str(tmp_path)]
+    subprocess.run(command, cwd=PROJECT, check=True, capture_output=True)
+    drawn = texts(tmp_path / "schedulings.svg")
+    assert sum("first token after" in text for text in drawn) == 6
+    assert drawn == texts(PICTURES / "schedulings.svg")

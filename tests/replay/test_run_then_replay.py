@@ -1,0 +1,121 @@
+"""INV-13: what was run and written as a trace, replayed, gives the same results."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blis_cli.main import run
+from engine.core import Engine
+from replay.arrivals import arrivals_of
+from replay.measure import measure
+from replay.outputs import metrics_file, result_rows, trace_rows
+from replay.sessions import simulate_workload
+from replay.simulate import simulate
+from tests.fakes import TestLatency, config
+from tests.traces.workload.specs import client, generated, users
+from traces import TraceHeader, columns_worth_writing, read_trace, write_trace
+from traces.workload import Workload
+
+DEPLOYMENT = ("--model", "qwen/qwen3-14b", "--hardware", "H100", "--tp", "1")
+KNOWN_UP_FRONT = [
+    "s1_poisson_basic",
+    "s2_multiclient_prefix_slo",
+    "s5_inference_perf",
+    "s5b_inference_perf_single",
+    "s6_cohort_absolute",
+    "s7_multimodal_windows",
+]
+LATENCY = TestLatency(step_us=1_000, prefill_token_us=10, queueing_us=300, output_token_time=7, post_decode_time=50)
+
+
+def results(folder: Path, command: str, *arguments: str) -> tuple[bytes, bytes]:
+    """The two result files that a command writes."""
+    files = [folder / f"{command}.results.json", folder / f"{command}.metrics.json"]
+    paths = ("--results-path", str(files[0]), "--metrics-path", str(files[1]))
+    assert run([command, *arguments, *DEPLOYMENT, *paths]) == 0
+    return files[0].read_bytes(), files[1].read_bytes()
+
+
+@pytest.mark.parametrize("scheduling", ["blis", "vllm"])
+@pytest.mark.parametrize("name", KNOWN_UP_FRONT)
+def test_a_spec_run_and_replayed_gives_the_same_files(name: str, scheduling: str, shared: Path, tmp_path: Path) -> None:
+    spec = shared / "golden" / "tools" / "specs" / f"{name}.yaml"
+    flags = ("--horizon", "20000000", "--scheduling", scheduling)
+    prefix = str(tmp_path / "trace")
+    ran = results(tmp_path, "run", "--workload-spec", str(spec), "--trace-output", prefix, *flags)
+    assert results(tmp_path, "replay", f"{prefix}.yaml", *flags) == ran
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--rate", "20"),
+        ("--rate", "20", "--arrival", "gamma", "--arrival-cv", "3", "--prefix-tokens", "300"),
+        ("--workload", "summarization", "--rate", "9", "--timeout", "2"),
+    ],
+)
+def test_flags_run_and_replayed_give_the_same_files(flags: tuple[str, ...], tmp_path: Path) -> None:
+    prefix = str(tmp_path / "trace")
+    ran = results(tmp_path, "run", *flags, "--num-requests", "60", "--trace-output", prefix)
+    assert results(tmp_path, "replay", f"{prefix}.yaml") == ran
+
+
+def clients() -> st.SearchStrategy[dict[str, Any]]:
+    """Clients whose requests are all known up front."""
+    bell = {"type": "gaussian", "params": {"mean": 12, "std_dev": 8, "min": 0, "max": 40}}
+    return st.builds(
+        client,
+        st.sampled_from(["a", "b", "c"]),
+        arrival=st.sampled_from([{"process": "constant"}, {"process": "poisson"}, {"process": "gamma", "cv": 4}]),
+        input_distribution=st.just(bell),
+        output_distribution=st.just(bell),
+        slo_class=st.sampled_from(["critical", "batch"]),
+        prefix_group=st.sampled_from(["", "g", "h"]),
+        prefix_length=st.sampled_from([4, 9]),
+        timeout=st.sampled_from([None, 0, 20_000]),
+        model=st.sampled_from(["", "Some/Model"]),
+        reasoning=st.sampled_from([None, {"multi_turn": {"max_rounds": 3, "think_time_us": 3_000}}]),
+        closed_loop=st.just(False),
+        slo_target_us=st.sampled_from([0, 5]),
+        adapter=st.sampled_from(["", "x"]),
+    )
+
+
+@given(
+    st.lists(clients(), min_size=1, max_size=3),
+    st.integers(0, 99),
+    st.sampled_from([20.0, 500.0]),
+    st.sampled_from(["blis", "vllm"]),
+    st.sampled_from([None, 60_000]),
+)
+@settings(max_examples=40, deadline=None)
+def test_any_workload_known_up_front_survives_the_way_through_a_trace(
+    some: list[dict[str, Any]], seed: int, rate: float, scheduling: str, horizon_us: int | None
+) -> None:
+    workload = generated(*some, seed=seed, aggregate_rate=rate, num_requests=25)
+    assert there_and_back(workload, scheduling, horizon_us)
+
+
+def there_and_back(workload: Workload, scheduling: str, horizon_us: int | None) -> bool:
+    """Whether a replay of what was run tells the same of every request."""
+
+    def engine() -> Engine:
+        limits = config(total_kv_blocks=40, max_num_seqs=4, max_num_batched_tokens=24, scheduling=scheduling)
+        return Engine(limits, LATENCY, reports_steps=False)
+
+    ran = simulate_workload(engine(), workload, horizon_us)
+    rows = trace_rows(ran, measure(ran))
+    with TemporaryDirectory() as folder:
+        header = Path(folder) / "trace.yaml"
+        write_trace(header, TraceHeader(), rows, columns_worth_writing(rows, "generated"))
+        replayed = simulate(engine(), arrivals_of(read_trace(header), "some/model", 4).arrivals, horizon_us)
+    same_results = result_rows(measure(replayed)) == result_rows(measure(ran))
+    return same_results and metrics_file(replayed, measure(replayed)) == metrics_file(ran, measure(ran))
+
+
+def test_requests_that_waited_for_replies_are_replayed_when_they_were_sent() -> None:
+    assert there_and_back(generated(users(concurrency=5, think_time_us=2_000), aggregate_rate=None), "blis", None)
