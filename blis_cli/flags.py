@@ -11,7 +11,6 @@ import typer
 from blis_options import options_of
 from blis_options.option import Setting
 
-
 NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
 
 

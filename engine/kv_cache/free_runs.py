@@ -11,7 +11,16 @@ class FreeRuns:
     which is O(runs used up).
     """
 
-    __slots__ = ("_freed", "_next_name", "_next_run", "_num_untouched", "_num_useless", "num_blocks", "num_free", "references")  # fmt: skip
+    __slots__ = (
+        "_freed",
+        "_next_name",
+        "_next_run",
+        "_num_untouched",
+        "_num_useless",
+        "num_blocks",
+        "num_free",
+        "references",
+    )
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks

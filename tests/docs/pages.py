@@ -1,6 +1,9 @@
 """The documentation as a reader meets it: pages, the commands in their fences, and who executes them."""
 
+import os
 import re
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +14,14 @@ PAGES = [README, *sorted((PROJECT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^(?P<before>[^\n]*)\n```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 ELSEWHERE = re.compile(r"<!-- executed by: (?P<file>\S+)::(?P<test>\w+) -->")
 PROMPT = "$ "
+
+
+def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Execute one of the project's scripts, named by its path in the project."""
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=PROJECT, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 @dataclass(frozen=True, slots=True)

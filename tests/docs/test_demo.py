@@ -1,15 +1,12 @@
 """The demo does the main job, here with a few requests."""
 
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.docs.pages import PROJECT
+from tests.docs.pages import run_script
 
 
 def test_the_demo_serves_observes_replays_and_grades(tmp_path: Path) -> None:
-    command = [sys.executable, "examples/demo.py", "--num-requests", "12", "--rate", "8", "--output", str(tmp_path)]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=60, check=False)
+    done = run_script("examples/demo.py", "--num-requests", "12", "--rate", "8", "--output", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     commands = [line.split()[2] for line in done.stdout.splitlines() if line.startswith("$ blis ")]
     assert commands == ["serve", "observe", "replay", "calibrate"]

@@ -2,8 +2,6 @@
 
 import importlib
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -11,7 +9,8 @@ import typer
 
 from blis_cli.commands import COMMANDS
 from blis_cli.flags import command_function
-from tests.docs.pages import PROJECT
+from tests.docs.figures import replay_keys
+from tests.docs.pages import PROJECT, run_script
 from tests.wire.plain_http import call, complete
 from tests.wire.serving import running_server
 from traces.rows import TRACE_COLUMNS
@@ -41,8 +40,7 @@ def shown_flags(name: str) -> set[str]:
 
 
 def test_the_generated_parts_are_up_to_date() -> None:
-    command = [sys.executable, "docs/generate.py", "--check"]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    done = run_script("docs/generate.py", "--check")
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 
@@ -84,8 +82,6 @@ def test_the_columns_on_the_page_are_those_of_a_trace() -> None:
 
 
 def test_every_figure_that_a_replay_writes_is_explained() -> None:
-    from tests.docs.figures import replay_keys
-
     explained = section(page("replay.md"), "What is written")
     words = set(re.findall(r"`([\w*]+)`", explained))
     families = tuple(word.removesuffix("*") for word in words if word.endswith("_*"))

@@ -1,13 +1,11 @@
 """The pictures are small, and the one that the engine draws shows what the engine does now."""
 
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from tests.docs.pages import PROJECT
+from tests.docs.pages import PROJECT, run_script
 
 PICTURES = PROJECT / "docs" / "pictures"
 MAX_BYTES = 60_000
@@ -27,8 +25,8 @@ def test_a_picture_is_small_and_whole(picture: Path) -> None:
 
 def test_the_picture_of_both_schedulings_is_up_to_date(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    command = [sys.executable, "docs/pictures.py", "--output", str(tmp_path)]
-    subprocess.run(command, cwd=PROJECT, check=True, capture_output=True)
+    done = run_script("docs/pictures.py", "--output", str(tmp_path))
+    assert done.returncode == 0, done.stderr
     drawn = texts(tmp_path / "schedulings.svg")
     assert sum("first token after" in text for text in drawn) == 6
     assert drawn == texts(PICTURES / "schedulings.svg")

@@ -194,7 +194,7 @@ def _one_call(
             line["out"][event.sequence.request.id] = [1, "length"]
     line["running"] = [sequence.request.id for sequence in stepping.running]
     line["waiting"] = [sequence.request.id for sequence in stepping.waiting]
-    line["free"] = stepping.kv.pool.num_free
+    line["free"] = stepping.kv.num_blocks - stepping.kv.num_used_blocks
     line["queries"] = stepping.kv.queried_tokens - queries
     line["hits"] = stepping.kv.hit_tokens - hits
     return line

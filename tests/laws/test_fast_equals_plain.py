@@ -20,12 +20,14 @@ def outcome(workload: Workload, reports_steps: bool) -> dict[str, object]:
         engine.submit(request, at)
     for at, request_id in workload.hang_ups:
         engine.abort(request_id, at)
-    told = []
+    told: list[tuple[object, ...]] = []
     while (due_at := engine.next_event_at()) is not None:
         assume(len(engine.steps) < MANY_STEPS)
-        for event in engine.advance(due_at + 40_000):
-            if isinstance(event, Scheduled | Preempted | Finished):
-                told.append((type(event).__name__, event.at, event.sequence.request.id, _figures(event)))
+        told += [
+            (type(event).__name__, event.at, event.sequence.request.id, _figures(event))
+            for event in engine.advance(due_at + 40_000)
+            if isinstance(event, Scheduled | Preempted | Finished)
+        ]
         engine.check_integrity()
     return {
         "told": told,
