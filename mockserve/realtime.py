@@ -62,7 +62,11 @@ class RealtimeDriver:
 
     def clock(self) -> Micros:
         """The present instant in simulated microseconds."""
-        return int((self._monotonic() - self._origin_s) * self._us_per_s)
+        return self.instant_at(self._monotonic())
+
+    def instant_at(self, reading_s: float) -> Micros:
+        """The simulated instant at which the monotonic clock reads `reading_s`."""
+        return int((reading_s - self._origin_s) * self._us_per_s)
 
     def seconds_at(self, at: Micros) -> float:
         """The reading of the monotonic clock at a simulated instant."""

@@ -13,6 +13,7 @@ from blis_options import OptionError
 from engine.deployment import Deployment, resolve
 from mockserve.app import build_app
 from mockserve.config import ServeOptions
+from mockserve.connection import StampedConnection
 from mockserve.service import Service, build_service
 
 SHUTDOWN_GRACE_S = 3.0
@@ -32,13 +33,13 @@ class RunningServer:
 
     service: Service
     runner: web.AppRunner
+    listener: asyncio.Server
     host: str
     port: int
 
     async def stop(self) -> None:
         """Stop accepting, let open replies finish within the grace, then cut them."""
-        for site in tuple(self.runner.sites):
-            await site.stop()
+        self.listener.close()
         await self.service.wait_until_idle(SHUTDOWN_GRACE_S)
         await self.runner.cleanup()
         self.service.driver.close()
@@ -69,14 +70,21 @@ async def start(options: ServeOptions, deployment: Deployment) -> RunningServer:
         max_field_size=HEADER_LIMIT_BYTES,
     )
     await runner.setup()
-    site = web.TCPSite(runner, options.host, options.port, backlog=LISTEN_BACKLOG)
     try:
-        await site.start()
+        listener = await asyncio.get_running_loop().create_server(
+            _connection_factory(runner), options.host, options.port, backlog=LISTEN_BACKLOG
+        )
     except OSError as error:
         await runner.cleanup()
         raise OptionError(f"cannot listen on {options.host}:{options.port}: {error.strerror or error}") from error
-    host, port = runner.addresses[0][:2]
-    return RunningServer(service, runner, host, port)
+    host, port = listener.sockets[0].getsockname()[:2]
+    return RunningServer(service, runner, listener, host, port)
+
+
+def _connection_factory(runner: web.AppRunner) -> Callable[[], StampedConnection]:
+    new_handler = runner.server
+    assert new_handler is not None  # there is one after setup
+    return lambda: StampedConnection(new_handler())
 
 
 def startup_line(options: ServeOptions, deployment: Deployment, server: RunningServer) -> str:

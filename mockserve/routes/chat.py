@@ -4,6 +4,7 @@ from aiohttp import web
 
 from mockserve.answering import answer
 from mockserve.chat_template import render_chat
+from mockserve.connection import arrived_at
 from mockserve.protocol.chat import parse_chat, read_messages
 from mockserve.protocol.chat_bodies import ChatBodies
 from mockserve.protocol.refusals import refuse_bad_bias, refuse_unavailable
@@ -14,8 +15,8 @@ from mockserve.service import unix_time
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Answer a conversation."""
     service = request.app[SERVICE]
-    arrived_at = service.driver.clock()
     body = await read_body(request)
+    arrived = arrived_at(request, service.driver)
     chat = parse_chat(body)
     service.check_model(chat.model)
     refuse_unavailable(body)
@@ -29,4 +30,4 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         ends_with_usage=chat.delivery.include_usage,
     )
     choices = service.planner.plan(prompt, chat.sampling, bodies.id, chat.cache_salt)
-    return await answer(request, service, bodies, chat.delivery, [choices], arrived_at)
+    return await answer(request, service, bodies, chat.delivery, [choices], arrived)

@@ -3,6 +3,7 @@
 from aiohttp import web
 
 from mockserve.answering import answer
+from mockserve.connection import arrived_at
 from mockserve.generation import Planner
 from mockserve.protocol.completion_bodies import CompletionBodies
 from mockserve.protocol.completions import Prompt, parse_completion
@@ -14,8 +15,8 @@ from mockserve.service import unix_time
 async def completions(request: web.Request) -> web.StreamResponse:
     """Continue one or several prompts."""
     service = request.app[SERVICE]
-    arrived_at = service.driver.clock()
     body = await read_body(request)
+    arrived = arrived_at(request, service.driver)
     asked = parse_completion(body)
     service.check_model(asked.model)
     refuse_bad_bias(body, service.planner.tokenizer.vocabulary_size)
@@ -28,7 +29,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
         ends_with_usage=asked.delivery.include_usage,
     )
     choices = [service.planner.plan(prompt, asked.sampling, bodies.id, asked.cache_salt) for prompt in prompts]
-    return await answer(request, service, bodies, asked.delivery, choices, arrived_at)
+    return await answer(request, service, bodies, asked.delivery, choices, arrived)
 
 
 def _token_ids(planner: Planner, prompt: Prompt) -> list[int]:

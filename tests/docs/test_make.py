@@ -1,5 +1,6 @@
 """The targets of the Makefile, without what they cost: `make -n` says what each would do."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,8 +15,9 @@ def steps_of(command: str, venv: Path) -> list[str]:
     program, *rest = command.split()
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed")
+    environment = {"PATH": os.environ["PATH"]}
     done = subprocess.run(
-        [program, "-n", f"VENV={venv}", *rest], cwd=PROJECT, capture_output=True, text=True, check=True, env={}
+        [program, "-n", f"VENV={venv}", *rest], cwd=PROJECT, capture_output=True, text=True, check=True, env=environment
     )
     return [line for line in done.stdout.splitlines() if line.startswith((str(venv), "python"))]
 
