@@ -38,13 +38,21 @@ class Engine:
         self._stepping = SCHEDULINGS[config.scheduling](self._instance, reports_steps)
 
     def submit(self, request: Request, at: Micros) -> None:
-        """Let `request` arrive at `at`. Raises ValueError for an instant already done or an id still in use."""
-        self._demand_future(at)
+        """Let `request` arrive at `at`.
+
+        That may be an instant already done, for an arrival by itself changes nothing; but not so early that the request
+        would have joined the wait queue by now. Raises ValueError then, and for an id still in use.
+        """
+        queued_at = at + self.latency.queueing_time(request.input_tokens)
+        self._demand_future(queued_at)
         if request.id in self._instance.live:
             raise ValueError(f"request {request.id!r} is still in the engine")
         sequence = Sequence(request, at)
         self._instance.live[request.id] = sequence
-        self._queue.push(at, Due.ARRIVAL, sequence)
+        if self.now is None or at > self.now:
+            self._queue.push(at, Due.ARRIVAL, sequence)
+        else:
+            self._queue.push(queued_at, Due.QUEUED, sequence)
 
     def abort(self, request_id: str, at: Micros) -> None:
         """Let the client of `request_id` hang up at `at`; ids not there then are ignored."""

@@ -12,6 +12,11 @@ from aiohttp import web
 from engine.units import Micros
 from mockserve.realtime import RealtimeDriver
 
+CREDIBLE_WAY_S = 0.05
+"""A send time further back than this is not believed."""
+
+LOOPBACK = frozenset({"127.0.0.1", "::1"})
+
 
 class StampedConnection(asyncio.Protocol):
     """Hands everything on to `inner` and remembers when data last came."""
@@ -42,9 +47,29 @@ class StampedConnection(asyncio.Protocol):
 
 
 def arrived_at(request: web.Request, driver: RealtimeDriver) -> Micros:
-    """When the last byte of `request`, whose body has been read, came in on the driver's clock."""
+    """When `request`, whose body has been read, arrived on the driver's clock: when its last byte came in.
+
+    A client on this machine may say when it sent it, in the header that proxies use for that. What the machine took to
+    carry the bytes over is then no part of the simulation, so that equal loads give equal runs.
+    """
     transport = request.transport
     connection = transport.get_protocol() if transport is not None else None
-    if isinstance(connection, StampedConnection) and connection.received_at_s is not None:
-        return driver.instant_at(connection.received_at_s)
-    return driver.clock()
+    if not isinstance(connection, StampedConnection) or connection.received_at_s is None:
+        return driver.clock()
+    received_at_s = connection.received_at_s
+    sent_at_s = _sent_at(request)
+    if sent_at_s is not None and 0 <= received_at_s - sent_at_s <= CREDIBLE_WAY_S:
+        return driver.instant_at(sent_at_s)
+    return driver.instant_at(received_at_s)
+
+
+def _sent_at(request: web.Request) -> float | None:
+    """Reading of the monotonic clock when a client on this machine says it sent `request`."""
+    stamp = request.headers.get("X-Request-Start", "")
+    if not stamp.startswith("t=") or request.remote not in LOOPBACK:
+        return None
+    try:
+        unix_time_s = int(stamp[2:]) / 1e6
+    except ValueError:
+        return None
+    return unix_time_s - time.time() + time.monotonic()

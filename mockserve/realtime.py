@@ -18,9 +18,13 @@ from engine.sequence import Outcome
 from engine.units import Micros
 from mockserve.flight import Flight, FlightRecorder, Reply
 from mockserve.lateness import Lateness
+from mockserve.timer import PreciseTimer, precise_timer
 
 TIMER_SLACK_S = 0.0015
 """Loop timers are a millisecond coarse: wake this much early and spin the rest, serving I/O meanwhile."""
+
+PRECISE_TIMER_SLACK_S = 0.00005
+"""Less than this is not worth a timer where timers are precise."""
 
 
 LONGEST_TIMER_S = 3600.0
@@ -53,7 +57,9 @@ class RealtimeDriver:
         self._outbox: list[tuple[Micros, int, Flight, int, bool]] = []
         self._numbers = itertools.count()
         self._wake_at: Micros | None = None
-        self._handle: asyncio.Handle | None = None
+        self._handle: asyncio.Handle | PreciseTimer | None = None
+        self._timer: PreciseTimer | None = None
+        self._has_looked_for_timer = False
 
     @property
     def num_flights(self) -> int:
@@ -79,9 +85,10 @@ class RealtimeDriver:
         """
         if self.failure is not None:
             raise RuntimeError("the engine has failed") from self.failure
-        at = self._soonest(self.clock() if arrived_at is None else arrived_at)
+        queueing_us = self.engine.latency.queueing_time(request.input_tokens)
+        queued_at = self._soonest((self.clock() if arrived_at is None else arrived_at) + queueing_us)
+        at = queued_at - queueing_us
         self.engine.submit(request, at)
-        queued_at = at + self.engine.latency.queueing_time(request.input_tokens)
         self._flights[request.id] = Flight(request, reply, at, queued_at)
         self._arm()
 
@@ -98,6 +105,9 @@ class RealtimeDriver:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
+        if self._timer is not None:
+            self._timer.close()
+            self._timer = None
         self._flights.clear()
         self._outbox.clear()
 
@@ -123,11 +133,18 @@ class RealtimeDriver:
             self._sleep(due_at)
 
     def _sleep(self, due_at: Micros) -> None:
-        """Set a timer that is early for sure, or let the loop turn once when a timer would be too coarse."""
+        """Set a precise timer, or one that is early for sure; or let the loop turn once when that is too coarse."""
         loop = asyncio.get_running_loop()
-        left_s = self.seconds_at(due_at) - self._monotonic()
-        if left_s > 2 * TIMER_SLACK_S:
-            self._handle = loop.call_later(min(left_s - TIMER_SLACK_S, LONGEST_TIMER_S), self._wake)
+        if not self._has_looked_for_timer:
+            self._has_looked_for_timer = True
+            # It reads the system's clock, so it is of no use to a driver with another one.
+            self._timer = precise_timer(loop) if self._monotonic is time.monotonic else None
+        at_s = self.seconds_at(due_at)
+        left_s = at_s - self._monotonic()
+        if self._timer is not None and left_s > PRECISE_TIMER_SLACK_S:
+            self._handle = self._timer.start(at_s, self._wake)
+        elif self._timer is None and left_s > 2 * TIMER_SLACK_S:
+            self._handle = loop.call_later(left_s - TIMER_SLACK_S, self._wake)
         else:
             self._handle = loop.call_soon(self._wake)
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any
 
+from observe.clock import start_clock
 from observe.connection import Connection
 from observe.errors import RunError
 from observe.exchange import Exchange, Outcome
@@ -27,6 +28,8 @@ class Client:
 
     def __init__(self, server: Server, *, timeout_s: float, num_spare: int) -> None:
         self.server = server
+        self.clock = start_clock()
+        """What its instants mean in time of day."""
         self._timeout_s = timeout_s
         self._num_spare = num_spare
         self._loop = asyncio.get_running_loop()
@@ -124,7 +127,7 @@ class Client:
     async def _connect(self) -> Connection:
         host, port = self._address or (self.server.host, self.server.port)
         transport, connection = await self._loop.create_connection(
-            lambda: Connection(self._idle.append, self._lose),
+            lambda: Connection(self.clock, self._idle.append, self._lose),
             host,
             port,
             ssl=self._ssl,

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import cast
 
+from observe.clock import Clock
 from observe.errors import ResponseError
 from observe.exchange import Exchange
+from observe.http_request import stamped
 
 
 class Connection(asyncio.Protocol):
@@ -19,9 +21,11 @@ class Connection(asyncio.Protocol):
 
     def __init__(
         self,
+        clock: Clock,
         freed: Callable[["Connection"], None],
         lost: Callable[["Connection", Exchange | None], None],
     ) -> None:
+        self._clock = clock
         self._freed = freed
         self._lost = lost
         self._exchange: Exchange | None = None
@@ -56,8 +60,8 @@ class Connection(asyncio.Protocol):
         self._exchange = exchange
         self._num_exchanges += 1
         exchange.num_sends += 1
-        exchange.sent = perf_counter_ns()
-        self._transport.write(exchange.request)
+        exchange.sent = sent = perf_counter_ns()
+        self._transport.write(stamped(exchange.request, self._clock.epoch_us(sent)))
 
     def data_received(self, data: bytes) -> None:
         """Asyncio calls this with bytes as they come."""

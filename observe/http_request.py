@@ -6,6 +6,10 @@ from urllib.parse import urlsplit
 
 from observe.errors import ObserveError
 
+SEND_TIME_HEADER = {"x-request-start": "t=0000000000000000"}
+"""When a request was sent, as proxies tell it. `stamped` fills it in at the last moment."""
+_NO_STAMP = b"t=0000000000000000"
+
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -60,6 +64,11 @@ def post_bytes(server: Server, path: str, headers: Mapping[str, str], body: byte
         len(body),
         body,
     )
+
+
+def stamped(request: bytes, sent_at_us: int) -> bytes:
+    """`request` with the instant at which it is sent, in Unix microseconds, in its header for that, if it has one."""
+    return request.replace(_NO_STAMP, b"t=%016d" % sent_at_us, 1)
 
 
 def check_header(label: str, name: str, value: str) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from time import perf_counter_ns
 
 from observe.client import Client
-from observe.clock import Nanos, start_clock
+from observe.clock import Nanos
 from observe.dispatch import Dispatcher
 from observe.errors import ObserveError
 from observe.http_request import parse_server
@@ -71,7 +71,7 @@ async def _record(client: Client, workload: Workload, interrupt: Interrupt) -> t
     options = workload.options
     try:
         write_header(options.paths.header, _header(workload))
-        recorder = Recorder(start_clock(), options.paths, num_warm_up=options.warmup_requests, failed=interrupt.stop)
+        recorder = Recorder(client.clock, options.paths, num_warm_up=options.warmup_requests, failed=interrupt.stop)
     except OSError as error:
         raise ObserveError(f"cannot write the recording: {(error.strerror or str(error)).lower()}") from error
     dispatcher = Dispatcher(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from observe.dispatch import Prepared
-from observe.http_request import Server, post_bytes
+from observe.http_request import SEND_TIME_HEADER, Server, post_bytes
 from observe.options import ObserveOptions
 from observe.prompts import PromptBook
 from observe.request_body import RequestStyle
@@ -41,7 +41,7 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Pre
             prefix_tokens=planned.prefix_tokens,
         )
         x_request_id = str(uuid.uuid4())
-        its_headers = {**headers, "x-request-id": x_request_id}
+        its_headers = {**SEND_TIME_HEADER, **headers, "x-request-id": x_request_id}
         body = style.body(prompt, planned.output_tokens)
         return Prepared(
             request_id=request_id,

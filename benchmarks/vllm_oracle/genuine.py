@@ -47,8 +47,6 @@ MODEL = {
     "max_position_embeddings": 4096,
     "torch_dtype": "bfloat16",
 }
-STOP_INDEX = 5_000
-"""Among a request's own tokens, the one that stops it."""
 
 
 @dataclass(slots=True)
@@ -263,22 +261,15 @@ class VirtualRun:
                 self._story.hung_up.append(HungUp(self._now, request.request_id))
 
     def _next_token(self, name: str) -> int:
-        arrival = self._by_id[name]
         index = self._num_sampled.get(name, 0)
         self._num_sampled[name] = index + 1
-        return arrival.own_token(
-            STOP_INDEX if index == arrival.output_tokens - 1 < self._budget(arrival) - 1 else index
-        )
-
-    def _budget(self, arrival: Arrival) -> int:
-        """What vLLM's input processing makes of a request without one is what the context leaves."""
-        return arrival.max_tokens or self._workload.config.max_model_len - len(arrival.prompt)
+        return self._by_id[name].output_token(index)
 
     def _request(self, arrival: Arrival) -> Any:
         sampling = SamplingParams(
-            max_tokens=self._budget(arrival),
+            max_tokens=arrival.budget,
             ignore_eos=True,
-            stop_token_ids=[arrival.own_token(STOP_INDEX)],
+            stop_token_ids=[arrival.stop_token],
             prompt_logprobs=None if arrival.reads_prefix_cache else 1,
         )
         return Request(

@@ -113,11 +113,11 @@ def _reason(event: Finished) -> str:
 
 
 def _request(arrival: Arrival, block_size: int) -> Request:
-    prompt = arrival.prompt
-    hashes = tuple(hash(prompt[:end]) for end in range(block_size, len(prompt) + 1, block_size))
+    tokens = arrival.tokens
+    hashes = tuple(hash(tokens[:end]) for end in range(block_size, len(tokens) + 1, block_size))
     return Request(
         id=arrival.id,
-        input_tokens=len(prompt),
+        input_tokens=len(arrival.prompt),
         output_tokens=arrival.output_tokens,
         max_output_tokens=arrival.max_tokens,
         blocks=HashedBlocks(arrival.id, hashes),

@@ -21,14 +21,17 @@ MANY_LINES = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """One request with its real prompt. `output_tokens` below `max_tokens` ends it by a stop token."""
+    """One request with its real prompt and answer."""
 
     number: int
     at: Micros
     prompt: tuple[int, ...]
     output_tokens: int
+    """Below the budget, the last one is a stop token."""
     max_tokens: int
     """0: none declared."""
+    budget: int
+    """`max_tokens`, or without it what vLLM's input processing makes of that: all that the context leaves."""
     priority: int
     deadline_us: Micros
     reads_prefix_cache: bool
@@ -37,9 +40,22 @@ class Arrival:
     def id(self) -> str:
         return f"r{self.number:02}"
 
+    @property
+    def stop_token(self) -> int:
+        return self.own_token(OWN_TOKENS - 1)
+
     def own_token(self, index: int) -> int:
-        """A token id that no other request has."""
+        """A token id that no other request has, unless its prompt repeats this one's answer."""
         return (self.number + 1) * OWN_TOKENS + index
+
+    def output_token(self, index: int) -> int:
+        stops = index == self.output_tokens - 1 < self.budget - 1
+        return self.stop_token if stops else self.own_token(index)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The prompt and the answer, should it not be cut off."""
+        return (*self.prompt, *map(self.output_token, range(self.output_tokens)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +167,9 @@ def draw_workload(seed: int, async_scheduling: bool) -> Workload:
     at = 0
     for number in range(num_requests):
         at += TICK_US * int(generator.choice([0, 0, 0, 1, 4, 20, 100]))
-        arrivals.append(_draw_arrival(generator, config, number, at, prefixes))
+        arrivals.append(
+            _draw_arrival(generator, config, number, at, _draw_prompt(generator, config, arrivals, prefixes))
+        )
     names = [arrival.id for arrival in arrivals]
     hang_ups = [
         (_beside_the_grid(generator, at + 200 * TICK_US), str(generator.choice(names)))
@@ -203,30 +221,42 @@ def _near_a_block_end(generator: np.random.Generator, config: EngineConfig) -> i
     return min(max(1, length), longest)
 
 
-def _draw_arrival(
-    generator: np.random.Generator, config: EngineConfig, number: int, at: Micros, prefixes: list[int]
-) -> Arrival:
+def _draw_prompt(
+    generator: np.random.Generator, config: EngineConfig, earlier: list[Arrival], prefixes: list[int]
+) -> tuple[int, ...]:
+    """A beginning that others may have, too, and a rest of its own."""
     length = _near_a_block_end(generator, config)
     kind = generator.random()
-    shared = 0 if kind < 0.2 else int(generator.choice(prefixes))
-    if kind > 0.8:
-        length = shared  # the prefix and nothing else: identical prompts
-    shared = min(shared, length)
-    group = int(generator.choice([0, 0, 0, 1])) * GROUP_TOKENS
-    # All prefixes of a group start alike, so the shorter ones are nested in the longer ones.
-    prompt = (
-        *range(group, group + shared),
-        *((number + 1) * OWN_TOKENS + OWN_TOKENS // 2 + i for i in range(shared, length)),
-    )
+    if kind < 0.2:
+        beginning: tuple[int, ...] = ()
+    elif kind < 0.4 and earlier:
+        # The next turn of a conversation repeats the turn before, with its answer or a part of it.
+        beginning = earlier[int(generator.integers(len(earlier)))].tokens
+        length = min(len(beginning) + int(generator.integers(-8, 20)), config.max_model_len - 1)
+    else:
+        # All prefixes of a group start alike, so the shorter ones are nested in the longer ones.
+        group = int(generator.choice([0, 0, 0, 1])) * GROUP_TOKENS
+        shared = int(generator.choice(prefixes))
+        beginning = tuple(range(group, group + shared))
+        length = shared if kind > 0.8 else length  # the prefix and nothing else: identical prompts
+    own = (len(earlier) + 1) * OWN_TOKENS + OWN_TOKENS // 2
+    return (*beginning, *range(own, own + max(0, length - len(beginning))))[: max(1, length)]
+
+
+def _draw_arrival(
+    generator: np.random.Generator, config: EngineConfig, number: int, at: Micros, prompt: tuple[int, ...]
+) -> Arrival:
     max_tokens = min(int(generator.integers(1, 41 if generator.random() < 0.8 else 200)), config.max_model_len)
     output_tokens = int(generator.integers(1, max_tokens + 1)) if generator.random() < 0.4 else max_tokens
+    declares = bool(generator.random() < 0.9)
     deadline = _beside_the_grid(generator, 300 * TICK_US) if generator.random() < 0.1 else 0
     return Arrival(
         number=number,
         at=at,
         prompt=prompt,
         output_tokens=output_tokens,
-        max_tokens=0 if generator.random() < 0.1 else max_tokens,
+        max_tokens=max_tokens if declares else 0,
+        budget=max_tokens if declares else config.max_model_len - len(prompt),
         priority=int(generator.integers(0, 4)),
         deadline_us=at + deadline if deadline else 0,
         reads_prefix_cache=bool(generator.random() < 0.85),
