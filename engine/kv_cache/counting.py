@@ -104,6 +104,10 @@ class CountingKVCache:
             sequence.named_blocks.append(name)
         sequence.num_registered_blocks = full
 
+    def will_share(self, sequence: Sequence) -> bool:
+        """Whether there are blocks that others could find once it has filled them."""
+        return self._caches and sequence.num_registered_blocks < sequence.request.blocks.num_shareable
+
     def release(self, sequence: Sequence) -> None:
         """Give all blocks back at the end of a request: what only it could find, nobody will."""
         self.free.free(sequence.num_registered_blocks - len(sequence.named_blocks))

@@ -109,6 +109,8 @@ class FastVllmBatch(VllmBatch):
         """Those that have nothing left to prefill cruise from the next step on."""
         joining = [s for s in self.explicit if not s.is_prefilling and not s.num_stale_tokens]
         for sequence in joining:
+            if self.kv.will_share(sequence):
+                continue  # others can find what it generates, as soon as it has filled a block
             cruise = self._cruise_of(sequence)
             if cruise is not None:
                 del self.explicit[sequence]
