@@ -63,10 +63,19 @@ class CountingPromptCache:
             self.free.hold(name)
         sequence.named_blocks.extend(cached)
         sequence.num_blocks += len(cached) + new_blocks
-        sequence.num_stored_tokens += len(cached) * size + num_tokens
+        sequence.num_stored_tokens += len(cached) * size + min(spare, num_tokens)
         self.num_hit_blocks += len(cached)
-        self.take(new_blocks)
+        # Naming a block before or after one of the same content is reused makes a difference: block by block, then.
         self._name_full_blocks(sequence)
+        remaining = max(0, num_tokens - spare)
+        while remaining > 0 and len(sequence.named_blocks) < self._last_name(sequence):
+            self.take(1)
+            sequence.num_stored_tokens += min(size, remaining)
+            self._name_full_blocks(sequence)
+            remaining -= size
+        if remaining > 0:
+            self.take(-(-remaining // size))
+            sequence.num_stored_tokens += remaining
         return True
 
     def allocate_token(self, sequence: Sequence) -> bool:
@@ -109,14 +118,18 @@ class CountingPromptCache:
 
     def _name_full_blocks(self, sequence: Sequence) -> None:
         """Name those of the prompt's full blocks that may be looked for while they are held."""
-        request = sequence.request
-        last = request.blocks.num_shareable
-        if sequence.num_preemptions:
-            # It may meet its own blocks of before: what they hold must be told apart by name.
-            last = request.input_tokens // self._block_size
+        last = self._last_name(sequence)
         if len(sequence.named_blocks) < last:
             for index in range(len(sequence.named_blocks), min(last, self._num_findable(sequence))):
                 sequence.named_blocks.append(self._new_name(sequence, index, references=1))
+
+    def _last_name(self, sequence: Sequence) -> int:
+        """How many leading blocks get names while they are held."""
+        request = sequence.request
+        if sequence.num_preemptions:
+            # It may meet its own blocks of before: what they hold must be told apart by name.
+            return request.input_tokens // self._block_size
+        return request.blocks.num_shareable
 
     def _new_name(self, sequence: Sequence, index: int, references: int) -> int:
         name = self.free.new_name(references)

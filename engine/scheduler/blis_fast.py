@@ -54,6 +54,10 @@ class FastBatchFormation(BatchFormation):
         wanted = self._demand(num_cruising)
         if wanted is None or num_blocks + wanted > self.kv.free.num_free:
             return False
+        if num_blocks and self.explicit and next(iter(self.explicit)).running_number < self.cruising.latest_number:
+            # Whether a block is named before or after another of the same content is reused makes a difference, so
+            # those that cruise may only go first if they come first.
+            return False
         self.admitted, self.preempted = [], []
         self._budget = self._config.max_num_batched_tokens - num_cruising
         self.kv.take(num_blocks)

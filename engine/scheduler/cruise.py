@@ -15,10 +15,22 @@ class Cruising:
     are counted by that step modulo the block size. Joining, leaving and asking are O(1).
     """
 
-    __slots__ = ("_block_size", "_ends", "_leaves", "_needs", "_offset", "_step_heap", "num_sequences", "sequences")
+    __slots__ = (
+        "_block_size",
+        "_ends",
+        "_leaves",
+        "_needs",
+        "_offset",
+        "_step_heap",
+        "latest_number",
+        "num_sequences",
+        "sequences",
+    )
 
     def __init__(self, block_size_tokens: int) -> None:
         self.num_sequences = 0
+        self.latest_number = 0
+        """No sequence here was admitted later than this."""
         self.sequences: dict[Sequence, None] = {}
         self._block_size = block_size_tokens
         self._offset = 0
@@ -36,6 +48,8 @@ class Cruising:
         sequence.cruise = cruise
         self.sequences[sequence] = None
         self.num_sequences += 1
+        if sequence.running_number > self.latest_number:
+            self.latest_number = sequence.running_number
         self._offset += sequence.num_computed_tokens - cruise.first_step
         self._needs[self._residue(sequence, cruise)] += 1
         for steps, step in ((self._leaves, cruise.last_granted_step), (self._ends, cruise.last_step)):
@@ -103,6 +117,8 @@ class Cruising:
     def _subtract(self, sequence: Sequence, cruise: Cruise) -> None:
         del self.sequences[sequence]
         self.num_sequences -= 1
+        if not self.num_sequences:
+            self.latest_number = 0
         self._offset -= sequence.num_computed_tokens - cruise.first_step
         self._needs[self._residue(sequence, cruise)] -= 1
 

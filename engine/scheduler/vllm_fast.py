@@ -217,18 +217,27 @@ class FastVllmStepping(VllmStepping):
         self._leaving.clear()
         step = self._steps.popleft()
         finished: list[Finished] = []
-        for grant in step.grants:
-            self._process(grant, step, at, [], finished)
         ended = self._fast.cruising.ended_by(step.index)
-        for sequence in ended:
-            self._fast.spell_out(sequence, step.index + 1)
-            self.kv.register(sequence, sequence.num_computed_tokens - sequence.num_in_flight_tokens)
-            ending = self._stop(sequence)
-            assert ending is not None
-            self._complete(sequence, ending, at, finished)
-        if len(finished) > 1 and ended:
-            finished.sort(key=lambda event: event.sequence.running_number)
+        if not ended:
+            for grant in step.grants:
+                self._process(grant, step, at, [], finished)
+        else:
+            # In batch order, for blocks are reused in the order in which they are given back.
+            dues: list[Grant | Sequence] = [*step.grants, *ended]
+            for due in sorted(dues, key=_running_number):
+                if isinstance(due, Grant):
+                    self._process(due, step, at, [], finished)
+                else:
+                    self._end_cruise(due, step, at, finished)
         self._instance.events.extend(finished)
+
+    def _end_cruise(self, sequence: Sequence, step: Step, at: Micros, finished: list[Finished]) -> None:
+        """The last token of a cruising sequence came with `step`."""
+        self._fast.spell_out(sequence, step.index + 1)
+        self.kv.register(sequence, sequence.num_computed_tokens - sequence.num_in_flight_tokens)
+        ending = self._stop(sequence)
+        assert ending is not None
+        self._complete(sequence, ending, at, finished)
 
     def step_ended(self, report: object, at: Micros) -> None:
         """Go from step to step for as long as nothing else is due in between."""
@@ -320,6 +329,11 @@ class FastVllmStepping(VllmStepping):
             if cruise.first_step <= index <= cruise.last_granted_step:
                 step.grants.append(Grant(sequence, 1, context + index, sequence.num_tokens, samples=True))
                 step.grants.sort(key=lambda grant: grant.sequence.running_number)
+
+
+def _running_number(due: Grant | Sequence) -> int:
+    sequence = due.sequence if isinstance(due, Grant) else due
+    return sequence.running_number
 
 
 def _decodes(num_sequences: int, context_tokens: int) -> BatchShape:
