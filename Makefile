@@ -26,7 +26,7 @@ docs: $(VENV)/.installed-test
 	$(BIN)/python docs/pictures.py
 
 bench: $(VENV)/.installed-test
-	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/engine_cost.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,6 +1,6 @@
 """What the engine costs: simulated tokens and steps per second of CPU, memory, and how both grow.
 
-    python benchmarks/engine.py [--requests 20000] [--plot docs/pictures/engine-cost.svg]
+    python benchmarks/engine_cost.py [--requests 20000] [--plot docs/pictures/engine-cost.svg]
 
 Qwen3-14B on one H100, prompts and outputs of 512 +- 256 tokens. Each case runs in a process of its own, so that its
 memory is its own; figures compare with each other within one run, not with other machines.
@@ -15,10 +15,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-if __name__ == "__main__":
-    # Run as a script this file would be the module `engine`, and hide the package that it measures.
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np
 
