@@ -23,7 +23,7 @@ class EngineConfig:
     """Order of the wait queue, a key of `engine.scheduler.waiting.ORDERS`."""
     preemption_policy: str = "fcfs"
     """Who loses its blocks, a key of `engine.scheduler.preemption.VICTIMS`."""
-    scheduling: str = "blis"
+    scheduling: str = "vllm"
     """Whose rules compose the steps, a key of `engine.scheduler.registry.SCHEDULINGS`. What follows is vLLM's only."""
     async_scheduling: bool = True
     """Compose a step while the one before it executes."""

@@ -106,7 +106,7 @@ class DeploymentOptions:
         choices=VICTIMS,
     )
     scheduling: str = option(
-        "blis",
+        "vllm",
         "Whose rules compose the steps: vLLM 0.33's, asynchronous as it is, or BLIS's.",
         choices=SCHEDULINGS,
     )

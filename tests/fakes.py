@@ -59,11 +59,11 @@ def request(
 
 
 def config(total_kv_blocks: int = 1000, block_size_tokens: int = 4, **settings: int | str) -> EngineConfig:
-    """Small blocks, so that tests can count them."""
+    """Small blocks, so that tests can count them; BLIS's rules unless told otherwise."""
     return EngineConfig(
         total_kv_blocks=total_kv_blocks,
         block_size_tokens=block_size_tokens,
-        **settings,  # type: ignore[arg-type]
+        **({"scheduling": "blis"} | settings),  # type: ignore[arg-type]
     )
 
 

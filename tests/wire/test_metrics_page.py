@@ -106,9 +106,9 @@ def test_preempted_requests_send_every_token_once(scheduling: str) -> None:
 
 @pytest.mark.parametrize("tracked", [False, True])
 def test_the_load_is_tracked_only_when_asked_for(tracked: bool) -> None:
-    slow = TestLatency(step_us=60_000_000)
+    slow = TestLatency(step_us=200_000)  # a client that leaves is out of the batch when the step under way ends
     with running_server(slow, speed=1.0, enable_server_load_tracking=tracked) as server:
-        with open_request(server, stream=True):
+        with open_request(server, stream=True, max_tokens=1000):
             wait_for_metric(server, "vllm:num_requests_running", 1)
             assert call(server, "GET", "/load").json == {"server_load": int(tracked)}
         wait_for_metric(server, "vllm:num_requests_running", 0)

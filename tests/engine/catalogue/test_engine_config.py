@@ -26,6 +26,10 @@ def test_each_limit_has_a_least_value(name: str, least: int) -> None:
 
 
 def test_the_longest_request_must_fit_in_the_kv_cache() -> None:
-    assert EngineConfig(total_kv_blocks=10, max_model_len=160).kv_capacity_tokens == 160
+    assert EngineConfig(total_kv_blocks=11, max_model_len=160).kv_capacity_tokens == 160
     with pytest.raises(EngineError, match="max_model_len must fit in the KV cache of 160 tokens, got 161"):
-        EngineConfig(total_kv_blocks=10, max_model_len=161)
+        EngineConfig(total_kv_blocks=11, max_model_len=161)
+
+
+def test_blis_has_every_block_for_requests() -> None:
+    assert EngineConfig(total_kv_blocks=10, scheduling="blis").kv_capacity_tokens == 160
