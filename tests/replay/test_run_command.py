@@ -142,13 +142,13 @@ def test_users_wait_for_their_replies(tmp_path: Path, capsys: Captured) -> None:
 
 def test_a_trace_says_what_became_of_each_request(tmp_path: Path, capsys: Captured) -> None:
     exact = ("--prompt-tokens", "100", "--prompt-tokens-stdev", "0", "--output-tokens", "1500", "--output-tokens-stdev")
-    flags = (*exact, "0", "--rate", "1", "--num-requests", "4", "--timeout", "2", "--horizon", "4900000")
-    flags = (*flags[:-4], "--scheduling", "blis", *flags[-4:])
+    steps = (*exact, "0", "--scheduling", "blis", "--rate", "1", "--num-requests", "4")
+    flags = (*steps, "--timeout", "2", "--horizon", "4900000")
     rows = traced(capsys, tmp_path, *flags)
     assert [row.status for row in rows] == ["ok", "ok", "ok", "incomplete"]
     assert (rows[0].first_chunk_time_us, rows[0].last_chunk_time_us) == (1_001_000, 2_500_000)
     assert (rows[3].first_chunk_time_us, rows[3].last_chunk_time_us) == (4_001_000, 4_001_000)
-    hasty = traced(capsys, tmp_path, *flags[:-4], "--timeout", "1")
+    hasty = traced(capsys, tmp_path, *steps, "--timeout", "1")
     assert {row.status for row in hasty} == {"timeout"}
 
 
