@@ -1,0 +1,5 @@
+"""The differences that are meant."""
+
+from tests.wire.captured.expected import Expected
+
+TABLE: tuple[Expected, ...] = ()

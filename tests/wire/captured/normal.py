@@ -1,0 +1,76 @@
+"""What two servers can never share - ids, times, fingerprints, what the model says - written the same way."""
+
+import re
+from typing import Any
+
+TEXT_KEYS = frozenset({"content", "text", "reasoning", "token", "decoded_token", "delta", "arguments", "thinking"})
+"""Strings under these names are the model's words: only whether there are any is compared."""
+
+TIME_KEYS = frozenset({"created", "created_at"})
+PATH_KEYS = frozenset({"root"})
+FREE_LISTS = frozenset({"bytes", "embedding"})
+"""Lists whose length follows from the model's words or from the model: only their kind is compared."""
+
+WORD_LISTS = frozenset({"token_ids", "text_offset", "tokens", "token_logprobs"})
+"""Lists with one item for each token: their length is compared, not what is in them."""
+
+WORD_MAPS = frozenset({"top_logprobs", "prompt_logprobs"})
+"""Lists of objects whose keys are tokens."""
+
+_ID = re.compile(
+    r"\b(chatcmpl-tool-|chatcmpl-|cmpl-|resp_|msg_|rs_|fc_|embd-|pooling-|score-|generate-tokens-|modelperm-)"
+    r"[0-9a-f]{16}\b"
+)
+_FINGERPRINT = re.compile(r"\bvllm-0\.33\.0-[0-9a-f]{8}\b")
+_LONG_ID = re.compile(r"\b[0-9a-f]{32}\b")
+
+
+def normal(value: Any, key: str = "") -> Any:
+    """`value`, found under `key`, without what differs by nature. The order of keys stays."""
+    if isinstance(value, dict):
+        return {name: normal(inner, name) for name, inner in value.items()}
+    if isinstance(value, list):
+        return _normal_list(value, key)
+    if isinstance(value, str):
+        return _normal_text(value, key)
+    if isinstance(value, float):
+        return 0.5
+    if isinstance(value, int) and not isinstance(value, bool) and key in TIME_KEYS:
+        return 0
+    return value
+
+
+def normal_text(text: str) -> str:
+    """Text without ids and fingerprints."""
+    for pattern, replacement in ((_ID, r"\1X"), (_FINGERPRINT, "vllm-0.33.0-X"), (_LONG_ID, "X")):
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def _normal_list(values: list[Any], key: str) -> Any:
+    if key in FREE_LISTS:
+        return "<list>"
+    if key in WORD_LISTS and not _are_counted_tokens(values, key):
+        return [None if each is None else type(each).__name__ for each in values]
+    if key in WORD_MAPS and all(each is None or isinstance(each, dict) for each in values):
+        return [_normal_word_map(each) for each in values]
+    return [normal(each, key) for each in values]
+
+
+def _are_counted_tokens(values: list[Any], key: str) -> bool:
+    """The tokens of a tokenize reply, which are facts of the prompt."""
+    return key == "tokens" and all(isinstance(each, int) for each in values)
+
+
+def _normal_word_map(value: dict[str, Any] | None) -> Any:
+    if value is None or "logprob" in value:
+        return normal(value)
+    return [normal(each) for each in value.values()]
+
+
+def _normal_text(value: str, key: str) -> str:
+    if key in TEXT_KEYS:
+        return "<text>" if value else ""
+    if key in PATH_KEYS:
+        return "<path>"
+    return normal_text(value)

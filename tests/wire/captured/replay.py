@@ -1,0 +1,23 @@
+"""Sends a captured conversation to a server of ours."""
+
+from pathlib import Path
+
+from tests.wire.captured.case_files import read_cases
+from tests.wire.captured.differences import Difference, differences
+from tests.wire.captured.setups import Setup, server_like
+from tests.wire.captures import captures_by_name
+from tests.wire.plain_http import call
+
+
+def found_differences(setup: Setup, shared: Path) -> list[Difference]:
+    """All differences between the captured replies and those of a server started the same way, in order."""
+    captures = captures_by_name(shared / setup.capture_file)
+    cases = read_cases([shared / "oracle" / f"{name}.py" for name in setup.case_files])
+    assert {case.name for case in cases} >= set(captures)
+    found = []
+    with server_like(setup, shared) as server:
+        for case in cases:
+            if case.name in captures:
+                reply = call(server, case.method, case.path, case.body, case.headers)
+                found += differences(setup.name, case, captures[case.name], reply)
+    return found
