@@ -7,25 +7,39 @@ from typing import Any
 from blis_options import BlisError
 
 MAX_LISTED_PROBLEMS = 10
-MAX_SHOWN_INPUT_CHARS = 100
+MAX_SHOWN_INPUT_CHARS = 200
+MAX_PROBLEM_CHARS = 1000
+CUT_MARK = "...[truncated]"
 
 _NOT_GIVEN = object()
 
 
 class ApiError(BlisError):
-    """A refusal with an HTTP status. `kind` is the envelope's `type`; its `code` equals the status."""
+    """A refusal with an HTTP status. `kind` is the envelope's `type`; its `code` equals the status.
+
+    A bare one comes without the envelope, as what the web framework itself refuses does.
+    """
 
     def __init__(
-        self, message: str, *, status: int = 400, kind: str = "BadRequestError", param: str | None = None
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        kind: str = "BadRequestError",
+        param: str | None = None,
+        is_bare: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.status = status
         self.kind = kind
         self.param = param
+        self.is_bare = is_bare
 
     def body(self) -> dict[str, Any]:
         """The JSON body, for a plain answer and for an event inside a stream alike."""
+        if self.is_bare:
+            return {"detail": self.message}
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}
         return {"error": error}
 
@@ -47,12 +61,13 @@ class Problem:
 
 def summary(value: Any) -> str:
     """A value as an error shows it: containers by their size, text cut short."""
-    if isinstance(value, dict):
-        return f"<dict of {len(value)} items>"
-    if isinstance(value, list):
-        return f"<list of {len(value)} items>"
-    text = str(value)
-    return text if len(text) <= MAX_SHOWN_INPUT_CHARS else text[:MAX_SHOWN_INPUT_CHARS] + "..."
+    if isinstance(value, dict | list):
+        return f"<{type(value).__name__} of {len(value)} items>"
+    return _cut(str(value), MAX_SHOWN_INPUT_CHARS)
+
+
+def _cut(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else text[:max_chars] + CUT_MARK
 
 
 def bad_value(message: str, param: str, value: Any = _NOT_GIVEN) -> ApiError:
@@ -63,9 +78,12 @@ def bad_value(message: str, param: str, value: Any = _NOT_GIVEN) -> ApiError:
 
 def bad_fields(problems: Sequence[Problem]) -> ApiError:
     """Wrong types or missing fields; `param` names the first."""
-    lines = "".join(f"\n  {problem.described()}" for problem in problems[:MAX_LISTED_PROBLEMS])
-    plural = "s" if len(problems) > 1 else ""
-    return ApiError(f"{len(problems)} validation error{plural}:{lines}", kind="Bad Request", param=problems[0].location)
+    shown = [_cut(str(problem.described()), MAX_PROBLEM_CHARS) for problem in problems[:MAX_LISTED_PROBLEMS]]
+    label = "errors" if len(problems) > 1 else "error"
+    if len(problems) > len(shown):
+        shown.append(f"...and {len(problems) - len(shown)} more {label}")
+    lines = "".join(f"\n  {each}" for each in shown)
+    return ApiError(f"{len(problems)} validation {label}:{lines}", kind="Bad Request", param=problems[0].location)
 
 
 def wrong_media_type() -> ApiError:

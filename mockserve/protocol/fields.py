@@ -1,17 +1,23 @@
 """Typed access to a JSON body, as lenient as pydantic is by default: "3" is an integer, 1.5 is not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from json import JSONDecodeError, loads
 from typing import Any, TypeVar
 
 import orjson
 
 from mockserve.protocol.errors import ApiError, Problem, bad_fields
+from mockserve.protocol.field_types import (
+    FieldType,
+    as_integer,
+    as_number,
+)
+from mockserve.protocol.field_types import as_flag as as_flag
+from mockserve.protocol.field_types import flag_problem as flag_problem
+from mockserve.protocol.field_types import integer_problem as integer_problem
+from mockserve.protocol.field_types import number_problem as number_problem
 
 T = TypeVar("T")
-
-TRUE_WORDS = frozenset({"true", "1", "yes", "on", "t", "y"})
-FALSE_WORDS = frozenset({"false", "0", "no", "off", "f", "n"})
 
 
 class Fields:
@@ -25,10 +31,10 @@ class Fields:
         self.problems: list[Problem] = []
 
     def integer(self, name: str, default: int | None = None) -> int | None:
-        return self._read(name, default, integer_problem, int)
+        return self._read(name, default, integer_problem, as_integer)
 
     def number(self, name: str, default: float | None = None) -> float | None:
-        return self._read(name, default, number_problem, float)
+        return self._read(name, default, number_problem, as_number)
 
     def flag(self, name: str, default: bool = False) -> bool:
         return bool(self._read(name, default, flag_problem, as_flag))
@@ -65,6 +71,32 @@ class Fields:
         return convert(value)
 
 
+def check_types(body: Mapping[str, Any], types: Mapping[str, FieldType], required: tuple[str, ...] = ()) -> None:
+    """Raise ApiError naming every field of `body` that is not what `types` says, in their order."""
+    problems: list[Problem] = []
+    for name, kind in types.items():
+        if name in body:
+            problems += kind.problems(body[name], f"body.{name}")
+        elif name in required:
+            problems.append(Problem("missing", f"body.{name}", "Field required", body))
+    if problems:
+        raise bad_fields(problems)
+
+
+def text_problem(value: Any, location: str) -> Problem | None:
+    """Why `value` is no string, or None if it is one."""
+    if isinstance(value, str):
+        return None
+    return Problem("string_type", location, "Input should be a valid string", value)
+
+
+def list_problem(value: Any, location: str) -> Problem | None:
+    """Why `value` is no list, or None if it is one."""
+    if isinstance(value, list):
+        return None
+    return Problem("list_type", location, "Input should be a valid list", value)
+
+
 def parse_json(raw: bytes) -> dict[str, Any]:
     """The JSON object in `raw`. Raises ApiError for anything else, in the words FastAPI uses."""
     if not raw:
@@ -89,72 +121,5 @@ def _parse_leniently(raw: bytes) -> Any:
         context = {"error": error.msg}
         problem = Problem("json_invalid", f"body.{error.pos}", "JSON decode error", {}, context)
         raise bad_fields([problem]) from None
-    except (UnicodeDecodeError, RecursionError):
-        raise ApiError("There was an error parsing the body", kind="Bad Request") from None
-
-
-def integer_problem(value: Any, location: str) -> Problem | None:
-    """Why `value` is no integer, or None if it is one."""
-    message = "Input should be a valid integer"
-    if isinstance(value, int):
-        return None
-    if isinstance(value, float):
-        if value.is_integer():
-            return None
-        return Problem("int_from_float", location, f"{message}, got a number with a fractional part", value)
-    if isinstance(value, str):
-        if _parses(int, value):
-            return None
-        return Problem("int_parsing", location, f"{message}, unable to parse string as an integer", value)
-    return Problem("int_type", location, message, value)
-
-
-def number_problem(value: Any, location: str) -> Problem | None:
-    """Why `value` is no number, or None if it is one."""
-    message = "Input should be a valid number"
-    if isinstance(value, int | float):
-        return None
-    if isinstance(value, str):
-        if _parses(float, value):
-            return None
-        return Problem("float_parsing", location, f"{message}, unable to parse string as a number", value)
-    return Problem("float_type", location, message, value)
-
-
-def flag_problem(value: Any, location: str) -> Problem | None:
-    """Why `value` is neither true nor false, or None if it is."""
-    message = "Input should be a valid boolean"
-    if isinstance(value, bool) or value in (0, 1):
-        return None
-    if isinstance(value, str):
-        if value.lower() in TRUE_WORDS | FALSE_WORDS:
-            return None
-        return Problem("bool_parsing", location, f"{message}, unable to interpret input", value)
-    return Problem("bool_type", location, message, value)
-
-
-def text_problem(value: Any, location: str) -> Problem | None:
-    """Why `value` is no string, or None if it is one."""
-    if isinstance(value, str):
-        return None
-    return Problem("string_type", location, "Input should be a valid string", value)
-
-
-def list_problem(value: Any, location: str) -> Problem | None:
-    """Why `value` is no list, or None if it is one."""
-    if isinstance(value, list):
-        return None
-    return Problem("list_type", location, "Input should be a valid list", value)
-
-
-def as_flag(value: Any) -> bool:
-    """The truth of a value that `flag_problem` accepted."""
-    return value.lower() in TRUE_WORDS if isinstance(value, str) else bool(value)
-
-
-def _parses(convert: Callable[[str], Any], value: str) -> bool:
-    try:
-        convert(value)
-    except ValueError:
-        return False
-    return True
+    except (ValueError, RecursionError):  # no UTF-8, a number of thousands of digits, lists within lists without end
+        raise ApiError("There was an error parsing the body", is_bare=True) from None

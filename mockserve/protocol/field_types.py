@@ -1,0 +1,190 @@
+"""What a single JSON value may be, as lenient as pydantic is by default: "3" is an integer, 1.5 is not.
+
+A type says what is wrong with a value, in pydantic's words, and describes itself as JSON schema.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from mockserve.protocol.errors import Problem
+
+TRUE_WORDS = frozenset({"true", "1", "yes", "on", "t", "y"})
+FALSE_WORDS = frozenset({"false", "0", "no", "off", "f", "n"})
+LARGEST_INT64 = 2**63 - 1
+SMALLEST_INT64 = -(2**63)
+
+_WHOLE_NUMBER = re.compile(r"\s*[+-]?\d+(_\d+)*(\.0+)?\s*")
+MAX_INTEGER_CHARS = 4300
+"""Longer digit strings are refused unread."""
+
+
+class FieldType(Protocol):
+    """What values a field takes."""
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        """What is wrong with `value`, found at `location`; nothing if it is fine."""
+        ...
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the values that fit best; pydantic takes some more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    """A whole number, possibly within bounds."""
+
+    at_least: int | None = None
+    at_most: int | None = None
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        problem = integer_problem(value, location)
+        if problem is None:
+            problem = self._bound_problem(value, location)
+        return [] if problem is None else [problem]
+
+    def schema(self) -> dict[str, Any]:
+        bounds = {"minimum": self.at_least, "maximum": self.at_most}
+        return {"type": "integer", **{name: bound for name, bound in bounds.items() if bound is not None}}
+
+    def _bound_problem(self, value: Any, location: str) -> Problem | None:
+        number = as_integer(value)
+        if self.at_least is not None and number < self.at_least:
+            message = f"Input should be greater than or equal to {self.at_least}"
+            return Problem("greater_than_equal", location, message, value, {"ge": self.at_least})
+        if self.at_most is not None and number > self.at_most:
+            message = f"Input should be less than or equal to {self.at_most}"
+            return Problem("less_than_equal", location, message, value, {"le": self.at_most})
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number, whole or not."""
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        problem = number_problem(value, location)
+        return [] if problem is None else [problem]
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "number"}
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """True or false."""
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        problem = flag_problem(value, location)
+        return [] if problem is None else [problem]
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string. `kind` is "bytes" where pydantic would speak of those."""
+
+    kind: str = "string"
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        if isinstance(value, str):
+            return []
+        return [Problem(f"{self.kind}_type", location, f"Input should be a valid {self.kind}", value)]
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string"}
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of a few strings."""
+
+    choices: tuple[str, ...]
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        if isinstance(value, str) and value in self.choices:
+            return []
+        quoted = [repr(each) for each in self.choices]
+        expected = " or ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
+        context: Mapping[str, Any] = {"expected": expected}
+        return [Problem("literal_error", location, f"Input should be {expected}", value, context)]
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "enum": list(self.choices)}
+
+
+@dataclass(frozen=True, slots=True)
+class Anything:
+    """Any value; whoever reads it looks closer."""
+
+    def problems(self, _value: Any, _location: str) -> list[Problem]:
+        return []
+
+    def schema(self) -> dict[str, Any]:
+        return {}
+
+
+def integer_problem(value: Any, location: str) -> Problem | None:
+    """Why `value` is no integer, or None if it is one."""
+    message = "Input should be a valid integer"
+    if isinstance(value, int):
+        return None
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return Problem("finite_number", location, "Input should be a finite number", value)
+        if value.is_integer():
+            return None
+        return Problem("int_from_float", location, f"{message}, got a number with a fractional part", value)
+    if isinstance(value, str):
+        if len(value) <= MAX_INTEGER_CHARS and _WHOLE_NUMBER.fullmatch(value):
+            return None
+        return Problem("int_parsing", location, f"{message}, unable to parse string as an integer", value)
+    return Problem("int_type", location, message, value)
+
+
+def number_problem(value: Any, location: str) -> Problem | None:
+    """Why `value` is no number, or None if it is one."""
+    message = "Input should be a valid number"
+    if isinstance(value, int | float):
+        return None
+    if isinstance(value, str):
+        try:
+            float(value)
+        except ValueError:
+            return Problem("float_parsing", location, f"{message}, unable to parse string as a number", value)
+        return None
+    return Problem("float_type", location, message, value)
+
+
+def flag_problem(value: Any, location: str) -> Problem | None:
+    """Why `value` is neither true nor false, or None if it is."""
+    message = "Input should be a valid boolean"
+    if isinstance(value, bool) or (isinstance(value, int | float) and value in (0, 1)):
+        return None
+    unreadable = isinstance(value, str) and value.lower() not in TRUE_WORDS | FALSE_WORDS
+    if unreadable or (isinstance(value, int) and SMALLEST_INT64 <= value <= LARGEST_INT64):
+        return Problem("bool_parsing", location, f"{message}, unable to interpret input", value)
+    return None if isinstance(value, str) else Problem("bool_type", location, message, value)
+
+
+def as_integer(value: Any) -> int:
+    """The number of a value that `integer_problem` accepted."""
+    return int(value.replace("_", "").partition(".")[0]) if isinstance(value, str) else int(value)
+
+
+def as_number(value: Any) -> float:
+    """The number of a value that `number_problem` accepted; one beyond all bounds is infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def as_flag(value: Any) -> bool:
+    """The truth of a value that `flag_problem` accepted."""
+    return value.lower() in TRUE_WORDS if isinstance(value, str) else bool(value)
