@@ -4,6 +4,8 @@ Read this first: the life of a request outside of steps. It arrives, waits out i
 guards of the wait queue, and is handed to a stepping (`scheduler/`), which schedules it step by step to its end.
 """
 
+from collections import deque
+
 from engine.batch_shape import BatchShape
 from engine.config import EngineConfig
 from engine.events import Event
@@ -35,6 +37,8 @@ class Engine:
         """How far the engine has been advanced; None before the first time."""
         self._instance = Instance(config, latency)
         self._queue = self._instance.queue
+        self._arrivals: deque[Micros] = deque()
+        """Instants of arrivals that may lie ahead."""
         self._stepping = SCHEDULINGS[config.scheduling](self._instance, reports_steps)
 
     def submit(self, request: Request, at: Micros) -> None:
@@ -49,10 +53,10 @@ class Engine:
             raise ValueError(f"request {request.id!r} is still in the engine")
         sequence = Sequence(request, at)
         self._instance.live[request.id] = sequence
-        if self.now is None or at > self.now:
-            self._queue.push(at, Due.ARRIVAL, sequence)
-        else:
-            self._queue.push(queued_at, Due.QUEUED, sequence)
+        # Requests that join the wait queue at one instant do so in the order in which they arrived.
+        self._queue.push(queued_at, Due.QUEUED, sequence, at)
+        self._note_arrivals()
+        self._arrivals.append(at)
 
     def abort(self, request_id: str, at: Micros) -> None:
         """Let the client of `request_id` hang up at `at`; ids not there then are ignored."""
@@ -77,6 +81,7 @@ class Engine:
     @property
     def clock(self) -> Micros:
         """Instant of the last thing that happened: the simulated run ends here."""
+        self._note_arrivals()
         return self._instance.clock
 
     @property
@@ -127,16 +132,20 @@ class Engine:
         if self.now is not None and at <= self.now:
             raise ValueError(f"the engine has already done everything up to {self.now} us, so not at {at} us")
 
-    def _execute(self, at: Micros, due: int, _number: int, payload: Payload) -> None:
+    def _note_arrivals(self) -> None:
+        """An arrival that has passed is something that happened, though nothing follows from it yet."""
+        arrivals, now = self._arrivals, self.now
+        while arrivals and now is not None and arrivals[0] <= now:
+            self._instance.clock = max(self._instance.clock, arrivals.popleft())
+
+    def _execute(self, at: Micros, due: int, _rank: Micros, _number: int, payload: Payload) -> None:
         if due == Due.STEP_END:
             self._stepping.step_ended(payload, at)
         elif isinstance(payload, str):
             self._hang_up(payload, at)
         elif isinstance(payload, Sequence):
             self._instance.clock = at
-            if due == Due.ARRIVAL:
-                self._queue.push(at + self.latency.queueing_time(payload.request.input_tokens), Due.QUEUED, payload)
-            elif due == Due.QUEUED:
+            if due == Due.QUEUED:
                 self._enqueue(payload, at)
             else:
                 self._stepping.remove(payload, Outcome.TIMED_OUT, at)

@@ -1,6 +1,7 @@
 """What the engine reports. Events say what changed; tokens are derived from steps, never reported one by one.
 
-Every event carries the instant it happened on the engine's clock, whenever it is read.
+Every event carries the instant it happened on the engine's clock, whenever it is read. Nobody changes an event; it is
+not frozen because that would triple the cost of making one.
 """
 
 from collections.abc import Sequence as SequenceOf
@@ -11,7 +12,7 @@ from engine.sequence import Outcome, Sequence
 from engine.units import Micros
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Scheduled:
     """A request joined the running batch (again, if it was preempted before)."""
 
@@ -19,7 +20,7 @@ class Scheduled:
     sequence: Sequence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Preempted:
     """A request lost its KV blocks and went back to the front of the wait queue."""
 
@@ -27,7 +28,7 @@ class Preempted:
     sequence: Sequence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepDone:
     """A step ended and each of `emitted` has one more token: number `sequence.tokens_at(index)`, from 1.
 
@@ -40,7 +41,7 @@ class StepDone:
     emitted: SequenceOf[Sequence]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Finished:
     """A request ended, with the reason. For a completed one this is the end of its last step."""
 

@@ -19,7 +19,7 @@ class Outcome(StrEnum):
     """Refused before it entered the wait queue: it could never be served."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cruise:
     """A stretch of consecutive steps in which a sequence decodes: what is not counted then follows from these."""
 

@@ -104,6 +104,13 @@ class CountingKVCache:
             sequence.named_blocks.append(name)
         sequence.num_registered_blocks = full
 
+    def grow_to(self, sequence: Sequence, num_tokens: int, num_known_tokens: int) -> None:
+        """Count what has been taken for `num_tokens` tokens, of which the first `num_known_tokens` can be found."""
+        size = self._block_size
+        sequence.num_blocks = -(-min(num_tokens, self._limit_tokens) // size)
+        if self._caches and num_known_tokens // size > sequence.num_registered_blocks:
+            self.register(sequence, num_known_tokens)
+
     def will_share(self, sequence: Sequence) -> bool:
         """Whether there are blocks that others could find once it has filled them."""
         return self._caches and sequence.num_registered_blocks < sequence.request.blocks.num_shareable

@@ -53,14 +53,14 @@ class TrainedPhysics:
         object.__setattr__(self, "_constants", (betas[2] * work.weight_us, betas[4] * work.num_layers, interleaved))
 
     def step_time(self, shape: BatchShape) -> Micros:
-        num_tokens = shape.prefill_tokens + shape.decode_requests
+        prefill_requests, prefill_tokens, _, _, _, _, sequences, context = shape
+        num_tokens = prefill_tokens + sequences
         if not num_tokens:
             return 1
-        batch_work = self._prefill(shape) if shape.prefill_tokens else 0.0
-        if shape.decode_requests:
-            batch_work += self._decode(shape.decode_requests, float(shape.decode_context_tokens), max)
-        num_requests = shape.prefill_requests + shape.decode_requests
-        return whole_micros(self._with_overheads(batch_work, num_tokens, num_requests))
+        batch_work = self._prefill(shape) if prefill_tokens else 0.0
+        if sequences:
+            batch_work += self._decode(sequences, float(context), max)
+        return whole_micros(self._with_overheads(batch_work, num_tokens, prefill_requests + sequences))
 
     def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
         sequences = shape.decode_requests

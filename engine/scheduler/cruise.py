@@ -77,8 +77,11 @@ class Cruising:
     def num_blocks_in(self, first_step: int, num_steps: int) -> int:
         """New blocks they need in `num_steps` steps from `first_step` on."""
         size = self._block_size
+        needs = self._needs
         rounds, rest = divmod(num_steps, size)
-        return rounds * sum(self._needs) + sum(self._needs[(first_step + i) % size] for i in range(rest))
+        start = first_step % size
+        total = sum(needs[start : start + rest]) + sum(needs[: max(0, start + rest - size)])
+        return total + rounds * sum(needs) if rounds else total
 
     def next_change(self) -> int | None:
         """The next step after which one of them leaves or ends; None without any."""

@@ -13,7 +13,7 @@ from engine.scheduler.waiting import ORDERS
 from engine.sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Grant:
     """Tokens one sequence computes in a step, and whether the step will sample a token for it."""
 

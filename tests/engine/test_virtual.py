@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from engine.core import Engine
 from engine.events import Finished, Scheduled, StepDone
 from engine.request import Request
-from engine.virtual import run_virtual
+from engine.virtual import ARRIVALS_AHEAD, run_virtual
 from tests.fakes import TestLatency, config, request, run
 from tests.strategies import Workload, workloads
 
@@ -31,7 +31,7 @@ def test_a_run_ends_when_nothing_is_left_to_do() -> None:
     assert (sut.stats.num_running, sut.stats.num_waiting) == (0, 0)
 
 
-def test_arrivals_are_read_only_as_far_as_the_clock_has_come() -> None:
+def test_arrivals_are_read_only_a_little_further_than_the_clock_has_come() -> None:
     read: list[str] = []
 
     def arrivals() -> Iterator[tuple[int, Request]]:
@@ -42,7 +42,7 @@ def test_arrivals_are_read_only_as_far_as_the_clock_has_come() -> None:
     events = run_virtual(engine(), arrivals())
     ended = itertools.islice((event for event in events if isinstance(event, Finished)), 3)
     assert [event.sequence.request.id for event in ended] == ["r0", "r1", "r2"]
-    assert read == ["r0", "r1", "r2", "r3"]
+    assert len(read) <= 3 + ARRIVALS_AHEAD
 
 
 def test_nothing_after_the_horizon_is_done() -> None:
