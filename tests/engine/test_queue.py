@@ -8,7 +8,7 @@ from engine.sequence import Outcome, Sequence
 from tests.fakes import request
 
 
-def taken(queue: EventQueue) -> tuple[int, int, int, object]:
+def taken(queue: EventQueue) -> tuple[int, int, int, int, object]:
     """The first entry, whenever it is due."""
     entry = queue.pop_due(10**9)
     assert entry is not None
