@@ -7,9 +7,11 @@ from random import Random
 
 from engine.request import HashedBlocks, Request
 from mockserve.block_hashes import block_hashes, token_digest
+from mockserve.content.answer import Answer
+from mockserve.content.prose import Prose
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.sampling import Sampling, check_sampling, output_budget
-from mockserve.textgen import Answer, compose
+from mockserve.textgen import compose
 from mockserve.tokenizer import Tokenizer
 
 
@@ -37,13 +39,14 @@ class Planner:
         fixed_output_tokens: int | None = None,
     ) -> None:
         self.tokenizer = tokenizer
+        self.prose = Prose(tokenizer)
         self.max_model_len = max_model_len
         self._block_size_tokens = block_size_tokens
         self._seed = seed
         self._fixed_output_tokens = fixed_output_tokens
         self._numbers = itertools.count()
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """The token ids of a prompt. Raises ApiError when it is longer than a context."""
         limit = self.max_model_len
         most_chars = limit * self.tokenizer.longest_piece_chars
@@ -54,7 +57,7 @@ class Planner:
                 "Please reduce the length of the input prompt."
             )
             raise bad_value(message, "input_text", len(text))
-        ids = self.tokenizer.encode(text)
+        ids = self.tokenizer.encode(text, add_special_tokens)
         if len(ids) > limit:
             raise _too_long(limit, limit + 1, "at least ")  # vLLM stops counting there
         return ids
@@ -82,7 +85,9 @@ class Planner:
         for index in range(sampling.n):
             number = next(self._numbers)
             seed = f"{self._seed} {digest} {sampling.seed} {index} {'' if repeatable else number}"
-            answer = compose(Random(seed), sampling, budget, self._fixed_output_tokens)
+            answer = compose(
+                Random(seed), self.prose, self.tokenizer.eos_token_id, sampling, budget, self._fixed_output_tokens
+            )
             generations.append(self._generation(prompt, answer, budget, f"{request_id}-{number}", cache_salt or ""))
         return generations
 
@@ -98,8 +103,7 @@ class Planner:
 
     def _hashes(self, prompt: Sequence[int], answer: Answer, salt: str) -> tuple[int, ...]:
         """Blocks of the prompt and of the answer: a next turn that repeats both finds both in the cache."""
-        output = self.tokenizer.encode("".join(answer.token_texts))
-        return block_hashes([*prompt, *output[: answer.num_tokens]], self._block_size_tokens, salt)
+        return block_hashes([*prompt, *answer.token_ids], self._block_size_tokens, salt)
 
 
 def _too_long(limit: int, num_tokens: int, at_least: str) -> ApiError:

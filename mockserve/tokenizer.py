@@ -8,28 +8,46 @@ scripts. Give a tokenizer file where exact counts matter.
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from zlib import crc32
 
 from blis_options import OptionError
+from mockserve.content.split import Split
+from mockserve.content.words import WORDS
 
 DEFAULT_VOCABULARY_SIZE = 128_000
 MAX_REMEMBERED_PIECES = 200_000
 
 _PIECE = re.compile(
-    r"<\|\w{1,12}\|>"  # a chat template's markers are one token each
+    r"<\|\w{1,12}\|>|</?(?:think|tool_call)>"  # the markers of chat templates and parsers are one token each
     r"|'(?:s|t|re|ve|m|ll|d)\b"
     r"| ?[A-Za-z]{1,7}"
     r"| ?[0-9]{1,3}"
     r"|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # one ideograph or syllable each
     r"| ?[^\W\d_A-Za-z\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{1,3}"
-    r"| ?(?:[^\w\s]|_){1,3}"
+    r"| ?(?:(?!<\||</?t)[^\w\s]|_){1,3}"
     r"|\n{1,16}"
     r"|\s{1,16}(?!\S)"
     r"|\s"
     r"|."
 )
 LONGEST_PIECE_CHARS = 16
+
+END_OF_TURN = "<|im_end|>"
+SPECIAL_MARKERS = (END_OF_TURN, "<|im_start|>", "<|endoftext|>")
+
+_PIECES_WITH_IDS = tuple(
+    dict.fromkeys(
+        (
+            *SPECIAL_MARKERS,
+            *("<think>", "</think>", "<tool_call>", "</tool_call>", "\n", "\n\n"),
+            *map(chr, range(32, 127)),
+            *(space + word for each in WORDS for word in (each, each.capitalize()) for space in ("", " ")),
+            *map(str, range(10, 1000)),
+        )
+    )
+)
+"""Pieces that no other shares an id with: what answers consist of."""
 
 _SYLLABLES = ("ba", "ce", "di", "fo", "gu", "ka", "le", "mi", "no", "pu", "ra", "se", "ti", "vo", "wu", "za")
 
@@ -47,12 +65,34 @@ class Tokenizer(Protocol):
         """The most characters that one token can stand for."""
         ...
 
-    def encode(self, text: str) -> list[int]:
-        """The token ids of `text`."""
+    @property
+    def eos_token_id(self) -> int:
+        """The token that ends an answer."""
         ...
 
-    def decode(self, ids: Sequence[int]) -> str:
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Tokens that are marks and no text."""
+        ...
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        """The token ids of `text`, on request between the marks that open and close a sequence."""
+        ...
+
+    def split(self, text: str) -> Split:
+        """The token ids of `text`, and the part of it that each makes readable."""
+        ...
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """The text of `ids`."""
+        ...
+
+    def token_strings(self, ids: Sequence[int]) -> list[str]:
+        """Each token as the vocabulary spells it."""
+        ...
+
+    def marker_id(self, marker: str) -> int | None:
+        """The id of a token that is spelt exactly `marker`, if there is one."""
         ...
 
     def count(self, text: str) -> int:
@@ -63,61 +103,66 @@ class Tokenizer(Protocol):
 class BuiltinTokenizer:
     """Words of up to seven letters with the space before them are one token, and so are runs of punctuation.
 
-    An id is a hash of its piece, so it is the same in every process. Text is given back exactly for ids this process
-    has seen (the latest 200,000 distinct pieces); any other id reads as an invented word.
+    Common words, numbers and marks have the first ids; the id of any other piece is a hash of it, so it is the same in
+    every process. Text is given back exactly for ids this process has seen (the latest 200,000 distinct pieces, unless
+    two of them share an id); any other id reads as an invented word.
     """
 
     longest_piece_chars = LONGEST_PIECE_CHARS
 
     def __init__(self, vocabulary_size: int = DEFAULT_VOCABULARY_SIZE) -> None:
         self.vocabulary_size = vocabulary_size
+        self._reserved = _PIECES_WITH_IDS if vocabulary_size > 4 * len(_PIECES_WITH_IDS) else ()
         self._ids: dict[str, int] = {}
         self._pieces: dict[int, str] = {}
+        self._reserve()
+        self.eos_token_id = self._ids_of([END_OF_TURN])[0]
+        self.special_ids = frozenset(self._ids_of(SPECIAL_MARKERS))
 
-    def encode(self, text: str) -> list[int]:
-        known = self._ids
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        return self._ids_of(_PIECE.findall(text))
+
+    def split(self, text: str) -> Split:
         pieces = _PIECE.findall(text)
+        return Split(self._ids_of(pieces), pieces)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        if skip_special_tokens:
+            ids = [each for each in ids if each not in self.special_ids]
+        return "".join(self.token_strings(ids))
+
+    def token_strings(self, ids: Sequence[int]) -> list[str]:
+        known = self._pieces
+        return [known[each] if each in known else invented_word(each) for each in ids]
+
+    def marker_id(self, marker: str) -> int | None:
+        return self._ids_of([marker])[0] if _PIECE.fullmatch(marker) else None
+
+    def count(self, text: str) -> int:
+        return len(_PIECE.findall(text))
+
+    def _ids_of(self, pieces: Sequence[str]) -> list[int]:
+        known = self._ids
         try:
             return [known[piece] for piece in pieces]
         except KeyError:
             self._learn(pieces)
             return [self._ids[piece] for piece in pieces]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        known = self._pieces
-        return "".join(known[each] if each in known else invented_word(each) for each in ids)
+    def _reserve(self) -> None:
+        """Know only the pieces that have an id of their own."""
+        self._pieces = dict(enumerate(self._reserved))
+        self._ids = {piece: number for number, piece in self._pieces.items()}
 
-    def count(self, text: str) -> int:
-        return len(_PIECE.findall(text))
-
-    def _learn(self, pieces: list[str]) -> None:
+    def _learn(self, pieces: Sequence[str]) -> None:
         if len(self._ids) > MAX_REMEMBERED_PIECES:
-            self._ids.clear()
-            self._pieces.clear()
+            self._reserve()
         for piece in pieces:
             if piece not in self._ids:
-                number = crc32(piece.encode("utf-8", "surrogatepass")) % self.vocabulary_size
+                first = len(self._reserved)
+                number = first + crc32(piece.encode("utf-8", "surrogatepass")) % (self.vocabulary_size - first)
                 self._ids[piece] = number
                 self._pieces.setdefault(number, piece)
-
-
-class FileTokenizer:
-    """A tokenizer.json of the `tokenizers` library. Special tokens are not added: the chat template names its own."""
-
-    def __init__(self, path: Path) -> None:
-        self._tokenizer: Any = _load(path)
-        self.vocabulary_size: int = self._tokenizer.get_vocab_size()
-        self.longest_piece_chars = max(map(len, self._tokenizer.get_vocab()), default=1)
-
-    def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
-
-    def count(self, text: str) -> int:
-        return len(self.encode(text))
 
 
 def load_tokenizer(path: str | None, vocabulary_size: int) -> Tokenizer:
@@ -129,11 +174,11 @@ def load_tokenizer(path: str | None, vocabulary_size: int) -> Tokenizer:
     if path is None:
         return BuiltinTokenizer(vocabulary_size or DEFAULT_VOCABULARY_SIZE)
     file = Path(path)
-    if file.is_dir():
-        file = file / "tokenizer.json"
-    if not file.is_file():
+    if not (file / "tokenizer.json" if file.is_dir() else file).is_file():
         raise OptionError(f"--tokenizer must be a tokenizer.json or a folder with one, got {path!r}")
-    return FileTokenizer(file)
+    from mockserve.content.file_tokenizer import open_tokenizer
+
+    return open_tokenizer(file)
 
 
 def invented_word(token_id: int) -> str:
@@ -144,14 +189,3 @@ def invented_word(token_id: int) -> str:
         number, digit = divmod(number, len(_SYLLABLES))
         syllables.append(_SYLLABLES[digit])
     return " " + "".join(syllables)
-
-
-def _load(path: Path) -> Any:
-    try:
-        from tokenizers import Tokenizer as LibraryTokenizer
-    except ImportError as error:
-        raise OptionError("--tokenizer needs the tokenizers library: pip install tokenizers") from error
-    try:
-        return LibraryTokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception
-        raise OptionError(f"--tokenizer: cannot read {path}: {error}") from error

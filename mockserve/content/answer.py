@@ -1,0 +1,47 @@
+"""One answer, token by token: what each costs, what a client may read of it, and what kind of text that is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from mockserve.protocol.bodies import Ending
+
+
+class Kind(Enum):
+    """What a stretch of an answer is to the client."""
+
+    CONTENT = "content"
+    REASONING = "reasoning"
+    TOOL_NAME = "tool_name"
+    TOOL_ARGUMENTS = "tool_arguments"
+    MARKUP = "markup"
+    """Marks around reasoning and tool calls: they cost tokens and are never shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A stretch of one kind. `call` numbers the tool call it belongs to."""
+
+    kind: Kind
+    text: str
+    call: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer: `texts[k-1]` is the text that a client may read when token k arrives; a token may bring none.
+
+    Joined they are the whole text, as the model says it. `token_texts` are the tokens themselves, before anything was
+    held back or cut. `deltas[k-1]` is the same text sorted by kind, without markup; None means that all is content.
+    """
+
+    texts: Sequence[str]
+    ending: Ending
+    token_texts: Sequence[str]
+    token_ids: Sequence[int]
+    deltas: Sequence[Sequence[Delta]] | None = None
+    num_reasoning_tokens: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.texts)

@@ -1,0 +1,137 @@
+"""Plausible prose of a given number of tokens: whoever counts the text again finds that number."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from random import Random
+
+from mockserve.content.split import Split
+from mockserve.content.words import WORDS
+from mockserve.tokenizer import Tokenizer
+
+FEWEST_WORDS = 16
+"""With fewer words of one token each, a vocabulary is not English, and its own pieces serve as words."""
+
+MOST_PROBED_TOKENS = 4000
+MOST_REPAIRS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Pieces of one token each. `words` carry the space before them; `openers` may begin a text or a sentence.
+
+    `weights` are cumulative, one for each word.
+    """
+
+    words: Sequence[str]
+    openers: Sequence[str]
+    weights: Sequence[float]
+    comma: str = ""
+    full_stop: str = ""
+
+
+class Prose:
+    """Writes in the vocabulary of one tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._units = _units_of(tokenizer)
+        self.token_ids: Sequence[int] = sorted({each for word in self._units.words for each in tokenizer.encode(word)})
+        """Ids that a text may consist of."""
+
+    def write(self, random: Random, num_tokens: int) -> Split:
+        """A text of exactly `num_tokens` tokens, whose first `num_tokens` pieces are those a tokenizer makes of it.
+
+        A vocabulary in which no text has that many tokens gives the nearest beginning of one.
+        """
+        if num_tokens < 1:
+            return Split([], [])
+        written = "".join(self._draft(random, num_tokens))
+        split = self._tokenizer.split(written)
+        for _ in range(MOST_REPAIRS):
+            if split.num_tokens == num_tokens:
+                return split
+            if split.num_tokens > num_tokens:
+                written = "".join(split.pieces[:num_tokens])
+            else:
+                written += "".join(self._draft(random, num_tokens - split.num_tokens + 1)[1:])
+            again = self._tokenizer.split(written)
+            if again.num_tokens < num_tokens <= split.num_tokens:
+                return self._completed(written, num_tokens) or split.first(num_tokens)
+            split = again
+        return split.first(num_tokens)
+
+    def _completed(self, text: str, num_tokens: int) -> Split | None:
+        """`text`, cut shorter and shorter, with one word that makes the number come out right."""
+        for dropped in range(4):
+            kept = "".join(self._tokenizer.split(text).pieces[: num_tokens - 1 - dropped])
+            for word in (*self._units.words[:FEWEST_WORDS], *self._units.openers[:FEWEST_WORDS]):
+                split = self._tokenizer.split(kept + word * (dropped + 1))
+                if split.num_tokens == num_tokens:
+                    return split
+        return None
+
+    def _draft(self, random: Random, count: int) -> list[str]:
+        """`count` units: sentences of 5 to 13 words, longer ones with a comma."""
+        units = self._units
+        pieces: list[str] = []
+        while len(pieces) < count:
+            length = random.randrange(5, 14)
+            sentence = random.choices(units.words, cum_weights=units.weights, k=length)
+            if units.openers and (units.full_stop or not pieces):
+                sentence[0] = random.choice(units.openers)
+            if length > 9 and units.comma:
+                sentence.insert(length // 2, units.comma)
+            pieces += sentence
+            if units.full_stop:
+                pieces.append(units.full_stop)
+        if pieces[0].startswith(" "):
+            pieces[0] = pieces[0][1:]
+        return pieces[:count]
+
+
+def _units_of(tokenizer: Tokenizer) -> Units:
+    """English words where the vocabulary has them, else what it has."""
+    words = [word for word in (" " + each for each in WORDS) if _is_one_token(tokenizer, word)]
+    if len(words) < FEWEST_WORDS:
+        return _units_of_vocabulary(tokenizer)
+    capitalized = [" " + word[1:].capitalize() for word in words]
+    openers = [each for each in capitalized if _is_one_token(tokenizer, each) and _opens(tokenizer, each)]
+    if not openers:
+        openers = [word for word in words if _opens(tokenizer, word)]
+    return Units(
+        words,
+        openers,
+        list(accumulate(1 / (rank + 8) for rank in range(len(words)))),
+        "," if _is_one_token(tokenizer, ",") else "",
+        "." if _is_one_token(tokenizer, ".") else "",
+    )
+
+
+def _is_one_token(tokenizer: Tokenizer, unit: str) -> bool:
+    """Whether `unit` is one token between words, and comes back as it was."""
+    text = f" of{unit} of{unit}"
+    split = tokenizer.split(text)
+    if list(split.pieces) != [" of", unit, " of", unit]:
+        return False
+    return tokenizer.decode(split.ids).strip() == text.strip()
+
+
+def _opens(tokenizer: Tokenizer, unit: str) -> bool:
+    """Whether `unit`, without the space before it, is one token at the beginning of a text."""
+    return list(tokenizer.split(unit.strip() + " of").pieces) == [unit.strip(), " of"]
+
+
+def _units_of_vocabulary(tokenizer: Tokenizer) -> Units:
+    """Pieces of the vocabulary that stay one token each beside one another, letters first."""
+    step = max(1, tokenizer.vocabulary_size // MOST_PROBED_TOKENS)
+    found = []
+    for token_id in range(0, tokenizer.vocabulary_size, step):
+        text = "" if token_id in tokenizer.special_ids else tokenizer.decode([token_id])
+        for unit in (text, " " + text):
+            if text.strip() and "\ufffd" not in text and list(tokenizer.split(unit * 3).ids) == [token_id] * 3:
+                found.append(unit)
+                break
+    found.sort(key=lambda unit: not unit.strip().isalpha())
+    letters = [unit for unit in found if unit.strip().isalpha()] or found or list("abcdefgh")
+    return Units(letters, [], list(accumulate(1 for _ in letters)))

@@ -1,0 +1,56 @@
+"""Whoever counts generated text with the same tokenizer finds the number of tokens that was reported."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mockserve.content.prose import Prose
+from mockserve.tokenizer import BuiltinTokenizer, Tokenizer, load_tokenizer
+from tests.mockserve.content.vocabularies import MAKES, write_vocabulary
+
+BUILTIN = BuiltinTokenizer()
+BUILTIN_PROSE = Prose(BUILTIN)
+
+
+@pytest.fixture(scope="module", params=MAKES)
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return load_tokenizer(str(write_vocabulary(request.param, tmp_path_factory.mktemp("made"))), 0)
+
+
+def check_every_length(tokenizer: Tokenizer, longest: int, seeds: int) -> None:
+    prose = Prose(tokenizer)
+    for seed in range(seeds):
+        for num_tokens in range(1, longest):
+            split = prose.write(Random(seed), num_tokens)
+            text = "".join(split.pieces)
+            assert split.num_tokens == len(split.pieces) == num_tokens
+            assert tokenizer.encode(text) == list(split.ids)
+            assert tokenizer.decode(split.ids) == text
+
+
+def test_every_length_is_met_in_every_make_of_vocabulary(tokenizer: Tokenizer) -> None:
+    check_every_length(tokenizer, longest=80, seeds=3)
+
+
+@pytest.mark.parametrize("model", ["model", "model2", "model3"])
+def test_every_length_is_met_in_real_vocabularies(shared: Path, model: str) -> None:
+    check_every_length(load_tokenizer(str(shared / "oracle" / model), 0), longest=100, seeds=2)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 600))
+@settings(max_examples=50)
+def test_the_built_in_tokenizer_counts_what_it_wrote(seed: int, num_tokens: int) -> None:
+    split = BUILTIN_PROSE.write(Random(seed), num_tokens)
+    text = "".join(split.pieces)
+    assert BUILTIN.count(text) == num_tokens == split.num_tokens
+    assert BuiltinTokenizer().decode(split.ids) == text
+
+
+def test_prose_is_english_sentences() -> None:
+    text = "".join(BUILTIN_PROSE.write(Random(1), 60).pieces)
+    assert text[0].isupper()
+    assert ". " in text
+    assert len(text) > 200
