@@ -1,15 +1,109 @@
-"""How a conversation becomes one prompt: ChatML, the template that most open models are close to.
+"""How a conversation becomes one prompt: by the model's own template, or else by ChatML, which most are close to."""
 
-With the built-in tokenizer a message costs 5 tokens besides its content (two markers, the role and two line ends), and
-the prompt for the answer 3 more.
-"""
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
 
-from collections.abc import Iterable
+from mockserve.protocol.errors import ApiError
 
-from mockserve.protocol.chat import Message
+Turn: TypeAlias = Mapping[str, Any]
+"""A message as templates see it: `role`, `content`, and what else the client sent."""
 
 
-def render_chat(messages: Iterable[Message]) -> str:
-    """The prompt text, ending where the assistant's answer begins."""
-    turns = "".join(f"<|im_start|>{each.role}\n{each.content}<|im_end|>\n" for each in messages)
-    return f"{turns}<|im_start|>assistant\n"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateRequest:
+    """What a request says about the form of its prompt. `arguments` are variables for the template."""
+
+    tools: Sequence[Any] = ()
+    documents: Sequence[Any] = ()
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ChatTemplate(Protocol):
+    """Turns a conversation into the text of a prompt."""
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether `content` is a list of parts in the template's eyes, rather than one text."""
+        ...
+
+    def render(self, turns: Sequence[Turn], request: TemplateRequest) -> str:
+        """The prompt. Raises ApiError for a conversation that the template refuses."""
+        ...
+
+
+class ChatMLTemplate:
+    """ChatML, with tools in the system turn as Hermes and Qwen have them.
+
+    With the built-in tokenizer a message costs 5 tokens besides its content (two markers, the role and two line ends),
+    and the prompt for the answer 4 more.
+    """
+
+    takes_parts = False
+
+    def render(self, turns: Sequence[Turn], request: TemplateRequest) -> str:
+        texts = [_turn(each) for each in turns]
+        if request.tools:
+            texts.insert(0, f"<|im_start|>system\n{_tool_instructions(request.tools)}<|im_end|>\n")
+        prompt = "".join(texts)
+        if request.continue_final_message:
+            return prompt.removesuffix("<|im_end|>\n")
+        return f"{prompt}<|im_start|>assistant\n" if request.add_generation_prompt else prompt
+
+
+def _turn(turn: Turn) -> str:
+    calls = "".join(f"\n<tool_call>\n{_called(each)}\n</tool_call>" for each in turn.get("tool_calls") or ())
+    text = f"{turn.get('content') or ''}{calls}".lstrip("\n")
+    return f"<|im_start|>{turn['role']}\n{text}<|im_end|>\n"
+
+
+def _called(call: Any) -> str:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    return json.dumps(function, ensure_ascii=False, default=str)
+
+
+def _tool_instructions(tools: Sequence[Any]) -> str:
+    signatures = "\n".join(json.dumps(each, ensure_ascii=False) for each in tools)
+    return (
+        "You may call functions. Their signatures are within <tools></tools>:\n"
+        f"<tools>\n{signatures}\n</tools>\n"
+        'For each call, say {"name": <function>, "arguments": <object>} within <tool_call></tool_call>.'
+    )
+
+
+def turns_of(messages: Sequence[Any], texts: Sequence[str], takes_parts: bool) -> list[Turn]:
+    """Messages as templates see them: `texts` in place of their contents, arguments of earlier tool calls as objects.
+
+    Raises ApiError for arguments that are no JSON object.
+    """
+    return [_turn_of(message, text, takes_parts) for message, text in zip(messages, texts, strict=True)]
+
+
+def _turn_of(message: Mapping[str, Any], text: str, takes_parts: bool) -> Turn:
+    content = message.get("content")
+    turn: dict[str, Any] = {key: value for key, value in message.items() if value is not None and key != "content"}
+    turn["content"] = text
+    if takes_parts and content is not None:
+        turn["content"] = content if isinstance(content, list) else [{"type": "text", "text": text}]
+    reasoning = message.get("reasoning") or message.get("reasoning_content")
+    if reasoning is not None:
+        turn["reasoning"] = turn["reasoning_content"] = reasoning
+    if isinstance(turn.get("tool_calls"), list):
+        turn["tool_calls"] = [_with_parsed_arguments(each) for each in turn["tool_calls"]]
+    return turn
+
+
+def _with_parsed_arguments(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return call
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except ValueError as error:
+            raise ApiError(f"the arguments of a tool call must be JSON: {error}") from None
+    return {**call, "function": {**function, "arguments": arguments or {}}}

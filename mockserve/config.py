@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from blis_options import OptionError, option
-from engine.deployment import DeploymentOptions
+from mockserve.content.options import ContentOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeOptions(DeploymentOptions):
+class ServeOptions(ContentOptions):
     """What to serve and how. The model may be given as an argument, as vLLM wants it, or as --model."""
 
     model: str = option("", "The same as MODEL.")
@@ -23,13 +23,6 @@ class ServeOptions(DeploymentOptions):
     speed: float = option(1.0, "Simulated seconds per real second.", above=0)
     api_key: tuple[str, ...] = option((), "Keys of which clients must present one as a bearer token.")
     served_model_name: tuple[str, ...] = option((), "Names clients may use; replies carry the first. Default: MODEL.")
-    seed: int = option(0, "Seed of the generated text and its lengths.")
-    tokenizer: str | None = option(
-        None, "tokenizer.json to count tokens with, or a folder with one; needs the tokenizers library."
-    )
-    default_output_tokens: int | None = option(
-        None, "Length of every answer that may end by itself (default: lengths vary, half are below 200).", at_least=1
-    )
     enable_server_load_tracking: bool = option(False, "Let GET /load count the requests being answered.")
 
     def __post_init__(self) -> None:
@@ -38,7 +31,7 @@ class ServeOptions(DeploymentOptions):
         object.__setattr__(self, "model", self.model or self.model_argument)
         if not self.model:
             raise OptionError("MODEL must be given, as in: blis serve qwen/qwen3-14b")
-        DeploymentOptions.__post_init__(self)
+        ContentOptions.__post_init__(self)
 
     @property
     def model_names(self) -> tuple[str, ...]:

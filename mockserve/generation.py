@@ -8,7 +8,9 @@ from random import Random
 from engine.request import HashedBlocks, Request
 from mockserve.block_hashes import block_hashes, token_digest
 from mockserve.content.answer import Answer
+from mockserve.content.conversations import Conversations
 from mockserve.content.prose import Prose
+from mockserve.content.remembered_prompts import RememberedPrompts
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.sampling import Sampling, check_sampling, output_budget
 from mockserve.textgen import compose
@@ -37,9 +39,12 @@ class Planner:
         block_size_tokens: int,
         seed: int = 0,
         fixed_output_tokens: int | None = None,
+        conversations: Conversations | None = None,
     ) -> None:
         self.tokenizer = tokenizer
+        self.conversations = conversations or Conversations()
         self.prose = Prose(tokenizer)
+        self._remembered = RememberedPrompts(tokenizer)
         self.max_model_len = max_model_len
         self._block_size_tokens = block_size_tokens
         self._seed = seed
@@ -57,7 +62,7 @@ class Planner:
                 "Please reduce the length of the input prompt."
             )
             raise bad_value(message, "input_text", len(text))
-        ids = self.tokenizer.encode(text, add_special_tokens)
+        ids = self._remembered.ids(text, add_special_tokens)
         if len(ids) > limit:
             raise _too_long(limit, limit + 1, "at least ")  # vLLM stops counting there
         return ids

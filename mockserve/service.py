@@ -17,7 +17,7 @@ from mockserve.lateness import Lateness
 from mockserve.prometheus import MetricsSource, new_source
 from mockserve.protocol.errors import unknown_model
 from mockserve.realtime import RealtimeDriver
-from mockserve.tokenizer import load_tokenizer
+from mockserve.vocabulary import open_vocabulary
 
 VLLM_VERSION = "0.33.0"
 
@@ -70,7 +70,7 @@ def build_service(options: ServeOptions, deployment: Deployment) -> Service:
     metrics = EngineMetrics(max_model_len)
     engine = Engine(config, deployment.latency)
     driver = RealtimeDriver(engine, metrics, Lateness(), options.speed)
-    tokenizer = load_tokenizer(options.tokenizer, deployment.model.vocab_size)
+    tokenizer, conversations = open_vocabulary(options, deployment.model.vocab_size)
     names = options.model_names
     return Service(
         model_names=names,
@@ -78,7 +78,12 @@ def build_service(options: ServeOptions, deployment: Deployment) -> Service:
         fingerprint=_fingerprint(deployment),
         api_keys=frozenset(options.api_key),
         planner=Planner(
-            tokenizer, max_model_len, config.block_size_tokens, options.seed, options.default_output_tokens
+            tokenizer,
+            max_model_len,
+            config.block_size_tokens,
+            options.seed,
+            options.default_output_tokens,
+            conversations,
         ),
         driver=driver,
         metrics=metrics,

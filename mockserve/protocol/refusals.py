@@ -60,11 +60,6 @@ def refuse_unavailable(body: dict[str, Any]) -> None:
         raise ApiError('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
     if body.get("tools") and choice != "none":
         raise ApiError('tool_choice="required" requires --tool-call-parser to be set')
-    if body.get("chat_template") is not None:
-        raise ApiError(
-            "Chat template is passed with request, but --trust-request-chat-template is not set. "
-            "Refused request with untrusted chat template."
-        )
     if body.get("thinking_token_budget") is not None:
         raise ApiError(
             "thinking_token_budget is set but reasoning_config is not configured. "

@@ -3,9 +3,8 @@
 from aiohttp import web
 
 from mockserve.answering import answer
-from mockserve.chat_template import render_chat
 from mockserve.connection import arrived_at
-from mockserve.protocol.chat import parse_chat, read_messages
+from mockserve.protocol.chat import parse_chat
 from mockserve.protocol.chat_bodies import ChatBodies
 from mockserve.protocol.refusals import refuse_bad_bias, refuse_unavailable
 from mockserve.routes.shared import SERVICE, read_body, reply_id
@@ -21,7 +20,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     service.check_model(chat.model)
     refuse_unavailable(body)
     refuse_bad_bias(body, service.planner.tokenizer.vocabulary_size)
-    prompt = service.planner.encode(render_chat(read_messages(chat.messages, service.model_names[0])))
+    prompt = service.planner.encode(service.planner.conversations.prompt(body, service.model_names[0]))
     bodies = ChatBodies(
         id=reply_id(request, "chatcmpl", chat.request_id),
         created=unix_time(),

@@ -20,7 +20,8 @@ async def completions(request: web.Request) -> web.StreamResponse:
     asked = parse_completion(body)
     service.check_model(asked.model)
     refuse_bad_bias(body, service.planner.tokenizer.vocabulary_size)
-    prompts = [_token_ids(service.planner, prompt) for prompt in asked.prompts]
+    framed = body.get("add_special_tokens") is not False
+    prompts = [_token_ids(service.planner, prompt, framed) for prompt in asked.prompts]
     bodies = CompletionBodies(
         id=reply_id(request, "cmpl", asked.request_id),
         created=unix_time(),
@@ -32,8 +33,8 @@ async def completions(request: web.Request) -> web.StreamResponse:
     return await answer(request, service, bodies, asked.delivery, choices, arrived)
 
 
-def _token_ids(planner: Planner, prompt: Prompt) -> list[int]:
+def _token_ids(planner: Planner, prompt: Prompt, framed: bool) -> list[int]:
     if isinstance(prompt, str):
-        return planner.encode(prompt)
+        return planner.encode(prompt, framed)
     planner.check_ids(prompt)
     return prompt

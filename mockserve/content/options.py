@@ -1,0 +1,56 @@
+"""The settings of what answers say and how prompts are put together."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from blis_options import OptionError, option
+from engine.deployment import DeploymentOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentOptions(DeploymentOptions):
+    """Flags with vLLM's names where it has them."""
+
+    seed: int = option(0, "Seed of the generated text and its lengths.")
+    tokenizer: str | None = option(
+        None,
+        "tokenizer.json to count tokens with, or a model folder with one, whose chat template is then used too; "
+        "default: that of MODEL where it is such a folder, else built in. Needs the tokenizers library.",
+    )
+    chat_template: str | None = option(
+        None, "Jinja chat template, as a file or as text; default: that of the tokenizer's folder, else ChatML."
+    )
+    chat_template_content_format: str = option(
+        "auto",
+        "What the template is given as a message's content: one string, or OpenAI's list of parts; "
+        "auto finds out which the template expects.",
+        choices=("auto", "string", "openai"),
+    )
+    default_chat_template_kwargs: str | None = option(
+        None, "Variables for the chat template that requests may override, as a JSON object.", metavar="JSON"
+    )
+    trust_request_chat_template: bool = option(False, "Let a request bring a chat template of its own.")
+    exclude_tools_when_tool_choice_none: bool = option(
+        False, "Keep tools out of the prompt when the request says that none may be called."
+    )
+    default_output_tokens: int | None = option(
+        None, "Length of every answer that may end by itself (default: lengths vary, half are below 200).", at_least=1
+    )
+
+    def __post_init__(self) -> None:
+        json_object("--default-chat-template-kwargs", self.default_chat_template_kwargs)
+        DeploymentOptions.__post_init__(self)
+
+
+def json_object(flag: str, text: str | None) -> dict[str, Any]:
+    """The object that a flag's value spells; empty when it was not given. Raises OptionError for anything else."""
+    if text is None:
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise OptionError(f"{flag} must be a JSON object, got {text!r}")
+    return found

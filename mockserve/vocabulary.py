@@ -1,0 +1,23 @@
+"""Which tokenizer and which chat template a server uses."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from mockserve.content.conversations import Conversations, open_conversations
+from mockserve.content.options import ContentOptions
+from mockserve.tokenizer import Tokenizer, load_tokenizer
+
+
+def open_vocabulary(options: ContentOptions, vocabulary_size: int) -> tuple[Tokenizer, Conversations]:
+    """Those of --tokenizer, else those of a MODEL that is a folder, else what is built in.
+
+    A MODEL folder is used only if the tokenizers library is there: whoever names no tokenizer needs no library.
+    Raises OptionError for files that cannot be read.
+    """
+    path = options.tokenizer
+    if path is None and (Path(options.model) / "tokenizer.json").is_file() and find_spec("tokenizers") is not None:
+        path = options.model
+    folder = None
+    if path is not None:
+        folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    return load_tokenizer(path, vocabulary_size), open_conversations(options, folder)

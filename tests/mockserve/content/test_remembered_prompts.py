@@ -1,0 +1,26 @@
+"""Prompts that come again: the same ids, within a bounded memory."""
+
+from mockserve.content.remembered_prompts import RememberedPrompts
+from mockserve.tokenizer import BuiltinTokenizer
+
+
+def test_a_prompt_is_encoded_once() -> None:
+    remembered = RememberedPrompts(BuiltinTokenizer())
+    first = remembered.ids("one two", False)
+    assert first == BuiltinTokenizer().encode("one two")
+    assert remembered.ids("one two", False) is first
+    assert remembered.ids("one two", True) is not first
+
+
+def test_the_longest_unused_is_forgotten_first() -> None:
+    remembered = RememberedPrompts(BuiltinTokenizer(), most_chars=8)
+    one = remembered.ids("one", False)
+    two = remembered.ids("two", False)
+    assert remembered.ids("one", False) is one
+    remembered.ids("three", False)
+    assert remembered.ids("one", False) is one
+    assert remembered.ids("two", False) is not two
+
+
+def test_a_prompt_beyond_all_bounds_is_still_encoded() -> None:
+    assert RememberedPrompts(BuiltinTokenizer(), most_chars=3).ids("four words are here", False)
