@@ -9,11 +9,12 @@ from engine.request import HashedBlocks, Request
 from mockserve.block_hashes import block_hashes, token_digest
 from mockserve.content.answer import Answer
 from mockserve.content.conversations import Conversations
+from mockserve.content.form import PLAIN, AnswerForm
 from mockserve.content.prose import Prose
 from mockserve.content.remembered_prompts import RememberedPrompts
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.sampling import Sampling, check_sampling, output_budget
-from mockserve.textgen import compose
+from mockserve.textgen import Composer
 from mockserve.tokenizer import Tokenizer
 
 
@@ -38,17 +39,16 @@ class Planner:
         max_model_len: int,
         block_size_tokens: int,
         seed: int = 0,
-        fixed_output_tokens: int | None = None,
+        composer: Composer | None = None,
         conversations: Conversations | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.conversations = conversations or Conversations()
-        self.prose = Prose(tokenizer)
+        self.composer = composer or Composer(tokenizer=tokenizer, prose=Prose(tokenizer))
         self._remembered = RememberedPrompts(tokenizer)
         self.max_model_len = max_model_len
         self._block_size_tokens = block_size_tokens
         self._seed = seed
-        self._fixed_output_tokens = fixed_output_tokens
         self._numbers = itertools.count()
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
@@ -76,7 +76,12 @@ class Planner:
             raise ApiError(f"Token id {largest} is out of vocabulary")
 
     def plan(
-        self, prompt: Sequence[int], sampling: Sampling, request_id: str, cache_salt: str | None = None
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        request_id: str,
+        cache_salt: str | None = None,
+        form: AnswerForm = PLAIN,
     ) -> list[Generation]:
         """The `sampling.n` choices for one prompt. Requests share cached blocks only under the same salt.
 
@@ -90,9 +95,7 @@ class Planner:
         for index in range(sampling.n):
             number = next(self._numbers)
             seed = f"{self._seed} {digest} {sampling.seed} {index} {'' if repeatable else number}"
-            answer = compose(
-                Random(seed), self.prose, self.tokenizer.eos_token_id, sampling, budget, self._fixed_output_tokens
-            )
+            answer = self.composer.compose(Random(seed), sampling, budget, form, prompt)
             generations.append(self._generation(prompt, answer, budget, f"{request_id}-{number}", cache_salt or ""))
         return generations
 

@@ -17,7 +17,7 @@ from mockserve.lateness import Lateness
 from mockserve.prometheus import MetricsSource, new_source
 from mockserve.protocol.errors import unknown_model
 from mockserve.realtime import RealtimeDriver
-from mockserve.vocabulary import open_vocabulary
+from mockserve.vocabulary import new_composer, open_vocabulary
 
 VLLM_VERSION = "0.33.0"
 
@@ -82,7 +82,7 @@ def build_service(options: ServeOptions, deployment: Deployment) -> Service:
             max_model_len,
             config.block_size_tokens,
             options.seed,
-            options.default_output_tokens,
+            new_composer(options, tokenizer),
             conversations,
         ),
         driver=driver,

@@ -1,10 +1,13 @@
-"""Which tokenizer and which chat template a server uses."""
+"""Which tokenizer, which chat template and which answers a server uses."""
 
 from importlib.util import find_spec
 from pathlib import Path
 
 from mockserve.content.conversations import Conversations, open_conversations
+from mockserve.content.dataset import open_dataset
 from mockserve.content.options import ContentOptions
+from mockserve.content.prose import Prose
+from mockserve.textgen import Composer
 from mockserve.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -21,3 +24,15 @@ def open_vocabulary(options: ContentOptions, vocabulary_size: int) -> tuple[Toke
     if path is not None:
         folder = Path(path) if Path(path).is_dir() else Path(path).parent
     return load_tokenizer(path, vocabulary_size), open_conversations(options, folder)
+
+
+def new_composer(options: ContentOptions, tokenizer: Tokenizer) -> Composer:
+    """The way of answering that the options ask for. Raises OptionError for a data set that cannot be read."""
+    path = options.dataset_path
+    return Composer(
+        tokenizer=tokenizer,
+        prose=Prose(tokenizer),
+        fixed_tokens=options.default_output_tokens,
+        echoes=options.mode == "echo",
+        dataset=None if path is None else open_dataset(path, options.dataset_table_name),
+    )

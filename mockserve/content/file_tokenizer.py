@@ -44,11 +44,11 @@ class FileTokenizer:
         self.special_ids = frozenset(each for each, token in added.items() if token.special)
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        ids: list[int] = self._encoding(text, add_special_tokens).ids
         return ids
 
     def split(self, text: str) -> Split:
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        encoding = self._encoding(text, add_special_tokens=False)
         return split_at(text, encoding.ids, encoding.offsets)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
@@ -63,6 +63,13 @@ class FileTokenizer:
 
     def count(self, text: str) -> int:
         return len(self.encode(text))
+
+    def _encoding(self, text: str, add_special_tokens: bool) -> Any:
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        except UnicodeEncodeError:  # half a surrogate pair, which JSON can carry and no vocabulary knows
+            whole = "".join("\ufffd" if "\ud800" <= each <= "\udfff" else each for each in text)
+            return self._tokenizer.encode(whole, add_special_tokens=add_special_tokens)
 
 
 def open_tokenizer(path: Path) -> FileTokenizer:

@@ -37,8 +37,21 @@ class ContentOptions(DeploymentOptions):
     default_output_tokens: int | None = option(
         None, "Length of every answer that may end by itself (default: lengths vary, half are below 200).", at_least=1
     )
+    mode: str = option(
+        "random",
+        "What answers say: made-up prose, or the last user message or prompt again.",
+        choices=("random", "echo"),
+    )
+    dataset_path: str | None = option(
+        None,
+        "Answers by prompt, as JSON lines with prompt and answer, or as a SQLite table; "
+        "prompts that are not in it get prose.",
+    )
+    dataset_table_name: str = option("llmd", "Table of a SQLite data set.")
 
     def __post_init__(self) -> None:
+        if self.mode == "echo" and self.dataset_path is not None:
+            raise OptionError("--dataset-path cannot be used with --mode echo")
         json_object("--default-chat-template-kwargs", self.default_chat_template_kwargs)
         DeploymentOptions.__post_init__(self)
 

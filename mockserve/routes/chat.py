@@ -4,6 +4,7 @@ from aiohttp import web
 
 from mockserve.answering import answer
 from mockserve.connection import arrived_at
+from mockserve.content.asking import chat_form
 from mockserve.protocol.chat import parse_chat
 from mockserve.protocol.chat_bodies import ChatBodies
 from mockserve.protocol.refusals import refuse_bad_bias, refuse_unavailable
@@ -20,7 +21,8 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     service.check_model(chat.model)
     refuse_unavailable(body)
     refuse_bad_bias(body, service.planner.tokenizer.vocabulary_size)
-    prompt = service.planner.encode(service.planner.conversations.prompt(body, service.model_names[0]))
+    text = service.planner.conversations.prompt(body, service.model_names[0])
+    prompt = service.planner.encode(text)
     bodies = ChatBodies(
         id=reply_id(request, "chatcmpl", chat.request_id),
         created=unix_time(),
@@ -28,5 +30,6 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         fingerprint=service.fingerprint,
         ends_with_usage=chat.delivery.include_usage,
     )
-    choices = service.planner.plan(prompt, chat.sampling, bodies.id, chat.cache_salt)
+    form = chat_form(body, text, service.model_names[0])
+    choices = service.planner.plan(prompt, chat.sampling, bodies.id, chat.cache_salt, form)
     return await answer(request, service, bodies, chat.delivery, [choices], arrived)

@@ -4,6 +4,7 @@ from aiohttp import web
 
 from mockserve.answering import answer
 from mockserve.connection import arrived_at
+from mockserve.content.asking import completion_form
 from mockserve.generation import Planner
 from mockserve.protocol.completion_bodies import CompletionBodies
 from mockserve.protocol.completions import Prompt, parse_completion
@@ -29,7 +30,11 @@ async def completions(request: web.Request) -> web.StreamResponse:
         fingerprint=service.fingerprint,
         ends_with_usage=asked.delivery.include_usage,
     )
-    choices = [service.planner.plan(prompt, asked.sampling, bodies.id, asked.cache_salt) for prompt in prompts]
+    forms = [completion_form(body, prompt if isinstance(prompt, str) else None) for prompt in asked.prompts]
+    choices = [
+        service.planner.plan(prompt, asked.sampling, bodies.id, asked.cache_salt, form)
+        for prompt, form in zip(prompts, forms, strict=True)
+    ]
     return await answer(request, service, bodies, asked.delivery, choices, arrived)
 
 

@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 from mockserve.content.answer import Answer
 from mockserve.content.prose import Prose
 from mockserve.protocol.sampling import Sampling
-from mockserve.textgen import compose, natural_length
+from mockserve.textgen import Composer, natural_length
 from mockserve.tokenizer import BuiltinTokenizer
 
-PROSE = Prose(BuiltinTokenizer())
+TOKENIZER = BuiltinTokenizer()
+PROSE = Prose(TOKENIZER)
 
 
 def composed(seed: int | str, sampling: Sampling, budget: int, fixed_tokens: int | None = None) -> Answer:
-    return compose(Random(seed), PROSE, 2, sampling, budget, fixed_tokens)
+    composer = Composer(tokenizer=TOKENIZER, prose=PROSE, fixed_tokens=fixed_tokens)
+    return composer.compose(Random(seed), sampling, budget)
 
 
 def test_the_same_seed_says_the_same() -> None:
@@ -45,7 +47,7 @@ def test_natural_lengths_spread_around_their_median() -> None:
 def test_a_fixed_length_includes_the_end_marker() -> None:
     answer = composed(1, Sampling(), 100, fixed_tokens=10)
     assert (answer.num_tokens, answer.ending.finish_reason, answer.texts[-1]) == (10, "stop", "")
-    assert answer.token_ids[-1] == 2
+    assert answer.token_ids[-1] == TOKENIZER.eos_token_id
     assert composed(1, Sampling(), 10, fixed_tokens=11).ending.finish_reason == "length"
 
 

@@ -1,0 +1,18 @@
+"""What a request asks of its answer besides sampling: how it may end, which form it must have, what it answers."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerForm:
+    """`asked` is what the answer replies to: the last user message or the prompt, then the whole prompt.
+
+    `is_parsed`: the server has a parser for tool calls or reasoning, which all chat answers go through.
+    """
+
+    stop_token_ids: tuple[int, ...] = ()
+    asked: tuple[str, ...] = ()
+    is_parsed: bool = False
+
+
+PLAIN = AnswerForm()
