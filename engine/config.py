@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from engine.errors import EngineError
+from engine.speculation import Speculation
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class EngineConfig:
     """Share of the KV cache that an admission must leave free while others run."""
     prefill_schedule_interval: int = 1
     """Executed steps between two that may carry prefill while others decode."""
+    speculation: Speculation | None = None
 
     def __post_init__(self) -> None:
         at_least_1 = (
@@ -54,6 +56,8 @@ class EngineConfig:
             )
         if not 0 <= self.watermark_fraction < 1:
             raise EngineError(f"watermark_fraction must be at least 0 and below 1, got {self.watermark_fraction}")
+        if self.speculation is not None:
+            self._check_speculation(self.speculation)
 
     @property
     def kv_capacity_tokens(self) -> int:
@@ -65,6 +69,16 @@ class EngineConfig:
     def limit_tokens(self) -> int:
         """Most tokens one request can ever have: max_model_len, or without it all that fits in the KV cache."""
         return self.max_model_len or self.kv_capacity_tokens
+
+    def _check_speculation(self, speculation: Speculation) -> None:
+        if self.scheduling != "vllm":
+            raise EngineError(f"speculation needs vllm scheduling, got {self.scheduling}")
+        lookahead = speculation.num_lookahead_tokens
+        if self.max_num_batched_tokens <= lookahead:
+            raise EngineError(
+                f"max_num_batched_tokens must be above the {lookahead} tokens that {speculation.method} drafts ahead, "
+                f"got {self.max_num_batched_tokens}"
+            )
 
 
 def _at_least(name: str, value: int, least: int) -> None:

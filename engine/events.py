@@ -30,9 +30,10 @@ class Preempted:
 
 @dataclass(slots=True)
 class StepDone:
-    """A step ended and each of `emitted` has one more token: number `sequence.tokens_at(index)`, from 1.
+    """A step ended and each of `emitted` has more tokens: all up to number `sequence.tokens_at(index)`, from 1.
 
-    The sequences are in batch order. Their first token is the one that ends prefill.
+    One more, or with speculative decoding several. The sequences are in batch order. Their first token is the one that
+    ends prefill.
     """
 
     at: Micros

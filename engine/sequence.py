@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from engine.extra_tokens import ExtraTokens
 from engine.request import Request
 from engine.units import Micros
 
@@ -42,6 +43,7 @@ class Sequence:
         "block_ids",
         "blocks_aligned",
         "cruise",
+        "extra_tokens",
         "first_token_at",
         "first_token_step",
         "is_prefilling",
@@ -50,6 +52,7 @@ class Sequence:
         "new_tokens",
         "num_blocks",
         "num_computed_tokens",
+        "num_drafts",
         "num_granted_tokens",
         "num_in_flight_tokens",
         "num_output_tokens",
@@ -106,7 +109,9 @@ class Sequence:
         self.first_token_step: int | None = None
         """Index of that step; None while the prompt is (re)computed."""
         self.token_runs: list[list[int]] = []
-        """Steps that decoded a token: [first step, how many in a row], ascending. Excludes the first token's."""
+        """Steps that decoded: [first step, how many in a row], ascending. Excludes the first token's."""
+        self.extra_tokens: ExtraTokens | None = None
+        """Tokens beyond one that steps of the above produced; None without speculative decoding."""
         self.superseded_runs: list[tuple[int, list[list[int]]]] = []
         """First token's step and token runs of computations that a preemption threw away, oldest first."""
         self.num_output_tokens = 0
@@ -117,6 +122,8 @@ class Sequence:
         """Whether its latest grant left tokens to compute, so that the step samples nothing for it."""
         self.num_placeholders = 0
         """Output tokens that steps under way will produce."""
+        self.num_drafts = 0
+        """Tokens proposed for its next step to verify. Speculative decoding only."""
         self.num_stale_tokens = 0
         """Part of `num_in_flight_tokens` that was granted before the latest preemption."""
         self.num_registered_blocks = 0
@@ -131,7 +138,8 @@ class Sequence:
     @property
     def num_decoded_tokens(self) -> int:
         """Output tokens after the first one."""
-        return sum(count for _, count in self.token_runs)
+        decoded = sum(count for _, count in self.token_runs)
+        return decoded if self.extra_tokens is None else decoded + self.extra_tokens.total
 
     def tokens_at(self, step_index: int) -> int:
         """Output tokens produced up to the end of step `step_index`, counted anew after a preemption.
@@ -139,7 +147,8 @@ class Sequence:
         Holds for past steps whatever has happened since.
         """
         if self.first_token_step is not None and self.first_token_step <= step_index:
-            return 1 + _decoded_until(self.token_runs, step_index)
+            tokens = 1 + _decoded_until(self.token_runs, step_index)
+            return tokens if self.extra_tokens is None else tokens + self.extra_tokens.until(step_index)
         for first_token_step, runs in reversed(self.superseded_runs):
             if first_token_step <= step_index:
                 return 1 + _decoded_until(runs, step_index)
@@ -156,6 +165,12 @@ class Sequence:
             runs[-1][1] += count
         elif count:
             runs.append([first_step, count])
+
+    def add_extra_tokens(self, step_index: int, count: int) -> None:
+        """Step `step_index`, which produced a token, produced `count` more."""
+        if self.extra_tokens is None:
+            self.extra_tokens = ExtraTokens()
+        self.extra_tokens.add(step_index, count)
 
     def restart(self) -> None:
         """Forget all that was computed, as a preemption with recomputation does."""

@@ -22,6 +22,20 @@ class EngineCounters:
     num_preemptions: int = 0
     num_kv_allocation_failures: int = 0
     """Completions for whose last token no block was free."""
+    num_drafts: int = 0
+    """Times that drafted tokens of a request were verified."""
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_accepted_per_position: list[int] = field(default_factory=list)
+    """Drafted tokens accepted, by their place in the draft; empty without speculative decoding."""
+
+    def count_drafts(self, num_draft_tokens: int, num_accepted_tokens: int) -> None:
+        """One request's drafts of one step, of which the first so many were accepted."""
+        self.num_drafts += 1
+        self.num_draft_tokens += num_draft_tokens
+        self.num_accepted_tokens += num_accepted_tokens
+        for position in range(num_accepted_tokens):
+            self.num_accepted_per_position[position] += 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ class VllmKVCache:
     Facts: vllm/v1/core/kv_cache_manager.py, block_pool.py. Cost: O(blocks touched).
     """
 
-    __slots__ = ("_block_size", "_caches", "_limit_tokens", "_watermark_blocks", "hit_tokens", "index", "pool",
-                 "queried_tokens")  # fmt: skip
+    __slots__ = ("_block_size", "_caches", "_limit_tokens", "_lookahead_tokens", "_watermark_blocks", "hit_tokens",
+                 "index", "pool", "queried_tokens")  # fmt: skip
 
     def __init__(self, config: EngineConfig) -> None:
         self._block_size = config.block_size_tokens
@@ -25,6 +25,7 @@ class VllmKVCache:
         self.pool = BlockPool(config.total_kv_blocks - 1)
         self.index = ContentIndex()
         self._limit_tokens = config.limit_tokens
+        self._lookahead_tokens = config.speculation.num_lookahead_tokens if config.speculation else 0
         self.hit_tokens = 0
         """Prompt tokens found in the cache, counted once per request."""
         self.queried_tokens = 0
@@ -63,11 +64,12 @@ class VllmKVCache:
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
         """Slots for the next `num_tokens` tokens of a running sequence. False, and nothing changed, if too few."""
-        needed = self._blocks_for(sequence.num_computed_tokens + num_tokens) - len(sequence.block_ids)
+        after = sequence.num_computed_tokens + num_tokens
+        needed = self._blocks_for(after + self._lookahead_tokens) - len(sequence.block_ids)
         if needed > self.pool.num_free:
             return False
         self._take(sequence, needed)
-        self.register(sequence, min(sequence.num_computed_tokens + num_tokens, sequence.num_tokens))
+        self.register(sequence, min(after, sequence.num_tokens))
         return True
 
     def admit(
@@ -83,7 +85,7 @@ class VllmKVCache:
         if whole_must_fit and self._blocks_for(sequence.num_tokens) - claimed > free:
             return False
         after = len(hits) * self._block_size + num_tokens
-        blocks = self._blocks_for(after)
+        blocks = self._blocks_for(after + self._lookahead_tokens)
         if blocks - claimed > free:
             return False
         for block in hits:

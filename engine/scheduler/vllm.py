@@ -90,7 +90,7 @@ class VllmStepping:
         self._tell_composition(at)
         if not grants:
             return None
-        step = Step(grants, batch_shape(grants))
+        step = Step(grants, self.shape_of(grants))
         self._steps.append(step)
         return step
 
@@ -118,6 +118,14 @@ class VllmStepping:
         if finished:
             self._instance.queue.push(at, Due.DEPARTURE)
 
+    def shape_of(self, grants: list[Grant]) -> BatchShape:
+        """What the latency model sees of a step."""
+        return batch_shape(grants)
+
+    def step_time(self, step: Step) -> Micros:
+        """How long a composed step will execute, at least 1."""
+        return max(1, self._instance.latency.step_time(step.shape))
+
     def _plan(self, at: Micros) -> None:
         """Compose at `at`, after everything else of that instant."""
         if not self._planned:
@@ -129,7 +137,7 @@ class VllmStepping:
         instance = self._instance
         step = self._steps[0]
         instance.last_shape = step.shape
-        step_time = max(1, instance.latency.step_time(step.shape))
+        step_time = self.step_time(step)
         step.started_at = at
         step.index = instance.steps.append(at, at + step_time)
         instance.queue.push(at + step_time, Due.STEP_END, step)

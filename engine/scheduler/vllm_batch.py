@@ -41,6 +41,8 @@ class VllmBatch:
         self._limit = config.limit_tokens
         self._order = ORDERS[config.scheduler]
         self._by_priority = config.preemption_policy == "priority"
+        self._drafter_rows = config.speculation.rows_per_request if config.speculation else 0
+        """What a drafter takes out of the budget for each granted sequence."""
         self._budget = 0
         self._threshold = 0
         self._granted: dict[Sequence, int] = {}
@@ -56,7 +58,7 @@ class VllmBatch:
     def compose(self) -> list[Grant]:
         """Grant tokens for one step; an empty list when there is nothing to do now."""
         self.admitted, self.preempted, self._granted = [], [], {}
-        self._budget = self._config.max_num_batched_tokens
+        self._budget = self._config.max_num_batched_tokens - self._drafter_rows
         # A long prompt is split for the sake of others, so not when it is alone.
         alone = self.num_running + len(self.waiting) <= 1
         self._threshold = 0 if alone else self._config.long_prefill_token_threshold
@@ -101,7 +103,7 @@ class VllmBatch:
                         continue  # those after it are more urgent and may fit now
                     return
                 self._granted[sequence] = num_tokens
-                self._budget -= num_tokens
+                self._budget -= num_tokens + self._drafter_rows
                 self._had_prefill |= prefilling
             index += 1
 
@@ -113,7 +115,7 @@ class VllmBatch:
                 return 0  # the steps under way bring its last token
         if defers and sequence.is_prefilling:
             return 0
-        num_tokens = sequence.num_tokens + placeholders - computed
+        num_tokens = sequence.num_tokens + sequence.num_drafts + placeholders - computed
         if 0 < self._threshold < num_tokens:
             num_tokens = self._threshold
         return min(num_tokens, self._budget, self._limit - computed - 1)
@@ -125,7 +127,8 @@ class VllmBatch:
             victim = self.running.pop(victim_index)
             if victim_index < index:
                 index -= 1
-            self._budget += self._granted.pop(victim, 0)
+            if victim in self._granted:
+                self._budget += self._granted.pop(victim) + self._drafter_rows
             self._preempt(victim)
             if victim is sequence:
                 break
@@ -145,6 +148,7 @@ class VllmBatch:
         victim.num_computed_tokens = 0
         victim.num_stale_tokens = victim.num_in_flight_tokens
         victim.num_placeholders = 0
+        victim.num_drafts = 0
         victim.num_preemptions += 1
         self.waiting.appendleft(victim)
         self.preempted.append(victim)
@@ -162,7 +166,7 @@ class VllmBatch:
             start = len(hits) * self._config.block_size_tokens
             if defers and start < sequence.num_tokens - 1:
                 break
-            num_tokens = self._admission_tokens(sequence.num_tokens - start)
+            num_tokens = self._admission_tokens(sequence, start)
             if num_tokens == 0 or not self.kv.admit(
                 sequence, num_tokens, hits, self._config.reserve_full_prompt, self.num_running > 0
             ):
@@ -173,7 +177,7 @@ class VllmBatch:
             sequence.num_computed_tokens = start
             self._had_prefill |= start < sequence.num_tokens - 1
             self._granted[sequence] = num_tokens
-            self._budget -= num_tokens
+            self._budget -= num_tokens + self._drafter_rows
         if not defers:
             self._is_capacity_bound = bool(self.waiting)
 
@@ -183,8 +187,9 @@ class VllmBatch:
         self.admitted.append(sequence)
         sequence.running = True
 
-    def _admission_tokens(self, num_tokens: int) -> int:
-        """What a newcomer computes of the `num_tokens` it lacks; 0 when it must wait for a larger budget."""
+    def _admission_tokens(self, sequence: Sequence, start: int) -> int:
+        """What a newcomer computes after the `start` tokens it finds; 0 when it must wait for a larger budget."""
+        num_tokens = sequence.num_tokens - start
         if 0 < self._threshold < num_tokens:
             num_tokens = self._threshold
         if num_tokens > self._budget and not self._config.enable_chunked_prefill:

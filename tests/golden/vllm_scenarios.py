@@ -8,7 +8,9 @@ from engine.events import Finished, Outcome, StepDone
 from engine.instance import Instance
 from engine.request import HashedBlocks, Request
 from engine.scheduler.vllm import VllmStepping
+from engine.scheduler.vllm_speculative import SpeculativeStepping
 from engine.sequence import Sequence
+from engine.speculation import Speculation
 from tests.fakes import TestLatency
 
 BLOCK = 16
@@ -122,6 +124,10 @@ SCENARIOS: dict[str, Scenario] = {
     "abort": Scenario(
         settings(), {0: [request("a", tokens(30), 20), request("b", tokens(30, 1), 20)]}, aborts={3: ["a"]}
     ),
+    "spec_ngram": Scenario(
+        settings(speculation=Speculation(method="ngram", num_tokens=3, acceptance_rates=(0.0,) * 3)),
+        {0: [request("a", tokens(30), 10)], 2: [request("b", tokens(20, 1), 6)]},
+    ),
     "fcfs_headofline": Scenario(
         settings(total_kv_blocks=9, max_num_batched_tokens=256, max_model_len=120),
         {
@@ -145,7 +151,7 @@ def record(scenario: Scenario, max_steps: int = 200) -> list[dict[str, Any]]:
         **{"total_kv_blocks": WHOLE_CACHE, "block_size_tokens": BLOCK} | scenario.settings, scheduling="vllm"
     )
     instance = Instance(config, TestLatency())
-    stepping = VllmStepping(instance)
+    stepping = _stepping(instance)
     depth = 2 if config.async_scheduling else 1
     pending = dict(scenario.arrivals)
     in_flight: list[bool] = []
@@ -165,6 +171,14 @@ def record(scenario: Scenario, max_steps: int = 200) -> list[dict[str, Any]]:
         lines.append(_one_call(instance, stepping, in_flight, depth, number))
         number += 1
     return lines
+
+
+def _stepping(instance: Instance) -> VllmStepping:
+    """Of the drafts the recorder's executor accepts half."""
+    speculation = instance.config.speculation
+    if speculation is None:
+        return VllmStepping(instance)
+    return SpeculativeStepping(instance, speculation, num_accepted=lambda _, num_drafts: num_drafts // 2)
 
 
 def _one_call(
@@ -189,9 +203,11 @@ def _one_call(
         stepping.process_outputs(number)
     for event in instance.events:
         if isinstance(event, StepDone):
-            line["out"] |= {sequence.request.id: [1, None] for sequence in event.emitted}
+            line["out"] |= {
+                s.request.id: [s.tokens_at(event.index) - s.tokens_at(event.index - 1), None] for s in event.emitted
+            }
         if isinstance(event, Finished) and event.outcome is not Outcome.ABORTED:
-            line["out"][event.sequence.request.id] = [1, "length"]
+            line["out"][event.sequence.request.id][1] = "length"
     line["running"] = [sequence.request.id for sequence in stepping.running]
     line["waiting"] = [sequence.request.id for sequence in stepping.waiting]
     line["free"] = stepping.kv.num_blocks - stepping.kv.num_used_blocks
