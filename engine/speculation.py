@@ -100,7 +100,7 @@ class Acceptance:
         self._limits = [int(rate * _RANGE) for rate in speculation.acceptance_rates]
 
     def num_accepted(self, request_number: int, num_output_tokens: int, num_drafts: int) -> int:
-        """Of the drafts that follow the first `num_output_tokens` output tokens, how many come before the first miss."""
+        """Of the drafts after the first `num_output_tokens` output tokens, how many come before the first miss."""
         request = _mixed(self._seed + request_number)
         for position in range(num_drafts):
             if _mixed(request + num_output_tokens + position) >= self._limits[position]:

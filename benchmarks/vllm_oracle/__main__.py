@@ -15,11 +15,12 @@ import sys
 from collections import Counter
 
 from benchmarks.vllm_oracle.simulated import changes, simulated_story
+from benchmarks.vllm_oracle.speculation import with_speculation
 from benchmarks.vllm_oracle.workload import Composed, HungUp, Processed, Told, Workload, draw_workload
 
 ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
 """No GPU is asked for and no model hub."""
-FIGURES = ("requests", "preemptions", "hit tokens", "hang-ups", "endless")
+FIGURES = ("requests", "preemptions", "hit tokens", "drafts", "accepted tokens", "hang-ups", "endless")
 
 
 def main() -> int:
@@ -34,6 +35,8 @@ def main() -> int:
         seen: Counter[str] = Counter()
         for seed in arguments.seeds:
             workload = draw_workload(seed, async_scheduling)
+            if arguments.speculation:
+                workload = with_speculation(workload, seed)
             story = oracle.story(workload)
             theirs, ours = story.told(), simulated_story(workload).told()
             if arguments.trace:
@@ -54,6 +57,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="vllm_oracle", description="Our scheduling against vLLM's own.")
     parser.add_argument("--seeds", type=_seeds, default=range(1000), help="one seed, or FIRST:END")
+    parser.add_argument("--speculation", action="store_true", help="with speculative decoding")
     parser.add_argument("--trace", action="store_true", help="print all lines of ours")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--sync", dest="kinds", action="store_const", const=(False,))
@@ -87,7 +91,11 @@ def _count(seen: Counter[str], workload: Workload, lines: list[Told]) -> None:
         if isinstance(line, Composed):
             seen["preemptions"] += len(line.preempted)
             seen["hit tokens"] += line.hit_tokens
-        seen["steps"] += isinstance(line, Processed)
+        if isinstance(line, Processed):
+            seen["steps"] += 1
+            num_drafts, _, num_accepted, *_ = line.drafts or (0, 0, 0)
+            seen["drafts"] += num_drafts
+            seen["accepted tokens"] += num_accepted
         seen["hang-ups"] += isinstance(line, HungUp)
 
 

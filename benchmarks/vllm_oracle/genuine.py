@@ -19,6 +19,7 @@ from vllm.config import (  # type: ignore[import-not-found]
     ModelConfig,
     ParallelConfig,
     SchedulerConfig,
+    SpeculativeConfig,
     VllmConfig,
 )
 from vllm.sampling_params import SamplingParams  # type: ignore[import-not-found]
@@ -29,11 +30,12 @@ from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-fo
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs  # type: ignore[import-not-found]
 from vllm.v1.engine.core import EngineCore  # type: ignore[import-not-found]
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec  # type: ignore[import-not-found]
-from vllm.v1.outputs import ModelRunnerOutput  # type: ignore[import-not-found]
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput  # type: ignore[import-not-found]
 from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-found]
 from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[import-not-found]
 
 from benchmarks.vllm_oracle.workload import Arrival, Composed, HungUp, Processed, Story, Workload
+from engine.speculation import Acceptance, Speculation
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -47,6 +49,24 @@ MODEL = {
     "max_position_embeddings": 4096,
     "torch_dtype": "bfloat16",
 }
+
+
+class Drafts:
+    """Who accepts how many drafts: our own draws."""
+
+    def __init__(self, speculation: Speculation | None) -> None:
+        self.num_tokens = speculation.num_tokens if speculation else 0
+        self._acceptance = Acceptance(speculation) if speculation else None
+
+    def num_accepted(self, request_number: int, num_output_tokens: int, scheduled: Any, name: str) -> int:
+        """Of a newcomer none, for nothing was drafted: its places are only filled."""
+        drafts = scheduled.scheduled_spec_decode_tokens.get(name, ())
+        newcomers = {
+            new.req_id for new in scheduled.scheduled_new_reqs
+        } | scheduled.scheduled_cached_reqs.resumed_req_ids
+        if self._acceptance is None or name in newcomers:
+            return 0
+        return self._acceptance.num_accepted(request_number, num_output_tokens, len(drafts))
 
 
 @dataclass(slots=True)
@@ -72,6 +92,12 @@ class Oracle:
             cache_config=CacheConfig(block_size=16),
             parallel_config=ParallelConfig(),
         )
+        self._speculative = SpeculativeConfig(
+            method="ngram",
+            num_speculative_tokens=1,
+            target_model_config=model,
+            target_parallel_config=self._config.parallel_config,
+        )
         register_all_kvcache_specs(self._config)
         self._structured_output = StructuredOutputManager(self._config)
         init_none_hash(sha256)
@@ -93,6 +119,7 @@ class Oracle:
         scheduling.scheduler_reserve_full_isl = ours.reserve_full_prompt
         scheduling.watermark = ours.watermark_fraction
         scheduling.prefill_schedule_interval = ours.prefill_schedule_interval
+        config.speculative_config = self._speculative_config(ours.speculation)
         config.cache_config.block_size = ours.block_size_tokens
         config.cache_config.enable_prefix_caching = ours.enable_prefix_caching
         config.cache_config.num_gpu_blocks = ours.total_kv_blocks
@@ -108,6 +135,18 @@ class Oracle:
             structured_output_manager=self._structured_output,
         )
 
+    def _speculative_config(self, ours: Speculation | None) -> Any:
+        """That of a method without weights, changed to look like `ours`: the scheduler asks for nothing else."""
+        if ours is None:
+            return None
+        theirs = self._speculative
+        theirs.method = ours.method
+        theirs.num_speculative_tokens = ours.num_tokens
+        theirs.parallel_drafting = ours.parallel_drafting
+        theirs.disable_lookahead_block_hashes = not ours.hashes_next_token
+        theirs.disable_eagle_block_drop = ours.keeps_last_hit_block
+        return theirs
+
 
 class VirtualRun:
     """One engine core, its executor and its busy loop, in virtual time."""
@@ -121,11 +160,13 @@ class VirtualRun:
         scheduler.update_from_output = self.update_from_output
         self._core = self._engine_core(scheduler, config)
         caches = workload.config.enable_prefix_caching
-        self._hasher = get_request_block_hasher(workload.config.block_size_tokens, sha256) if caches else None
+        ahead, block_size = config.num_hash_lookahead_tokens, workload.config.block_size_tokens
+        self._hasher = get_request_block_hasher(block_size, sha256, ahead) if caches else None
         self._now = 0
         self._busy_until = 0
         self._executing: tuple[Any, list[str]] | None = None
         self._samples: list[str] = []
+        self._drafts = Drafts(workload.config.speculation)
         self._story = Story()
         self._num_sampled: dict[str, int] = {}
         self._by_id = {arrival.id: arrival for arrival in workload.arrivals}
@@ -140,7 +181,8 @@ class VirtualRun:
         while not self._story.is_endless:
             self._take_in()
             if self._scheduler.has_requests() or core.batch_queue:
-                core.step() if core.batch_queue is None else core.step_with_batch_queue()
+                _, executed = core.step() if core.batch_queue is None else core.step_with_batch_queue()
+                core.post_step(executed)
             elif self._arrivals or self._aborts:
                 self._now = min(events[0][0] for events in (self._arrival_instants(), self._aborts) if events)
             else:
@@ -178,11 +220,17 @@ class VirtualRun:
         outputs = self._update_from_output(scheduled, sampled)
         if scheduled.num_scheduled_tokens:
             told = [
-                (output.request_id, None if output.finish_reason is None else str(output.finish_reason))
+                (
+                    output.request_id,
+                    len(output.new_token_ids),
+                    None if output.finish_reason is None else str(output.finish_reason),
+                )
                 for of_client in outputs.values()
                 for output in of_client.outputs
             ]
-            self._story.lines.append(Processed(self._now, tuple(told), self._queues()[0], self._num_free()))
+            self._story.lines.append(
+                Processed(self._now, tuple(told), self._queues()[0], self._num_free(), _drafts(outputs))
+            )
         return outputs
 
     def execute_model(self, scheduled: Any, non_block: bool = False) -> Promise:
@@ -209,10 +257,15 @@ class VirtualRun:
             return ModelRunnerOutput(
                 req_ids=names,
                 req_id_to_index={name: index for index, name in enumerate(names)},
-                sampled_token_ids=[[self._next_token(name)] if name in samples else [] for name in names],
+                sampled_token_ids=[self._next_tokens(name, scheduled) if name in samples else [] for name in names],
             )
 
         return Promise(wait) if non_block else wait()
+
+    def take_draft_token_ids(self) -> Any:
+        """The drafts that follow the latest step, when steps are not composed ahead of them."""
+        names = [] if self._executing is None else list(self._executing[0].num_scheduled_tokens)
+        return DraftTokenIds(names, [[0] * self._drafts.num_tokens for _ in names])
 
     def _engine_core(self, scheduler: Any, config: Any) -> Any:
         """An engine core without the start-up of one."""
@@ -225,7 +278,8 @@ class VirtualRun:
         core.batch_queue = deque(maxlen=core.batch_queue_size) if core.batch_queue_size > 1 else None
         core.is_mm_encoder_only = False
         core.is_pooling_model = False
-        core.check_for_draft_tokens = False
+        core.check_for_draft_tokens = config.speculative_config is not None
+        core.async_scheduling = config.scheduler_config.async_scheduling
         core.aborts_queue = queue.Queue()
         core.abort_requests = self._abort
         core._weight_version = ""
@@ -260,10 +314,12 @@ class VirtualRun:
             for request in self._scheduler.finish_requests([name], RequestStatus.FINISHED_ABORTED):
                 self._story.hung_up.append(HungUp(self._now, request.request_id))
 
-    def _next_token(self, name: str) -> int:
-        index = self._num_sampled.get(name, 0)
-        self._num_sampled[name] = index + 1
-        return self._by_id[name].output_token(index)
+    def _next_tokens(self, name: str, scheduled: Any) -> list[int]:
+        """What the model samples for a request in a step: the drafts that hold, and one token."""
+        arrival, index = self._by_id[name], self._num_sampled.get(name, 0)
+        end = index + 1 + self._drafts.num_accepted(arrival.number, index, scheduled, name)
+        self._num_sampled[name] = end
+        return [arrival.output_token(each) for each in range(index, end)]
 
     def _request(self, arrival: Arrival) -> Any:
         sampling = SamplingParams(
@@ -288,3 +344,13 @@ class VirtualRun:
 
     def _num_free(self) -> int:
         return int(self._scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+
+def _drafts(outputs: Any) -> tuple[int, ...]:
+    """What a step's statistics say of drafts."""
+    for of_client in outputs.values():
+        stats = of_client.scheduler_stats and of_client.scheduler_stats.spec_decoding_stats
+        if stats:
+            counts = (stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens)
+            return (*counts, *stats.num_accepted_tokens_per_pos)
+    return ()

@@ -1,11 +1,13 @@
 """Our engine on a workload, telling what it does."""
 
 from benchmarks.vllm_oracle.workload import MANY_LINES, Arrival, Composed, HungUp, Processed, Story, Workload
+from engine.config import EngineConfig
 from engine.core import Engine
 from engine.events import Finished, Outcome, StepDone
 from engine.instance import Instance
 from engine.request import HashedBlocks, Request
 from engine.scheduler.vllm import Step, VllmStepping
+from engine.scheduler.vllm_speculative import SpeculativeStepping
 from engine.sequence import Sequence
 from engine.units import Micros
 
@@ -13,7 +15,7 @@ from engine.units import Micros
 def simulated_story(workload: Workload) -> Story:
     """What our engine does, from the first arrival until it is idle."""
     engine = _engine(workload, reports_steps=True)
-    stepping = TellingStepping(engine._instance, workload)
+    stepping = _telling(engine._instance, workload)
     engine._stepping = stepping
     while not stepping.story.is_endless and (due_at := engine.next_event_at()) is not None:
         engine.advance(due_at)
@@ -74,15 +76,24 @@ class TellingStepping(VllmStepping):
     def process_outputs(self, at: Micros) -> None:
         events = self._instance.events
         first = len(events)
+        before = _drafts(self._instance)
         super().process_outputs(at)
-        outputs: dict[str, str | None] = {}
+        tokens: dict[str, int] = {}
+        reasons: dict[str, str] = {}
         for event in events[first:]:
             if isinstance(event, StepDone):
-                outputs |= {sequence.request.id: None for sequence in event.emitted}
+                tokens |= {s.request.id: s.tokens_at(event.index) - s.tokens_at(event.index - 1) for s in event.emitted}
             elif isinstance(event, Finished) and event.outcome in (Outcome.COMPLETED, Outcome.LENGTH_CAPPED):
-                outputs[event.sequence.request.id] = _reason(event)
+                reasons[event.sequence.request.id] = _reason(event)
+        counted = tuple(now - then for now, then in zip(_drafts(self._instance), before, strict=True))
         self.story.lines.append(
-            Processed(at, tuple(outputs.items()), self._queues()[0], self.kv.num_blocks - self.kv.num_used_blocks)
+            Processed(
+                at,
+                tuple((name, count, reasons.get(name)) for name, count in tokens.items()),
+                self._queues()[0],
+                self.kv.num_blocks - self.kv.num_used_blocks,
+                counted if any(counted) else (),
+            )
         )
 
     def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
@@ -96,10 +107,29 @@ class TellingStepping(VllmStepping):
         return tuple(s.request.id for s in self.running), tuple(s.request.id for s in waiting)
 
 
+class TellingSpeculativeStepping(TellingStepping, SpeculativeStepping):
+    """The same with drafts."""
+
+
+def _telling(instance: Instance, workload: Workload) -> TellingStepping:
+    kind = TellingStepping if workload.config.speculation is None else TellingSpeculativeStepping
+    return kind(instance, workload)
+
+
+def _drafts(instance: Instance) -> tuple[int, ...]:
+    counters = instance.counters
+    return (
+        counters.num_drafts,
+        counters.num_draft_tokens,
+        counters.num_accepted_tokens,
+        *counters.num_accepted_per_position,
+    )
+
+
 def _engine(workload: Workload, reports_steps: bool) -> Engine:
     engine = Engine(workload.config, workload.latency, reports_steps)
     for arrival in workload.arrivals:
-        engine.submit(_request(arrival, workload.config.block_size_tokens), arrival.at)
+        engine.submit(_request(arrival, workload.config), arrival.at)
     for at, request_id in workload.hang_ups:
         engine.abort(request_id, at)
     return engine
@@ -112,9 +142,11 @@ def _reason(event: Finished) -> str:
     return "length" if cut else "stop"
 
 
-def _request(arrival: Arrival, block_size: int) -> Request:
+def _request(arrival: Arrival, config: EngineConfig) -> Request:
     tokens = arrival.tokens
-    hashes = tuple(hash(tokens[:end]) for end in range(block_size, len(tokens) + 1, block_size))
+    ahead = config.speculation.num_hash_lookahead_tokens if config.speculation else 0
+    size = config.block_size_tokens
+    hashes = tuple(hash(tokens[: end + ahead]) for end in range(size, len(tokens) - ahead + 1, size))
     return Request(
         id=arrival.id,
         input_tokens=len(arrival.prompt),

@@ -113,12 +113,14 @@ class Composed:
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """The outputs of one step: who got a token, and why it ended, or None."""
+    """The outputs of one step: who got how many tokens, and why it ended, or None."""
 
     at: Micros
-    outputs: tuple[tuple[str, str | None], ...]
+    outputs: tuple[tuple[str, int, str | None], ...]
     running: tuple[str, ...]
     free_blocks: int
+    drafts: tuple[int, ...]
+    """Drafts verified, their tokens, those accepted, and these by position; empty when there were none."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

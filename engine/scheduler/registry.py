@@ -14,7 +14,7 @@ from engine.scheduler.vllm_speculative import SpeculativeStepping
 def new_vllm(instance: Instance, reports_steps: bool) -> Stepping:
     """vLLM's: step by step, or as fast as the changes allow. How many drafts hold is only known step by step."""
     if instance.config.speculation is not None:
-        return SpeculativeStepping(instance, instance.config.speculation)
+        return SpeculativeStepping(instance)
     return VllmStepping(instance) if reports_steps else FastVllmStepping(instance)
 
 

@@ -11,7 +11,7 @@ from engine.scheduler.draft_batch import DraftBatch, DraftGrant, draft_shape
 from engine.scheduler.vllm import Step, VllmStepping
 from engine.scheduler.vllm_batch import Grant
 from engine.sequence import Outcome, Sequence
-from engine.speculation import Acceptance, Speculation
+from engine.speculation import Acceptance
 from engine.units import Micros
 
 
@@ -22,13 +22,9 @@ class SpeculativeStepping(VllmStepping):
     Facts: vllm/v1/core/sched/scheduler.py, `update_from_output`.
     """
 
-    def __init__(
-        self,
-        instance: Instance,
-        speculation: Speculation,
-        num_accepted: Callable[[Sequence, int], int] | None = None,
-    ) -> None:
-        config = instance.config
+    def __init__(self, instance: Instance, num_accepted: Callable[[Sequence, int], int] | None = None) -> None:
+        config, speculation = instance.config, instance.config.speculation
+        assert speculation is not None
         super().__init__(instance, DraftBatch(config, NextTokenKVCache(config, speculation), speculation))
         self._speculation = speculation
         self._drafts_ahead = config.async_scheduling

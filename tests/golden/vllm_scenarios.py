@@ -175,10 +175,9 @@ def record(scenario: Scenario, max_steps: int = 200) -> list[dict[str, Any]]:
 
 def _stepping(instance: Instance) -> VllmStepping:
     """Of the drafts the recorder's executor accepts half."""
-    speculation = instance.config.speculation
-    if speculation is None:
+    if instance.config.speculation is None:
         return VllmStepping(instance)
-    return SpeculativeStepping(instance, speculation, num_accepted=lambda _, num_drafts: num_drafts // 2)
+    return SpeculativeStepping(instance, num_accepted=lambda _, num_drafts: num_drafts // 2)
 
 
 def _one_call(
