@@ -20,6 +20,8 @@ from engine.model_spec import ModelSpec
 from engine.scheduler.preemption import VICTIMS
 from engine.scheduler.registry import SCHEDULINGS
 from engine.scheduler.waiting import ORDERS
+from engine.speculation import Speculation
+from engine.speculative_config import DEFAULT_ACCEPTANCE_RATE, SpeculationFlags, parse_speculation
 
 _KV_BLOCKS_WITHOUT_SIZES = 1_000_000
 
@@ -113,6 +115,22 @@ class DeploymentOptions:
     async_scheduling: bool = option(
         True, "With vLLM's scheduling, compose a step while the one before it executes, as vLLM does."
     )
+    speculative_config: str = option(
+        "",
+        "Speculative decoding, as vLLM takes it: a JSON object with method, num_speculative_tokens, model and so on.",
+        metavar="JSON",
+    )
+    speculative_acceptance_rate: tuple[float, ...] = option(
+        (),
+        "Chance that a drafted token is accepted when those before it were: one for all, or one for each place "
+        f"(default: what --speculative-config says of synthetic acceptance, else {DEFAULT_ACCEPTANCE_RATE:g}).",
+        at_least=0,
+        at_most=1,
+    )
+    speculative_draft_time: int = option(
+        0, "Microseconds that drafting adds to each step that samples.", at_least=0, metavar="US"
+    )
+    speculative_seed: int = option(0, "Seed of the draws that accept drafted tokens.", at_least=0)
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -124,6 +142,29 @@ class DeploymentOptions:
             raise OptionError("--alpha-coeffs needs --beta-coeffs")
         if self.beta_coeffs and self.latency_model == "roofline":
             raise OptionError("--alpha-coeffs and --beta-coeffs cannot be used with --latency-model roofline")
+        self._check_speculation()
+
+    @property
+    def speculation(self) -> Speculation | None:
+        """The settings of speculative decoding, None without it. Raises OptionError."""
+        if not self.speculative_config:
+            return None
+        flags = SpeculationFlags(
+            config=self.speculative_config,
+            acceptance_rates=self.speculative_acceptance_rate,
+            seed=self.speculative_seed,
+            draft_time_us=self.speculative_draft_time,
+        )
+        return parse_speculation(flags)
+
+    def _check_speculation(self) -> None:
+        if self.speculation is not None:
+            if self.scheduling != "vllm":
+                raise OptionError(f"--speculative-config needs --scheduling vllm, got {self.scheduling}")
+            return
+        for name in ("speculative_acceptance_rate", "speculative_draft_time", "speculative_seed"):
+            if getattr(self, name):
+                raise OptionError(f"--{name.replace('_', '-')} needs --speculative-config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +213,7 @@ def resolve(options: DeploymentOptions) -> Deployment:
         preemption_policy=options.preemption_policy,
         scheduling=options.scheduling,
         async_scheduling=options.async_scheduling,
+        speculation=_speculation(options, notes),
     )
     return Deployment(model=model, gpu=gpu, tp=tp, dp=options.dp, latency=latency, config=config, notes=tuple(notes))
 
@@ -205,6 +247,17 @@ def _total_kv_blocks(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec,
         )
         return _KV_BLOCKS_WITHOUT_SIZES
     return kv_blocks(model, gpu, tp, options.dp, options.block_size_in_tokens, options.gpu_memory_utilization)
+
+
+def _speculation(options: DeploymentOptions, notes: list[str]) -> Speculation | None:
+    speculation = options.speculation
+    if speculation is not None:
+        rates = dict.fromkeys(f"{rate:.3g}" for rate in speculation.acceptance_rates)
+        notes.append(
+            f"{speculation.method} drafts {speculation.num_tokens} tokens, each accepted with a chance of "
+            f"{', '.join(rates)} when those before it are"
+        )
+    return speculation
 
 
 def _capacity_tokens(options: DeploymentOptions, blocks: int) -> int:
