@@ -102,7 +102,7 @@ def _options(server: dict[str, Any], scheduling: str) -> DeploymentOptions:
 def predict(name: str, header: Path, deployment: Deployment) -> Score:
     """Replay a recording and compare."""
     trace = read_trace(header)
-    arrivals = arrivals_of(trace, deployment.model.name, deployment.config.block_size_tokens).arrivals
+    arrivals = arrivals_of(trace, deployment.model.name, deployment.config).arrivals
     engine = Engine(deployment.config, deployment.latency, reports_steps=False)
     results = result_rows(measure(simulate(engine, arrivals)))
     itl_path = header.with_name("trace.itl.csv.gz")

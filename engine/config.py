@@ -70,6 +70,15 @@ class EngineConfig:
         """Most tokens one request can ever have: max_model_len, or without it all that fits in the KV cache."""
         return self.max_model_len or self.kv_capacity_tokens
 
+    @property
+    def num_hash_lookahead_tokens(self) -> int:
+        """Tokens after a full KV block that its identity must depend on, too."""
+        return self.speculation.num_hash_lookahead_tokens if self.speculation else 0
+
+    def num_identified_blocks(self, num_tokens: int) -> int:
+        """Full KV blocks whose identity follows from a request's first `num_tokens` tokens."""
+        return max(0, num_tokens - self.num_hash_lookahead_tokens) // self.block_size_tokens
+
     def _check_speculation(self, speculation: Speculation) -> None:
         if self.scheduling != "vllm":
             raise EngineError(f"speculation needs vllm scheduling, got {self.scheduling}")

@@ -8,9 +8,9 @@ from engine.units import Micros
 
 
 class Reply(Protocol):
-    """Where a request's tokens go. Every method is called at most once per token, in order, when its time has come.
+    """Where a request's tokens go. The methods are called in the order of the tokens, when their time has come.
 
-    After `token(n)` for every n below `num_tokens`, `finish` brings the last one; `fail` may come instead of any.
+    `finish` brings all that `token` has not brought; `fail` may come instead of any.
     """
 
     @property
@@ -19,11 +19,11 @@ class Reply(Protocol):
         ...
 
     def token(self, number: int) -> None:
-        """Token `number`, counted from 1, is due."""
+        """Token `number`, counted from 1, is due, and with it all before that have not come: one step brought them."""
         ...
 
     def finish(self, num_tokens: int) -> None:
-        """The last token is due, and with it the end."""
+        """The last of `num_tokens` tokens is due, and with it the end."""
         ...
 
     def fail(self, message: str, is_refusal: bool) -> None:

@@ -41,6 +41,7 @@ class Planner:
         seed: int = 0,
         composer: Composer | None = None,
         conversations: Conversations | None = None,
+        hash_lookahead_tokens: int = 0,
     ) -> None:
         self.tokenizer = tokenizer
         self.conversations = conversations or Conversations()
@@ -48,6 +49,7 @@ class Planner:
         self._remembered = RememberedPrompts(tokenizer)
         self.max_model_len = max_model_len
         self._block_size_tokens = block_size_tokens
+        self._hash_lookahead_tokens = hash_lookahead_tokens
         self._seed = seed
         self._numbers = itertools.count()
 
@@ -111,7 +113,8 @@ class Planner:
 
     def _hashes(self, prompt: Sequence[int], answer: Answer, salt: str) -> tuple[int, ...]:
         """Blocks of the prompt and of the answer: a next turn that repeats both finds both in the cache."""
-        return block_hashes([*prompt, *answer.token_ids], self._block_size_tokens, salt)
+        tokens = [*prompt, *answer.token_ids]
+        return block_hashes(tokens, self._block_size_tokens, salt, self._hash_lookahead_tokens)
 
 
 def _too_long(limit: int, num_tokens: int, at_least: str) -> ApiError:

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.utils import floatToGoString
 
 from engine.stats import EngineStats
+from mockserve.draft_metrics import draft_families
 from mockserve.engine_metrics import EngineMetrics
 from mockserve.histogram import Histogram
 from mockserve.realtime import RealtimeDriver
@@ -59,6 +60,8 @@ class MetricsSource:
         yield self._gauge("kv_cache_usage_perc", "KV cache in use, 1 is all of it.", stats.kv_usage_fraction)
         yield from self._counters(stats)
         yield self._success()
+        if self.driver.engine.config.speculation is not None:
+            yield from draft_families(self.driver.engine.counters, self._labels, self.created)
         for name, histogram in self.metrics.histograms():
             yield self._histogram(f"vllm:{name}", HELP[name], histogram, self._labels)
         info = GaugeMetricFamily(

@@ -195,7 +195,7 @@ class RealtimeDriver:
                 self._finished(event, now)
 
     def _step_done(self, event: StepDone, now: Micros) -> None:
-        """Each sequence that emitted has one more token; one that it had before a preemption is not sent again."""
+        """Each sequence that emitted has more tokens; those that it had before a preemption are not sent again."""
         at, engine, flights = event.at, self.engine, self._flights
         gaps: dict[Micros, int] = {}
         num_tokens = num_prompt_tokens = 0
@@ -204,12 +204,13 @@ class RealtimeDriver:
             if flight is None:
                 continue
             number = sequence.tokens_at(event.index)
-            if number <= flight.num_tokens:
+            num_before = flight.num_tokens
+            if number <= num_before:
                 continue
             flight.num_tokens = number
             due_at = at + output_delay(engine.config, engine.latency, number, is_last=False)
-            num_tokens += 1
-            if number == 1:
+            num_tokens += number - num_before
+            if not num_before:
                 flight.first_token_at = at
                 num_prompt_tokens += flight.request.input_tokens
                 self._recorder.first_token(flight, due_at - flight.arrived_at)

@@ -121,7 +121,7 @@ class EventStream:
 
 
 class StreamedChoice:
-    """A choice of a stream: one event per token, filled into a template unless it carries running counts."""
+    """A choice of a stream: one event per step that brought tokens, from a template unless it carries running counts."""
 
     def __init__(self, stream: EventStream, generation: Generation, index: int) -> None:
         self._stream = stream
@@ -134,11 +134,11 @@ class StreamedChoice:
             self._template = event_template(stream.bodies.text_chunk(index, PLACEHOLDER, None))
 
     def token(self, number: int) -> None:
-        stream = self._stream
-        if number == 1:
+        stream, num_sent = self._stream, self._num_sent
+        if not num_sent:
             stream.open()
         self._num_sent = number
-        text = self._texts[number - 1]
+        text = self._texts[num_sent] if number == num_sent + 1 else "".join(self._texts[num_sent:number])
         template = self._template
         if template is None:
             stream.send(event(stream.bodies.text_chunk(self._index, text, self._usage(number))))

@@ -84,6 +84,7 @@ def build_service(options: ServeOptions, deployment: Deployment) -> Service:
             options.seed,
             new_composer(options, tokenizer),
             conversations,
+            config.num_hash_lookahead_tokens,
         ),
         driver=driver,
         metrics=metrics,

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from engine.config import EngineConfig
 from engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
 from engine.units import Micros
 from traces import Trace, TraceRow
@@ -30,7 +31,7 @@ class Arrivals:
     num_other_models_left_out: int
 
 
-def arrivals_of(trace: Trace, model: str, block_size_tokens: int, include_failed: bool = False) -> Arrivals:
+def arrivals_of(trace: Trace, model: str, config: EngineConfig, include_failed: bool = False) -> Arrivals:
     """The requests of a trace.
 
     A row is injected when it was sent, or at its scheduled arrival if it never was. Clocks that start elsewhere, such
@@ -47,7 +48,7 @@ def arrivals_of(trace: Trace, model: str, block_size_tokens: int, include_failed
     arrivals = [
         Arrival(
             at=row.send_time_us - offset if row.send_time_us > 0 else row.arrival_time_us,
-            request=_request(row, request_id, prefix_tokens, block_size_tokens),
+            request=_request(row, request_id, prefix_tokens, config),
             row=row,
         )
         for row, request_id in zip(served, ids, strict=True)
@@ -88,12 +89,12 @@ def _unique_ids(rows: Iterable[TraceRow]) -> list[str]:
     return ids
 
 
-def _request(row: TraceRow, request_id: str, prefix_tokens: dict[str, int], block_size_tokens: int) -> Request:
+def _request(row: TraceRow, request_id: str, prefix_tokens: dict[str, int], config: EngineConfig) -> Request:
     blocks: BlockIdentities
     if row.prefix_group:
         shared = prefix_tokens[row.prefix_group]
         input_tokens = shared + row.input_tokens
-        blocks = PrefixGroupBlocks(request_id, row.prefix_group, shared // block_size_tokens)
+        blocks = PrefixGroupBlocks(request_id, row.prefix_group, config.num_identified_blocks(shared))
     else:
         input_tokens = row.server_input_tokens or row.input_tokens
         blocks = UniqueBlocks(request_id)

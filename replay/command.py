@@ -62,7 +62,7 @@ def run(options: ReplayOptions) -> int:
     deployment = resolve(options)
     for note in deployment.notes:
         _say(note)
-    arrivals = arrivals_of(trace, options.model, deployment.config.block_size_tokens, options.include_failed)
+    arrivals = arrivals_of(trace, options.model, deployment.config, options.include_failed)
     _say_what_is_left_out(trace, arrivals, options.model)
     with progress_bar("replaying", len(arrivals.arrivals)) as advance:
         engine = Engine(deployment.config, deployment.latency, reports_steps=False)

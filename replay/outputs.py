@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine.sequence import Outcome
+from engine.stats import EngineCounters
 from replay.measure import Measured, Pool, itl_pool, pool_of
 from replay.simulate import Simulated
 from traces import ResultRow, TraceRow
@@ -65,6 +66,8 @@ def aggregate(simulated: Simulated, measured: list[Measured]) -> JsonObject:
     metrics["dropped_unservable"] = ended[Outcome.DROPPED]
     metrics["length_capped_requests"] = ended[Outcome.LENGTH_CAPPED]
     metrics["timed_out_requests"] = ended[Outcome.TIMED_OUT]
+    if engine.config.speculation is not None:
+        metrics |= _drafts(counters)
     return metrics
 
 
@@ -115,6 +118,16 @@ def _latencies(name: str, pool: Pool) -> JsonObject:
         f"{name}_p90_ms": pool.percentile_ms(90),
         f"{name}_p95_ms": pool.percentile_ms(95),
         f"{name}_p99_ms": pool.percentile_ms(99),
+    }
+
+
+def _drafts(counters: EngineCounters) -> JsonObject:
+    """What became of drafted tokens, under the names that vLLM's metrics have."""
+    return {
+        "spec_decode_num_drafts": counters.num_drafts,
+        "spec_decode_num_draft_tokens": counters.num_draft_tokens,
+        "spec_decode_num_accepted_tokens": counters.num_accepted_tokens,
+        "spec_decode_num_accepted_tokens_per_pos": counters.num_accepted_per_position,
     }
 
 

@@ -29,7 +29,7 @@ def simulate_workload(
     """
     if workload.sessions:
         return run_sessions(engine, workload, horizon_us, on_finished)
-    arrivals = arrivals_of_requests(workload.requests, engine.config.block_size_tokens)
+    arrivals = arrivals_of_requests(workload.requests, engine.config)
     return simulate(engine, arrivals, horizon_us, on_finished)
 
 
@@ -54,7 +54,7 @@ def run_sessions(
         # What arrives at an instant is there before anything is done at that instant.
         while queue.next_at() == next_at:
             request, talk = queue.pop()
-            arrival = arrival_of(request, len(arrivals), engine.config.block_size_tokens)
+            arrival = arrival_of(request, len(arrivals), engine.config)
             arrivals.append(arrival)
             if talk is not None:
                 waiting[arrival.request.id] = talk

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from engine.config import EngineConfig
 from engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
 from replay.arrivals import Arrival
 from traces import TraceRow
@@ -24,9 +25,9 @@ def keeps_context(workload: Workload) -> bool:
     return any(request.keeps_context for request in first_requests(workload))
 
 
-def arrivals_of_requests(requests: Iterable[WorkloadRequest], block_size_tokens: int) -> list[Arrival]:
+def arrivals_of_requests(requests: Iterable[WorkloadRequest], config: EngineConfig) -> list[Arrival]:
     """Requests, ascending by arrival, as arrivals numbered in this order."""
-    return [arrival_of(request, number, block_size_tokens) for number, request in enumerate(requests)]
+    return [arrival_of(request, number, config) for number, request in enumerate(requests)]
 
 
 def served_by(model: str, workload: Workload) -> tuple[Workload, int]:
@@ -41,7 +42,7 @@ def _asks_for(model: str, request: WorkloadRequest) -> bool:
     return request.model.lower() in ("", model.lower())
 
 
-def arrival_of(request: WorkloadRequest, number: int, block_size_tokens: int) -> Arrival:
+def arrival_of(request: WorkloadRequest, number: int, config: EngineConfig) -> Arrival:
     """A generated request as the engine takes it, with the row of a trace that it would be."""
     request_id = f"request_{number}"
     simulated = Request(
@@ -49,7 +50,7 @@ def arrival_of(request: WorkloadRequest, number: int, block_size_tokens: int) ->
         input_tokens=request.prefix_tokens + request.input_tokens,
         output_tokens=request.output_tokens,
         max_output_tokens=request.output_tokens,
-        blocks=_blocks(request, request_id, block_size_tokens),
+        blocks=_blocks(request, request_id, config),
         deadline_us=request.deadline_us,
         slo_class=request.slo_class,
     )
@@ -76,12 +77,12 @@ class ConversationBlocks:
         return (self.session_id if index < self.num_shareable else self.request_id, index)
 
 
-def _blocks(request: WorkloadRequest, request_id: str, block_size_tokens: int) -> BlockIdentities:
-    shared_blocks = request.prefix_tokens // block_size_tokens if request.prefix_group else 0
+def _blocks(request: WorkloadRequest, request_id: str, config: EngineConfig) -> BlockIdentities:
+    shared_blocks = config.num_identified_blocks(request.prefix_tokens) if request.prefix_group else 0
     if request.keeps_context:
         num_tokens = request.prefix_tokens + request.input_tokens + max(0, request.output_tokens - 1)
         return ConversationBlocks(
-            request_id, request.session_id, num_tokens // block_size_tokens, request.prefix_group, shared_blocks
+            request_id, request.session_id, num_tokens // config.block_size_tokens, request.prefix_group, shared_blocks
         )
     if request.prefix_group:
         return PrefixGroupBlocks(request_id, request.prefix_group, shared_blocks)

@@ -7,16 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replay.arrivals import Arrivals, arrivals_of
+from tests.fakes import config
 from tests.replay.small_traces import row, trace
 from traces import Trace, TraceHeader, TraceRow
 
-BLOCK_SIZE = 4
+LIMITS = config(block_size_tokens=4)
 MODEL = "Qwen/Qwen3-14B"
 EPOCH_US = 1_781_000_000_000_000
 
 
 def arrivals(folder: Path, *rows: TraceRow, mode: str = "generated", include_failed: bool = False) -> Arrivals:
-    return arrivals_of(trace(folder, rows, mode), MODEL, BLOCK_SIZE, include_failed)
+    return arrivals_of(trace(folder, rows, mode), MODEL, LIMITS, include_failed)
 
 
 def ids(found: Arrivals) -> list[int]:
@@ -166,7 +167,7 @@ _rows = st.lists(
 
 @given(_rows)
 def test_what_was_sent_keeps_its_gaps_and_begins_at_the_first_arrival(rows: list[TraceRow]) -> None:
-    found = arrivals_of(Trace(TraceHeader(), rows, Path("t.yaml"), Path("t.csv")), MODEL, BLOCK_SIZE)
+    found = arrivals_of(Trace(TraceHeader(), rows, Path("t.yaml"), Path("t.csv")), MODEL, LIMITS)
     sent = [arrival for arrival in found.arrivals if arrival.row.send_time_us > 0]
     if sent:
         assert sent[0].at == min(arrival.row.arrival_time_us for arrival in sent)
@@ -178,6 +179,6 @@ def test_what_was_sent_keeps_its_gaps_and_begins_at_the_first_arrival(rows: list
 
 @given(_rows)
 def test_what_was_never_sent_comes_at_its_scheduled_arrival(rows: list[TraceRow]) -> None:
-    found = arrivals_of(Trace(TraceHeader(), rows, Path("t.yaml"), Path("t.csv")), MODEL, BLOCK_SIZE)
+    found = arrivals_of(Trace(TraceHeader(), rows, Path("t.yaml"), Path("t.csv")), MODEL, LIMITS)
     unsent = [arrival for arrival in found.arrivals if arrival.row.send_time_us == 0]
     assert all(arrival.at == arrival.row.arrival_time_us for arrival in unsent)

@@ -103,8 +103,9 @@ def test_any_workload_known_up_front_survives_the_way_through_a_trace(
 def there_and_back(workload: Workload, scheduling: str, horizon_us: int | None) -> bool:
     """Whether a replay of what was run tells the same of every request."""
 
+    limits = config(total_kv_blocks=40, max_num_seqs=4, max_num_batched_tokens=24, scheduling=scheduling)
+
     def engine() -> Engine:
-        limits = config(total_kv_blocks=40, max_num_seqs=4, max_num_batched_tokens=24, scheduling=scheduling)
         return Engine(limits, LATENCY, reports_steps=False)
 
     ran = simulate_workload(engine(), workload, horizon_us)
@@ -112,7 +113,7 @@ def there_and_back(workload: Workload, scheduling: str, horizon_us: int | None) 
     with TemporaryDirectory() as folder:
         header = Path(folder) / "trace.yaml"
         write_trace(header, TraceHeader(), rows, columns_worth_writing(rows, "generated"))
-        replayed = simulate(engine(), arrivals_of(read_trace(header), "some/model", 4).arrivals, horizon_us)
+        replayed = simulate(engine(), arrivals_of(read_trace(header), "some/model", limits).arrivals, horizon_us)
     same_results = result_rows(measure(replayed)) == result_rows(measure(ran))
     return same_results and metrics_file(replayed, measure(replayed)) == metrics_file(ran, measure(ran))
 
