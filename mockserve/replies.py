@@ -121,7 +121,7 @@ class EventStream:
 
 
 class StreamedChoice:
-    """A choice of a stream: one event per step that brought tokens, from a template unless it carries running counts."""
+    """A choice of a stream: one event per step with tokens, from a template unless it carries running counts."""
 
     def __init__(self, stream: EventStream, generation: Generation, index: int) -> None:
         self._stream = stream

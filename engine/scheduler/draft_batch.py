@@ -16,7 +16,7 @@ from engine.sequence import Sequence
 from engine.speculation import Speculation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DraftGrant(Grant):
     """A grant of which the last `num_drafts` tokens are drafts."""
 

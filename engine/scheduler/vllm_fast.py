@@ -5,213 +5,19 @@ began. Only what prefills, arrives, ends or runs out of blocks is looked at. Whi
 taken at once. When blocks run short, all sums are spelled out and the plain rules decide.
 """
 
-from engine.batch_shape import BatchShape
-from engine.config import EngineConfig
 from engine.events import Finished
 from engine.instance import Instance
 from engine.kv_cache.counting import CountingKVCache
 from engine.queue import Due
-from engine.scheduler.cruise import Cruising
 from engine.scheduler.vllm import Step, VllmStepping, batch_shape
-from engine.scheduler.vllm_batch import Grant, VllmBatch
-from engine.sequence import Cruise, Outcome, Sequence
+from engine.scheduler.vllm_batch import Grant
+from engine.scheduler.vllm_fast_batch import FastVllmBatch, decodes, with_decodes
+from engine.sequence import Outcome, Sequence
 from engine.units import Micros
 
 MIN_LEAP_STEPS = 3
 """Fewer steps are cheaper one by one."""
 MAX_LEAP_STEPS = 1 << 16
-
-
-class FastVllmBatch(VllmBatch):
-    """Composes as its parent does, without looking at those that cruise."""
-
-    kv: CountingKVCache
-
-    def __init__(self, config: EngineConfig, kv: CountingKVCache) -> None:
-        super().__init__(config, kv)
-        self.cruising = Cruising(config.block_size_tokens)
-        self.explicit: dict[Sequence, None] = {}
-        """Running and not cruising, in order of admission."""
-        self.next_step = 0
-        """Index of the step to be composed next."""
-        self._num_running = 0
-        self._num_admissions = 0
-        self._lookahead = 1 if config.async_scheduling else 0
-        self._most_cruising = config.max_num_batched_tokens if config.prefill_schedule_interval == 1 else 0
-        """With more, or with prefills spaced out, only the rules of `compose` say who gets a token."""
-
-    @property
-    def num_running(self) -> int:
-        return self._num_running
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether everything that runs cruises and nothing that waits could join while nothing changes."""
-        if self.explicit or not self.cruising.num_sequences:
-            return False
-        return not self.waiting or self._num_running >= self._config.max_num_seqs
-
-    def compose_calm(self) -> Step | None:
-        """The next step when nobody waits and everybody cruises; None, and nothing changed, if that is not enough."""
-        cruising, step = self.cruising, self.next_step
-        num_cruising = cruising.num_sequences
-        if not 0 < num_cruising <= self._most_cruising:
-            return None
-        num_blocks = cruising.num_blocks_needed(step)
-        if num_blocks:
-            if num_blocks > self.kv.free.num_free:
-                return None
-            self.kv.take(num_blocks)
-        if self.admitted or self.preempted:
-            self.admitted, self.preempted = [], []
-        shape = _decodes(num_cruising, cruising.context_tokens(step))
-        cruising.leave_after(step)
-        self.next_step = step + 1
-        return Step([], shape)
-
-    def compose_fast(self) -> tuple[list[Grant], int, int] | None:
-        """Grants of those that do not cruise, how many cruise in this step and the sum of their contexts.
-
-        None, and nothing changed but who cruises, when only the plain rules can tell what happens.
-        """
-        if self.explicit:
-            self._let_cruise()
-        cruising, step = self.cruising, self.next_step
-        num_blocks = cruising.num_blocks_needed(step)
-        wanted = self._explicit_demand(cruising.num_sequences)
-        if wanted is None or num_blocks + wanted > self.kv.free.num_free:
-            return None
-        self.admitted, self.preempted, self._granted = [], [], {}
-        num_cruising, context_tokens = cruising.num_sequences, cruising.context_tokens(step)
-        self._budget = self._config.max_num_batched_tokens - num_cruising
-        self.kv.take(num_blocks)
-        for sequence in self.explicit:
-            num_tokens = self._next_tokens(sequence, defers=False) if self._budget > 0 else 0
-            if num_tokens > 0:
-                allocated = self.kv.allocate(sequence, num_tokens)
-                assert allocated
-                self._granted[sequence] = num_tokens
-                self._budget -= num_tokens
-        if self.waiting:
-            self._admit_waiting(defers=False)
-        cruising.leave_after(step)
-        return [self._advance(*granted) for granted in self._granted.items()], num_cruising, context_tokens
-
-    def _explicit_demand(self, num_cruising: int) -> int | None:
-        """Blocks that those not cruising will ask for; None when the plain rules must be asked.
-
-        The order of the running list decides who goes short of budget or blocks, so there must be enough for all, or
-        those that could go short must come after all that cruise.
-        """
-        budget = self._config.max_num_batched_tokens - num_cruising
-        if budget < 0 or self._config.prefill_schedule_interval > 1:
-            return None
-        alone = self._num_running + len(self.waiting) <= 1
-        self._threshold = 0 if alone else self._config.long_prefill_token_threshold
-        num_blocks = 0
-        for sequence in self.explicit:
-            self._budget = max(budget, 1)
-            num_tokens = self._next_tokens(sequence, defers=False)
-            if num_tokens <= 0:
-                continue
-            budget -= num_tokens
-            num_blocks += max(0, self.kv.blocks_for(sequence.num_computed_tokens + num_tokens) - sequence.num_blocks)
-            self._budget = self._config.max_num_batched_tokens
-            if budget <= 0 and self._next_tokens(sequence, defers=False) != num_tokens and not self._is_last(sequence):
-                return None
-        return num_blocks if budget >= 0 else None
-
-    def _is_last(self, sequence: Sequence) -> bool:
-        """Whether no running sequence was admitted after it."""
-        return sequence.running_number == self._num_admissions
-
-    def _let_cruise(self) -> None:
-        """Those that have nothing left to prefill cruise from the next step on."""
-        joining = [s for s in self.explicit if not s.is_prefilling and not s.num_stale_tokens]
-        for sequence in joining:
-            if self.kv.will_share(sequence):
-                continue  # others can find what it generates, as soon as it has filled a block
-            cruise = self._cruise_of(sequence)
-            if cruise is not None:
-                del self.explicit[sequence]
-                self.cruising.join(sequence, cruise)
-
-    def _cruise_of(self, sequence: Sequence) -> Cruise | None:
-        """Its decoding from the next step on; None when the step under way brings its last token."""
-        prompt_tokens = sequence.request.input_tokens
-        last_token = min(max(sequence.request.output_tokens, 1), self._limit - prompt_tokens)
-        remaining = last_token - sequence.num_output_tokens - sequence.num_placeholders
-        if remaining <= 0:
-            return None
-        last_step = self.next_step + remaining - 1
-        # With asynchronous scheduling a step is composed before the end of the one before it shows who stops there;
-        # only an end by the declared budget, or by the context window, is known beforehand.
-        budget = sequence.max_output_tokens
-        known = 0 < budget <= last_token or prompt_tokens + last_token >= self._limit
-        return Cruise(self.next_step, last_step, last_step if known else last_step + self._lookahead)
-
-    def _join(self, sequence: Sequence) -> None:
-        self.admitted.append(sequence)
-        sequence.running = True
-        self.explicit[sequence] = None
-        self._num_admissions += 1
-        sequence.running_number = self._num_admissions
-        self._num_running += 1
-
-    def leave(self, sequence: Sequence) -> None:
-        if not sequence.running:
-            super().leave(sequence)
-            return
-        sequence.running = False
-        self.explicit.pop(sequence, None)
-        self._num_running -= 1
-
-    def spell_out(self, sequence: Sequence, num_processed_steps: int) -> None:
-        """Write down what follows from a sequence's cruise, which ends here."""
-        cruise = sequence.cruise
-        assert cruise is not None
-        first = cruise.first_step
-        granted = min(self.next_step, cruise.last_granted_step + 1) - first
-        processed = min(max(0, num_processed_steps - first), cruise.last_step + 1 - first)
-        self.cruising.drop(sequence)
-        sequence.num_computed_tokens += granted
-        in_flight = min(self.next_step, cruise.last_granted_step + 1) - max(first, num_processed_steps)
-        sequence.num_in_flight_tokens += max(0, in_flight)
-        sequence.num_output_tokens += processed
-        if self._lookahead:
-            sequence.num_placeholders += granted - max(0, min(num_processed_steps - first, granted))
-        if granted > 0:
-            sequence.num_blocks = self.kv.blocks_for(sequence.num_computed_tokens)
-            self.kv.register(sequence, sequence.num_computed_tokens - self._lookahead)
-        sequence.add_token_steps(first, processed)
-
-    def finish_cruise(self, sequence: Sequence, num_processed_steps: int) -> None:
-        """What `spell_out` would write down for a sequence whose last token has just come."""
-        cruise = sequence.cruise
-        assert cruise is not None
-        first = cruise.first_step
-        sequence.cruise = None
-        composed = min(self.next_step, cruise.last_granted_step + 1)
-        computed = sequence.num_computed_tokens + composed - first
-        count = cruise.last_step + 1 - first
-        sequence.num_computed_tokens = computed
-        sequence.num_output_tokens += count
-        sequence.add_token_steps(first, count)
-        sequence.num_in_flight_tokens += composed - num_processed_steps
-        self.kv.grow_to(sequence, computed, computed - min(self._lookahead, sequence.num_in_flight_tokens))
-
-    def compose_plainly(self) -> list[Grant]:
-        """Compose by the plain rules; nobody cruises."""
-        assert not self.cruising.sequences
-        self.running = sorted(self.explicit, key=lambda sequence: sequence.running_number)
-        before = set(self.running)
-        grants = self.compose()
-        for sequence in before:
-            if not sequence.running:
-                self._num_running -= 1
-                del self.explicit[sequence]
-        self.running = []
-        return grants
 
 
 class FastVllmStepping(VllmStepping):
@@ -238,9 +44,9 @@ class FastVllmStepping(VllmStepping):
         else:
             grants, num_cruising, context_tokens = composed
             if grants:
-                shape = _with_decodes(batch_shape(grants), num_cruising, context_tokens)
+                shape = with_decodes(batch_shape(grants), num_cruising, context_tokens)
             else:
-                shape = _decodes(num_cruising, context_tokens)
+                shape = decodes(num_cruising, context_tokens)
         if fast.admitted or fast.preempted:
             self._tell_composition(at)
         if not grants and not num_cruising:
@@ -358,7 +164,7 @@ class FastVllmStepping(VllmStepping):
         instance.steps.extend(at, ends[:count])
         fast.kv.take(cruising.num_blocks_in(first, count))
         fast.next_step += count
-        self._steps[0] = Step([], _decodes(head.shape.decode_requests, cruising.context_tokens(fast.next_step - 1)))
+        self._steps[0] = Step([], decodes(head.shape.decode_requests, cruising.context_tokens(fast.next_step - 1)))
         return int(ends[count - 1])
 
     def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
@@ -392,14 +198,3 @@ class FastVllmStepping(VllmStepping):
 def _running_number(due: Grant | Sequence) -> int:
     sequence = due.sequence if isinstance(due, Grant) else due
     return sequence.running_number
-
-
-def _decodes(num_sequences: int, context_tokens: int) -> BatchShape:
-    """The shape of a step in which everyone decodes."""
-    return BatchShape(0, 0, 0, 0, 0, 0, num_sequences, context_tokens)
-
-
-def _with_decodes(shape: BatchShape, num_sequences: int, context_tokens: int) -> BatchShape:
-    """`shape` with so many more sequences that decode."""
-    decodes = shape.decode_requests + num_sequences
-    return BatchShape(*shape[:6], decodes, shape.decode_context_tokens + context_tokens)
