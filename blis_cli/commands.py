@@ -7,12 +7,14 @@ from dataclasses import dataclass
 class CommandRow:
     """Where a command lives. Its module is imported only when the command is used.
 
-    The module offers the options class under `options` and `run(options) -> int`, the exit code.
+    The module offers the options class under `options` and `run(options) -> int`, the exit code. With
+    `has_other_syntax` it also offers `rewritten(arguments) -> arguments`, for command lines of another program.
     """
 
     help: str
     module: str
     options: str
+    has_other_syntax: bool = False
 
 
 COMMANDS: dict[str, CommandRow] = {
@@ -20,6 +22,7 @@ COMMANDS: dict[str, CommandRow] = {
         "Serve a model that is not there: an OpenAI- and vLLM-compatible server timed by a simulated vLLM engine.",
         "mockserve.command",
         "ServeOptions",
+        has_other_syntax=True,
     ),
     "observe": CommandRow(
         "Put load on any OpenAI-compatible server and record what it did as a trace.",

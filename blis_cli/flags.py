@@ -1,6 +1,7 @@
 """From an options dataclass to a typer command: each setting becomes a flag or an argument."""
 
 import inspect
+import json
 import types
 import typing
 from collections.abc import Callable
@@ -96,8 +97,9 @@ def _list_parser(element: Callable[[str], Any], label: str) -> Callable[[Any], t
         if isinstance(text, tuple):
             return text
         try:
-            return tuple(element(part.strip()) for part in text.split(",") if part.strip())
+            parts = json.loads(text) if text.startswith("[") else text.split(",")
+            return tuple(element(part.strip()) for part in map(str, parts) if part.strip())
         except ValueError as error:
-            raise typer.BadParameter(f"{label} must be a comma-separated list, got {text!r}") from error
+            raise typer.BadParameter(f"{label} must be a list, comma-separated or in JSON, got {text!r}") from error
 
     return parse

@@ -34,7 +34,8 @@ def run(arguments: list[str]) -> int:
     program = "blis"
     try:
         if name in COMMANDS:
-            command, rest, program = _command(name), arguments[1:], f"blis {name}"
+            program = f"blis {name}"
+            command, rest = _command(name), _in_our_syntax(name, arguments[1:])
         elif name and not name.startswith("-"):
             raise OptionError(f"unknown command {name!r}, known are {', '.join(COMMANDS)}")
         else:
@@ -82,6 +83,14 @@ def _command(name: str) -> Any:
     app = _new_app()
     app.command(name=name, help=row.help)(command_function(getattr(module, row.options), module.run))
     return typer.main.get_command(app)
+
+
+def _in_our_syntax(name: str, arguments: list[str]) -> list[str]:
+    row = COMMANDS[name]
+    if not row.has_other_syntax:
+        return arguments
+    found: list[str] = importlib.import_module(row.module).rewritten(arguments)
+    return found
 
 
 def _overview() -> Any:

@@ -26,6 +26,8 @@ from engine.latency.catalogue.files import read_mapping
 from mockserve.app import ROUTES
 from mockserve.config import ServeOptions
 from mockserve.server import start
+from mockserve.vllm_arguments.rewrite import TRANSLATIONS
+from mockserve.vllm_arguments.table import read_table
 from traces.header_fields import HEADER, Key
 from traces.itl import ITL_COLUMNS
 from traces.rows import TRACE_COLUMNS
@@ -66,6 +68,16 @@ def metrics() -> str:
     kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", page, re.MULTILINE))
     rows = [(f"`{name}`", kind, helps[name]) for name, kind in kinds.items() if not name.endswith("_created")]
     return table(("name", "type", "meaning"), rows)
+
+
+def flags_without_effect() -> str:
+    """The flags of vLLM that mean nothing here, by what they are about."""
+    own = {flag for setting in options_of(ServeOptions) for flag in setting.flags}
+    groups: dict[str, dict[str, None]] = {}
+    for flag in read_table().values():
+        if not own.intersection(flag.spellings) and flag.name not in TRANSLATIONS:
+            groups.setdefault(flag.about, {})[f"`{flag.name}`"] = None
+    return table(("about", "flags"), [(about, " ".join(sorted(flags))) for about, flags in sorted(groups.items())])
 
 
 def trace_columns() -> str:
@@ -119,6 +131,7 @@ def gpus() -> str:
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "cli.md": {"commands": commands},
     "serve.md": {"routes": routes, "metrics": metrics},
+    "vllm-flags.md": {"without effect": flags_without_effect},
     "trace-format.md": {"columns": trace_columns, "token times": itl_columns, "header": header_keys},
     "models.md": {"models": models, "gpus": gpus},
 }

@@ -131,9 +131,24 @@ class DeploymentOptions:
         0, "Microseconds that drafting adds to each step that samples.", at_least=0, metavar="US"
     )
     speculative_seed: int = option(0, "Seed of the draws that accept drafted tokens.", at_least=0)
+    enable_chunked_prefill: bool = option(True, "Split prompts that exceed the token budget. vLLM's scheduling only.")
+    enable_prefix_caching: bool = option(True, "Find equal prompt beginnings in the KV cache. vLLM's scheduling only.")
+    scheduler_reserve_full_isl: bool = option(
+        True, "Admit a request only when all of its prompt fits in the KV cache. vLLM's scheduling only."
+    )
+    watermark: float = option(
+        0.0,
+        "Fraction of the KV cache that admissions leave free while others run. vLLM's scheduling only.",
+        at_least=0,
+    )
+    prefill_schedule_interval: int = option(
+        1, "Steps between two that compute prompts while others decode. vLLM's scheduling only.", at_least=1
+    )
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.watermark >= 1:
+            raise OptionError(f"--watermark must be below 1, got {self.watermark}")
         if not self.model.strip():
             raise OptionError("--model must name a model, got an empty string")
         if self.beta_coeffs and not self.alpha_coeffs:
@@ -214,6 +229,11 @@ def resolve(options: DeploymentOptions) -> Deployment:
         scheduling=options.scheduling,
         async_scheduling=options.async_scheduling,
         speculation=_speculation(options, notes),
+        enable_chunked_prefill=options.enable_chunked_prefill,
+        enable_prefix_caching=options.enable_prefix_caching,
+        reserve_full_prompt=options.scheduler_reserve_full_isl,
+        watermark_fraction=options.watermark,
+        prefill_schedule_interval=options.prefill_schedule_interval,
     )
     return Deployment(model=model, gpu=gpu, tp=tp, dp=options.dp, latency=latency, config=config, notes=tuple(notes))
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from blis_options import OptionError, option
-from mockserve.content.options import ContentOptions
+from mockserve.network_options import NetworkOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeOptions(ContentOptions):
+class ServeOptions(NetworkOptions):
     """What to serve and how. The model may be given as an argument, as vLLM wants it, or as --model."""
 
     model: str = option("", "The same as MODEL.")
@@ -18,12 +18,12 @@ class ServeOptions(ContentOptions):
         positional=True,
         metavar="MODEL",
     )
-    host: str = option("0.0.0.0", "Address to listen on.")
-    port: int = option(8000, "Port to listen on; 0 takes a free one.", at_least=0, at_most=65535)
     speed: float = option(1.0, "Simulated seconds per real second.", above=0)
-    api_key: tuple[str, ...] = option((), "Keys of which clients must present one as a bearer token.")
     served_model_name: tuple[str, ...] = option((), "Names clients may use; replies carry the first. Default: MODEL.")
     enable_server_load_tracking: bool = option(False, "Let GET /load count the requests being answered.")
+    accepted_without_effect: tuple[str, ...] = option(
+        (), "Flags of vLLM that were given and mean nothing here; named at start.", hidden=True
+    )
 
     def __post_init__(self) -> None:
         if self.model and self.model_argument and self.model != self.model_argument:
@@ -31,7 +31,7 @@ class ServeOptions(ContentOptions):
         object.__setattr__(self, "model", self.model or self.model_argument)
         if not self.model:
             raise OptionError("MODEL must be given, as in: blis serve qwen/qwen3-14b")
-        ContentOptions.__post_init__(self)
+        NetworkOptions.__post_init__(self)
 
     @property
     def model_names(self) -> tuple[str, ...]:

@@ -2,9 +2,11 @@
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -14,7 +16,9 @@ from engine.deployment import Deployment, resolve
 from mockserve.app import build_app
 from mockserve.config import ServeOptions
 from mockserve.connection import StampedConnection
+from mockserve.environment import ServerEnvironment, read_environment
 from mockserve.service import Service, build_service
+from mockserve.tls import server_context
 
 SHUTDOWN_GRACE_S = 3.0
 """How long open replies may go on after the signal to stop."""
@@ -36,6 +40,8 @@ class RunningServer:
     listener: asyncio.Server
     host: str
     port: int
+    """Address listened on; empty and 0 for a unix socket."""
+    uds: str = ""
 
     async def stop(self) -> None:
         """Stop accepting, let open replies finish within the grace, then cut them."""
@@ -43,6 +49,9 @@ class RunningServer:
         await self.service.wait_until_idle(SHUTDOWN_GRACE_S)
         await self.runner.cleanup()
         self.service.driver.close()
+        if self.uds:
+            with suppress(FileNotFoundError):
+                os.unlink(self.uds)
 
 
 def serve(options: ServeOptions) -> int:
@@ -51,34 +60,57 @@ def serve(options: ServeOptions) -> int:
     Raises BlisError for a deployment that cannot be, or an address that cannot be listened on.
     """
     deployment = resolve(options)
-    for note in deployment.notes:
+    for note in (*deployment.notes, *_notes(options)):
         sys.stderr.write(f"note: {note}\n")
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         runner.run(_serve_until_signal(options, deployment))
     return 0
 
 
-async def start(options: ServeOptions, deployment: Deployment) -> RunningServer:
-    """Listen on the options' address; port 0 becomes a free one."""
-    service = build_service(options, deployment)
+async def start(
+    options: ServeOptions, deployment: Deployment, environment: ServerEnvironment | None = None
+) -> RunningServer:
+    """Listen where the options say; port 0 becomes a free one. Without `environment` the process's own is read."""
+    environment = read_environment() if environment is None else environment
+    service = build_service(options, deployment, environment)
     # A client that hangs up cancels its handler, and the handler frees what the request holds.
     runner = web.AppRunner(
         build_app(service),
         handler_cancellation=True,
         access_log=None,
         shutdown_timeout=CLOSING_GRACE_S,
+        keepalive_timeout=environment.keep_alive_s,
         max_field_size=HEADER_LIMIT_BYTES,
     )
     await runner.setup()
     try:
-        listener = await asyncio.get_running_loop().create_server(
-            _connection_factory(runner), options.host, options.port, backlog=LISTEN_BACKLOG
-        )
-    except OSError as error:
+        listener = await _listen(runner, options)
+    except BaseException:
         await runner.cleanup()
-        raise OptionError(f"cannot listen on {options.host}:{options.port}: {error.strerror or error}") from error
+        raise
+    if options.uds:
+        return RunningServer(service, runner, listener, "", 0, options.uds)
     host, port = listener.sockets[0].getsockname()[:2]
     return RunningServer(service, runner, listener, host, port)
+
+
+async def _listen(runner: web.AppRunner, options: ServeOptions) -> asyncio.Server:
+    loop = asyncio.get_running_loop()
+    factory = _connection_factory(runner)
+    tls = server_context(options)
+    where = options.uds or f"{options.host}:{options.port}"
+    try:
+        if options.uds:
+            return await loop.create_unix_server(factory, options.uds, ssl=tls, backlog=LISTEN_BACKLOG)
+        return await loop.create_server(factory, options.host, options.port, ssl=tls, backlog=LISTEN_BACKLOG)
+    except OSError as error:
+        raise OptionError(f"cannot listen on {where}: {error.strerror or error}") from error
+
+
+def _notes(options: ServeOptions) -> list[str]:
+    """What a user of vLLM's command line should know."""
+    ignored = options.accepted_without_effect
+    return [f"accepted, without effect here: {' '.join(ignored)}"] if ignored else []
 
 
 def _connection_factory(runner: web.AppRunner) -> Callable[[], StampedConnection]:
@@ -89,12 +121,18 @@ def _connection_factory(runner: web.AppRunner) -> Callable[[], StampedConnection
 
 def startup_line(options: ServeOptions, deployment: Deployment, server: RunningServer) -> str:
     """What is served, where, and on what simulated hardware."""
-    host = f"[{server.host}]" if ":" in server.host else server.host
     blocks = deployment.config.total_kv_blocks
     return (
-        f"serving {options.model_names[0]} on http://{host}:{server.port} "
+        f"serving {options.model_names[0]} on {_address(options, server)} "
         f"({deployment.gpu.name}, tp {deployment.tp}, {blocks:,} KV blocks, {options.latency_model})"
     )
+
+
+def _address(options: ServeOptions, server: RunningServer) -> str:
+    if server.uds:
+        return f"unix:{server.uds}"
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    return f"{'https' if options.ssl_certfile else 'http'}://{host}:{server.port}"
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:

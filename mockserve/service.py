@@ -11,7 +11,9 @@ from hashlib import blake2b
 from engine.core import Engine
 from engine.deployment import Deployment
 from mockserve.config import ServeOptions
+from mockserve.cors import Cors, new_cors
 from mockserve.engine_metrics import EngineMetrics
+from mockserve.environment import ServerEnvironment
 from mockserve.generation import Planner
 from mockserve.lateness import Lateness
 from mockserve.prometheus import MetricsSource, new_source
@@ -22,9 +24,21 @@ from mockserve.vocabulary import new_composer, open_vocabulary
 VLLM_VERSION = "0.33.0"
 
 
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What every reply must know of the settings of connections."""
+
+    root_path: str
+    cors: Cors
+    adds_request_ids: bool
+
+
 @dataclass(slots=True)
 class Service:
     """One served model."""
+
+    network: Network
+    environment: ServerEnvironment
 
     model_names: Sequence[str]
     root: str
@@ -63,7 +77,7 @@ class Service:
             raise unknown_model(name, self.model_names)
 
 
-def build_service(options: ServeOptions, deployment: Deployment) -> Service:
+def build_service(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> Service:
     """Everything but the HTTP server. The driver's clock starts now."""
     config = deployment.config
     max_model_len = config.max_model_len or config.kv_capacity_tokens
@@ -73,10 +87,12 @@ def build_service(options: ServeOptions, deployment: Deployment) -> Service:
     tokenizer, conversations = open_vocabulary(options, deployment.model.vocab_size)
     names = options.model_names
     return Service(
+        network=_network(options),
+        environment=environment,
         model_names=names,
         root=options.model,
         fingerprint=_fingerprint(deployment),
-        api_keys=frozenset(options.api_key),
+        api_keys=frozenset(key for key in options.api_key or (environment.api_key,) if key),
         planner=Planner(
             tokenizer,
             max_model_len,
@@ -90,6 +106,16 @@ def build_service(options: ServeOptions, deployment: Deployment) -> Service:
         metrics=metrics,
         metrics_source=new_source(names[0], driver, metrics, _cache_config(options, deployment)),
         tracks_load=options.enable_server_load_tracking,
+    )
+
+
+def _network(options: ServeOptions) -> Network:
+    return Network(
+        root_path=options.root_path.rstrip("/"),
+        cors=new_cors(
+            options.allowed_origins, options.allowed_methods, options.allowed_headers, options.allow_credentials
+        ),
+        adds_request_ids=options.enable_request_id_headers,
     )
 
 

@@ -89,7 +89,7 @@ def test_an_argument_may_come_after_the_flags(blis: Blis) -> None:
         ([*REQUIRED, "--rate"], "--rate"),
         ([*REQUIRED, "--rate", "fast"], "--rate"),
         ([*REQUIRED, "--horizon", "1.5"], "--horizon"),
-        ([*REQUIRED, "--weights", "1,x"], "--weights must be a comma-separated list, got '1,x'"),
+        ([*REQUIRED, "--weights", "1,x"], "--weights must be a list, comma-separated or in JSON, got '1,x'"),
         ([*REQUIRED, "--streaming=3"], "--streaming"),
         ([*REQUIRED, "--order", "lifo"], "--order must be one of fcfs, sjf, got 'lifo'"),
         ([*REQUIRED, "--rate", "0"], "--rate must be above 0, got 0"),

@@ -9,6 +9,7 @@ import typer
 
 from blis_cli.commands import COMMANDS
 from blis_cli.flags import command_function
+from mockserve.vllm_arguments.table import read_table
 from tests.docs.figures import replay_keys
 from tests.docs.pages import PROJECT, run_script
 from tests.wire.plain_http import call, complete
@@ -56,7 +57,8 @@ def test_every_setting_of_a_command_is_on_the_page_of_flags(name: str) -> None:
 def test_every_flag_that_pages_speak_of_exists() -> None:
     known = {flag for name in COMMANDS for flag in shown_flags(name)} | {"--help", "--version"}
     known |= set(re.findall(r"`(--[\w-]+)`", page("cli.md")))
-    others = {"--check", "--recording", "--output"}
+    known |= {spelling for spelling in read_table() if spelling.startswith("--")}
+    others = {"--check", "--recording", "--output", "--flag", "--enable-x", "--disable-x", "--no-enable-x"}
     spoken_of = {
         flag
         for path in [PROJECT / "README.md", *(PROJECT / "docs").glob("*.md")]

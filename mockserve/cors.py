@@ -1,0 +1,93 @@
+"""Which origins browsers may call from, and the headers that tell them so. Pure: headers in, headers out.
+
+The headers and their conditions are those of the framework that vLLM uses (starlette's CORSMiddleware).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+ALL_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY")
+ALWAYS_ALLOWED_HEADERS = frozenset({"Accept", "Accept-Language", "Content-Language", "Content-Type"})
+PREFLIGHT_VARY = (
+    "Origin, Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network"
+)
+MAX_AGE_S = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Cors:
+    """What is allowed across origins; `*` allows all."""
+
+    origins: frozenset[str]
+    methods: tuple[str, ...]
+    headers: frozenset[str]
+    credentials: bool
+
+    def reply_headers(self, origin: str | None) -> dict[str, str]:
+        """What every reply to a request from `origin` carries, None being a client that is no browser."""
+        found = {"Vary": "Origin"}
+        if origin is None:
+            return found
+        if self.credentials:
+            found["Access-Control-Allow-Credentials"] = "true"
+        if self._allows_all_origins and not self.credentials:
+            found["Access-Control-Allow-Origin"] = "*"
+        elif self._allows_origin(origin):
+            found["Access-Control-Allow-Origin"] = origin
+        return found
+
+    def preflight(self, request: Mapping[str, str]) -> tuple[int, str, dict[str, str]] | None:
+        """Status, text and headers of the answer to a browser that asks before it sends; None for another request."""
+        origin, method = request.get("Origin"), request.get("Access-Control-Request-Method")
+        if origin is None or method is None:
+            return None
+        wanted = request.get("Access-Control-Request-Headers")
+        refused = [
+            what
+            for what, is_refused in (
+                ("origin", not self._allows_origin(origin)),
+                ("method", method not in self.methods),
+                ("headers", wanted is not None and not self._allows_headers(wanted.split(","))),
+                ("private-network", "Access-Control-Request-Private-Network" in request),
+            )
+            if is_refused
+        ]
+        headers = self._preflight_headers(origin, wanted)
+        if refused:
+            return 400, f"Disallowed CORS {', '.join(refused)}", headers
+        return 200, "OK", headers
+
+    @property
+    def _allows_all_origins(self) -> bool:
+        return "*" in self.origins
+
+    def _allows_origin(self, origin: str) -> bool:
+        return self._allows_all_origins or origin in self.origins
+
+    def _allows_headers(self, wanted: Iterable[str]) -> bool:
+        allowed = {name.lower() for name in ALWAYS_ALLOWED_HEADERS | self.headers}
+        return "*" in self.headers or all(name.strip().lower() in allowed for name in wanted)
+
+    def _preflight_headers(self, origin: str, wanted: str | None) -> dict[str, str]:
+        found = {
+            "Vary": PREFLIGHT_VARY,
+            "Access-Control-Allow-Methods": ", ".join(self.methods),
+            "Access-Control-Max-Age": str(MAX_AGE_S),
+        }
+        if "*" not in self.headers:
+            found["Access-Control-Allow-Headers"] = ", ".join(sorted(ALWAYS_ALLOWED_HEADERS | self.headers))
+        elif wanted is not None:
+            found["Access-Control-Allow-Headers"] = wanted
+        if self.credentials:
+            found["Access-Control-Allow-Credentials"] = "true"
+        if self._allows_all_origins and not self.credentials:
+            found["Access-Control-Allow-Origin"] = "*"
+        elif self._allows_origin(origin):
+            found["Access-Control-Allow-Origin"] = origin
+        return found
+
+
+def new_cors(origins: Iterable[str], methods: Iterable[str], headers: Iterable[str], credentials: bool) -> Cors:
+    """The policy that these lists say."""
+    listed = tuple(methods)
+    return Cors(frozenset(origins), ALL_METHODS if "*" in listed else listed, frozenset(headers), credentials)

@@ -1,0 +1,55 @@
+"""The environment variables that vLLM reads and that mean something here."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from blis_options import OptionError
+
+DEFAULT_KEEP_ALIVE_S = 5
+DEFAULT_MAX_STOP_STRINGS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEnvironment:
+    """What the environment says; a flag that says the same wins."""
+
+    api_key: str = ""
+    """VLLM_API_KEY, used when no --api-key is given."""
+    dev_mode: bool = False
+    """VLLM_SERVER_DEV_MODE: offer the routes that are for developers only."""
+    allows_runtime_lora: bool = False
+    """VLLM_ALLOW_RUNTIME_LORA_UPDATING: offer the routes that load and unload adapters."""
+    stores_responses: bool = False
+    """VLLM_ENABLE_RESPONSES_API_STORE: keep responses to be asked for later."""
+    max_stop_strings: int = DEFAULT_MAX_STOP_STRINGS
+    """VLLM_MAX_STOP_STRINGS: how many a request may have."""
+    keep_alive_s: int = DEFAULT_KEEP_ALIVE_S
+    """VLLM_HTTP_TIMEOUT_KEEP_ALIVE: how long an idle connection stays open."""
+    kv_events_use_int_hashes: bool = True
+    """VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES: block hashes in KV events as 64-bit numbers instead of all their bytes."""
+    python_hash_seed: str | None = None
+    """PYTHONHASHSEED: what block hashes start from."""
+
+
+def read_environment(variables: Mapping[str, str] | None = None) -> ServerEnvironment:
+    """The settings in `variables`, by default those of the process. Raises OptionError for a value that is none."""
+    found = os.environ if variables is None else variables
+    return ServerEnvironment(
+        api_key=found.get("VLLM_API_KEY", ""),
+        dev_mode=bool(_whole_number(found, "VLLM_SERVER_DEV_MODE", 0)),
+        allows_runtime_lora=found.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "0").strip().lower() in ("1", "true"),
+        stores_responses=bool(_whole_number(found, "VLLM_ENABLE_RESPONSES_API_STORE", 0)),
+        max_stop_strings=_whole_number(found, "VLLM_MAX_STOP_STRINGS", DEFAULT_MAX_STOP_STRINGS),
+        keep_alive_s=_whole_number(found, "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", DEFAULT_KEEP_ALIVE_S),
+        kv_events_use_int_hashes=bool(_whole_number(found, "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES", 1)),
+        python_hash_seed=found.get("PYTHONHASHSEED"),
+    )
+
+
+def _whole_number(variables: Mapping[str, str], name: str, default: int) -> int:
+    text = variables.get(name, str(default))
+    try:
+        return int(text)
+    except ValueError as error:
+        raise OptionError(f"{name} must be a whole number, got {text!r}") from error

@@ -1,0 +1,100 @@
+"""What happens around every handler: errors become replies, keys are checked, browsers are answered, replies signed."""
+
+import logging
+import secrets
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from hashlib import sha256
+from typing import Any, TypeAlias
+
+from aiohttp import web
+
+from mockserve.protocol.errors import ApiError, internal_error
+from mockserve.protocol.json_text import compact_json
+from mockserve.routes.shared import SERVICE
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere")
+"""Where an API key is demanded; everything else is open, as in vLLM."""
+
+_logger = logging.getLogger(__name__)
+
+
+class OutsideCors(web.Response):
+    """A reply that vLLM makes outside of what adds the headers for browsers."""
+
+
+@web.middleware
+async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """The one place where an exception becomes a reply."""
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return _json(error.status, error.body())
+    except web.HTTPNotFound:
+        return _json(404, {"detail": "Not Found"})
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        return _json(405, {"detail": "Method Not Allowed"}, {"Allow": allowed})
+    except web.HTTPException as error:
+        refused = ApiError(error.reason, status=error.status, kind=error.reason)
+        return _json(error.status, refused.body())
+    except ConnectionResetError:
+        raise
+    except Exception as error:
+        _logger.exception("%s %s failed", request.method, request.path)
+        return _json(500, internal_error(str(error)).body(), kind=OutsideCors)
+
+
+@web.middleware
+async def authorization(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse a guarded path without one of the keys, before anything else is looked at."""
+    service = request.app[SERVICE]
+    path = request.path.removeprefix(service.network.root_path)
+    if service.api_keys and path.startswith(GUARDED_PREFIXES) and request.method != "OPTIONS":
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        # Compare with every key, in constant time: how long it takes says nothing about them.
+        digest = sha256(given.encode("utf-8", "surrogateescape")).digest()
+        matches = [secrets.compare_digest(digest, sha256(key.encode()).digest()) for key in service.api_keys]
+        if scheme.lower() != "bearer" or not any(matches):
+            return _json(401, {"error": "Unauthorized"}, kind=OutsideCors)
+    return await handler(request)
+
+
+@web.middleware
+async def preflight(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer a browser that asks whether it may send."""
+    if request.method == "OPTIONS":
+        found = request.app[SERVICE].network.cors.preflight(request.headers)
+        if found is not None:
+            status, text, headers = found
+            return web.Response(status=status, text=text, headers=headers)
+    return await handler(request)
+
+
+async def sign(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Headers that every reply of vLLM has."""
+    assert isinstance(request, web.Request)
+    network = request.app[SERVICE].network
+    headers = response.headers
+    headers["Server"] = "uvicorn"
+    if not isinstance(response, OutsideCors):
+        # A preflight has said what it varies with, and more than others do.
+        found = network.cors.reply_headers(request.headers.get("Origin"))
+        headers.update({name: value for name, value in found.items() if name not in headers})
+    if network.adds_request_ids:
+        headers["X-Request-Id"] = request.headers.get("X-Request-Id") or uuid.uuid4().hex
+
+
+MIDDLEWARES = (errors, authorization, preflight)
+"""From the outside inwards."""
+
+
+def _json(
+    status: int,
+    body: Mapping[str, Any],
+    headers: Mapping[str, str] | None = None,
+    kind: type[web.Response] = web.Response,
+) -> web.Response:
+    return kind(status=status, body=compact_json(body), content_type="application/json", headers=headers)

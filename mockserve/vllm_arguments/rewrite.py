@@ -1,0 +1,129 @@
+"""From a command line of `vllm serve` to one of ours.
+
+Flags we simulate keep their names and get values in our form; flags without meaning here are checked as vLLM would
+check them and only named, so that `blis serve` can say which had no effect.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+
+from blis_options import OptionError
+from mockserve.vllm_arguments.config_file import without_config_file
+from mockserve.vllm_arguments.dotted import with_objects
+from mockserve.vllm_arguments.table import VllmFlag, read_table
+from mockserve.vllm_arguments.values import checked
+
+NO_EFFECT_FLAG = "--accepted-without-effect"
+"""Our own flag that carries the names of the others."""
+
+TRANSLATIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "--scheduling-policy": {
+        "fcfs": ("--scheduler", "fcfs", "--preemption-policy", "fcfs"),
+        "priority": ("--scheduler", "priority-fcfs", "--preemption-policy", "priority"),
+    },
+}
+"""Flags that are several of ours: value to what it stands for."""
+
+_LEVEL = re.compile(r"-O=?([0-3])")
+
+
+def rewritten(arguments: list[str], own_flags: Collection[str], vllm_scheduling_flags: Collection[str]) -> list[str]:
+    """`arguments` with vLLM's syntax turned into ours, for a command whose flags are `own_flags`.
+
+    Flags in `vllm_scheduling_flags` only work with vLLM's scheduling, which they choose unless the user does. What
+    neither vLLM nor we know is left for the command to complain about. Raises OptionError for a bad value.
+    """
+    table = read_table()
+    opposites = {flag.name: flag.opposites[0] for flag in table.values() if flag.opposites}
+    expanded = without_config_file(arguments, opposites)
+    named = with_objects([_spelled(each, table, own_flags) for each in _with_long_levels(expanded)])
+    own: list[str] = []
+    lists: dict[str, list[str]] = {}
+    without_effect: dict[str, None] = {}
+    for flag, spelling, values in _flags(named, table):
+        if flag is None:
+            own.append(spelling)
+        elif flag.name in TRANSLATIONS:
+            own += TRANSLATIONS[flag.name][values[0]]
+        else:
+            known = next((each for each in flag.spellings if each in own_flags), None)
+            if known is None:
+                without_effect[flag.name] = None
+            elif flag.is_switch:
+                own.append(f"--no-{known.removeprefix('--')}" if spelling in flag.opposites else known)
+            elif flag.number == "append":
+                lists.setdefault(known, []).extend(values)
+            elif flag.number:
+                lists[known] = values
+            else:
+                own += [known, values[0]]
+    own += [each for flag_name, values in lists.items() for each in (flag_name, json.dumps(values))]
+    if without_effect:
+        own += [NO_EFFECT_FLAG, ",".join(sorted(without_effect))]
+    if any(each.partition("=")[0] in vllm_scheduling_flags for each in own):
+        own = ["--scheduling", "vllm", *own]
+    return own
+
+
+def _with_long_levels(arguments: list[str]) -> Iterator[str]:
+    """`-O2` and `-O 2` are short for `--optimization-level 2`."""
+    for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
+        match = _LEVEL.fullmatch(argument)
+        if match is not None:
+            yield from ("--optimization-level", match[1])
+        elif argument == "-O" and following in ("0", "1", "2", "3"):
+            yield "--optimization-level"
+        else:
+            yield argument
+
+
+def _spelled(argument: str, table: Mapping[str, VllmFlag], own_flags: Collection[str]) -> str:
+    """A flag with dashes for underscores, and written out if it was shortened without ambiguity."""
+    if not argument.startswith("--"):
+        return argument
+    name, equals, value = argument.partition("=")
+    head, dot, members = name.partition(".")
+    head = head.replace("_", "-")
+    if head != "--" and head not in table and head not in own_flags:
+        meant = {flag.name: spelling for spelling, flag in table.items() if spelling.startswith(head)}
+        if len(meant) == 1:
+            ((flag_name, spelling),) = meant.items()
+            head = flag_name if flag_name.startswith(head) else spelling
+    return head + dot + members + equals + value
+
+
+def _flags(arguments: list[str], table: Mapping[str, VllmFlag]) -> Iterator[tuple[VllmFlag | None, str, list[str]]]:
+    """Each flag of vLLM with its spelling and checked values; anything else as None with itself."""
+    index = 0
+    while index < len(arguments):
+        argument = arguments[index]
+        index += 1
+        spelling, has_value, text = argument.partition("=")
+        flag = table.get(spelling) if argument.startswith("-") else None
+        if flag is None:
+            yield None, argument, []
+        elif flag.is_switch:
+            if has_value:
+                raise OptionError(f"{spelling} takes no value, got {text!r}")
+            yield flag, spelling, []
+        else:
+            values = [text] if has_value else _values(flag, arguments, index)
+            index += 0 if has_value else len(values)
+            yield flag, spelling, [checked(flag, value) for value in values]
+
+
+def _values(flag: VllmFlag, arguments: list[str], start: int) -> list[str]:
+    """The values that follow a flag: one, or all up to the next flag."""
+    following = list(itertools.takewhile(lambda each: not _is_flag(each), arguments[start:]))
+    if flag.number == "?":
+        return following[:1]
+    if not following:
+        raise OptionError(f"{flag.name} must be given a value")
+    return following if flag.number == "+" else following[:1]
+
+
+def _is_flag(argument: str) -> bool:
+    """Whether it looks like a flag; a negative number does not."""
+    return len(argument) > 1 and argument[0] == "-" and not re.fullmatch(r"-\d+(\.\d*)?|-\.\d+", argument)

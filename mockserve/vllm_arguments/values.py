@@ -1,0 +1,104 @@
+"""How vLLM's flags write their values: numbers with a suffix, JSON, "None" where nothing is a value."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from blis_options import OptionError
+from mockserve.vllm_arguments.table import VllmFlag
+
+_DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_WITH_SUFFIX = re.compile(r"(\d+)(\.\d+)?([kKmMgGtT])")
+_JSON_STRING = re.compile(r'("(?:[^"\\]|\\.)*")')
+_BARE_WITH_SUFFIX = re.compile(r"\b\d+(?:\.\d+)?[kKmMgGtT]\b")
+
+
+def read_size(text: str) -> int:
+    """A whole number, or one with a suffix: 8k is 8000, 8K is 8192. Raises ValueError."""
+    text = text.strip()
+    match = _WITH_SUFFIX.fullmatch(text)
+    if match is None:
+        return int(text)
+    whole, fraction, suffix = match.groups()
+    if suffix in _DECIMAL:
+        return int(float(whole + (fraction or "")) * _DECIMAL[suffix])
+    if fraction:
+        raise ValueError(f"{suffix} is a power of two and takes no fraction")
+    return int(whole) * _BINARY[suffix]
+
+
+def read_json(text: str) -> Any:
+    """JSON in which bare numbers may have a suffix. Raises ValueError."""
+    parts = _JSON_STRING.split(text)
+    # Every other part is a quoted string, which stays as it is.
+    parts[::2] = [_BARE_WITH_SUFFIX.sub(lambda found: str(read_size(found[0])), part) for part in parts[::2]]
+    return json.loads("".join(parts))
+
+
+def checked(flag: VllmFlag, text: str) -> str:
+    """The value in the form that our own flags read. Raises OptionError when vLLM would refuse it."""
+    kind = flag.kind
+    if kind.endswith("?"):
+        if text in ("", "None"):
+            return ""
+        kind = kind.removesuffix("?")
+    wanted, read = CHECKS[kind]
+    try:
+        value = read(text)
+    except ValueError as error:
+        raise OptionError(f"{flag.name} must be {wanted}, got {text!r}") from error
+    if flag.choices and value not in flag.choices:
+        raise OptionError(f"{flag.name} must be one of {', '.join(flag.choices)}, got {text!r}")
+    return value
+
+
+def _int(text: str) -> str:
+    return str(int(text))
+
+
+def _float(text: str) -> str:
+    float(text)
+    return text
+
+
+def _size(text: str) -> str:
+    return str(read_size(text))
+
+
+def _length(text: str) -> str:
+    return "0" if text.strip().lower() in ("-1", "auto") else str(read_size(text))
+
+
+def _json(text: str) -> str:
+    return json.dumps(read_json(text))
+
+
+def _object(text: str) -> str:
+    value = read_json(text)
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return json.dumps(value)
+
+
+def _object_or_text(text: str) -> str:
+    return _object(text) if text.lstrip().startswith("{") else text
+
+
+def _name(text: str) -> str:
+    return text.lower().replace("-", "_")
+
+
+CHECKS: Mapping[str, tuple[str, Callable[[str], str]]] = {
+    "text": ("text", str),
+    "name": ("a name", _name),
+    "int": ("a whole number", _int),
+    "float": ("a number", _float),
+    "size": ("a whole number, such as 8192, 8k (8000) or 8K (8192)", _size),
+    "length": ("a whole number, such as 8192, 8k (8000) or 8K (8192), or auto", _length),
+    "json": ("JSON", _json),
+    "object": ("a JSON object", _object),
+    "object or text": ("text or a JSON object", _object_or_text),
+}
+"""Kind to what it must be and how it is read."""

@@ -1,0 +1,31 @@
+"""The environment variables of vLLM."""
+
+import pytest
+
+from blis_options import OptionError
+from mockserve.environment import ServerEnvironment, read_environment
+
+
+def test_an_empty_environment_says_nothing() -> None:
+    assert read_environment({}) == ServerEnvironment()
+
+
+def test_variables_are_read_as_vllm_reads_them() -> None:
+    found = read_environment(
+        {
+            "VLLM_API_KEY": "k",
+            "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+            "VLLM_ENABLE_RESPONSES_API_STORE": "1",
+            "VLLM_MAX_STOP_STRINGS": "9",
+            "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "7",
+            "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
+            "PYTHONHASHSEED": "0",
+        }
+    )
+    assert found == ServerEnvironment("k", True, True, True, 9, 7, False, "0")
+
+
+def test_a_value_that_is_no_number_is_named() -> None:
+    with pytest.raises(OptionError, match=r"^VLLM_SERVER_DEV_MODE must be a whole number, got 'yes'$"):
+        read_environment({"VLLM_SERVER_DEV_MODE": "yes"})

@@ -1,0 +1,74 @@
+"""HTTPS, and clients that must show a certificate."""
+
+import shutil
+import ssl
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from blis_options import BlisError
+from mockserve.config import ServeOptions
+from mockserve.tls import server_context
+from tests.wire.serving import running_server
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a certificate of 127.0.0.1 that vouches for itself, and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("certificates are made with openssl")
+    folder = tmp_path_factory.mktemp("tls")
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 "
+        "-addext subjectAltName=IP:127.0.0.1 -addext keyUsage=critical,digitalSignature,keyCertSign "
+        "-keyout key.pem -out cert.pem"
+    )
+    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def test_https_with_a_certificate(certificate: Path) -> None:
+    cert, key = str(certificate / "cert.pem"), str(certificate / "key.pem")
+    trusting = ssl.create_default_context(cafile=cert)
+    with running_server(ssl_certfile=cert, ssl_keyfile=key) as server:
+        url = f"https://{server.host}:{server.port}/version"
+        with urllib.request.urlopen(url, context=trusting) as reply:
+            assert reply.read() == b'{"version":"0.33.0"}'
+
+
+def test_clients_need_a_certificate_when_they_must(certificate: Path) -> None:
+    cert, key = str(certificate / "cert.pem"), str(certificate / "key.pem")
+    stranger = ssl.create_default_context(cafile=cert)
+    known = ssl.create_default_context(cafile=cert)
+    known.load_cert_chain(cert, key)
+    with running_server(ssl_certfile=cert, ssl_keyfile=key, ssl_ca_certs=cert, ssl_cert_reqs=2) as server:
+        url = f"https://{server.host}:{server.port}/version"
+        with urllib.request.urlopen(url, context=known) as reply:
+            assert reply.status == 200
+        with pytest.raises(OSError, match=r"(?i)certificate|closed|reset|eof"):
+            urllib.request.urlopen(url, context=stranger).read()
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"ssl_keyfile": "k"}, "--ssl-keyfile needs --ssl-certfile"),
+        ({"ssl_cert_reqs": 1}, "--ssl-cert-reqs needs --ssl-certfile"),
+        ({"ssl_certfile": "c", "ssl_cert_reqs": 1}, "--ssl-cert-reqs needs --ssl-ca-certs"),
+        ({"root_path": "pre"}, "--root-path must start with /, got 'pre'"),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_refused(settings: dict[str, str], complaint: str) -> None:
+    with pytest.raises(BlisError, match=f"^{complaint}$"):
+        ServeOptions(model="m", **settings)  # type: ignore[arg-type]
+
+
+def test_a_file_that_is_no_certificate_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "cert.pem"
+    with pytest.raises(BlisError, match=f"--ssl-certfile {path} cannot be used: No such file or directory"):
+        server_context(ServeOptions(model="m", ssl_certfile=str(path)))
+    path.write_text("no certificate")
+    with pytest.raises(BlisError, match=f"--ssl-certfile {path} cannot be used: "):
+        server_context(ServeOptions(model="m", ssl_certfile=str(path)))
