@@ -51,6 +51,7 @@ class Sequence:
         "named_blocks",
         "new_tokens",
         "num_blocks",
+        "num_cached_tokens",
         "num_computed_tokens",
         "num_drafts",
         "num_granted_tokens",
@@ -91,6 +92,8 @@ class Sequence:
         self.outcome: Outcome | None = None
         self.num_computed_tokens = 0
         """Prompt tokens done (cached ones included), then one more for each decode step."""
+        self.num_cached_tokens = 0
+        """Prompt tokens found in the prefix cache at the first admission."""
         self.num_granted_tokens = 0
         """Tokens the scheduler has granted so far; it runs ahead of `num_computed_tokens` inside a step only."""
         self.new_tokens = 0

@@ -51,6 +51,8 @@ class EngineStats:
     """Prompt tokens whose blocks were found in the cache."""
     prefix_queried_tokens: int
     """Tokens of all blocks claimed or newly filled."""
+    num_deferred: int = 0
+    """Waiting requests that were passed over in the latest composition, for another reason than room."""
 
     @property
     def kv_usage_fraction(self) -> float:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from aiohttp import HttpVersion11, web
 
 from engine.units import Micros
-from mockserve.flight import Reply
+from mockserve.flight import Reply, Siblings, new_siblings
 from mockserve.generation import Generation
 from mockserve.protocol.bodies import Bodies
 from mockserve.protocol.json_text import compact_json
@@ -31,15 +31,18 @@ async def answer(
     """
     generations = [each for choices in prompts for each in choices]
     replies = ReplySet(generations, sum(choices[0].request.input_tokens for choices in prompts))
+    siblings = [each for choices in prompts for each in [new_siblings(len(choices))] * len(choices)]
     with service.answering():
         if delivery.stream:
-            return await _stream(request, service, bodies, delivery, replies, arrived_at)
-        return await _collect(service, bodies, replies, arrived_at)
+            return await _stream(request, service, bodies, delivery, replies, siblings, arrived_at)
+        return await _collect(service, bodies, replies, siblings, arrived_at)
 
 
-async def _collect(service: Service, bodies: Bodies, replies: ReplySet, arrived_at: Micros) -> web.StreamResponse:
+async def _collect(
+    service: Service, bodies: Bodies, replies: ReplySet, siblings: Sequence[Siblings], arrived_at: Micros
+) -> web.StreamResponse:
     choices = [CollectedChoice(replies, each) for each in replies.generations]
-    await _run(service, replies, choices, arrived_at)
+    await _run(service, replies, choices, siblings, arrived_at)
     whole = bodies.whole([each.choice for each in choices if each.choice is not None], replies.usage)
     return web.Response(body=compact_json(whole), content_type="application/json")
 
@@ -50,6 +53,7 @@ async def _stream(
     bodies: Bodies,
     delivery: Delivery,
     replies: ReplySet,
+    siblings: Sequence[Siblings],
     arrived_at: Micros,
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": EVENT_STREAM})
@@ -68,18 +72,20 @@ async def _stream(
 
     stream = EventStream(replies, bodies, delivery, write, chunked)
     choices = [StreamedChoice(stream, each, index) for index, each in enumerate(replies.generations)]
-    await _run(service, replies, choices, arrived_at)
+    await _run(service, replies, choices, siblings, arrived_at)
     with suppress(ConnectionResetError):  # a client may leave as soon as it has the last event
         await response.write_eof()
     return response
 
 
-async def _run(service: Service, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros) -> None:
+async def _run(
+    service: Service, replies: ReplySet, choices: Sequence[Reply], siblings: Sequence[Siblings], arrived_at: Micros
+) -> None:
     """Submit every choice and wait for the last. Whatever ends the wait, what is still in the engine is freed."""
     driver = service.driver
     try:
-        for generation, choice in zip(replies.generations, choices, strict=True):
-            driver.submit(generation.request, choice, arrived_at)
+        for generation, choice, group in zip(replies.generations, choices, siblings, strict=True):
+            driver.submit(generation.request, choice, arrived_at, group)
         await replies.done
     finally:
         replies.done.cancel()

@@ -21,7 +21,9 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/version", version),
     ("GET", "/load", load),
     ("GET", "/metrics", metrics),
+    ("HEAD", "/metrics", metrics),
     ("GET", "/metrics/", metrics),
+    ("HEAD", "/metrics/", metrics),
 )
 """Every route. `web.Request` is all a handler gets; what it shares with others is in `SERVICE`."""
 

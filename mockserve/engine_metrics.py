@@ -1,7 +1,7 @@
-"""What vLLM counts about requests and steps, fed by the real-time driver. All times are on the engine's clock."""
+"""What vLLM counts about requests and steps, fed by the real-time driver. All times are on the engine's clock.
 
-from collections.abc import Sequence
-from typing import Any
+`prometheus_families.py` says which of vLLM's names each figure has.
+"""
 
 from engine.units import Micros
 from mockserve.flight import Flight
@@ -18,6 +18,10 @@ TOKEN_GAP_BUCKETS_S: tuple[float, ...] = (
 )  # fmt: skip
 STEP_TOKEN_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 PREEMPTION_BUCKETS = (1, 2, 3, 4, 5, 10, 20)
+CHOICE_BUCKETS = (1, 2, 5, 10, 20)
+PROMPT_SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
+CACHE_SOURCES = ("device", "host", "p2p", "disk", "external_unspecified")
+SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 FINISHED_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
@@ -32,61 +36,86 @@ def token_count_buckets(max_model_len: int) -> tuple[int, ...]:
 
 
 class EngineMetrics:
-    """Counters and histograms of one server, under vLLM's names without their `vllm:`."""
+    """Counters and histograms of one engine. Names of attributes say what is counted; times are simulated seconds."""
 
     def __init__(self, max_model_len: int) -> None:
         counts = token_count_buckets(max_model_len)
         self.prompt_tokens = 0
+        self.prompt_tokens_by_source = dict.fromkeys(PROMPT_SOURCES, 0)
+        self.prompt_tokens_cached_by_source = dict.fromkeys(CACHE_SOURCES, 0)
         self.generation_tokens = 0
         self.prefix_cache_queries = 0
+        self.prefix_cache_hits = 0
+        self.external_prefix_cache_queries = 0
+        self.external_prefix_cache_hits = 0
         self.request_success = dict.fromkeys(FINISHED_REASONS, 0)
-        self.iteration_tokens_total = Histogram(STEP_TOKEN_BUCKETS)
-        self.time_to_first_token_seconds = Histogram(FIRST_TOKEN_BUCKETS_S)
-        self.inter_token_latency_seconds = Histogram(TOKEN_GAP_BUCKETS_S)
-        self.request_time_per_output_token_seconds = Histogram(TOKEN_GAP_BUCKETS_S)
-        self.e2e_request_latency_seconds = Histogram(REQUEST_LATENCY_BUCKETS_S)
-        self.request_queue_time_seconds = Histogram(REQUEST_LATENCY_BUCKETS_S)
-        self.request_prefill_time_seconds = Histogram(REQUEST_LATENCY_BUCKETS_S)
-        self.request_decode_time_seconds = Histogram(REQUEST_LATENCY_BUCKETS_S)
-        self.request_inference_time_seconds = Histogram(REQUEST_LATENCY_BUCKETS_S)
-        self.request_prompt_tokens = Histogram(counts)
-        self.request_generation_tokens = Histogram(counts)
-        self.request_params_max_tokens = Histogram(counts)
-        self.request_num_preemptions = Histogram(PREEMPTION_BUCKETS)
+        self.sleep_state = SLEEP_STATES[0]
+        self.iteration_tokens = Histogram(STEP_TOKEN_BUCKETS)
+        self.first_token_s = Histogram(FIRST_TOKEN_BUCKETS_S)
+        self.token_gap_s = Histogram(TOKEN_GAP_BUCKETS_S)
+        self.time_per_token_s = Histogram(TOKEN_GAP_BUCKETS_S)
+        self.e2e_s = Histogram(REQUEST_LATENCY_BUCKETS_S)
+        self.queue_s = Histogram(REQUEST_LATENCY_BUCKETS_S)
+        self.prefill_s = Histogram(REQUEST_LATENCY_BUCKETS_S)
+        self.decode_s = Histogram(REQUEST_LATENCY_BUCKETS_S)
+        self.inference_s = Histogram(REQUEST_LATENCY_BUCKETS_S)
+        self.prompt_lengths = Histogram(counts)
+        self.computed_prompt_lengths = Histogram(counts)
+        self.generation_lengths = Histogram(counts)
+        self.longest_choices = Histogram(counts)
+        self.params_max_tokens = Histogram(counts)
+        self.params_n = Histogram(CHOICE_BUCKETS)
+        self.preemptions = Histogram(PREEMPTION_BUCKETS)
+
+    @property
+    def prompt_tokens_cached(self) -> int:
+        return self.prompt_tokens - self.prompt_tokens_by_source["local_compute"]
 
     def scheduled(self, flight: Flight, at: Micros) -> None:
-        self.prefix_cache_queries += flight.request.input_tokens
-        if flight.first_scheduled_at is None:
-            flight.first_scheduled_at = at
+        if flight.first_scheduled_at is not None:
+            return
+        flight.first_scheduled_at = at
+        self.prompt_tokens_cached_by_source["device"] += flight.num_cached_tokens
+        if flight.request.reads_prefix_cache:
+            self.prefix_cache_queries += flight.request.input_tokens
+            self.prefix_cache_hits += flight.num_cached_tokens
 
     def first_token(self, flight: Flight, latency_us: Micros) -> None:
         self.prompt_tokens += flight.request.input_tokens
-        self.time_to_first_token_seconds.observe(latency_us / 1e6)
+        self.prompt_tokens_by_source["local_compute"] += flight.num_computed_prompt_tokens
+        self.prompt_tokens_by_source["local_cache_hit"] += flight.num_cached_tokens
+        self.first_token_s.observe(latency_us / 1e6)
 
     def step(self, num_prompt_tokens: int, num_tokens: int, gaps_us: dict[Micros, int]) -> None:
         self.generation_tokens += num_tokens
-        self.iteration_tokens_total.observe(num_prompt_tokens + num_tokens)
+        self.iteration_tokens.observe(num_prompt_tokens + num_tokens)
         for gap, times in gaps_us.items():
-            self.inter_token_latency_seconds.observe(gap / 1e6, times)
+            self.token_gap_s.observe(gap / 1e6, times)
 
     def completed(self, flight: Flight, latency_us: Micros) -> None:
         self.request_success[flight.reply.finish_reason] += 1
-        self.e2e_request_latency_seconds.observe(latency_us / 1e6)
-        self.request_prompt_tokens.observe(flight.request.input_tokens)
-        self.request_generation_tokens.observe(flight.num_tokens)
-        self.request_params_max_tokens.observe(flight.request.max_output_tokens)
-        self.request_num_preemptions.observe(flight.num_preemptions)
+        self.e2e_s.observe(latency_us / 1e6)
+        self.prompt_lengths.observe(flight.request.input_tokens)
+        self.computed_prompt_lengths.observe(flight.num_computed_prompt_tokens)
+        self.generation_lengths.observe(flight.num_tokens)
+        self.params_max_tokens.observe(flight.request.max_output_tokens)
+        self.preemptions.observe(flight.num_preemptions)
+        self._sibling_completed(flight)
         scheduled_at, first_at, last_at = flight.first_scheduled_at, flight.first_token_at, flight.last_token_at
         if scheduled_at is None or first_at is None:
             return
-        self.request_queue_time_seconds.observe((scheduled_at - flight.queued_at) / 1e6)
-        self.request_prefill_time_seconds.observe((first_at - scheduled_at) / 1e6)
-        self.request_decode_time_seconds.observe((last_at - first_at) / 1e6)
-        self.request_inference_time_seconds.observe((last_at - scheduled_at) / 1e6)
+        self.queue_s.observe((scheduled_at - flight.queued_at) / 1e6)
+        self.prefill_s.observe((first_at - scheduled_at) / 1e6)
+        self.decode_s.observe((last_at - first_at) / 1e6)
+        self.inference_s.observe((last_at - scheduled_at) / 1e6)
         gaps = max(1, flight.num_tokens - 1)
-        self.request_time_per_output_token_seconds.observe((last_at - first_at) / gaps / 1e6)
+        self.time_per_token_s.observe((last_at - first_at) / gaps / 1e6)
 
-    def histograms(self) -> Sequence[tuple[str, Histogram]]:
-        """Every histogram with its name."""
-        found: dict[str, Any] = vars(self)
-        return [(name, value) for name, value in found.items() if isinstance(value, Histogram)]
+    def _sibling_completed(self, flight: Flight) -> None:
+        """The choices of one prompt count as one request, when the last of them is complete."""
+        siblings = flight.siblings
+        siblings.num_open -= 1
+        siblings.longest_tokens = max(siblings.longest_tokens, flight.num_tokens)
+        if not siblings.num_open:
+            self.params_n.observe(siblings.number)
+            self.longest_choices.observe(siblings.longest_tokens)

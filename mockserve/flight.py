@@ -1,6 +1,6 @@
 """A request on its way through the engine, as the real-time driver sees it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.request import Request
@@ -32,6 +32,22 @@ class Reply(Protocol):
 
 
 @dataclass(slots=True)
+class Siblings:
+    """The choices that one prompt was asked for, which vLLM counts as one request."""
+
+    number: int
+    num_open: int
+    """Those not complete."""
+    longest_tokens: int = 0
+    """Output tokens of the longest complete one."""
+
+
+def new_siblings(number: int) -> Siblings:
+    """`number` choices, none of them complete."""
+    return Siblings(number, number)
+
+
+@dataclass(slots=True)
 class Flight:
     """One request between submission and its last token. Instants are simulated microseconds.
 
@@ -47,6 +63,14 @@ class Flight:
     last_token_at: Micros = 0
     num_tokens: int = 0
     num_preemptions: int = 0
+    num_cached_tokens: int = 0
+    """Prompt tokens that the prefix cache held at its first admission."""
+    siblings: Siblings = field(default_factory=lambda: new_siblings(1))
+
+    @property
+    def num_computed_prompt_tokens(self) -> int:
+        """Prompt tokens that the cache did not hold."""
+        return self.request.input_tokens - self.num_cached_tokens
 
 
 class FlightRecorder(Protocol):

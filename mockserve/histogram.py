@@ -3,6 +3,8 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from prometheus_client.utils import floatToGoString
+
 
 class Histogram:
     """Counts of observations per bucket. `bounds` ascend; an observation equal to a bound belongs to its bucket."""
@@ -42,3 +44,13 @@ class Histogram:
             seen += count
             lower = bound
         return lower if self.count else 0.0
+
+
+def cumulative(histogram: Histogram) -> Sequence[tuple[str, float]]:
+    """Buckets as the exposition format wants them: each counts all observations up to its bound."""
+    seen = 0
+    buckets = []
+    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
+        seen += count
+        buckets.append((floatToGoString(bound), float(seen)))  # type: ignore[no-untyped-call]
+    return buckets

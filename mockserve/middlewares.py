@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
@@ -9,6 +10,7 @@ from typing import Any, TypeAlias
 
 from aiohttp import web
 
+from mockserve.http_metrics import NO_ROUTE
 from mockserve.protocol.errors import ApiError, internal_error
 from mockserve.protocol.json_text import compact_json
 from mockserve.routes.shared import SERVICE
@@ -87,7 +89,25 @@ async def sign(request: web.BaseRequest, response: web.StreamResponse) -> None:
         headers["X-Request-Id"] = request.headers.get("X-Request-Id") or uuid.uuid4().hex
 
 
-MIDDLEWARES = (errors, authorization, preflight)
+@web.middleware
+async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Count the request under its route. What is refused further out is not counted, as in vLLM."""
+    started_s = time.monotonic()
+    status, sent_bytes = 200, 0
+    try:
+        response = await handler(request)
+        status, sent_bytes = response.status, response.content_length or 0
+        return response
+    finally:
+        service = request.app[SERVICE]
+        resource = request.match_info.route.resource
+        path = NO_ROUTE if resource is None else resource.canonical.removeprefix(service.network.root_path)
+        service.metrics_source.http.observe(
+            path, request.method, status, request.content_length or 0, sent_bytes, time.monotonic() - started_s
+        )
+
+
+MIDDLEWARES = (authorization, preflight, count, errors)
 """From the outside inwards."""
 
 

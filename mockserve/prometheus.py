@@ -1,128 +1,168 @@
 """The text of GET /metrics: vLLM's names, types, labels and buckets, and our own lateness beside them."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.utils import floatToGoString
 
-from engine.stats import EngineStats
-from mockserve.draft_metrics import draft_families
 from mockserve.engine_metrics import EngineMetrics
-from mockserve.histogram import Histogram
+from mockserve.histogram import Histogram, cumulative
+from mockserve.http_metrics import HttpMetrics
+from mockserve.lateness import Lateness
+from mockserve.prometheus_families import DRAFT_FAMILIES, FAMILIES, HISTOGRAMS, EngineState, Family, Value
 from mockserve.realtime import RealtimeDriver
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
+MOUNTED_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""Of the paths below /metrics, which another part of vLLM answers."""
 
-HELP = {
-    "iteration_tokens_total": "Prompt and output tokens per engine step.",
-    "time_to_first_token_seconds": "Time from arrival to the first token.",
-    "inter_token_latency_seconds": "Time between consecutive tokens of a request.",
-    "request_time_per_output_token_seconds": "Mean time per output token after the first, per request.",
-    "e2e_request_latency_seconds": "Time from arrival to the last token.",
-    "request_queue_time_seconds": "Time spent waiting before the first admission.",
-    "request_prefill_time_seconds": "Time from the first admission to the first token.",
-    "request_decode_time_seconds": "Time from the first to the last token.",
-    "request_inference_time_seconds": "Time from the first admission to the last token.",
-    "request_prompt_tokens": "Prompt tokens per finished request.",
-    "request_generation_tokens": "Output tokens per finished request.",
-    "request_params_max_tokens": "Output limit per finished request.",
-    "request_num_preemptions": "Preemptions per finished request.",
-}
+REJECTION_REASONS = ("max_num_queued_reqs", "max_num_queued_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredEngine:
+    """One engine with what is counted about its requests. `created` is when counting began, in Unix seconds."""
+
+    driver: RealtimeDriver
+    metrics: EngineMetrics
+    created: float = field(default_factory=time.time)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MetricsSource:
-    """Reads the driver, its engine and the counters at each scrape; nothing is kept up to date in between.
+    """Reads engines and counters at each scrape; nothing is kept up to date in between.
 
     `cache_config` becomes the labels of `vllm:cache_config_info`.
     """
 
     model_name: str
-    driver: RealtimeDriver
-    metrics: EngineMetrics
+    engines: Sequence[MeasuredEngine]
     cache_config: Mapping[str, str]
-    created: float
+    lateness: Lateness
+    http: HttpMetrics = field(default_factory=HttpMetrics)
+    rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
+    """Requests refused because too many waited, by the limit."""
+    _registry: CollectorRegistry = field(default_factory=lambda: CollectorRegistry(auto_describe=True))
 
-    def exposition(self) -> bytes:
-        """The metrics page."""
-        registry = CollectorRegistry()
-        registry.register(self)
+    def exposition(self, names: Collection[str] = ()) -> bytes:
+        """The metrics page, or only the samples of those names."""
+        registry = self._registry.restricted_registry(names) if names else self._registry
         return generate_latest(registry)
 
     def collect(self) -> Iterator[Metric]:
-        """The families, for prometheus_client."""
-        stats: EngineStats = self.driver.engine.stats
-        yield self._gauge("num_requests_running", "Requests in the running batch.", stats.num_running)
-        yield self._gauge("num_requests_waiting", "Requests waiting to be scheduled.", stats.num_waiting)
-        yield self._gauge("kv_cache_usage_perc", "KV cache in use, 1 is all of it.", stats.kv_usage_fraction)
-        yield from self._counters(stats)
-        yield self._success()
-        if self.driver.engine.config.speculation is not None:
-            yield from draft_families(self.driver.engine.counters, self._labels, self.created)
-        for name, histogram in self.metrics.histograms():
-            yield self._histogram(f"vllm:{name}", HELP[name], histogram, self._labels)
-        info = GaugeMetricFamily(
-            "vllm:cache_config_info", "KV cache configuration, as labels.", labels=[*self.cache_config, "engine"]
+        """The families that are ours or vLLM's, for prometheus_client."""
+        engines = [each.driver.engine for each in self.engines]
+        states = [
+            EngineState(engine.stats, engine.counters, each.metrics)
+            for engine, each in zip(engines, self.engines, strict=True)
+        ]
+        drafts = engines[0].config.speculation is not None
+        for family in (*(DRAFT_FAMILIES if drafts else ()), *FAMILIES):
+            yield self._family(family, states)
+        yield self._rejections()
+        for family in HISTOGRAMS:
+            yield self._family(family, states)
+        yield self._cache_config()
+        yield from self.http.collect()
+        yield self._lateness()
+
+    def _family(self, family: Family, states: Sequence[EngineState]) -> Metric:
+        labels = ["model_name", "engine", *([family.label] if family.label else [])]
+        values = [
+            (self._labels(index, each, last), value)
+            for index, (each, state) in enumerate(zip(self.engines, states, strict=True))
+            for last, value in _labelled(family.read(state))
+        ]
+        return _METRICS[family.kind](f"vllm:{family.name}", family.help, labels, values)
+
+    def _labels(self, index: int, engine: MeasuredEngine, last: str) -> tuple[list[str], float]:
+        """The values of the labels of one sample, and when counting began."""
+        return [self.model_name, str(index), *([last] if last else [])], engine.created
+
+    def _rejections(self) -> Metric:
+        metric = CounterMetricFamily(
+            "vllm:admission_rejections",
+            "Requests refused because too many waited, by the limit.",
+            labels=["model_name", "reason"],
         )
-        info.add_metric([*self.cache_config.values(), "0"], 1)
-        yield info
-        lateness = self.driver.lateness
-        yield self._histogram(
-            "blis_send_lag_seconds", "Real time by which frames leave later than they are due.", lateness.histogram, {}
+        for reason, number in self.rejections.items():
+            metric.add_metric([self.model_name, reason], number, created=self.engines[0].created)
+        return metric
+
+    def _cache_config(self) -> Metric:
+        names = sorted([*self.cache_config, "engine"])
+        metric = GaugeMetricFamily("vllm:cache_config_info", "KV cache configuration, as labels.", labels=names)
+        for index in range(len(self.engines)):
+            values = {**self.cache_config, "engine": str(index)}
+            metric.add_metric([values[name] for name in names], 1)
+        return metric
+
+    def _lateness(self) -> Metric:
+        return _histograms(
+            "blis_send_lag_seconds",
+            "Real time by which frames leave later than they are due.",
+            [],
+            [(([], self.engines[0].created), self.lateness.histogram)],
         )
 
-    @property
-    def _labels(self) -> dict[str, str]:
-        return {"model_name": self.model_name, "engine": "0"}
 
-    def _counters(self, stats: EngineStats) -> Iterator[Metric]:
-        metrics = self.metrics
-        rows = (
-            ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", metrics.prefix_cache_queries),
-            ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.prefix_hit_tokens),
-            ("num_preemptions", "Requests preempted.", stats.num_preemptions),
-            ("prompt_tokens", "Prompt tokens processed.", metrics.prompt_tokens),
-            ("generation_tokens", "Tokens generated.", metrics.generation_tokens),
-        )
-        for name, help_text, value in rows:
-            family = CounterMetricFamily(f"vllm:{name}", help_text, labels=list(self._labels))
-            family.add_metric(list(self._labels.values()), value, created=self.created)
-            yield family
+Sample: TypeAlias = tuple[tuple[list[str], float], float | Histogram]
+"""Values of labels, when counting began, and the figure."""
 
-    def _success(self) -> Metric:
-        labels = {**self._labels, "finished_reason": ""}
-        family = CounterMetricFamily("vllm:request_success", "Requests finished, by reason.", labels=list(labels))
-        for reason, count in self.metrics.request_success.items():
-            family.add_metric([*self._labels.values(), reason], count, created=self.created)
-        return family
 
-    def _gauge(self, name: str, help_text: str, value: float) -> Metric:
-        family = GaugeMetricFamily(f"vllm:{name}", help_text, labels=list(self._labels))
-        family.add_metric(list(self._labels.values()), value)
-        return family
+def _labelled(value: Value) -> Iterable[tuple[str, float | Histogram]]:
+    return value.items() if isinstance(value, Mapping) else [("", value)]
 
-    def _histogram(self, name: str, help_text: str, histogram: Histogram, labels: Mapping[str, str]) -> Metric:
-        family = HistogramMetricFamily(name, help_text, labels=list(labels))
-        family.add_metric(list(labels.values()), _cumulative(histogram), histogram.total)
-        family.add_sample(f"{name}_created", dict(labels), self.created)
-        return family
+
+def _counters(name: str, help_text: str, labels: list[str], samples: Iterable[Sample]) -> Metric:
+    metric = CounterMetricFamily(name, help_text, labels=labels)
+    for (values, created), number in samples:
+        assert not isinstance(number, Histogram)
+        metric.add_metric(values, number, created=created)
+    return metric
+
+
+def _gauges(name: str, help_text: str, labels: list[str], samples: Iterable[Sample]) -> Metric:
+    metric = GaugeMetricFamily(name, help_text, labels=labels)
+    for (values, _), number in samples:
+        assert not isinstance(number, Histogram)
+        metric.add_metric(values, number)
+    return metric
+
+
+def _histograms(name: str, help_text: str, labels: list[str], samples: Iterable[Sample]) -> Metric:
+    metric = HistogramMetricFamily(name, help_text, labels=labels)
+    for (values, created), histogram in samples:
+        assert isinstance(histogram, Histogram)
+        metric.add_metric(values, cumulative(histogram), histogram.total)
+        metric.add_sample(f"{name}_created", dict(zip(labels, values, strict=True)), created)
+    return metric
+
+
+_METRICS: Mapping[str, Callable[[str, str, list[str], Iterable[Sample]], Metric]] = {
+    "counter": _counters,
+    "gauge": _gauges,
+    "histogram": _histograms,
+}
 
 
 def new_source(
-    model_name: str, driver: RealtimeDriver, metrics: EngineMetrics, cache_config: Mapping[str, str]
+    model_name: str, engines: Sequence[MeasuredEngine], cache_config: Mapping[str, str], lateness: Lateness
 ) -> MetricsSource:
-    """A source whose counters count as created now."""
-    return MetricsSource(model_name, driver, metrics, cache_config, time.time())
-
-
-def _cumulative(histogram: Histogram) -> Sequence[tuple[str, float]]:
-    """Buckets as the exposition format wants them: each counts all observations up to its bound."""
-    seen = 0
-    buckets = []
-    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
-        seen += count
-        buckets.append((floatToGoString(bound), float(seen)))  # type: ignore[no-untyped-call]
-    return buckets
+    """A source whose page also tells of the process."""
+    source = MetricsSource(model_name, engines, cache_config, lateness)
+    registry = source._registry
+    GCCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    ProcessCollector(registry=registry)
+    registry.register(source)
+    return source

@@ -16,7 +16,7 @@ from engine.events import Finished, Preempted, Scheduled, StepDone
 from engine.request import Request
 from engine.sequence import Outcome
 from engine.units import Micros
-from mockserve.flight import Flight, FlightRecorder, Reply
+from mockserve.flight import Flight, FlightRecorder, Reply, Siblings, new_siblings
 from mockserve.lateness import Lateness
 from mockserve.timer import PreciseTimer, precise_timer
 
@@ -78,8 +78,16 @@ class RealtimeDriver:
         """The reading of the monotonic clock at a simulated instant."""
         return self._origin_s + at / self._us_per_s
 
-    def submit(self, request: Request, reply: Reply, arrived_at: Micros | None = None) -> None:
+    def submit(
+        self,
+        request: Request,
+        reply: Reply,
+        arrived_at: Micros | None = None,
+        siblings: Siblings | None = None,
+    ) -> None:
         """Let `request` arrive, now or at an instant just past; its tokens go to `reply`.
+
+        `siblings` are the choices of the same prompt, if it is not the only one.
 
         Raises RuntimeError when the engine has failed.
         """
@@ -89,7 +97,7 @@ class RealtimeDriver:
         queued_at = self._soonest((self.clock() if arrived_at is None else arrived_at) + queueing_us)
         at = queued_at - queueing_us
         self.engine.submit(request, at)
-        self._flights[request.id] = Flight(request, reply, at, queued_at)
+        self._flights[request.id] = Flight(request, reply, at, queued_at, siblings=siblings or new_siblings(1))
         self._arm()
 
     def abort(self, request_id: str) -> None:
@@ -212,7 +220,7 @@ class RealtimeDriver:
             num_tokens += number - num_before
             if not num_before:
                 flight.first_token_at = at
-                num_prompt_tokens += flight.request.input_tokens
+                num_prompt_tokens += flight.num_computed_prompt_tokens
                 self._recorder.first_token(flight, due_at - flight.arrived_at)
             else:
                 gap = at - flight.last_token_at
@@ -226,6 +234,7 @@ class RealtimeDriver:
     def _scheduled(self, event: Scheduled) -> None:
         flight = self._flights.get(event.sequence.request.id)
         if flight is not None:
+            flight.num_cached_tokens = event.sequence.num_cached_tokens
             self._recorder.scheduled(flight, event.at)
 
     def _preempted(self, event: Preempted) -> None:

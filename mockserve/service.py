@@ -10,13 +10,14 @@ from hashlib import blake2b
 
 from engine.core import Engine
 from engine.deployment import Deployment
+from mockserve.cache_config_labels import cache_config_labels
 from mockserve.config import ServeOptions
 from mockserve.cors import Cors, new_cors
 from mockserve.engine_metrics import EngineMetrics
 from mockserve.environment import ServerEnvironment
 from mockserve.generation import Planner
 from mockserve.lateness import Lateness
-from mockserve.prometheus import MetricsSource, new_source
+from mockserve.prometheus import MeasuredEngine, MetricsSource, new_source
 from mockserve.protocol.errors import unknown_model
 from mockserve.realtime import RealtimeDriver
 from mockserve.vocabulary import new_composer, open_vocabulary
@@ -83,7 +84,8 @@ def build_service(options: ServeOptions, deployment: Deployment, environment: Se
     max_model_len = config.max_model_len or config.kv_capacity_tokens
     metrics = EngineMetrics(max_model_len)
     engine = Engine(config, deployment.latency)
-    driver = RealtimeDriver(engine, metrics, Lateness(), options.speed)
+    lateness = Lateness()
+    driver = RealtimeDriver(engine, metrics, lateness, options.speed)
     tokenizer, conversations = open_vocabulary(options, deployment.model.vocab_size)
     names = options.model_names
     return Service(
@@ -104,7 +106,9 @@ def build_service(options: ServeOptions, deployment: Deployment, environment: Se
         ),
         driver=driver,
         metrics=metrics,
-        metrics_source=new_source(names[0], driver, metrics, _cache_config(options, deployment)),
+        metrics_source=new_source(
+            names[0], [MeasuredEngine(driver, metrics)], cache_config_labels(options, deployment), lateness
+        ),
         tracks_load=options.enable_server_load_tracking,
     )
 
@@ -135,15 +139,3 @@ def _fingerprint(deployment: Deployment) -> str:
     tp = f"-tp{deployment.tp}" if deployment.tp > 1 else ""
     dp = f"-dp{deployment.dp}" if deployment.dp > 1 else ""
     return f"vllm-{VLLM_VERSION}{tp}{dp}-{digest}"
-
-
-def _cache_config(options: ServeOptions, deployment: Deployment) -> dict[str, str]:
-    config = deployment.config
-    return {
-        "block_size": str(config.block_size_tokens),
-        "cache_dtype": "auto",
-        "enable_prefix_caching": "True",
-        "gpu_memory_utilization": str(options.gpu_memory_utilization),
-        "kv_cache_size_tokens": str(config.kv_capacity_tokens),
-        "num_gpu_blocks": str(config.total_kv_blocks),
-    }

@@ -123,6 +123,8 @@ class BatchFormation:
             self._join(sequence)
             sequence.blocks_aligned = num_tokens > 0 or start == 0
             sequence.num_granted_tokens = start
+            if sequence.num_preemptions == 0:
+                sequence.num_cached_tokens = start
             self._grant(sequence, num_tokens)
 
     def _join(self, sequence: Sequence) -> None:

@@ -175,6 +175,8 @@ class VllmBatch:
             self.waiting.popleft()
             self._join(sequence)
             sequence.num_computed_tokens = start
+            if sequence.num_preemptions == 0:
+                sequence.num_cached_tokens = start
             self._had_prefill |= start < sequence.num_tokens - 1
             self._granted[sequence] = num_tokens
             self._budget -= num_tokens + self._drafter_rows

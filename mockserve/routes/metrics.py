@@ -2,11 +2,13 @@
 
 from aiohttp import web
 
-from mockserve.prometheus import CONTENT_TYPE
+from mockserve.prometheus import CONTENT_TYPE, MOUNTED_CONTENT_TYPE
 from mockserve.routes.shared import SERVICE
 
 
 async def metrics(request: web.Request) -> web.StreamResponse:
     """The present figures as Prometheus text."""
     source = request.app[SERVICE].metrics_source
-    return web.Response(body=source.exposition(), headers={"Content-Type": CONTENT_TYPE})
+    page = source.exposition(request.query.getall("name[]", ()))
+    is_mounted = request.method == "HEAD" or request.path.endswith("/")
+    return web.Response(body=page, headers={"Content-Type": MOUNTED_CONTENT_TYPE if is_mounted else CONTENT_TYPE})

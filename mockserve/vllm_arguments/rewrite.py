@@ -29,11 +29,10 @@ TRANSLATIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 _LEVEL = re.compile(r"-O=?([0-3])")
 
 
-def rewritten(arguments: list[str], own_flags: Collection[str], vllm_scheduling_flags: Collection[str]) -> list[str]:
+def rewritten(arguments: list[str], own_flags: Collection[str]) -> list[str]:
     """`arguments` with vLLM's syntax turned into ours, for a command whose flags are `own_flags`.
 
-    Flags in `vllm_scheduling_flags` only work with vLLM's scheduling, which they choose unless the user does. What
-    neither vLLM nor we know is left for the command to complain about. Raises OptionError for a bad value.
+    What neither vLLM nor we know is left for the command to complain about. Raises OptionError for a bad value.
     """
     table = read_table()
     opposites = {flag.name: flag.opposites[0] for flag in table.values() if flag.opposites}
@@ -62,8 +61,6 @@ def rewritten(arguments: list[str], own_flags: Collection[str], vllm_scheduling_
     own += [each for flag_name, values in lists.items() for each in (flag_name, json.dumps(values))]
     if without_effect:
         own += [NO_EFFECT_FLAG, ",".join(sorted(without_effect))]
-    if any(each.partition("=")[0] in vllm_scheduling_flags for each in own):
-        own = ["--scheduling", "vllm", *own]
     return own
 
 

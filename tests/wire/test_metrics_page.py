@@ -7,26 +7,16 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.fakes import TestLatency
+from tests.wire.metric_shapes import TABLE, shapes
 from tests.wire.plain_http import call, chat, complete, metric, open_request, wait_for_metric
 from tests.wire.serving import TestServer, running_server
 
 OUR_OWN = {"blis_send_lag_seconds", "blis_send_lag_seconds_created"}
+"""Beside those of vLLM."""
 
 
 def page(server: TestServer) -> str:
     return call(server, "GET", "/metrics").body.decode()
-
-
-def types(text: str) -> dict[str, str]:
-    """Name to type of every family."""
-    return dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
-
-
-def labels(text: str, name: str) -> set[str]:
-    """The label sets of a sample, values of `le` included, the model's name left out."""
-    return {
-        re.sub(r'model_name="[^"]*"', "", found) for found in re.findall(rf"^{name}\{{(.*)\}} \S+$", text, re.MULTILINE)
-    }
 
 
 def test_it_is_prometheus_text(server: TestServer) -> None:
@@ -36,29 +26,97 @@ def test_it_is_prometheus_text(server: TestServer) -> None:
     assert {"vllm:num_requests_running", "vllm:prompt_tokens", "blis_send_lag_seconds"} <= names
 
 
-def test_every_family_of_vllm_has_its_type_labels_and_buckets(server: TestServer, shared: Path) -> None:
-    theirs = (shared / "golden/vllm/metrics2.txt").read_text()
-    ours = page(server)
-    families = {name: kind for name, kind in types(ours).items() if name not in OUR_OWN}
-    assert len(families) > 40
-    assert families.items() <= types(theirs).items()
-    for name, kind in families.items():
-        for sample in (name, f"{name}_bucket", f"{name}_count", f"{name}_sum") if kind == "histogram" else (name,):
-            if name != "vllm:cache_config_info":
-                assert labels(ours, sample) == labels(theirs, sample), sample
+def test_families_types_labels_and_buckets_are_those_of_vllm() -> None:
+    with running_server() as server:
+        complete(server)
+        call(server, "GET", "/nowhere")
+        found = shapes(page(server))
+    ours = {line for line in found if line.split()[0] in OUR_OWN}
+    assert len(ours) == len(OUR_OWN)
+    assert found - ours == set(TABLE.read_text(encoding="utf-8").splitlines())
 
 
-def test_the_cache_configuration_has_names_and_values_that_vllm_has(server: TestServer, shared: Path) -> None:
-    theirs = (shared / "golden/vllm/metrics2.txt").read_text()
+@pytest.mark.parametrize("capture", ["metrics1.txt", "metrics2.txt"])
+def test_the_table_of_families_is_what_vllm_was_seen_to_export(shared: Path, capture: str) -> None:
+    page = (shared / "golden/vllm" / capture).read_text(encoding="utf-8")
+    assert shapes(page) == set(TABLE.read_text(encoding="utf-8").splitlines())
 
-    def fields(text: str) -> dict[str, str]:
-        (line,) = re.findall(r"^vllm:cache_config_info\{(.*)\} 1\.0$", text, re.MULTILINE)
-        return dict(re.findall(r'(\w+)="([^"]*)"', line))
 
-    ours = fields(page(server))
-    assert set(ours) <= set(fields(theirs))
-    assert ours["num_gpu_blocks"] == str(server.service.driver.engine.config.total_kv_blocks)
+def test_the_cache_configuration_is_told(server: TestServer) -> None:
+    (line,) = re.findall(r"^vllm:cache_config_info\{(.*)\} 1\.0$", page(server), re.MULTILINE)
+    ours = dict(re.findall(r'(\w+)="([^"]*)"', line))
+    config = server.service.driver.engine.config
+    assert ours["num_gpu_blocks"] == str(config.total_kv_blocks)
+    assert ours["kv_cache_size_tokens"] == str(config.total_kv_blocks * 16)
+    assert ours["kv_cache_max_concurrency"] == str(config.total_kv_blocks * 16 / 2048)
     assert ours["block_size"] == "16"
+
+
+def test_a_page_can_be_restricted_to_some_names(server: TestServer) -> None:
+    reply = call(server, "GET", "/metrics?name[]=vllm:num_requests_running&name[]=python_info").body.decode()
+    assert {family.name for family in text_string_to_metric_families(reply)} == {
+        "vllm:num_requests_running",
+        "python_info",
+    }
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/metrics/"), ("HEAD", "/metrics"), ("HEAD", "/metrics/")])
+def test_what_another_part_of_vllm_answers_has_its_version(server: TestServer, method: str, path: str) -> None:
+    reply = call(server, method, path)
+    assert (reply.status, reply.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+
+
+def test_http_is_counted_by_route() -> None:
+    with running_server(api_key=("k",), root_path="/pre") as server:
+        key = {"Authorization": "Bearer k"}
+        for path in ("/pre/v1/models", "/v1/models"):
+            call(server, "GET", path, headers=key)
+        call(server, "GET", "/v1/models")
+        call(server, "GET", "/nowhere")
+        call(server, "POST", "/v1/completions", b"no json", headers=key)
+        for path in ("/health", "/pre/ping", "/load", "/version", "/metrics"):
+            call(server, "GET", path)
+        lines = re.findall(r"^http_requests_total\{(.*)\} (\S+)$", page(server), re.MULTILINE)
+        assert dict(lines) == {
+            'handler="/v1/models",method="GET",status="2xx"': "2.0",
+            'handler="none",method="GET",status="4xx"': "1.0",
+            'handler="/v1/completions",method="POST",status="4xx"': "1.0",
+        }
+        assert metric(server, "http_request_size_bytes_sum", handler="/v1/completions") == len(b"no json")
+        assert metric(server, "http_request_duration_highr_seconds_count") == 4
+
+
+def test_prompt_tokens_are_computed_or_found_in_the_cache() -> None:
+    with running_server() as server:
+        prompt = list(range(1, 65))
+        for _ in range(2):
+            complete(server, prompt=prompt, max_tokens=3, ignore_eos=True)
+        expected = {
+            "vllm:prompt_tokens_total": 128,
+            "vllm:prompt_tokens_cached_total": 48,
+            "vllm:prefix_cache_queries_total": 128,
+            "vllm:prefix_cache_hits_total": 48,
+            "vllm:iteration_tokens_total_sum": 128 - 48 + 6,
+            "vllm:request_prefill_kv_computed_tokens_sum": 80,
+        }
+        assert {name: metric(server, name) for name in expected} == expected
+        sources = {"local_compute": 80, "local_cache_hit": 48, "external_kv_transfer": 0}
+        assert {each: metric(server, "vllm:prompt_tokens_by_source_total", source=each) for each in sources} == sources
+        assert metric(server, "vllm:prompt_tokens_cached_by_source_total", source="device") == 48
+
+
+def test_the_choices_of_a_prompt_are_one_request() -> None:
+    with running_server() as server:
+        complete(server, prompt=["a b", "c d"], n=3, seed=1, max_tokens=9, min_tokens=2)
+        lengths = metric(server, "vllm:request_max_num_generation_tokens_sum")
+        expected = {
+            "vllm:request_params_n_count": 2,
+            "vllm:request_params_n_sum": 6,
+            "vllm:request_max_num_generation_tokens_count": 2,
+            "vllm:request_generation_tokens_count": 6,
+        }
+        assert {name: metric(server, name) for name in expected} == expected
+        assert 4 <= lengths <= 18
 
 
 def test_tokens_and_requests_are_counted_once() -> None:

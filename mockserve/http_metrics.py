@@ -1,0 +1,97 @@
+"""What is counted of HTTP itself: requests, sizes and durations by route, as vLLM's instrumentation does.
+
+Real time, not simulated: it is the server that is measured here.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric, SummaryMetricFamily
+
+from mockserve.histogram import Histogram, cumulative
+
+FINE_BUCKETS_S = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 7.5, 10, 30, 60,
+)  # fmt: skip
+COARSE_BUCKETS_S = (0.1, 0.5, 1)
+UNCOUNTED_PATHS = frozenset({"/metrics", "/metrics/", "/health", "/load", "/ping", "/version", "/server_info"})
+NO_ROUTE = "none"
+
+
+@dataclass(slots=True)
+class _Sizes:
+    """Bytes of bodies by what their headers say; without one they count as 0."""
+
+    count: int = 0
+    total: int = 0
+    created: float = field(default_factory=time.time)
+
+
+@dataclass(slots=True)
+class _Durations:
+    histogram: Histogram
+    created: float = field(default_factory=time.time)
+
+
+class HttpMetrics:
+    """Counts requests by route, method and class of status."""
+
+    def __init__(self) -> None:
+        self._requests: dict[tuple[str, str, str], tuple[int, float]] = {}
+        self._received: dict[str, _Sizes] = {}
+        self._sent: dict[str, _Sizes] = {}
+        self._all_durations = _Durations(Histogram(FINE_BUCKETS_S))
+        self._durations: dict[tuple[str, str], _Durations] = {}
+
+    def observe(
+        self, path: str, method: str, status: int, received_bytes: int, sent_bytes: int, duration_s: float
+    ) -> None:
+        """One request was answered. `path` is that of the route, or `NO_ROUTE`."""
+        if path in UNCOUNTED_PATHS:
+            return
+        key = (path, method, f"{status // 100}xx")
+        number, created = self._requests.get(key, (0, time.time()))
+        self._requests[key] = (number + 1, created)
+        for sizes, num_bytes in ((self._received, received_bytes), (self._sent, sent_bytes)):
+            entry = sizes.setdefault(path, _Sizes())
+            entry.count += 1
+            entry.total += num_bytes
+        self._all_durations.histogram.observe(duration_s)
+        by_route = self._durations.get((path, method))
+        if by_route is None:
+            by_route = self._durations[path, method] = _Durations(Histogram(COARSE_BUCKETS_S))
+        by_route.histogram.observe(duration_s)
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, for prometheus_client."""
+        requests = CounterMetricFamily(
+            "http_requests", "Requests by route, method and status.", labels=("handler", "method", "status")
+        )
+        for labels, (number, created) in self._requests.items():
+            requests.add_metric(labels, number, created=created)
+        yield requests
+        yield _sizes("http_request_size_bytes", "Bytes of requests, as their headers say.", self._received)
+        yield _sizes("http_response_size_bytes", "Bytes of replies, as their headers say.", self._sent)
+        name = "http_request_duration_highr_seconds"
+        fine = HistogramMetricFamily(name, "Time to answer requests, in many buckets.")
+        _add_durations(fine, name, {}, self._all_durations)
+        yield fine
+        name = "http_request_duration_seconds"
+        coarse = HistogramMetricFamily(name, "Time to answer requests, by route.", labels=("handler", "method"))
+        for (path, method), durations in self._durations.items():
+            _add_durations(coarse, name, {"handler": path, "method": method}, durations)
+        yield coarse
+
+
+def _sizes(name: str, help_text: str, sizes: dict[str, _Sizes]) -> Metric:
+    family = SummaryMetricFamily(name, help_text, labels=("handler",))
+    for path, entry in sizes.items():
+        family.add_metric((path,), entry.count, entry.total)
+        family.add_sample(f"{name}_created", {"handler": path}, entry.created)
+    return family
+
+
+def _add_durations(family: HistogramMetricFamily, name: str, labels: dict[str, str], durations: _Durations) -> None:
+    family.add_metric(list(labels.values()), cumulative(durations.histogram), durations.histogram.total)
+    family.add_sample(f"{name}_created", labels, durations.created)
