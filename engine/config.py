@@ -37,6 +37,8 @@ class EngineConfig:
     prefill_schedule_interval: int = 1
     """Executed steps between two that may carry prefill while others decode."""
     speculation: Speculation | None = None
+    reports_kv_changes: bool = False
+    """Tell what happens to the content of the prefix cache. Every block is then looked at, which costs time."""
 
     def __post_init__(self) -> None:
         at_least_1 = (

@@ -8,6 +8,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from engine.kv_cache.changes import CacheChange
 from engine.sequence import Outcome, Sequence
 from engine.units import Micros
 
@@ -52,6 +53,14 @@ class Finished:
     detail: str = ""
 
 
-Event: TypeAlias = Scheduled | Preempted | StepDone | Finished
+@dataclass(frozen=True, slots=True)
+class CacheChanged:
+    """The prefix cache holds other content than at the end of the step before. Only told when asked for."""
 
-__all__ = ["Event", "Finished", "Outcome", "Preempted", "Scheduled", "Sequence", "StepDone"]
+    at: Micros
+    changes: SequenceOf[CacheChange]
+
+
+Event: TypeAlias = Scheduled | Preempted | StepDone | Finished | CacheChanged
+
+__all__ = ["CacheChanged", "Event", "Finished", "Outcome", "Preempted", "Scheduled", "Sequence", "StepDone"]

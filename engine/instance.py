@@ -3,6 +3,7 @@
 from engine.batch_shape import BatchShape
 from engine.config import EngineConfig
 from engine.events import Event, Finished
+from engine.kv_cache.changes import CacheChange
 from engine.latency.model import LatencyModel
 from engine.queue import EventQueue
 from engine.sequence import Outcome, Sequence
@@ -14,7 +15,19 @@ from engine.units import Micros
 class Instance:
     """The common ground of an engine and its scheduling: who wants to tell or plan something does it here."""
 
-    __slots__ = ("clock", "config", "counters", "events", "last_shape", "latency", "live", "queue", "steps", "until")
+    __slots__ = (
+        "cache_changes",
+        "clock",
+        "config",
+        "counters",
+        "events",
+        "last_shape",
+        "latency",
+        "live",
+        "queue",
+        "steps",
+        "until",
+    )
 
     def __init__(self, config: EngineConfig, latency: LatencyModel) -> None:
         self.config = config
@@ -26,6 +39,8 @@ class Instance:
         """What has happened since the driver last asked."""
         self.live: dict[str, Sequence] = {}
         """Requests that have not ended, by id."""
+        self.cache_changes: list[CacheChange] | None = [] if config.reports_kv_changes else None
+        """What has happened to the content of the prefix cache since the last step ended, if that is to be told."""
         self.clock: Micros = 0
         """Instant of the last thing that happened."""
         self.until: Micros = 0

@@ -63,7 +63,7 @@ class HashedBlocks:
     """A request with real tokens: chained hashes of its prompt's full blocks; generated blocks are its own."""
 
     request_id: str
-    hashes: tuple[int, ...]
+    hashes: tuple[int | bytes, ...]
 
     @property
     def num_shareable(self) -> int:

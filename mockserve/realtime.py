@@ -7,12 +7,13 @@ deadlines are absolute, so being late once delays nothing that comes after, and 
 import asyncio
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from engine.core import Engine
 from engine.delivery import output_delay
-from engine.events import Finished, Preempted, Scheduled, StepDone
+from engine.events import CacheChanged, Finished, Preempted, Scheduled, StepDone
+from engine.kv_cache.changes import CacheChange
 from engine.request import Request
 from engine.sequence import Outcome
 from engine.units import Micros
@@ -49,6 +50,8 @@ class RealtimeDriver:
         self.lateness = lateness
         self.failure: BaseException | None = None
         """What the engine broke with; from then on every request fails."""
+        self.tell_cache_changes: Callable[[Sequence[CacheChange]], None] = _ignore_cache_changes
+        """Who wants to know what happens to the content of the prefix cache, step by step."""
         self._recorder = recorder
         self._monotonic = monotonic
         self._us_per_s = speed * 1e6
@@ -199,6 +202,8 @@ class RealtimeDriver:
                 self._scheduled(event)
             elif isinstance(event, Preempted):
                 self._preempted(event)
+            elif isinstance(event, CacheChanged):
+                self.tell_cache_changes(event.changes)
             else:
                 self._finished(event, now)
 
@@ -276,3 +281,7 @@ class RealtimeDriver:
         self.close()
         for flight in {id(flight): flight for flight in waiting}.values():
             flight.reply.fail(str(error), is_refusal=False)
+
+
+def _ignore_cache_changes(_changes: Sequence[CacheChange]) -> None:
+    """Nobody listens."""

@@ -15,14 +15,18 @@ class ContentIndex:
         self._blocks_of.setdefault(identity, {})[block] = None
         self._identity_of[block] = identity
 
-    def forget(self, block: int) -> None:
-        """Say that `block` is about to be overwritten; others with the same content stay findable."""
+    def forget(self, block: int) -> object | None:
+        """Say that `block` is about to be overwritten; others with the same content stay findable.
+
+        Returns what it held, None if it could not be found.
+        """
         identity = self._identity_of.pop(block, None)
         if identity is not None:
             blocks = self._blocks_of[identity]
             del blocks[block]
             if not blocks:
                 del self._blocks_of[identity]
+        return identity
 
     def find(self, identity: object) -> int | None:
         """The block registered the longest ago with this content."""

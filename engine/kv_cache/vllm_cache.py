@@ -4,6 +4,7 @@ from collections.abc import Sequence as SequenceOf
 
 from engine.config import EngineConfig
 from engine.kv_cache.block_pool import BlockPool
+from engine.kv_cache.changes import BlockRemoved, BlocksStored, CacheChange
 from engine.kv_cache.content_index import ContentIndex
 from engine.sequence import Sequence
 
@@ -15,10 +16,11 @@ class VllmKVCache:
     Facts: vllm/v1/core/kv_cache_manager.py, block_pool.py. Cost: O(blocks touched).
     """
 
-    __slots__ = ("_block_size", "_caches", "_limit_tokens", "_lookahead_tokens", "_watermark_blocks", "hit_tokens",
-                 "index", "pool", "queried_tokens")  # fmt: skip
+    __slots__ = ("_block_size", "_caches", "_changes", "_limit_tokens", "_lookahead_tokens", "_watermark_blocks",
+                 "hit_tokens", "index", "pool", "queried_tokens")  # fmt: skip
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, changes: list[CacheChange] | None = None) -> None:
+        """`changes` is where it is noted what happens to the content, if somebody wants to know."""
         self._block_size = config.block_size_tokens
         self._caches = config.enable_prefix_caching
         self._watermark_blocks = int(config.watermark_fraction * config.total_kv_blocks)
@@ -30,6 +32,7 @@ class VllmKVCache:
         """Prompt tokens found in the cache, counted once per request."""
         self.queried_tokens = 0
         """Prompt tokens looked for, counted once per request."""
+        self._changes = changes
 
     @property
     def num_blocks(self) -> int:
@@ -100,9 +103,14 @@ class VllmKVCache:
         """Make the full blocks among the first `num_tokens` tokens findable."""
         if not self._caches:
             return
-        for index in range(sequence.num_registered_blocks, num_tokens // self._block_size):
+        first, end = sequence.num_registered_blocks, num_tokens // self._block_size
+        if first >= end:
+            return
+        for index in range(first, end):
             self.index.register(sequence.block_ids[index], sequence.request.blocks.identity(index))
-            sequence.num_registered_blocks = index + 1
+        sequence.num_registered_blocks = end
+        if self._changes is not None:
+            self._changes.append(BlocksStored(sequence.request, first, end))
 
     def release(self, sequence: Sequence) -> None:
         """Give all blocks back, the last first; those nobody can find are reused first."""
@@ -127,5 +135,7 @@ class VllmKVCache:
     def _take(self, sequence: Sequence, num_blocks: int) -> None:
         for _ in range(num_blocks):
             block = self.pool.take()
-            self.index.forget(block)
+            forgotten = self.index.forget(block)
+            if forgotten is not None and self._changes is not None:
+                self._changes.append(BlockRemoved(forgotten))
             sequence.block_ids.append(block)

@@ -15,7 +15,8 @@ def new_vllm(instance: Instance, reports_steps: bool) -> Stepping:
     """vLLM's: step by step, or as fast as the changes allow. How many drafts hold is only known step by step."""
     if instance.config.speculation is not None:
         return SpeculativeStepping(instance)
-    return VllmStepping(instance) if reports_steps else FastVllmStepping(instance)
+    plain = reports_steps or instance.config.reports_kv_changes
+    return VllmStepping(instance) if plain else FastVllmStepping(instance)
 
 
 def new_blis(instance: Instance, reports_steps: bool) -> Stepping:

@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from engine.batch_shape import BatchShape
-from engine.events import Finished, Preempted, Scheduled, StepDone
+from engine.events import CacheChanged, Finished, Preempted, Scheduled, StepDone
 from engine.instance import Instance
 from engine.kv_cache.vllm_cache import VllmKVCache
 from engine.queue import Due
@@ -33,7 +33,7 @@ class VllmStepping:
     def __init__(self, instance: Instance, batch: VllmBatch | None = None) -> None:
         config = instance.config
         self._instance = instance
-        self._batch = batch or VllmBatch(config, VllmKVCache(config))
+        self._batch = batch or VllmBatch(config, VllmKVCache(config, instance.cache_changes))
         self.kv = self._batch.kv
         self.running = self._batch.running
         self.waiting = self._batch.waiting
@@ -115,6 +115,9 @@ class VllmStepping:
         events = self._instance.events
         events.append(StepDone(at, step.index, step.started_at, emitted))
         events.extend(finished)
+        if self._instance.cache_changes:
+            events.append(CacheChanged(at, tuple(self._instance.cache_changes)))
+            self._instance.cache_changes.clear()
         if finished:
             self._instance.queue.push(at, Due.DEPARTURE)
 

@@ -4,7 +4,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from engine.core import Engine
-from engine.events import Event, Finished, Outcome, Scheduled, StepDone
+from engine.events import CacheChanged, Event, Finished, Outcome, Scheduled, StepDone
 from engine.guards import refusal
 from engine.request import Request
 from tests.strategies import GRID_US, Workload, workloads
@@ -37,6 +37,8 @@ def told(events: list[Event]) -> list[tuple[object, ...]]:
             lines.append(("step", event.at, event.index, event.started_at, numbers))
         elif isinstance(event, Finished):
             lines.append(("finished", event.at, event.sequence.request.id, event.outcome, event.detail))
+        elif isinstance(event, CacheChanged):
+            lines.append(("cache", event.at, event.changes))
         else:
             lines.append((type(event).__name__, event.at, event.sequence.request.id))
     return lines

@@ -1,0 +1,94 @@
+"""Batches of events as vLLM encodes them: a msgpack array of maps, fields with their defaults left out."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from engine.kv_cache.changes import AllBlocksCleared, BlockRemoved, BlocksStored, CacheChange
+from mockserve.kv_events.hashing import as_number
+from mockserve.kv_events.naming import TokenBlocks
+
+MEDIUM = "GPU"
+GROUP = 0
+"""Models with one kind of attention have one group of KV caches."""
+
+
+class _Stored(msgspec.Struct, omit_defaults=True, gc=False, tag="BlockStored"):
+    block_hashes: list[int | bytes]
+    parent_block_hash: int | bytes | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None
+    medium: str | None
+    lora_name: str | None
+    extra_keys: list[tuple[str, ...] | None] | None = None
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+
+
+class _Removed(msgspec.Struct, omit_defaults=True, gc=False, tag="BlockRemoved"):
+    block_hashes: list[int | bytes]
+    medium: str | None
+    group_idx: int | None = None
+
+
+class _Cleared(msgspec.Struct, omit_defaults=True, gc=False, tag="AllBlocksCleared"):
+    pass
+
+
+class _Batch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
+    ts: float
+    events: list[_Stored | _Removed | _Cleared]
+    data_parallel_rank: int | None = None
+
+
+class BatchEncoder:
+    """Turns what a cache reports into messages. `numbers_hashes` gives 64-bit numbers instead of whole digests."""
+
+    def __init__(self, block_size_tokens: int, numbers_hashes: bool) -> None:
+        self._block_size_tokens = block_size_tokens
+        self._numbers_hashes = numbers_hashes
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def encode(self, changes: Iterable[CacheChange], unix_time_s: float, rank: int) -> bytes | None:
+        """One batch; None when there is nothing in it that others could know of."""
+        events = [event for change in changes if (event := self._event(change)) is not None]
+        return self._encoder.encode(_Batch(unix_time_s, events, rank)) if events else None
+
+    def _event(self, change: CacheChange) -> _Stored | _Removed | _Cleared | None:
+        if isinstance(change, BlocksStored):
+            return self._stored(change)
+        if isinstance(change, AllBlocksCleared):
+            return _Cleared()
+        return self._removed(change)
+
+    def _removed(self, change: BlockRemoved) -> _Removed | None:
+        if not isinstance(change.identity, bytes):
+            return None
+        return _Removed([self._hash(change.identity)], MEDIUM, GROUP)
+
+    def _stored(self, change: BlocksStored) -> _Stored | None:
+        blocks = change.request.blocks
+        assert isinstance(blocks, TokenBlocks)
+        first, end = change.first, min(change.end, len(blocks.digests))
+        if first >= end:
+            return None
+        size = self._block_size_tokens
+        return _Stored(
+            block_hashes=[self._hash(digest) for digest in blocks.digests[first:end]],
+            parent_block_hash=self._hash(blocks.digests[first - 1]) if first else None,
+            token_ids=list(blocks.token_ids[first * size : end * size]),
+            block_size=size,
+            lora_id=blocks.lora.number if blocks.lora else None,
+            medium=MEDIUM,
+            lora_name=blocks.lora.name if blocks.lora else None,
+            # Told without the words that tag them in the hash.
+            extra_keys=[
+                None if keys is None else tuple(tagged[1] for tagged in keys) for keys in blocks.extra_keys[first:end]
+            ],
+            group_idx=GROUP,
+            kv_cache_spec_kind="full_attention",
+        )
+
+    def _hash(self, digest: bytes) -> int | bytes:
+        return as_number(digest) if self._numbers_hashes else digest
