@@ -30,6 +30,7 @@ async def answer(
     `arrived_at` is when the request came in on the driver's clock, so that reading it costs no simulated time.
     """
     generations = [each for choices in prompts for each in choices]
+    service.check_queue(len(generations))
     replies = ReplySet(generations, sum(choices[0].request.input_tokens for choices in prompts))
     siblings = [each for choices in prompts for each in [new_siblings(len(choices))] * len(choices)]
     with service.answering():

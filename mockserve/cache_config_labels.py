@@ -23,7 +23,6 @@ FIXED = {
     "mamba_ssm_cache_dtype": "float32",
     "num_cpu_blocks": "None",
     "prefix_cache_retention_interval": "0",
-    "prefix_caching_hash_algo": "sha256",
     "prefix_match_unit": "None",
     "replayssm_buffer_len": "16",
     "simple_cpu_offload_num_blocks": "None",
@@ -53,5 +52,6 @@ def cache_config_labels(options: ServeOptions, deployment: Deployment) -> dict[s
         "kv_cache_size_tokens": str(size_tokens),
         "num_gpu_blocks": str(config.total_kv_blocks),
         "num_gpu_blocks_override": str(options.total_kv_blocks),
+        "prefix_caching_hash_algo": options.prefix_caching_hash_algo,
         "user_specified_block_size": str(config.block_size_tokens != DEFAULT_BLOCK_SIZE_TOKENS),
     }

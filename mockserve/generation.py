@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from engine.request import HashedBlocks, Request
-from mockserve.block_hashes import block_hashes, token_digest
+from engine.request import Request
+from mockserve.block_hashes import token_digest
+from mockserve.block_naming import Lora, NameBlocks, Scope
 from mockserve.content.answer import Answer
 from mockserve.content.conversations import Conversations
 from mockserve.content.form import PLAIN, AnswerForm
@@ -37,19 +38,17 @@ class Planner:
         self,
         tokenizer: Tokenizer,
         max_model_len: int,
-        block_size_tokens: int,
+        name_blocks: NameBlocks,
         seed: int = 0,
         composer: Composer | None = None,
         conversations: Conversations | None = None,
-        hash_lookahead_tokens: int = 0,
     ) -> None:
         self.tokenizer = tokenizer
         self.conversations = conversations or Conversations()
         self.composer = composer or Composer(tokenizer=tokenizer, prose=Prose(tokenizer))
         self._remembered = RememberedPrompts(tokenizer)
         self.max_model_len = max_model_len
-        self._block_size_tokens = block_size_tokens
-        self._hash_lookahead_tokens = hash_lookahead_tokens
+        self._name_blocks = name_blocks
         self._seed = seed
         self._numbers = itertools.count()
 
@@ -84,8 +83,9 @@ class Planner:
         request_id: str,
         cache_salt: str | None = None,
         form: AnswerForm = PLAIN,
+        lora: Lora | None = None,
     ) -> list[Generation]:
-        """The `sampling.n` choices for one prompt. Requests share cached blocks only under the same salt.
+        """The `sampling.n` choices for one prompt. Requests share cached blocks only under the same salt and adapter.
 
         Raises ApiError for sampling fields out of bounds.
         """
@@ -98,23 +98,22 @@ class Planner:
             number = next(self._numbers)
             seed = f"{self._seed} {digest} {sampling.seed} {index} {'' if repeatable else number}"
             answer = self.composer.compose(Random(seed), sampling, budget, form, prompt)
-            generations.append(self._generation(prompt, answer, budget, f"{request_id}-{number}", cache_salt or ""))
+            scope = Scope(cache_salt or "", lora)
+            generations.append(self._generation(prompt, answer, budget, f"{request_id}-{number}", scope))
         return generations
 
-    def _generation(self, prompt: Sequence[int], answer: Answer, budget: int, engine_id: str, salt: str) -> Generation:
+    def _generation(
+        self, prompt: Sequence[int], answer: Answer, budget: int, engine_id: str, scope: Scope
+    ) -> Generation:
         request = Request(
             id=engine_id,
             input_tokens=len(prompt),
             output_tokens=answer.num_tokens,
-            blocks=HashedBlocks(engine_id, self._hashes(prompt, answer, salt)),
+            # Prompt and answer: a next turn that repeats both finds both in the cache.
+            blocks=self._name_blocks(engine_id, [*prompt, *answer.token_ids], scope),
             max_output_tokens=budget,
         )
         return Generation(request, answer)
-
-    def _hashes(self, prompt: Sequence[int], answer: Answer, salt: str) -> tuple[int, ...]:
-        """Blocks of the prompt and of the answer: a next turn that repeats both finds both in the cache."""
-        tokens = [*prompt, *answer.token_ids]
-        return block_hashes(tokens, self._block_size_tokens, salt, self._hash_lookahead_tokens)
 
 
 def _too_long(limit: int, num_tokens: int, at_least: str) -> ApiError:

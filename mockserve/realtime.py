@@ -69,6 +69,11 @@ class RealtimeDriver:
         """Requests whose last token the engine has not produced yet."""
         return len(self._flights)
 
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Prompt tokens of the requests that have no token yet. Cost: O(requests)."""
+        return sum(flight.request.input_tokens for flight in self._flights.values() if not flight.num_tokens)
+
     def clock(self) -> Micros:
         """The present instant in simulated microseconds."""
         return self.instant_at(self._monotonic())

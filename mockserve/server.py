@@ -48,7 +48,7 @@ class RunningServer:
         self.listener.close()
         await self.service.wait_until_idle(SHUTDOWN_GRACE_S)
         await self.runner.cleanup()
-        self.service.driver.close()
+        self.service.close()
         if self.uds:
             with suppress(FileNotFoundError):
                 os.unlink(self.uds)

@@ -5,22 +5,28 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 from engine.core import Engine
 from engine.deployment import Deployment
+from mockserve.admission import QueueLimits, too_busy
 from mockserve.cache_config_labels import cache_config_labels
 from mockserve.config import ServeOptions
 from mockserve.cors import Cors, new_cors
 from mockserve.engine_metrics import EngineMetrics
 from mockserve.environment import ServerEnvironment
 from mockserve.generation import Planner
+from mockserve.kv_events.setup import block_naming, open_publisher
 from mockserve.lateness import Lateness
 from mockserve.prometheus import MeasuredEngine, MetricsSource, new_source
 from mockserve.protocol.errors import unknown_model
 from mockserve.realtime import RealtimeDriver
 from mockserve.vocabulary import new_composer, open_vocabulary
+
+if TYPE_CHECKING:
+    from mockserve.kv_events.publisher import KVEventPublisher
 
 VLLM_VERSION = "0.33.0"
 
@@ -49,6 +55,8 @@ class Service:
     driver: RealtimeDriver
     metrics: EngineMetrics
     metrics_source: MetricsSource
+    queue_limits: QueueLimits
+    kv_events: "KVEventPublisher | None" = None
     tracks_load: bool = False
     num_answering: int = 0
     """Requests to the model routes that are being answered."""
@@ -72,6 +80,21 @@ class Service:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), timeout_s)
 
+    def check_queue(self, num_new: int) -> None:
+        """Raise ApiError when `num_new` more requests are too many."""
+        limits = self.queue_limits
+        if limits.limits_anything:
+            limit = limits.exceeded(self.driver.num_flights, num_new, self.driver.num_waiting_tokens)
+            if limit is not None:
+                self.metrics_source.rejections[limit] += 1
+                raise too_busy(limit)
+
+    def close(self) -> None:
+        """Let go of the clock and of the sockets beside those of HTTP."""
+        self.driver.close()
+        if self.kv_events is not None:
+            self.kv_events.close()
+
     def check_model(self, name: str) -> None:
         """Raise ApiError unless `name` is served; an empty name means the first one."""
         if name and name not in self.model_names:
@@ -80,7 +103,7 @@ class Service:
 
 def build_service(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> Service:
     """Everything but the HTTP server. The driver's clock starts now."""
-    config = deployment.config
+    config = replace(deployment.config, reports_kv_changes=options.kv_events.publishes)
     max_model_len = config.max_model_len or config.kv_capacity_tokens
     metrics = EngineMetrics(max_model_len)
     engine = Engine(config, deployment.latency)
@@ -88,6 +111,9 @@ def build_service(options: ServeOptions, deployment: Deployment, environment: Se
     driver = RealtimeDriver(engine, metrics, lateness, options.speed)
     tokenizer, conversations = open_vocabulary(options, deployment.model.vocab_size)
     names = options.model_names
+    publisher = open_publisher(options, environment, config, rank=0)
+    if publisher is not None:
+        driver.tell_cache_changes = publisher.publish
     return Service(
         network=_network(options),
         environment=environment,
@@ -98,17 +124,18 @@ def build_service(options: ServeOptions, deployment: Deployment, environment: Se
         planner=Planner(
             tokenizer,
             max_model_len,
-            config.block_size_tokens,
+            block_naming(options, environment, config),
             options.seed,
             new_composer(options, tokenizer),
             conversations,
-            config.num_hash_lookahead_tokens,
         ),
         driver=driver,
         metrics=metrics,
         metrics_source=new_source(
             names[0], [MeasuredEngine(driver, metrics)], cache_config_labels(options, deployment), lateness
         ),
+        queue_limits=QueueLimits(options.max_num_queued_reqs, options.max_num_queued_tokens),
+        kv_events=publisher,
         tracks_load=options.enable_server_load_tracking,
     )
 

@@ -1,6 +1,7 @@
 """vLLM's KV cache under a drafter that reads one token ahead: its KV of a block depends on the token after it."""
 
 from engine.config import EngineConfig
+from engine.kv_cache.changes import CacheChange
 from engine.kv_cache.vllm_cache import VllmKVCache
 from engine.sequence import Sequence
 from engine.speculation import Speculation
@@ -16,8 +17,10 @@ class NextTokenKVCache(VllmKVCache):
 
     __slots__ = ("_drops_last_hit", "_hash_lookahead_tokens")
 
-    def __init__(self, config: EngineConfig, speculation: Speculation) -> None:
-        super().__init__(config)
+    def __init__(
+        self, config: EngineConfig, speculation: Speculation, changes: list[CacheChange] | None = None
+    ) -> None:
+        super().__init__(config, changes)
         self._drops_last_hit = speculation.drops_last_hit_block
         self._hash_lookahead_tokens = speculation.num_hash_lookahead_tokens
 

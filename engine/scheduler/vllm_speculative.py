@@ -25,7 +25,8 @@ class SpeculativeStepping(VllmStepping):
     def __init__(self, instance: Instance, num_accepted: Callable[[Sequence, int], int] | None = None) -> None:
         config, speculation = instance.config, instance.config.speculation
         assert speculation is not None
-        super().__init__(instance, DraftBatch(config, NextTokenKVCache(config, speculation), speculation))
+        kv = NextTokenKVCache(config, speculation, instance.cache_changes)
+        super().__init__(instance, DraftBatch(config, kv, speculation))
         self._speculation = speculation
         self._drafts_ahead = config.async_scheduling
         self._acceptance = Acceptance(speculation)

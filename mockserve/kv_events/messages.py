@@ -24,6 +24,7 @@ class _Stored(msgspec.Struct, omit_defaults=True, gc=False, tag="BlockStored"):
     extra_keys: list[tuple[str, ...] | None] | None = None
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
+    lookahead_token_ids: list[list[int]] | None = None
 
 
 class _Removed(msgspec.Struct, omit_defaults=True, gc=False, tag="BlockRemoved"):
@@ -45,8 +46,9 @@ class _Batch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
 class BatchEncoder:
     """Turns what a cache reports into messages. `numbers_hashes` gives 64-bit numbers instead of whole digests."""
 
-    def __init__(self, block_size_tokens: int, numbers_hashes: bool) -> None:
+    def __init__(self, block_size_tokens: int, numbers_hashes: bool, lookahead_tokens: int = 0) -> None:
         self._block_size_tokens = block_size_tokens
+        self._lookahead_tokens = lookahead_tokens
         self._numbers_hashes = numbers_hashes
         self._encoder = msgspec.msgpack.Encoder()
 
@@ -88,7 +90,16 @@ class BatchEncoder:
             ],
             group_idx=GROUP,
             kv_cache_spec_kind="full_attention",
+            lookahead_token_ids=self._lookahead(blocks, first, end),
         )
+
+    def _lookahead(self, blocks: TokenBlocks, first: int, end: int) -> list[list[int]] | None:
+        if not self._lookahead_tokens:
+            return None
+        starts = range(
+            (first + 1) * self._block_size_tokens, (end + 1) * self._block_size_tokens, self._block_size_tokens
+        )
+        return [list(blocks.token_ids[start : start + self._lookahead_tokens]) for start in starts]
 
     def _hash(self, digest: bytes) -> int | bytes:
         return as_number(digest) if self._numbers_hashes else digest

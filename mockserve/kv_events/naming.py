@@ -3,16 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.request import BlockIdentities
+from mockserve.block_naming import Lora, Scope
 from mockserve.kv_events.hashing import ExtraKeys, block_digests
-
-
-@dataclass(frozen=True, slots=True)
-class LoraIdentity:
-    """What an event says of an adapter."""
-
-    number: int
-    name: str
-    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +16,7 @@ class TokenBlocks:
     digests: tuple[bytes, ...]
     token_ids: Sequence[int]
     extra_keys: Sequence[ExtraKeys]
-    lora: LoraIdentity | None
+    lora: Lora | None
 
     @property
     def num_shareable(self) -> int:
@@ -34,28 +27,27 @@ class TokenBlocks:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockNaming:
-    """How blocks are hashed: `root` stands for the block before the first one."""
+class VllmNaming:
+    """vLLM's hashes. `root` stands for the block before the first one."""
 
     block_size_tokens: int
     algorithm: str
     root: bytes
+    lookahead_tokens: int = 0
 
-    def blocks(
-        self, request_id: str, token_ids: Sequence[int], cache_salt: str = "", lora: LoraIdentity | None = None
-    ) -> TokenBlocks:
-        """The blocks of a request whose prompt and answer are `token_ids`."""
+    def __call__(self, request_id: str, token_ids: Sequence[int], scope: Scope) -> BlockIdentities:
         tokens = list(token_ids)
-        keys = [_extra_keys(index, cache_salt, lora) for index in range(len(tokens) // self.block_size_tokens)]
-        digests = block_digests(tokens, self.block_size_tokens, self.algorithm, self.root, keys)
-        return TokenBlocks(request_id, digests, tokens, keys, lora)
+        num_blocks = max(0, len(tokens) - self.lookahead_tokens) // self.block_size_tokens
+        keys = [_extra_keys(index, scope) for index in range(num_blocks)]
+        digests = block_digests(tokens, self.block_size_tokens, self.algorithm, self.root, keys, self.lookahead_tokens)
+        return TokenBlocks(request_id, digests, tokens, keys, scope.lora)
 
 
-def _extra_keys(index: int, cache_salt: str, lora: LoraIdentity | None) -> ExtraKeys:
+def _extra_keys(index: int, scope: Scope) -> ExtraKeys:
     """The adapter in every block, the salt in the first, for the others follow from it."""
     keys: list[tuple[str, ...]] = []
-    if lora is not None:
-        keys.append(("lora", lora.name, lora.path))
-    if cache_salt and index == 0:
-        keys.append(("cache_salt", cache_salt))
+    if scope.lora is not None:
+        keys.append(("lora", scope.lora.name, scope.lora.path))
+    if scope.cache_salt and index == 0:
+        keys.append(("cache_salt", scope.cache_salt))
     return tuple(keys) or None

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mockserve.block_hashes import block_hashes
+from mockserve.block_naming import FastNaming
 from mockserve.generation import Planner
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.sampling import Sampling
@@ -12,7 +13,7 @@ from mockserve.tokenizer import BuiltinTokenizer
 
 
 def planner(seed: int = 0, max_model_len: int = 1000) -> Planner:
-    return Planner(BuiltinTokenizer(), max_model_len, 16, seed)
+    return Planner(BuiltinTokenizer(), max_model_len, FastNaming(16), seed)
 
 
 def test_each_choice_is_a_request_of_its_own() -> None:

@@ -1,0 +1,202 @@
+"""KV-cache events as an indexer receives them."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from mockserve.config import ServeOptions
+from tests.wire.plain_http import call, complete
+from tests.wire.serving import TestServer, running_server
+
+zmq = pytest.importorskip("zmq")
+msgspec = pytest.importorskip("msgspec")
+
+TIMEOUT_MS = 5000
+PROMPT = list(range(2000, 2048))
+END = (-1).to_bytes(8, "big", signed=True)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+class Indexer:
+    """Subscribes to a server's events and asks for old ones."""
+
+    def __init__(self, events: int, replay: int) -> None:
+        self._context = zmq.Context()
+        self._sub = self._context.socket(zmq.SUB)
+        self._sub.setsockopt(zmq.SUBSCRIBE, b"kv")
+        self._dealer = self._context.socket(zmq.DEALER)
+        for each in (self._sub, self._dealer):
+            each.RCVTIMEO = TIMEOUT_MS
+            each.LINGER = 0
+        # A subscription takes a moment to arrive; the monitor tells when the connection stands.
+        monitor = self._sub.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._sub.connect(f"tcp://127.0.0.1:{events}")
+        monitor.recv_multipart()
+        self._sub.disable_monitor()
+        monitor.close()
+        self._dealer.connect(f"tcp://127.0.0.1:{replay}")
+
+    def receive(self) -> tuple[int, Any]:
+        """The number and the content of the next batch."""
+        topic, number, batch = self._sub.recv_multipart()
+        assert topic == b"kv"
+        return int.from_bytes(number, "big"), msgspec.msgpack.decode(batch)
+
+    def replay(self, first: int) -> list[list[bytes]]:
+        """What the server sends again from batch `first` on, the end included."""
+        self._dealer.send_multipart([b"", first.to_bytes(8, "big")])
+        answers = [self._dealer.recv_multipart()]
+        while answers[-1][2] != END:
+            answers.append(self._dealer.recv_multipart())
+        return answers
+
+    def close(self) -> None:
+        self._sub.close()
+        self._dealer.close()
+        self._context.term()
+
+
+@contextmanager
+def publishing(**settings: Any) -> Iterator[tuple[TestServer, Indexer]]:
+    events, replay = free_port(), free_port()
+    config = {
+        "enable_kv_cache_events": True,
+        "endpoint": f"tcp://*:{events}",
+        "replay_endpoint": f"tcp://*:{replay}",
+        "topic": "kv",
+    }
+    with running_server(kv_events_config=json.dumps(config), **settings) as server:
+        indexer = Indexer(events, replay)
+        try:
+            # The subscription itself follows the handshake: ask until an event comes through.
+            yield server, indexer
+        finally:
+            indexer.close()
+
+
+def stored(tokens: list[int], hashes: list[int], parent: int | None, salt: str | None = None) -> dict[str, Any]:
+    return {
+        "type": "BlockStored",
+        "block_hashes": hashes,
+        "parent_block_hash": parent,
+        "token_ids": tokens,
+        "block_size": 16,
+        "lora_id": None,
+        "medium": "GPU",
+        "lora_name": None,
+        "extra_keys": [[salt] if salt and not index and parent is None else None for index in range(len(hashes))],
+        "group_idx": 0,
+        "kv_cache_spec_kind": "full_attention",
+    }
+
+
+def test_a_prompt_is_stored_when_it_is_scheduled_and_an_answer_block_by_block() -> None:
+    with publishing() as (server, indexer):
+        reply = complete(server, prompt=PROMPT, max_tokens=40, ignore_eos=True, return_token_ids=True)
+        assert reply.status == 200
+        number, (time_s, events, rank) = indexer.receive()
+        assert (number, rank) == (0, 0)
+        assert time_s > 1.7e9
+        hashes = [14861522777702955888, 10186821764735471867, 1693549148520061288]
+        assert events == [stored(PROMPT, hashes, None)]
+        last = hashes[-1]
+        for expected_number in (1, 2):
+            number, (_, events, _) = indexer.receive()
+            assert number == expected_number
+            (event,) = events
+            assert event["parent_block_hash"] == last
+            assert len(event["token_ids"]) == 16
+            (last,) = event["block_hashes"]
+
+
+def test_a_salt_is_told_with_the_first_block() -> None:
+    with publishing() as (server, indexer):
+        complete(server, prompt=PROMPT, max_tokens=1, cache_salt="pepper")
+        hashes = [2913099910042579508, 12326628870204010927, 13738406578299225915]
+        assert indexer.receive()[1][1] == [stored(PROMPT, hashes, None, "pepper")]
+
+
+def test_what_is_found_in_the_cache_is_not_stored_again() -> None:
+    with publishing() as (server, indexer):
+        complete(server, prompt=PROMPT, max_tokens=1)
+        complete(server, prompt=[*PROMPT, *range(100, 116)], max_tokens=1)
+        first = indexer.receive()[1][1]
+        (second,) = indexer.receive()[1][1]
+        assert second["parent_block_hash"] == first[0]["block_hashes"][-1]
+        assert second["token_ids"] == list(range(100, 116))
+
+
+def test_blocks_that_are_overwritten_are_removed_one_by_one() -> None:
+    with publishing(total_kv_blocks=6, max_model_len=80) as (server, indexer):
+        complete(server, prompt=PROMPT, max_tokens=1)
+        complete(server, prompt=list(range(100, 164)), max_tokens=1)
+        (known,) = indexer.receive()[1][1]
+        batch = indexer.receive()[1][1]
+        removed = [event for event in batch if event["type"] == "BlockRemoved"]
+        # Three of five blocks held the first prompt; the last of it is reused first.
+        assert removed == [
+            {"type": "BlockRemoved", "block_hashes": [each], "medium": "GPU", "group_idx": 0}
+            for each in reversed(known["block_hashes"][-len(removed) :])
+        ]
+        assert len(removed) == 2
+        assert batch[-1]["type"] == "BlockStored"
+
+
+def test_missed_batches_are_sent_again() -> None:
+    with publishing() as (server, indexer):
+        for start in (100, 200, 300):
+            complete(server, prompt=list(range(start, start + 16)), max_tokens=1)
+        answers = indexer.replay(1)
+        assert [each[:2] for each in answers] == [[b"", b"kv"], [b"", b"kv"], [b"", b""]]
+        assert [int.from_bytes(each[2], "big", signed=True) for each in answers] == [1, 2, -1]
+        assert msgspec.msgpack.decode(answers[0][3])[1][0]["token_ids"] == list(range(200, 216))
+        assert indexer.replay(7)[0][2] == END
+
+
+def test_whole_digests_can_be_had_instead_of_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES", "0")
+    with publishing() as (server, indexer):
+        complete(server, prompt=PROMPT[:16], max_tokens=1)
+        (event,) = indexer.receive()[1][1]
+        assert len(event["block_hashes"][0]) == 32
+        assert int.from_bytes(event["block_hashes"][0][-8:], "big") == 14861522777702955888
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        ("[]", "--kv-events-config must be a JSON object, got '[]'"),
+        ('{"topics": ""}', "--kv-events-config: unknown field 'topics', known are enable_kv_cache_events"),
+        ('{"hwm": "1"}', "--kv-events-config: hwm has a value of the wrong type: '1'"),
+        ('{"publisher": "nats"}', "--kv-events-config: publisher must be zmq or null, got 'nats'"),
+    ],
+)
+def test_a_configuration_that_vllm_would_refuse_is_refused(config: str, complaint: str) -> None:
+    with pytest.raises(Exception, match="^" + complaint.replace("[", r"\[").replace("]", r"\]")):
+        ServeOptions(model="m", kv_events_config=config)
+
+
+def test_too_many_requests_are_refused_and_counted() -> None:
+    with running_server(max_num_queued_reqs=2) as server:
+        reply = complete(server, prompt="a b", n=3, seed=1)
+        assert reply.status == 503
+        assert reply.json["error"] == {
+            "message": "The engine is currently busy and cannot accept new requests. "
+            "Please try again later or on a different instance.",
+            "type": "Service Unavailable",
+            "param": None,
+            "code": 503,
+        }
+        assert complete(server, prompt="a b", n=2, seed=1, max_tokens=2).status == 200
+        page = call(server, "GET", "/metrics").body.decode()
+        assert 'vllm:admission_rejections_total{model_name="m",reason="max_num_queued_reqs"} 1.0' in page
