@@ -1,17 +1,15 @@
-"""From planned generations to an HTTP reply: submit them, deliver what comes, and free them when the client leaves."""
+"""From a planned reply to an HTTP response: submit it, deliver what comes, and free it when the client leaves."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from aiohttp import HttpVersion11, web
 
 from engine.units import Micros
-from mockserve.flight import Reply, Siblings, new_siblings
-from mockserve.generation import Generation
-from mockserve.protocol.bodies import Bodies
+from mockserve.flight import Reply, new_siblings
 from mockserve.protocol.json_text import compact_json
-from mockserve.protocol.stream_options import Delivery
 from mockserve.replies import CollectedChoice, EventStream, ReplySet, StreamedChoice
+from mockserve.reply_job import ReplyJob
 from mockserve.service import Service
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
@@ -20,43 +18,37 @@ EVENT_STREAM = "text/event-stream; charset=utf-8"
 async def answer(
     request: web.Request,
     service: Service,
-    bodies: Bodies,
-    delivery: Delivery,
-    prompts: Sequence[Sequence[Generation]],
+    job: ReplyJob,
     arrived_at: Micros,
+    headers: Mapping[str, str] | None = None,
 ) -> web.StreamResponse:
-    """Reply to `request` with the choices of each prompt, numbered prompt by prompt.
+    """Reply to `request`. `headers` are for a whole reply.
 
     `arrived_at` is when the request came in on the driver's clock, so that reading it costs no simulated time.
     """
-    generations = [each for choices in prompts for each in choices]
-    service.check_queue(len(generations))
-    replies = ReplySet(generations, sum(choices[0].request.input_tokens for choices in prompts))
-    siblings = [each for choices in prompts for each in [new_siblings(len(choices))] * len(choices)]
+    replies = ReplySet(job)
     with service.answering():
-        if delivery.stream:
-            return await _stream(request, service, bodies, delivery, replies, siblings, arrived_at)
-        return await _collect(service, bodies, replies, siblings, arrived_at)
+        if job.delivery.stream:
+            return await _stream(request, service, replies, arrived_at)
+        return await _collect(service, replies, arrived_at, headers or {})
 
 
 async def _collect(
-    service: Service, bodies: Bodies, replies: ReplySet, siblings: Sequence[Siblings], arrived_at: Micros
+    service: Service, replies: ReplySet, arrived_at: Micros, headers: Mapping[str, str]
 ) -> web.StreamResponse:
-    choices = [CollectedChoice(replies, each) for each in replies.generations]
-    await _run(service, replies, choices, siblings, arrived_at)
-    whole = bodies.whole([each.choice for each in choices if each.choice is not None], replies.usage)
-    return web.Response(body=compact_json(whole), content_type="application/json")
+    job = replies.job
+    choices = [
+        CollectedChoice(replies, job.new_writer(prompt, each), each)
+        for prompt in job.prompts
+        for each in prompt.generations
+    ]
+    await _run(service, replies, choices, arrived_at)
+    finished = [each.choice for each in choices if each.choice is not None]
+    whole = job.bodies.whole(finished, replies.usage(is_stream=False), replies.metrics(is_stream=False))
+    return web.Response(body=compact_json(whole), content_type="application/json", headers=headers)
 
 
-async def _stream(
-    request: web.Request,
-    service: Service,
-    bodies: Bodies,
-    delivery: Delivery,
-    replies: ReplySet,
-    siblings: Sequence[Siblings],
-    arrived_at: Micros,
-) -> web.StreamResponse:
+async def _stream(request: web.Request, service: Service, replies: ReplySet, arrived_at: Micros) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": EVENT_STREAM})
     chunked = request.version >= HttpVersion11
     if chunked:
@@ -71,24 +63,32 @@ async def _stream(
         if not transport.is_closing():
             transport.write(data)
 
-    stream = EventStream(replies, bodies, delivery, write, chunked)
-    choices = [StreamedChoice(stream, each, index) for index, each in enumerate(replies.generations)]
-    await _run(service, replies, choices, siblings, arrived_at)
+    job = replies.job
+    stream = EventStream(replies, write, chunked)
+    choices: list[StreamedChoice] = []
+    for prompt in job.prompts:
+        for number, generation in enumerate(prompt.generations):
+            writer = job.new_writer(prompt, generation)
+            choices.append(StreamedChoice(stream, writer, prompt, number, len(choices)))
+    await _run(service, replies, choices, arrived_at)
     with suppress(ConnectionResetError):  # a client may leave as soon as it has the last event
         await response.write_eof()
     return response
 
 
-async def _run(
-    service: Service, replies: ReplySet, choices: Sequence[Reply], siblings: Sequence[Siblings], arrived_at: Micros
-) -> None:
+async def _run(service: Service, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros) -> None:
     """Submit every choice and wait for the last. Whatever ends the wait, what is still in the engine is freed."""
     driver = service.driver
+    requests = [each.request for prompt in replies.job.prompts for each in prompt.generations]
+    waiting = iter(choices)
     try:
-        for generation, choice, group in zip(replies.generations, choices, siblings, strict=True):
-            driver.submit(generation.request, choice, arrived_at, group)
+        for prompt in replies.job.prompts:
+            siblings = new_siblings(len(prompt.generations))
+            for generation in prompt.generations:
+                flight = driver.submit(generation.request, next(waiting), arrived_at, siblings)
+                replies.add_flight(flight)
         await replies.done
     finally:
         replies.done.cancel()
-        for generation in replies.generations:
-            driver.abort(generation.request.id)
+        for engine_request in requests:
+            driver.abort(engine_request.id)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from blis_options import OptionError, option
-from mockserve.engine_feature_options import EngineFeatureOptions
+from mockserve.reply_options import ReplyOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeOptions(EngineFeatureOptions):
+class ServeOptions(ReplyOptions):
     """What to serve and how. The model may be given as an argument, as vLLM wants it, or as --model."""
 
     model: str = option("", "The same as MODEL.")
@@ -31,7 +31,7 @@ class ServeOptions(EngineFeatureOptions):
         object.__setattr__(self, "model", self.model or self.model_argument)
         if not self.model:
             raise OptionError("MODEL must be given, as in: blis serve qwen/qwen3-14b")
-        EngineFeatureOptions.__post_init__(self)
+        ReplyOptions.__post_init__(self)
 
     @property
     def model_names(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from zlib import crc32
 
 from engine.request import Request
 from mockserve.block_hashes import token_digest
@@ -25,6 +26,8 @@ class Generation:
 
     request: Request
     answer: Answer
+    seed: int = 0
+    """Of what is drawn about its tokens later on."""
 
 
 class Planner:
@@ -84,8 +87,11 @@ class Planner:
         cache_salt: str | None = None,
         form: AnswerForm = PLAIN,
         lora: Lora | None = None,
+        priority: int = 0,
     ) -> list[Generation]:
         """The `sampling.n` choices for one prompt. Requests share cached blocks only under the same salt and adapter.
+
+        A smaller `priority` is more urgent, where the scheduler looks at priorities.
 
         Raises ApiError for sampling fields out of bounds.
         """
@@ -98,22 +104,19 @@ class Planner:
             number = next(self._numbers)
             seed = f"{self._seed} {digest} {sampling.seed} {index} {'' if repeatable else number}"
             answer = self.composer.compose(Random(seed), sampling, budget, form, prompt)
-            scope = Scope(cache_salt or "", lora)
-            generations.append(self._generation(prompt, answer, budget, f"{request_id}-{number}", scope))
+            engine_id = f"{request_id}-{number}"
+            request = Request(
+                id=engine_id,
+                input_tokens=len(prompt),
+                output_tokens=answer.num_tokens,
+                # Prompt and answer: a next turn that repeats both finds both in the cache.
+                blocks=self._name_blocks(engine_id, [*prompt, *answer.token_ids], Scope(cache_salt or "", lora)),
+                max_output_tokens=budget,
+                priority=priority,
+                reads_prefix_cache=sampling.num_prompt_logprobs is None,
+            )
+            generations.append(Generation(request, answer, crc32(seed.encode("utf-8", "surrogatepass"))))
         return generations
-
-    def _generation(
-        self, prompt: Sequence[int], answer: Answer, budget: int, engine_id: str, scope: Scope
-    ) -> Generation:
-        request = Request(
-            id=engine_id,
-            input_tokens=len(prompt),
-            output_tokens=answer.num_tokens,
-            # Prompt and answer: a next turn that repeats both finds both in the cache.
-            blocks=self._name_blocks(engine_id, [*prompt, *answer.token_ids], scope),
-            max_output_tokens=budget,
-        )
-        return Generation(request, answer)
 
 
 def _too_long(limit: int, num_tokens: int, at_least: str) -> ApiError:

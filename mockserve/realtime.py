@@ -92,7 +92,7 @@ class RealtimeDriver:
         reply: Reply,
         arrived_at: Micros | None = None,
         siblings: Siblings | None = None,
-    ) -> None:
+    ) -> Flight:
         """Let `request` arrive, now or at an instant just past; its tokens go to `reply`.
 
         `siblings` are the choices of the same prompt, if it is not the only one.
@@ -105,8 +105,10 @@ class RealtimeDriver:
         queued_at = self._soonest((self.clock() if arrived_at is None else arrived_at) + queueing_us)
         at = queued_at - queueing_us
         self.engine.submit(request, at)
-        self._flights[request.id] = Flight(request, reply, at, queued_at, siblings=siblings or new_siblings(1))
+        flight = Flight(request, reply, at, queued_at, siblings=siblings or new_siblings(1))
+        self._flights[request.id] = flight
         self._arm()
+        return flight
 
     def abort(self, request_id: str) -> None:
         """The client of `request_id` is gone: free what it holds now. Its reply hears nothing more."""

@@ -1,31 +1,43 @@
 """Where tokens go: into a stream of events, or into one JSON object. Both count the same tokens the same way."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
+from mockserve.choice_writer import ChoiceWriter
+from mockserve.flight import Flight
 from mockserve.frames import DONE, PLACEHOLDER, EventTemplate, event, event_template, http_chunk
 from mockserve.generation import Generation
-from mockserve.protocol.bodies import Bodies, Choice, Ending, Usage
+from mockserve.planned_prompt import PlannedPrompt
+from mockserve.protocol.bodies import Choice, Ending, Usage
 from mockserve.protocol.errors import ApiError, internal_error
-from mockserve.protocol.stream_options import Delivery
+from mockserve.reply_job import AT_THE_END, ReplyJob
 
 
 class ReplySet:
-    """The choices of one HTTP reply: it is done when each of them is, or when one fails.
+    """The choices of one HTTP reply: it is done when each of them is, or when one fails."""
 
-    `prompt_tokens` counts each prompt once, however many choices it has.
-    """
-
-    def __init__(self, generations: Sequence[Generation], prompt_tokens: int) -> None:
-        self.generations = generations
+    def __init__(self, job: ReplyJob) -> None:
+        self.job = job
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.completion_tokens = 0
-        self.prompt_tokens = prompt_tokens
-        self._num_open = len(generations)
+        self._flights: list[Flight] = []
+        self._num_open = job.num_choices
 
-    @property
-    def usage(self) -> Usage:
-        return Usage(self.prompt_tokens, self.completion_tokens)
+    def add_flight(self, flight: Flight) -> None:
+        """One of the requests that the engine has for this reply, in the order of the choices."""
+        self._flights.append(flight)
+
+    def usage(self, is_stream: bool) -> Usage:
+        """What all choices have cost. The first prompt's cached tokens stand for all in a stream, else the last's."""
+        flight = (self._flights[0] if is_stream else self._flights[-1]) if self._flights else None
+        return self.job.accounting.usage(self.job.prompts, self.completion_tokens, flight)
+
+    def metrics(self, is_stream: bool) -> dict[str, Any] | None:
+        """Latencies, if there is one request that they can be those of."""
+        alone = self._flights[0] if len(self._flights) == 1 else None
+        return self.job.accounting.metrics(alone, is_stream)
 
     def choice_finished(self, num_tokens: int) -> bool:
         """Count one choice as finished; whether it was the last one."""
@@ -46,8 +58,9 @@ class ReplySet:
 class CollectedChoice:
     """A choice of a whole reply: keeps nothing but its end."""
 
-    def __init__(self, replies: ReplySet, generation: Generation) -> None:
+    def __init__(self, replies: ReplySet, writer: ChoiceWriter, generation: Generation) -> None:
         self._replies = replies
+        self._writer = writer
         self._generation = generation
         self.choice: Choice | None = None
 
@@ -55,8 +68,8 @@ class CollectedChoice:
         pass
 
     def finish(self, num_tokens: int) -> None:
-        answer = self._generation.answer
-        self.choice = Choice("".join(answer.texts[:num_tokens]), ending_at(self._generation, num_tokens))
+        choice = self._writer.choice(num_tokens, ending_at(self._generation, num_tokens))
+        self.choice = replace(choice, kv_transfer_params=self._replies.job.kv_transfer_params)
         if self._replies.choice_finished(num_tokens):
             self._replies.resolve()
 
@@ -65,7 +78,7 @@ class CollectedChoice:
 
     @property
     def finish_reason(self) -> str:
-        return self._generation.answer.ending.finish_reason
+        return engine_reason(self._generation)
 
 
 class EventStream:
@@ -74,12 +87,10 @@ class EventStream:
     `write` takes bytes to a connection; `chunked` says whether each event must be wrapped as an HTTP chunk.
     """
 
-    def __init__(
-        self, replies: ReplySet, bodies: Bodies, delivery: Delivery, write: Callable[[bytes], None], chunked: bool
-    ) -> None:
+    def __init__(self, replies: ReplySet, write: Callable[[bytes], None], chunked: bool) -> None:
         self.replies = replies
-        self.bodies = bodies
-        self.delivery = delivery
+        self.job = replies.job
+        self.bodies = replies.job.bodies
         self._write = write
         self.chunked = chunked
         self._is_open = False
@@ -89,11 +100,10 @@ class EventStream:
         if self._is_open:
             return
         self._is_open = True
-        for index, generation in enumerate(self.replies.generations):
-            usage = Usage(generation.request.input_tokens, 0) if self.delivery.continuous_usage else None
-            chunk = self.bodies.opening_chunk(index, usage)
-            if chunk is not None:
-                self.send(event(chunk))
+        prompt = self.job.prompts[0]
+        usage = self.job.accounting.running_usage(prompt, 0, 0) if self.job.delivery.continuous_usage else None
+        for chunk in self.bodies.opening_chunks(self.job.num_choices, prompt.prompted, usage):
+            self.send(event(chunk))
 
     def send(self, data: bytes) -> None:
         """One event."""
@@ -107,8 +117,9 @@ class EventStream:
     def choice_finished(self, num_tokens: int) -> None:
         """Count a choice; after the last one, end the stream."""
         if self.replies.choice_finished(num_tokens):
-            if self.delivery.include_usage:
-                self.send(event(self.bodies.usage_chunk(self.replies.usage)))
+            if self.job.delivery.include_usage:
+                usage, metrics = self.replies.usage(is_stream=True), self.replies.metrics(is_stream=True)
+                self.send(event(self.bodies.usage_chunk(usage, metrics)))
             self.send(DONE)
             self.replies.resolve()
 
@@ -121,39 +132,49 @@ class EventStream:
 
 
 class StreamedChoice:
-    """A choice of a stream: one event per step with tokens, from a template unless it carries running counts."""
+    """Choice `index` of a stream, number `number` of its prompt: an event per step that brought tokens, or per few.
 
-    def __init__(self, stream: EventStream, generation: Generation, index: int) -> None:
+    An event that brings text and nothing else is filled into a template.
+    """
+
+    def __init__(
+        self, stream: EventStream, writer: ChoiceWriter, prompt: PlannedPrompt, number: int, index: int
+    ) -> None:
         self._stream = stream
-        self._generation = generation
-        self._texts = generation.answer.texts
+        self._writer = writer
+        self._prompt = prompt
+        self._number = number
+        self._generation = prompt.generations[number]
+        self._texts = self._generation.answer.texts
         self._index = index
         self._num_sent = 0
+        self._interval = stream.job.stream_interval
         self._template: EventTemplate | None = None
-        if not stream.delivery.continuous_usage:
-            self._template = event_template(stream.bodies.text_chunk(index, PLACEHOLDER, None))
+        if writer.sends_text_only and not stream.job.delivery.continuous_usage and self._interval == 1:
+            self._template = self._new_template()
 
     def token(self, number: int) -> None:
         stream, num_sent = self._stream, self._num_sent
         if not num_sent:
             stream.open()
-        self._num_sent = number
-        text = self._texts[num_sent] if number == num_sent + 1 else "".join(self._texts[num_sent:number])
         template = self._template
         if template is None:
-            stream.send(event(stream.bodies.text_chunk(self._index, text, self._usage(number))))
-        elif stream.chunked:
-            stream.write(template.fill_chunk(text))
-        else:
-            stream.write(template.fill(text))
+            self._token_in_full(number)
+            return
+        self._num_sent = number
+        text = self._texts[num_sent] if number == num_sent + 1 else "".join(self._texts[num_sent:number])
+        stream.write(template.fill_chunk(text) if stream.chunked else template.fill(text))
 
     def finish(self, num_tokens: int) -> None:
         stream = self._stream
         stream.open()
-        text = "".join(self._texts[self._num_sent : num_tokens])
-        ending = ending_at(self._generation, num_tokens)
-        usage = self._usage(num_tokens) if stream.delivery.continuous_usage else None
-        stream.send(event(stream.bodies.ending_chunk(self._index, text, ending, usage)))
+        piece = replace(
+            self._writer.last_piece(self._num_sent, num_tokens),
+            ending=ending_at(self._generation, num_tokens),
+            num_tokens=num_tokens,
+            kv_transfer_params=stream.job.kv_transfer_params,
+        )
+        stream.send(event(stream.bodies.chunk(self._index, piece, self._usage(num_tokens))))
         stream.choice_finished(num_tokens)
 
     def fail(self, message: str, is_refusal: bool) -> None:
@@ -161,16 +182,36 @@ class StreamedChoice:
 
     @property
     def finish_reason(self) -> str:
-        return self._generation.answer.ending.finish_reason
+        return engine_reason(self._generation)
 
-    def _usage(self, num_tokens: int) -> Usage:
-        return Usage(self._generation.request.input_tokens, num_tokens)
+    def _token_in_full(self, number: int) -> None:
+        """An event made anew, if it is time for one and there is anything to send."""
+        if self._interval == AT_THE_END or (self._num_sent and number < self._num_sent + self._interval):
+            return
+        piece = self._writer.piece(self._num_sent, number)
+        self._num_sent = number
+        if piece is not None:
+            self._stream.send(event(self._stream.bodies.chunk(self._index, piece, self._usage(number))))
+
+    def _usage(self, num_tokens: int) -> Usage | None:
+        if not self._stream.job.delivery.continuous_usage:
+            return None
+        return self._stream.job.accounting.running_usage(self._prompt, self._number, num_tokens)
+
+    def _new_template(self) -> EventTemplate:
+        return event_template(self._stream.bodies.chunk(self._index, self._writer.text_piece(PLACEHOLDER), None))
 
 
 def ending_at(generation: Generation, num_tokens: int) -> Ending:
     """The planned ending, or `length` when the engine stopped earlier."""
     answer = generation.answer
     return answer.ending if num_tokens >= answer.num_tokens else Ending("length")
+
+
+def engine_reason(generation: Generation) -> str:
+    """Why a choice ended as the engine sees it, which knows nothing of tool calls."""
+    reason = generation.answer.ending.finish_reason
+    return "stop" if reason == "tool_calls" else reason
 
 
 def failure(message: str, is_refusal: bool) -> ApiError:

@@ -23,6 +23,7 @@ from mockserve.lateness import Lateness
 from mockserve.prometheus import MeasuredEngine, MetricsSource, new_source
 from mockserve.protocol.errors import unknown_model
 from mockserve.realtime import RealtimeDriver
+from mockserve.reply_options import ReplyOptions
 from mockserve.vocabulary import new_composer, open_vocabulary
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Service:
     metrics: EngineMetrics
     metrics_source: MetricsSource
     queue_limits: QueueLimits
+    options: ReplyOptions
+    num_engines: int = 1
     kv_events: "KVEventPublisher | None" = None
     tracks_load: bool = False
     num_answering: int = 0
@@ -136,6 +139,7 @@ def build_service(options: ServeOptions, deployment: Deployment, environment: Se
         ),
         queue_limits=QueueLimits(options.max_num_queued_reqs, options.max_num_queued_tokens),
         kv_events=publisher,
+        options=options,
         tracks_load=options.enable_server_load_tracking,
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mockserve.content.form import AnswerForm
-from mockserve.protocol.chat import read_messages
+from mockserve.protocol.messages import read_messages
 
 
 def completion_form(body: Mapping[str, Any], prompt: str | None) -> AnswerForm:

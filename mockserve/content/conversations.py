@@ -8,8 +8,8 @@ from typing import Any
 from blis_options import OptionError
 from mockserve.chat_template import ChatMLTemplate, ChatTemplate, TemplateRequest, turns_of
 from mockserve.content.options import ContentOptions, json_object
-from mockserve.protocol.chat import read_messages
 from mockserve.protocol.errors import ApiError
+from mockserve.protocol.messages import read_messages
 
 
 @dataclass(frozen=True, slots=True)

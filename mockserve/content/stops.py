@@ -5,18 +5,28 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from mockserve.content.answer import Answer
+from mockserve.content.repetition import STOP_REASON, first_repetition
 from mockserve.content.split import Split
 from mockserve.protocol.bodies import Ending
-from mockserve.protocol.sampling import Sampling
+from mockserve.protocol.sampling import Repetition, Sampling
 
 
 def stopped(said: Split, ending: Ending, sampling: Sampling, stop_token_ids: Sequence[int] = ()) -> Answer:
-    """What is left of `said` after stop tokens and stop strings, which count only after `min_tokens` tokens."""
+    """What is left of `said` after stop tokens, stop strings and repetition, which count only after `min_tokens`."""
+    if sampling.repetition is not None:
+        said, ending = _cut_at_repetition(said, ending, sampling, sampling.repetition)
     if stop_token_ids:
         said, ending = _cut_at_stop_token(said, ending, sampling, frozenset(stop_token_ids))
     if not sampling.stop:
         return Answer(said.pieces, ending, said.pieces, said.ids)
     return _cut_at_stop_string(said, ending, sampling)
+
+
+def _cut_at_repetition(said: Split, ending: Ending, sampling: Sampling, wanted: Repetition) -> tuple[Split, Ending]:
+    num_tokens = first_repetition(said.ids, wanted)
+    if num_tokens is None or not sampling.min_tokens <= num_tokens < said.num_tokens:
+        return said, ending
+    return said.first(num_tokens), Ending("repetition", STOP_REASON)
 
 
 def _cut_at_stop_token(

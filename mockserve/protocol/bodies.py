@@ -1,76 +1,136 @@
 """What both reply formats share: usage, choices, and the interface the replies are written through."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 StopReason: TypeAlias = str | int | None
 
+WEIGHT_VERSION = "default"
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one reply. The key order, total before completion, is vLLM's."""
+    """Token counts of one reply. The key order, total before completion, is vLLM's.
+
+    `prompt_details` and `num_reasoning_tokens` are None where the server does not report them.
+    """
 
     prompt_tokens: int
     completion_tokens: int
+    prompt_details: Mapping[str, Any] | None = None
+    num_reasoning_tokens: int | None = None
 
     def counts(self) -> dict[str, Any]:
-        """The three counts alone, as in a stream."""
+        """The three counts alone."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "completion_tokens": self.completion_tokens,
         }
 
+    @property
+    def completion_details(self) -> dict[str, Any] | None:
+        if self.num_reasoning_tokens is None:
+            return None
+        return {"reasoning_tokens": self.num_reasoning_tokens}
+
+    def running(self) -> dict[str, Any]:
+        """As in each chunk of a chat stream, which has one null more than other streams."""
+        return {**self.counts(), "completion_tokens_details": self.completion_details}
+
+    def last(self) -> dict[str, Any]:
+        """As in the last chunk of a stream, which leaves out what is null."""
+        found = self.counts()
+        if self.prompt_details is not None:
+            given = {name: value for name, value in self.prompt_details.items() if value is not None}
+            found["prompt_tokens_details"] = given
+        if self.completion_details is not None:
+            found["completion_tokens_details"] = self.completion_details
+        return found
+
     def full(self) -> dict[str, Any]:
-        """With the details that are not collected, as in a whole reply."""
-        return {**self.counts(), "prompt_tokens_details": None, "completion_tokens_details": None}
+        """As in a whole reply, with all nulls."""
+        details = None if self.prompt_details is None else dict(self.prompt_details)
+        return {
+            **self.counts(),
+            "prompt_tokens_details": details,
+            "completion_tokens_details": self.completion_details,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a choice ended: a finish reason and, for a stop string, which."""
+    """Why a choice ended: a finish reason and, for a stop string or stop token, which."""
 
     finish_reason: str
     stop_reason: StopReason = None
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One finished choice of a whole reply."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompted:
+    """What a reply may say about its prompt. `logprobs` are in the shape of `prompt_logprobs`."""
 
-    text: str
+    token_ids: Sequence[int] = ()
+    text: str | None = None
+    logprobs: Sequence[Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What one event of a stream brings. `delta` is what is new: text, or a chat message's keys.
+
+    `logprobs` have the shape of the format; `ending` is there in the last event of a choice, and so are
+    `num_tokens`, those of the whole choice, and `kv_transfer_params`.
+    """
+
+    delta: Any
+    token_ids: Sequence[int] | None = None
+    prompt_token_ids: Sequence[int] | None = None
+    logprobs: Mapping[str, Any] | None = None
+    ending: Ending | None = None
+    num_tokens: int = 0
+    kv_transfer_params: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One finished choice of a whole reply. `content` is its text, or a chat message's keys."""
+
+    content: Any
     ending: Ending
+    num_tokens: int
+    token_ids: Sequence[int] | None = None
+    logprobs: Mapping[str, Any] | None = None
+    prompted: Prompted = field(default_factory=Prompted)
+    kv_transfer_params: Mapping[str, Any] | None = None
 
 
 class Bodies(Protocol):
     """Builds every JSON object of one reply. Usage is given only where the client asked for it in each chunk."""
 
-    def opening_chunk(self, index: int, usage: Usage | None) -> dict[str, Any] | None:
-        """What precedes the first text of choice `index`, if anything does."""
+    def opening_chunks(self, num_choices: int, prompted: Prompted, usage: Usage | None) -> list[dict[str, Any]]:
+        """What precedes the first text of all choices, if anything does."""
         ...
 
-    def text_chunk(self, index: int, text: str, usage: Usage | None) -> dict[str, Any]:
-        """One token's text."""
+    def chunk(self, index: int, piece: Piece, usage: Usage | None) -> dict[str, Any]:
+        """What one or more tokens bring to choice `index`."""
         ...
 
-    def ending_chunk(self, index: int, text: str, ending: Ending, usage: Usage | None) -> dict[str, Any]:
-        """The last token's text and why the choice ended."""
-        ...
-
-    def usage_chunk(self, usage: Usage) -> dict[str, Any]:
+    def usage_chunk(self, usage: Usage, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
         """The counts of all choices, after the last of them."""
         ...
 
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
+    def whole(self, choices: Sequence[Choice], usage: Usage, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
         """The reply to a request without a stream."""
         ...
 
 
-def with_tail(head: dict[str, Any], usage: dict[str, Any] | None, fingerprint: str | None) -> dict[str, Any]:
-    """A chunk's optional keys in vLLM's order: usage, system_fingerprint."""
-    if usage is not None:
-        head["usage"] = usage
-    if fingerprint is not None:
-        head["system_fingerprint"] = fingerprint
-    return head
+def weight_versions(wanted: bool, num_tokens: int) -> list[dict[str, Any]] | None:
+    """Which weights made which tokens: they never change here."""
+    return [{"version": WEIGHT_VERSION, "start": 0, "end": num_tokens}] if wanted else None
+
+
+def id_list(token_ids: Sequence[int] | None) -> list[int] | None:
+    """Token ids as JSON has them."""
+    return None if token_ids is None else list(token_ids)

@@ -1,90 +1,103 @@
 """Chat replies, field for field in vLLM's order: it sends what was explicitly set, hence the uneven nulls."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mockserve.protocol.bodies import Choice, Ending, Usage, with_tail
+from mockserve.protocol.bodies import Choice, Piece, Prompted, Usage, id_list, weight_versions
+from mockserve.protocol.chat_deltas import content_delta
+
+CHUNK = "chat.completion.chunk"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatBodies:
-    """Bodies of one chat reply. `ends_with_usage`: a usage chunk follows, which then carries the fingerprint."""
+    """Bodies of one chat reply. `ends_with_usage`: a usage chunk follows, which then carries the fingerprint.
+
+    `role` is that of the answer, and `echoed` the text that it continues, if the client wants that repeated.
+    """
 
     id: str
     created: int
     model: str
     fingerprint: str
     ends_with_usage: bool = False
+    role: str = "assistant"
+    echoed: str = ""
+    shows_prompt_ids: bool = False
+    shows_weight_versions: bool = False
 
-    def opening_chunk(self, index: int, usage: Usage | None) -> dict[str, Any] | None:
-        choice = _choice(index, {"role": "assistant", "content": ""}, None)
-        chunk = with_tail(self._head("chat.completion.chunk", [choice]), _running(usage), None)
-        return {**chunk, "prompt_token_ids": None, "prompt_text": None}
-
-    def text_chunk(self, index: int, text: str, usage: Usage | None) -> dict[str, Any]:
-        choice = {**_choice(index, {"content": text}, None), "token_ids": None}
-        chunk = with_tail(self._head("chat.completion.chunk", [choice]), _running(usage), None)
-        return {**chunk, "kv_transfer_params": None}
-
-    def ending_chunk(self, index: int, text: str, ending: Ending, usage: Usage | None) -> dict[str, Any]:
-        choice = {
-            **_choice(index, {"content": text}, ending.finish_reason),
-            "stop_reason": ending.stop_reason,
-            "token_ids": None,
-            "weight_versions": None,
+    def opening_chunks(self, num_choices: int, prompted: Prompted, usage: Usage | None) -> list[dict[str, Any]]:
+        about_prompt = {
+            "prompt_token_ids": id_list(prompted.token_ids) if self.shows_prompt_ids else None,
+            "prompt_text": prompted.text,
         }
-        fingerprint = None if self.ends_with_usage else self.fingerprint
-        chunk = with_tail(self._head("chat.completion.chunk", [choice]), _running(usage), fingerprint)
-        return {**chunk, "kv_transfer_params": None}
+        role = {"role": self.role, "content": ""}
+        chunks = [self._opening(index, role, usage) | about_prompt for index in range(num_choices)]
+        if self.echoed:
+            echo = content_delta(self.echoed)
+            chunks += [self._opening(index, echo, usage) for index in range(num_choices)]
+        return chunks
 
-    def usage_chunk(self, usage: Usage) -> dict[str, Any]:
-        return with_tail(self._head("chat.completion.chunk", []), usage.counts(), self.fingerprint)
+    def _opening(self, index: int, delta: dict[str, Any], usage: Usage | None) -> dict[str, Any]:
+        chunk = self._head(CHUNK, [_choice(index, delta, None, None)])
+        return chunk if usage is None else {**chunk, "usage": usage.running()}
 
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
+    def chunk(self, index: int, piece: Piece, usage: Usage | None) -> dict[str, Any]:
+        ending = piece.ending
+        choice = _choice(index, piece.delta, piece.logprobs, None if ending is None else ending.finish_reason)
+        if ending is not None:
+            choice["stop_reason"] = ending.stop_reason
+        choice["token_ids"] = id_list(piece.token_ids)
+        if ending is not None:
+            choice["weight_versions"] = weight_versions(self.shows_weight_versions, piece.num_tokens)
+        chunk = self._head(CHUNK, [choice])
+        if usage is not None:
+            chunk["usage"] = usage.running()
+        if ending is not None and not self.ends_with_usage:
+            chunk["system_fingerprint"] = self.fingerprint
+        chunk["kv_transfer_params"] = piece.kv_transfer_params
+        return chunk
+
+    def usage_chunk(self, usage: Usage, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
+        chunk = {**self._head(CHUNK, []), "usage": usage.last(), "system_fingerprint": self.fingerprint}
+        return chunk if metrics is None else {**chunk, "metrics": metrics}
+
+    def whole(self, choices: Sequence[Choice], usage: Usage, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
+        prompted = choices[0].prompted
         return {
-            **self._head("chat.completion", [_whole_choice(index, each) for index, each in enumerate(choices)]),
+            **self._head("chat.completion", [self._whole_choice(index, each) for index, each in enumerate(choices)]),
             "service_tier": None,
             "system_fingerprint": self.fingerprint,
             "usage": usage.full(),
-            "prompt_logprobs": None,
-            "prompt_token_ids": None,
-            "prompt_text": None,
-            "kv_transfer_params": None,
+            "prompt_logprobs": prompted.logprobs,
+            "prompt_token_ids": id_list(prompted.token_ids) if self.shows_prompt_ids else None,
+            "prompt_text": prompted.text,
+            "kv_transfer_params": choices[-1].kv_transfer_params,
             "ec_transfer_params": None,
-            "metrics": None,
+            "metrics": metrics,
         }
 
     def _head(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
 
-
-def _choice(index: int, delta: dict[str, Any], finish_reason: str | None) -> dict[str, Any]:
-    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-
-
-def _whole_choice(index: int, choice: Choice) -> dict[str, Any]:
-    message = {
-        "role": "assistant",
-        "content": choice.text,
-        "refusal": None,
-        "annotations": None,
-        "audio": None,
-        "function_call": None,
-        "reasoning": None,
-    }
-    return {
-        "index": index,
-        "message": message,
-        "logprobs": None,
-        "finish_reason": choice.ending.finish_reason,
-        "stop_reason": choice.ending.stop_reason,
-        "token_ids": None,
-        "routed_experts": None,
-        "weight_versions": None,
-    }
+    def _whole_choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        message = choice.content
+        if self.echoed:
+            message = {**message, "content": self.echoed + (message["content"] or "")}
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": choice.logprobs,
+            "finish_reason": choice.ending.finish_reason,
+            "stop_reason": choice.ending.stop_reason,
+            "token_ids": id_list(choice.token_ids),
+            "routed_experts": None,
+            "weight_versions": weight_versions(self.shows_weight_versions, choice.num_tokens),
+        }
 
 
-def _running(usage: Usage | None) -> dict[str, Any] | None:
-    """Running counts have one null more in chat than elsewhere."""
-    return None if usage is None else {**usage.counts(), "completion_tokens_details": None}
+def _choice(
+    index: int, delta: dict[str, Any], logprobs: Mapping[str, Any] | None, finish_reason: str | None
+) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}

@@ -1,10 +1,10 @@
 """Text completion replies, field for field in vLLM's order."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mockserve.protocol.bodies import Choice, Ending, Usage, with_tail
+from mockserve.protocol.bodies import Choice, Piece, Prompted, Usage, id_list, weight_versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,31 +16,45 @@ class CompletionBodies:
     model: str
     fingerprint: str
     ends_with_usage: bool = False
+    shows_prompt_ids: bool = False
+    shows_weight_versions: bool = False
 
-    def opening_chunk(self, index: int, usage: Usage | None) -> dict[str, Any] | None:
-        return None
+    def opening_chunks(self, num_choices: int, prompted: Prompted, usage: Usage | None) -> list[dict[str, Any]]:
+        return []
 
-    def text_chunk(self, index: int, text: str, usage: Usage | None) -> dict[str, Any]:
-        chunk = with_tail(self._head([_choice(index, text, None)]), _counts(usage), None)
-        return {**chunk, "kv_transfer_params": None}
+    def chunk(self, index: int, piece: Piece, usage: Usage | None) -> dict[str, Any]:
+        ending = piece.ending
+        choice = {
+            "index": index,
+            "text": piece.delta,
+            "logprobs": piece.logprobs,
+            "finish_reason": None if ending is None else ending.finish_reason,
+            "stop_reason": None if ending is None else ending.stop_reason,
+            "prompt_token_ids": id_list(piece.prompt_token_ids),
+            "token_ids": id_list(piece.token_ids),
+            "weight_versions": weight_versions(self.shows_weight_versions and ending is not None, piece.num_tokens),
+        }
+        chunk = self._head([choice])
+        if usage is not None:
+            chunk["usage"] = usage.counts()
+        if ending is not None and not self.ends_with_usage:
+            chunk["system_fingerprint"] = self.fingerprint
+        chunk["kv_transfer_params"] = piece.kv_transfer_params
+        return chunk
 
-    def ending_chunk(self, index: int, text: str, ending: Ending, usage: Usage | None) -> dict[str, Any]:
-        fingerprint = None if self.ends_with_usage else self.fingerprint
-        chunk = with_tail(self._head([_choice(index, text, ending)]), _counts(usage), fingerprint)
-        return {**chunk, "kv_transfer_params": None}
+    def usage_chunk(self, usage: Usage, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
+        chunk = {**self._head([]), "usage": usage.last(), "system_fingerprint": self.fingerprint}
+        return chunk if metrics is None else {**chunk, "metrics": metrics}
 
-    def usage_chunk(self, usage: Usage) -> dict[str, Any]:
-        return with_tail(self._head([]), usage.counts(), self.fingerprint)
-
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
+    def whole(self, choices: Sequence[Choice], usage: Usage, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
         return {
-            **self._head([_whole_choice(index, each) for index, each in enumerate(choices)]),
+            **self._head([self._whole_choice(index, each) for index, each in enumerate(choices)]),
             "service_tier": None,
             "system_fingerprint": self.fingerprint,
             "usage": usage.full(),
-            "kv_transfer_params": None,
+            "kv_transfer_params": choices[0].kv_transfer_params,
             "ec_transfer_params": None,
-            "metrics": None,
+            "metrics": metrics,
         }
 
     def _head(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
@@ -52,34 +66,16 @@ class CompletionBodies:
             "choices": choices,
         }
 
-
-def _choice(index: int, text: str, ending: Ending | None) -> dict[str, Any]:
-    return {
-        "index": index,
-        "text": text,
-        "logprobs": None,
-        "finish_reason": None if ending is None else ending.finish_reason,
-        "stop_reason": None if ending is None else ending.stop_reason,
-        "prompt_token_ids": None,
-        "token_ids": None,
-        "weight_versions": None,
-    }
-
-
-def _whole_choice(index: int, choice: Choice) -> dict[str, Any]:
-    return {
-        "index": index,
-        "text": choice.text,
-        "logprobs": None,
-        "finish_reason": choice.ending.finish_reason,
-        "stop_reason": choice.ending.stop_reason,
-        "token_ids": None,
-        "prompt_logprobs": None,
-        "prompt_token_ids": None,
-        "routed_experts": None,
-        "weight_versions": None,
-    }
-
-
-def _counts(usage: Usage | None) -> dict[str, Any] | None:
-    return None if usage is None else usage.counts()
+    def _whole_choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        return {
+            "index": index,
+            "text": choice.content,
+            "logprobs": choice.logprobs,
+            "finish_reason": choice.ending.finish_reason,
+            "stop_reason": choice.ending.stop_reason,
+            "token_ids": id_list(choice.token_ids),
+            "prompt_logprobs": choice.prompted.logprobs,
+            "prompt_token_ids": id_list(choice.prompted.token_ids) if self.shows_prompt_ids else None,
+            "routed_experts": None,
+            "weight_versions": weight_versions(self.shows_weight_versions, choice.num_tokens),
+        }

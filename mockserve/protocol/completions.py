@@ -1,112 +1,93 @@
 """The body of POST /v1/completions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from mockserve.protocol.errors import ApiError, Problem, bad_value
-from mockserve.protocol.fields import Fields, integer_problem, list_problem, text_problem
-from mockserve.protocol.refusals import refuse_contradictions
-from mockserve.protocol.sampling import Sampling, read_sampling
+from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.protocol.field_types import as_integer
+from mockserve.protocol.fields import Fields, check_types
+from mockserve.protocol.read_sampling import read_sampling
+from mockserve.protocol.refusals import refuse_completion_contradictions
+from mockserve.protocol.request_fields import COMPLETION_FIELDS
+from mockserve.protocol.sampling import Sampling
 from mockserve.protocol.stream_options import Delivery, read_delivery
+from mockserve.protocol.vocabulary_checks import check_logit_bias_keys
+from mockserve.protocol.wanted import Common, Wanted, read_common, read_wanted
 
 DEFAULT_MAX_TOKENS = 16
-MAX_PROMPTS = 1024
 
 Prompt: TypeAlias = str | list[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionRequest:
-    """A parsed completion request. An empty `model` means the first served name; there is at least one prompt."""
+    """A parsed completion request. An empty `model` means the first served name; there is at least one prompt.
+
+    With `echo` the prompt comes before the answer; `only_echoes` leaves the answer out.
+    """
 
     model: str
     prompts: tuple[Prompt, ...]
     sampling: Sampling
     delivery: Delivery
-    request_id: str | None = None
-    cache_salt: str | None = None
+    common: Common = field(default_factory=Common)
+    wanted: Wanted = field(default_factory=Wanted)
+    echo: bool = False
+    only_echoes: bool = False
+    add_special_tokens: bool = True
 
 
 def parse_completion(body: dict[str, Any]) -> CompletionRequest:
     """Raises ApiError for whatever vLLM refuses before it looks at the model."""
+    refuse_completion_contradictions(body)
+    check_types(body, COMPLETION_FIELDS)
+    if body.get("prompt_embeds"):
+        raise bad_value("You must set `--enable-prompt-embeds` to input `prompt_embeds`.", "prompt_embeds")
     fields = Fields(body)
     delivery = read_delivery(fields)
-    refuse_contradictions(body, delivery.stream)
-    model = fields.text("model") or ""
-    prompts = _read_prompts(fields)
-    max_tokens = fields.integer("max_tokens", DEFAULT_MAX_TOKENS)
-    num_logprobs = fields.integer("logprobs", 0) or 0
-    sampling = read_sampling(fields, max_tokens, "max_tokens", num_logprobs)
-    beam_search = fields.flag("use_beam_search")
-    suffix = fields.text("suffix")
-    request_id = fields.text("request_id")
-    cache_salt = fields.text("cache_salt")
-    fields.check()
-    if beam_search and delivery.stream:
+    if fields.flag("use_beam_search") and delivery.stream:
         raise ApiError("Streaming is not currently supported with beam search")
-    if suffix is not None:
+    if fields.text("suffix") is not None:
         raise ApiError("suffix is only supported for models with FIM completion rendering", param="suffix")
+    max_tokens = fields.integer("max_tokens", DEFAULT_MAX_TOKENS)
+    echo = fields.flag("echo")
+    only_echoes = echo and max_tokens == 0
+    num_logprobs = fields.integer("logprobs")
+    sampling = read_sampling(
+        fields,
+        max_tokens=1 if only_echoes else max_tokens,
+        max_tokens_param="max_tokens",
+        num_logprobs=num_logprobs,
+        num_echoed_logprobs=num_logprobs if echo else None,
+    )
+    check_logit_bias_keys(body.get("logit_bias"))
     return CompletionRequest(
-        model=model, prompts=prompts, sampling=sampling, delivery=delivery, request_id=request_id, cache_salt=cache_salt
+        model=fields.text("model") or "",
+        prompts=_read_prompts(body.get("prompt")),
+        sampling=sampling,
+        delivery=delivery,
+        common=read_common(fields),
+        wanted=read_wanted(fields, sampling),
+        echo=echo,
+        only_echoes=only_echoes,
+        add_special_tokens=fields.flag("add_special_tokens", True),
     )
 
 
-def _read_prompts(fields: Fields) -> tuple[Prompt, ...]:
+def _read_prompts(value: Any) -> tuple[Prompt, ...]:
     """A string, a list of strings, token ids or a list of lists of token ids, always as several prompts."""
-    value = fields.body.get("prompt")
-    if value is None or value == "":
-        raise bad_value("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
     if value == []:
         raise bad_value("You must pass at least one prompt", "prompt")
     if isinstance(value, str):
         return (value,)
-    if isinstance(value, list):
-        if are_token_ids(value):
-            return (value,)
-        if all(isinstance(each, str) for each in value) or all(are_token_ids(each) for each in value):
-            return _several(value)
-    fields.problems += _prompt_problems(value)
-    return ()
+    if all(isinstance(each, str) for each in value):
+        return tuple(value)
+    if all(isinstance(each, list) for each in value):
+        return tuple(_as_ids(each) for each in value)
+    return (_as_ids(value),)
 
 
-def _several(prompts: list[Prompt]) -> tuple[Prompt, ...]:
-    if len(prompts) > MAX_PROMPTS:
-        raise bad_value(f"at most {MAX_PROMPTS} prompts are allowed, got {len(prompts)}.", "prompt")
-    if not all(prompts):
-        raise bad_value("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
-    return tuple(prompts)
-
-
-def are_token_ids(value: Any) -> bool:
-    """Whether `value` is a list of non-negative integers."""
-    return isinstance(value, list) and all(type(each) is int and each >= 0 for each in value)
-
-
-def _prompt_problems(value: Any) -> list[Problem]:
-    """What is wrong with `value` as each of the four shapes, in the order of vLLM's union."""
-    location = "body.prompt"
-    not_a_list = list_problem(value, location)
-    not_text = text_problem(value, location)
-    if not_a_list is not None:
-        assert not_text is not None
-        return [not_a_list, not_a_list, not_text, not_a_list]
-    problems = _token_id_problems(value, location)
-    for index, each in enumerate(value):
-        inner = list_problem(each, f"{location}.{index}")
-        problems += [inner] if inner else _token_id_problems(each, f"{location}.{index}")
-    assert not_text is not None
-    problems.append(not_text)
-    found = (text_problem(each, f"{location}.{index}") for index, each in enumerate(value))
-    return problems + [problem for problem in found if problem is not None]
-
-
-def _token_id_problems(values: list[Any], location: str) -> list[Problem]:
-    problems = []
-    for index, each in enumerate(values):
-        problem = integer_problem(each, f"{location}.{index}")
-        if problem is None and float(each) < 0:
-            message = "Input should be greater than or equal to 0"
-            problem = Problem("greater_than_equal", f"{location}.{index}", message, each, {"ge": 0})
-        if problem is not None:
-            problems.append(problem)
-    return problems
+def _as_ids(values: list[Any]) -> list[int]:
+    if not values:
+        raise ApiError("The decoder prompt cannot be empty")
+    return [as_integer(each) for each in values]

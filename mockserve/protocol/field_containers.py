@@ -64,7 +64,8 @@ class Record:
 
     def problems(self, value: Any, location: str) -> list[Problem]:
         if not isinstance(value, dict):
-            return [Problem(self.kind, location, OBJECT_MESSAGES[self.kind].format(name=self.name), value)]
+            context = {"class_name": self.name} if self.name else None
+            return [Problem(self.kind, location, OBJECT_MESSAGES[self.kind].format(name=self.name), value, context)]
         found: list[Problem] = []
         for field, kind in self.fields.items():
             if field in value:
@@ -96,6 +97,35 @@ class AnyOf:
 
     def schema(self) -> dict[str, Any]:
         return {"anyOf": [kind.schema() for kind in self.kinds]}
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """One of several types, whose name is part of where its problems are found."""
+
+    name: str
+    inner: FieldType
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        return self.inner.problems(value, f"{location}.{self.name}")
+
+    def schema(self) -> dict[str, Any]:
+        return self.inner.schema()
+
+
+@dataclass(frozen=True, slots=True)
+class Iterable:
+    """A list that is looked into only when it is used."""
+
+    items: FieldType
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        if isinstance(value, list | dict | str):
+            return []
+        return [Problem("iterable_type", location, "Input should be iterable", value)]
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "array", "items": self.items.schema()}
 
 
 @dataclass(frozen=True, slots=True)

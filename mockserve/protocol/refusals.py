@@ -1,87 +1,152 @@
-"""Fields of a request body that exclude or need each other, or that a server without the matching flags refuses."""
+"""What vLLM refuses before it looks at the types of a body: fields that exclude or need each other.
+
+Several at once are reported as the first that is looked at.
+"""
 
 from typing import Any
 
-from mockserve.protocol.errors import ApiError, Problem, bad_fields, bad_value
+from mockserve.protocol.errors import ApiError, bad_value
 
-CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
-REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+CONSTRAINTS = ("json", "regex", "choice")
+ALL_CONSTRAINTS = (*CONSTRAINTS, "grammar", "json_object", "structural_tag")
 MAX_CACHE_SALT_CHARS = 128
+MAX_PROMPTS = 1024
 
 
-def refuse_contradictions(body: dict[str, Any], stream: bool) -> None:
-    """What chat and text completions both refuse before types are looked at. Raises ApiError."""
-    if body.get("prompt_logprobs") is not None and stream:
+def refuse_chat_contradictions(body: dict[str, Any]) -> None:
+    """The checks on a chat body, in vLLM's order. Raises ApiError."""
+    if body.get("continue_final_message") and body.get("add_generation_prompt"):
+        raise ApiError("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
+    _refuse_tool_contradictions(body)
+    _refuse_several_constraints(body, excludes_tools=True)
+    _refuse_chosen_logprobs(body, wants_logprobs=bool(body.get("logprobs")), otherwise="`logprobs` must be set to true")
+    _refuse_bad_logprobs(body, "top_logprobs")
+    top = body.get("top_logprobs")
+    if top and (top > 0 or top == -1) and not body.get("logprobs"):
+        raise bad_value("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
+    refuse_stream_options(body)
+    _refuse_bad_format(body)
+    _refuse_bad_salt(body.get("cache_salt"))
+    _refuse_bad_thinking_budget(body.get("thinking_token_budget"))
+
+
+def refuse_completion_contradictions(body: dict[str, Any]) -> None:
+    """The checks on the body of a text completion, in vLLM's order. Raises ApiError."""
+    _refuse_bad_prompt(body)
+    refuse_stream_options(body)
+    if body.get("use_beam_search") and body.get("echo") and body.get("logprobs") is not None:
+        message = (
+            "`echo` with `logprobs` is not supported with beam search "
+            "because beam search does not compute prompt logprobs."
+        )
+        raise bad_value(message, "echo")
+    wants_logprobs = body.get("logprobs") is not None
+    _refuse_chosen_logprobs(body, wants_logprobs, otherwise="`logprobs` must be set")
+    _refuse_bad_logprobs(body, "logprobs")
+    _refuse_several_constraints(body, excludes_tools=False)
+    _refuse_bad_format(body)
+    _refuse_bad_salt(body.get("cache_salt"))
+    _refuse_bad_thinking_budget(body.get("thinking_token_budget"))
+
+
+def refuse_stream_options(body: dict[str, Any]) -> None:
+    """Options of a stream where none is asked for. Raises ApiError."""
+    if body.get("stream_options") and not body.get("stream"):
+        raise bad_value("Stream options can only be defined when `stream=True`.", "stream_options")
+
+
+def _refuse_bad_prompt(body: dict[str, Any]) -> None:
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and len(prompt) > MAX_PROMPTS and not all(isinstance(each, int) for each in prompt):
+        message = (
+            f"prompt list length {len(prompt)} exceeds the maximum allowed count of {MAX_PROMPTS}. "
+            "To increase this limit, set the VLLM_MAX_COMPLETION_PROMPTS environment variable."
+        )
+        raise bad_value(message, "prompt")
+    if prompt in (None, "") and body.get("prompt_embeds") in (None, []):
+        raise bad_value("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
+
+
+def _refuse_chosen_logprobs(body: dict[str, Any], wants_logprobs: bool, otherwise: str) -> None:
+    if not body.get("logprob_token_ids"):
+        return
+    if body.get("use_beam_search"):
+        raise bad_value("`logprob_token_ids` is not supported with beam search.", "logprob_token_ids")
+    if body.get("echo") and body.get("max_tokens") == 0:
+        message = (
+            "`logprob_token_ids` is not supported when `echo=True` and `max_tokens=0` "
+            "because no output tokens are generated."
+        )
+        raise bad_value(message, "logprob_token_ids")
+    if not wants_logprobs:
+        raise bad_value(f"when using `logprob_token_ids`, {otherwise}.", "logprob_token_ids")
+
+
+def _refuse_bad_logprobs(body: dict[str, Any], name: str) -> None:
+    for each in ("prompt_logprobs", name):
+        value = body.get(each)
+        if value is not None and not isinstance(value, int | float):
+            raise bad_value(f"`{each}` must be an integer.", each, value)
+    wanted = body.get("prompt_logprobs")
+    if wanted is not None and body.get("stream") and (wanted > 0 or wanted == -1):
         raise bad_value("`prompt_logprobs` are not available when `stream=True`.", "prompt_logprobs")
-    salt = body.get("cache_salt")
-    if salt == "":
+    for each in ("prompt_logprobs", name):
+        value = body.get(each)
+        if value is not None and value < 0 and value != -1:
+            raise bad_value(f"`{each}` must be a positive value or -1.", each, value)
+
+
+def _refuse_several_constraints(body: dict[str, Any], excludes_tools: bool) -> None:
+    constraints = body.get("structured_outputs")
+    if not isinstance(constraints, dict):
+        return
+    count = sum(constraints.get(each) is not None for each in CONSTRAINTS)
+    if count > 1:
+        message = "You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice')."
+        raise ApiError(message) if excludes_tools else bad_value(message, "structured_outputs")
+    if excludes_tools and count and body.get("tool_choice", "none") not in ("none", "auto", "required"):
+        raise ApiError("You can only either use constraints for structured outputs or tools, not both.")
+    count = sum(constraints.get(each) is not None for each in ALL_CONSTRAINTS)
+    if count != 1:
+        given: dict[str, Any] = dict.fromkeys((*CONSTRAINTS, "grammar", "json_object"))
+        given |= {"disable_any_whitespace": False, "disable_additional_properties": False}
+        given |= {"whitespace_pattern": None, "structural_tag": None, "_backend": None, "_backend_was_auto": False}
+        given |= {name: value for name, value in constraints.items() if name in given}
+        if count:
+            raise ApiError(
+                "You can only use one kind of structured outputs constraint but multiple are specified: " + str(given)
+            )
+        raise ApiError("You must use one kind of structured outputs constraint but none are specified: " + str(given))
+
+
+def _refuse_bad_format(body: dict[str, Any]) -> None:
+    wanted = body.get("response_format")
+    if not isinstance(wanted, dict):
+        return
+    if wanted.get("type") == "json_schema" and wanted.get("json_schema") is None:
+        message = "When response_format type is 'json_schema', the 'json_schema' field must be provided."
+        raise bad_value(message, "response_format")
+    if wanted.get("type") == "structural_tag" and not ("format" in wanted or "structures" in wanted):
+        raise bad_value("Invalid response_format structural_tag specification.", "response_format")
+
+
+def _refuse_bad_salt(salt: Any) -> None:
+    if salt is None:
+        return
+    if not isinstance(salt, str) or not salt:
         raise bad_value("Parameter 'cache_salt' must be a non-empty string if provided.", "cache_salt")
-    if isinstance(salt, str) and (len(salt) > MAX_CACHE_SALT_CHARS or any(each in salt for each in "@/\\\0")):
+    if len(salt) > MAX_CACHE_SALT_CHARS or any(each in salt for each in "@/\\\0"):
         message = (
             f"Parameter 'cache_salt' must be at most {MAX_CACHE_SALT_CHARS} characters "
             "and must not contain '@', '/', '\\\\', or NUL."
         )
         raise bad_value(message, "cache_salt")
-    response_format = body.get("response_format")
-    wants_schema = isinstance(response_format, dict) and response_format.get("type") == "json_schema"
-    if wants_schema and not body["response_format"].get("json_schema"):
-        message = "When response_format type is 'json_schema', the 'json_schema' field must be provided."
-        raise bad_value(message, "response_format")
-    constraints = body.get("structured_outputs")
-    if isinstance(constraints, dict) and sum(constraints.get(each) is not None for each in CONSTRAINTS) > 1:
-        raise ApiError("You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice').")
 
 
-def refuse_chat_contradictions(body: dict[str, Any]) -> None:
-    """The same for the fields only chat has. Raises ApiError."""
-    if body.get("top_logprobs") and not body.get("logprobs"):
-        raise bad_value("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
-    if body.get("add_generation_prompt", True) and body.get("continue_final_message"):
-        raise ApiError("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
-    _refuse_tool_contradictions(body)
-
-
-def refuse_bad_effort(body: dict[str, Any]) -> None:
-    """A `reasoning_effort` that is none. Raises ApiError."""
-    effort = body.get("reasoning_effort")
-    if effort is None or effort in REASONING_EFFORTS:
-        return
-    quoted = [repr(each) for each in REASONING_EFFORTS]
-    expected = f"{', '.join(quoted[:-1])} or {quoted[-1]}"
-    context = {"expected": expected}
-    location = "body.reasoning_effort"
-    raise bad_fields([Problem("literal_error", location, f"Input should be {expected}", effort, context)])
-
-
-def refuse_unavailable(body: dict[str, Any]) -> None:
-    """What needs a flag that the server does not have. Raises ApiError."""
-    choice = body.get("tool_choice") or "auto"
-    if body.get("tools") and choice == "auto":
-        raise ApiError('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
-    if body.get("tools") and choice != "none":
-        raise ApiError('tool_choice="required" requires --tool-call-parser to be set')
-    if body.get("thinking_token_budget") is not None:
-        raise ApiError(
-            "thinking_token_budget is set but reasoning_config is not configured. "
-            "Please set --reasoning-parser and/or --reasoning-config to use thinking_token_budget."
-        )
-
-
-def refuse_bad_bias(body: dict[str, Any], vocabulary_size: int) -> None:
-    """A `logit_bias` for what is no token of the model. Raises ApiError."""
-    bias = body.get("logit_bias")
-    if not isinstance(bias, dict):
-        return
-    wrong = [key for key in bias if not key.lstrip("-").isdecimal()]
-    if wrong:
-        message = f"logit_bias contains key(s) that cannot be converted to integer token IDs: {wrong}"
-        raise bad_value(message, "logit_bias", wrong)
-    unknown = [int(key) for key in bias if not 0 <= int(key) < vocabulary_size]
-    if unknown:
-        message = (
-            f"token_id(s) {unknown} in logit_bias contain out-of-vocab token ids. Vocabulary size: {vocabulary_size}"
-        )
-        raise bad_value(message, "logit_bias", unknown)
+def _refuse_bad_thinking_budget(budget: Any) -> None:
+    if budget is not None and (type(budget) is not int or budget < -1):
+        message = "`thinking_token_budget` must be a non-negative integer or -1 for unlimited."
+        raise bad_value(message, "thinking_token_budget", budget)
 
 
 def _refuse_tool_contradictions(body: dict[str, Any]) -> None:
@@ -89,15 +154,62 @@ def _refuse_tool_contradictions(body: dict[str, Any]) -> None:
     if tools == []:
         message = "`tools` must not be an empty array. Either provide at least one tool or omit the field entirely."
         raise bad_value(message, "tools")
-    if choice not in (None, "none") and not tools:
+    if choice is None or choice == "none":
+        return
+    if tools is None:
         raise bad_value("When using `tool_choice`, `tools` must be set.", "tool_choice")
-    if isinstance(choice, dict) and isinstance(tools, list):
-        wanted = _function_name(choice)
-        if wanted not in [_function_name(tool) for tool in tools]:
-            message = "The tool specified in `tool_choice` does not match any of the specified `tools`"
-            raise bad_value(message, "tool_choice")
+    if not isinstance(choice, dict) and choice not in ("auto", "required"):
+        message = (
+            f'Invalid value for `tool_choice`: {choice}! Only named tools, "none", "auto" or "required" are supported.'
+        )
+        raise bad_value(message, "tool_choice")
+    if isinstance(choice, dict):
+        _refuse_unknown_tool(choice, tools)
+
+
+def _refuse_unknown_tool(choice: dict[str, Any], tools: Any) -> None:
+    usage = 'Correct usage: `{"type": "function", "function": {"name": "my_function"}}`'
+    function = choice.get("function")
+    if not isinstance(function, dict):
+        message = f"Invalid value for `function`: `{function}` in `tool_choice`! {usage}"
+        raise bad_value(message, "tool_choice.function")
+    if "name" not in function:
+        message = f"Expected field `name` in `function` in `tool_choice`! {usage}"
+        raise bad_value(message, "tool_choice.function.name")
+    name = function["name"]
+    if not isinstance(name, str) or not name:
+        message = f"Invalid `name` in `function`: `{name}` in `tool_choice`! {usage}"
+        raise bad_value(message, "tool_choice.function.name")
+    if name not in [_function_name(tool) for tool in tools if isinstance(tools, list)]:
+        message = "The tool specified in `tool_choice` does not match any of the specified `tools`"
+        raise bad_value(message, "tool_choice")
 
 
 def _function_name(tool: Any) -> Any:
     function = tool.get("function") if isinstance(tool, dict) else None
     return function.get("name") if isinstance(function, dict) else None
+
+
+def refuse_unavailable(body: dict[str, Any]) -> None:
+    """What needs a flag that the server does not have. Raises ApiError."""
+    for name, effect in (
+        ("mm_processor_kwargs", "multimodal preprocessing resource usage"),
+        ("media_io_kwargs", "multimodal media loading resource usage"),
+    ):
+        if body.get(name):
+            message = (
+                f"Per-request {name} are disabled by default because they can change {effect}. "
+                "Start the server with --trust-request-mm-kwargs only when clients are trusted."
+            )
+            raise bad_value(message, name)
+    choice = body.get("tool_choice", "auto")
+    if body.get("tools") and choice == "auto":
+        raise ApiError('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
+    if body.get("tools") and choice not in (None, "none"):
+        named = f'function "{_function_name(choice)}"' if isinstance(choice, dict) else f'"{choice}"'
+        raise ApiError(f"tool_choice={named} requires --tool-call-parser to be set")
+    if body.get("thinking_token_budget") not in (None, -1):
+        raise ApiError(
+            "thinking_token_budget is set but reasoning_config is not configured. "
+            "Please set --reasoning-parser and/or --reasoning-config to use thinking_token_budget."
+        )

@@ -1,21 +1,29 @@
-"""The sampling fields that chat and text completions share: reading them, and vLLM's bounds on them."""
+"""What a request asks of the generation, and vLLM's bounds on it."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from mockserve.protocol.errors import ApiError, Problem, bad_value
-from mockserve.protocol.fields import Fields, list_problem, text_problem
+from mockserve.protocol.errors import ApiError, bad_value
 
-MAX_STOP_STRINGS = 4
 MAX_CHOICES = 16384
-MAX_LOGPROBS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repetition:
+    """When a text that repeats itself is stopped: a pattern of so many tokens, so many times in a row."""
+
+    max_pattern_size: int = 0
+    min_pattern_size: int = 0
+    min_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """What a request asks of the generation. Fields that are only range-checked change nothing here.
 
-    `max_tokens` is None when the client set no limit; `max_tokens_param` is the field it came from.
+    `max_tokens` is None when the client set no limit; `max_tokens_param` is the field it came from. `num_logprobs` and
+    `num_prompt_logprobs` are None when the client wants none; 0 means those of the tokens themselves.
     """
 
     n: int = 1
@@ -24,6 +32,7 @@ class Sampling:
     min_tokens: int = 0
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
     include_stop_str_in_output: bool = False
     seed: int | None = None
     temperature: float = 1.0
@@ -33,34 +42,22 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
-    num_logprobs: int = 0
+    num_logprobs: int | None = None
+    num_prompt_logprobs: int | None = None
+    logprob_token_ids: tuple[int, ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
+    use_beam_search: bool = False
+    skip_special_tokens: bool = True
+    truncate_prompt_tokens: int | None = None
+    truncation_side: str | None = None
+    """Where a prompt that is too long is cut, `left` or `right`; None cuts the left and keeps the marks around it."""
+    repetition: Repetition | None = None
 
     @property
     def is_greedy(self) -> bool:
         """Whether the same prompt always gives the same text."""
         return self.temperature < 1e-5
-
-
-def read_sampling(fields: Fields, max_tokens: int | None, max_tokens_param: str, num_logprobs: int) -> Sampling:
-    """The sampling fields of a body; problems are left in `fields`."""
-    return Sampling(
-        n=_integer(fields, "n", 1),
-        max_tokens=max_tokens,
-        max_tokens_param=max_tokens_param,
-        min_tokens=_integer(fields, "min_tokens", 0),
-        ignore_eos=fields.flag("ignore_eos"),
-        stop=_read_stop(fields),
-        include_stop_str_in_output=fields.flag("include_stop_str_in_output"),
-        seed=fields.integer("seed"),
-        temperature=_number(fields, "temperature", 1.0),
-        top_p=_number(fields, "top_p", 1.0),
-        top_k=_integer(fields, "top_k", 0),
-        min_p=_number(fields, "min_p", 0.0),
-        presence_penalty=_number(fields, "presence_penalty", 0.0),
-        frequency_penalty=_number(fields, "frequency_penalty", 0.0),
-        repetition_penalty=_number(fields, "repetition_penalty", 1.0),
-        num_logprobs=num_logprobs,
-    )
 
 
 def output_budget(sampling: Sampling, prompt_tokens: int, max_model_len: int) -> int:
@@ -85,12 +82,7 @@ def check_sampling(sampling: Sampling, budget: int) -> None:
     """Raise ApiError for the first value outside vLLM's bounds; `budget` is the output limit in force."""
     _check_choices(sampling)
     _check_penalties(sampling)
-    if sampling.temperature < 0:
-        message = f"temperature must be non-negative, got {sampling.temperature}."
-        raise bad_value(message, "temperature", sampling.temperature)
-    if sampling.temperature > 2:
-        message = f"temperature must be in [0, 2], got {sampling.temperature}."
-        raise bad_value(message, "temperature", sampling.temperature)
+    _check_temperature(sampling.temperature)
     if not 0 < sampling.top_p <= 1:
         raise bad_value(f"top_p must be in (0, 1], got {sampling.top_p}.", "top_p", sampling.top_p)
     if sampling.top_k < -1:
@@ -100,9 +92,10 @@ def check_sampling(sampling: Sampling, budget: int) -> None:
     _check_lengths(sampling, budget)
     if "" in sampling.stop:
         raise ApiError("stop cannot contain an empty string.")
-    if sampling.is_greedy and sampling.n > 1:
+    if "" in sampling.bad_words:
+        raise ApiError(f"bad_words cannot contain an empty string. Got bad_words={list(sampling.bad_words)}")
+    if sampling.is_greedy and sampling.n > 1 and not sampling.use_beam_search:
         raise ApiError(f"n must be 1 when using greedy sampling, got {sampling.n}.")
-    _check_logprobs(sampling.num_logprobs)
 
 
 def _check_choices(sampling: Sampling) -> None:
@@ -120,8 +113,20 @@ def _check_penalties(sampling: Sampling) -> None:
         value = getattr(sampling, name)
         if not -2 <= value <= 2:
             raise ApiError(f"{name} must be in [-2, 2], got {value}.")
-    if sampling.repetition_penalty <= 0:
-        raise ApiError(f"repetition_penalty must be greater than zero, got {sampling.repetition_penalty}.")
+    penalty = sampling.repetition_penalty
+    if not math.isfinite(penalty):
+        raise ApiError(f"repetition_penalty must be a finite number, got {penalty}.")
+    if penalty <= 0:
+        raise ApiError(f"repetition_penalty must be greater than zero, got {penalty}.")
+
+
+def _check_temperature(temperature: float) -> None:
+    if not math.isfinite(temperature):
+        raise bad_value(f"temperature must be a finite number, got {temperature}.", "temperature", temperature)
+    if temperature < 0:
+        raise bad_value(f"temperature must be non-negative, got {temperature}.", "temperature", temperature)
+    if temperature > 2:
+        raise bad_value(f"temperature must be in [0, 2], got {temperature}.", "temperature", temperature)
 
 
 def _check_lengths(sampling: Sampling, budget: int) -> None:
@@ -133,47 +138,6 @@ def _check_lengths(sampling: Sampling, budget: int) -> None:
         raise ApiError(f"min_tokens must be less than or equal to max_tokens={budget}, got {sampling.min_tokens}.")
 
 
-def _check_logprobs(wanted: int) -> None:
-    if wanted > MAX_LOGPROBS:
-        message = f"Requested sample logprobs of {wanted}, which is greater than max allowed: {MAX_LOGPROBS}"
-        raise bad_value(message, "logprobs", wanted)
-
-
-def _integer(fields: Fields, name: str, default: int) -> int:
-    value = fields.integer(name, default)
-    assert value is not None
-    return value
-
-
-def _number(fields: Fields, name: str, default: float) -> float:
-    value = fields.number(name, default)
-    assert value is not None
-    return value
-
-
-def _read_stop(fields: Fields) -> tuple[str, ...]:
-    """A string or a list of up to four; what fits neither is reported for both, as a union is."""
-    value = fields.body.get("stop")
-    if value is None:
-        return ()
-    if isinstance(value, str):
-        return (value,)
-    problems = _stop_list_problems(value)
-    if problems:
-        not_text = text_problem(value, "body.stop")
-        assert not_text is not None
-        fields.problems += [not_text, *problems]
-        return ()
-    return tuple(value)
-
-
-def _stop_list_problems(value: Any) -> list[Problem]:
-    not_a_list = list_problem(value, "body.stop")
-    if not_a_list is not None:
-        return [not_a_list]
-    if len(value) > MAX_STOP_STRINGS:
-        message = f"List should have at most {MAX_STOP_STRINGS} items after validation, not {len(value)}"
-        context = {"field_type": "List", "max_length": MAX_STOP_STRINGS, "actual_length": len(value)}
-        return [Problem("too_long", "body.stop", message, value, context)]
-    found = (text_problem(each, f"body.stop.{index}") for index, each in enumerate(value))
-    return [problem for problem in found if problem is not None]
+def unknown_ids(token_ids: Sequence[int], vocabulary_size: int) -> list[int]:
+    """Those of `token_ids` that no token has."""
+    return [each for each in token_ids if not 0 <= each < vocabulary_size]

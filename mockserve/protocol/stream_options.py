@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from mockserve.protocol.errors import bad_value
-from mockserve.protocol.fields import Fields, as_flag
+from mockserve.protocol.fields import Fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,15 +15,8 @@ class Delivery:
 
 
 def read_delivery(fields: Fields) -> Delivery:
-    """The fields `stream` and `stream_options`. Raises ApiError for options without a stream."""
+    """The fields `stream` and `stream_options` of a body whose types have been checked."""
     stream = fields.flag("stream")
-    options = fields.body.get("stream_options")
-    if options is None:
-        return Delivery(stream)
-    if not stream:
-        raise bad_value("Stream options can only be defined when `stream=True`.", "stream_options")
-    if not isinstance(options, dict):
-        return Delivery(stream)
-    include_usage = as_flag(options.get("include_usage") or False)
-    continuous = as_flag(options.get("continuous_usage_stats") or False)
-    return Delivery(stream, include_usage, include_usage and continuous)
+    options = Fields(fields.body.get("stream_options") or {})
+    include_usage = options.flag("include_usage")
+    return Delivery(stream, include_usage, include_usage and options.flag("continuous_usage_stats"))

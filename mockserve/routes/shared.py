@@ -4,7 +4,7 @@ from typing import Any
 
 from aiohttp import web
 
-from mockserve.protocol.errors import wrong_media_type
+from mockserve.protocol.errors import ApiError, wrong_media_type
 from mockserve.protocol.fields import parse_json
 from mockserve.service import Service, new_id
 
@@ -21,3 +21,22 @@ async def read_body(request: web.Request) -> dict[str, Any]:
 def reply_id(request: web.Request, prefix: str, wanted: str | None) -> str:
     """The id of a reply: the request header's, else the body's, else a new one."""
     return f"{prefix}-{request.headers.get('X-Request-Id') or wanted or new_id()}"
+
+
+def wanted_priority(request: web.Request) -> int | None:
+    """The priority a request header asks for; None if there is none, or no number."""
+    return _number(request.headers.get("X-Vllm-Priority"))
+
+
+def check_rank(request: web.Request, service: Service) -> None:
+    """Raise ApiError when a header asks for an engine that there is not."""
+    rank = _number(request.headers.get("X-data-parallel-rank"))
+    if rank is not None and not 0 <= rank < service.num_engines:
+        raise ApiError(f"data_parallel_rank {rank} is out of range [0, {service.num_engines}).")
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None

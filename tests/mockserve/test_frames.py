@@ -1,11 +1,15 @@
 """A filled template is byte for byte what encoding anew would give."""
 
+from collections.abc import Callable
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mockserve.frames import PLACEHOLDER, event, event_template, http_chunk
-from mockserve.protocol.bodies import Ending, Usage
+from mockserve.protocol.bodies import Ending, Piece, Usage
 from mockserve.protocol.chat_bodies import ChatBodies
+from mockserve.protocol.chat_deltas import content_delta, reasoning_delta, tool_arguments_delta
 from mockserve.protocol.completion_bodies import CompletionBodies
 from mockserve.protocol.json_text import compact_json
 
@@ -14,12 +18,17 @@ text = st.text(st.characters(exclude_categories=["Cs"]))
 
 @given(text, text, text)
 def test_a_template_fills_as_encoding_does(reply_id: str, model: str, token: str) -> None:
-    for bodies in (
-        ChatBodies(id=reply_id, created=1, model=model, fingerprint="f"),
-        CompletionBodies(id=reply_id, created=1, model=model, fingerprint="f"),
-    ):
-        template = event_template(bodies.text_chunk(2, PLACEHOLDER, None))
-        encoded = event(bodies.text_chunk(2, token, None))
+    chat = ChatBodies(id=reply_id, created=1, model=model, fingerprint="f")
+    completion = CompletionBodies(id=reply_id, created=1, model=model, fingerprint="f")
+    chunks: tuple[Callable[[str], dict[str, Any]], ...] = (
+        lambda text: chat.chunk(2, Piece(delta=content_delta(text)), None),
+        lambda text: chat.chunk(2, Piece(delta=reasoning_delta(text)), None),
+        lambda text: chat.chunk(2, Piece(delta=tool_arguments_delta(1, text)), None),
+        lambda text: completion.chunk(2, Piece(delta=text), None),
+    )
+    for chunk in chunks:
+        template = event_template(chunk(PLACEHOLDER))
+        encoded = event(chunk(token))
         assert template.fill(token) == encoded
         assert template.fill_chunk(token) == http_chunk(encoded)
 
@@ -31,9 +40,10 @@ def test_a_chunk_is_framed_by_its_length() -> None:
 def test_only_the_last_chunk_before_no_usage_names_the_fingerprint() -> None:
     alone = ChatBodies(id="i", created=1, model="m", fingerprint="f")
     counted = ChatBodies(id="i", created=1, model="m", fingerprint="f", ends_with_usage=True)
-    assert alone.ending_chunk(0, "", Ending("stop"), None)["system_fingerprint"] == "f"
-    assert "system_fingerprint" not in counted.ending_chunk(0, "", Ending("stop"), None)
-    assert counted.usage_chunk(Usage(1, 2))["system_fingerprint"] == "f"
+    piece = Piece(delta={}, ending=Ending("stop"))
+    assert alone.chunk(0, piece, None)["system_fingerprint"] == "f"
+    assert "system_fingerprint" not in counted.chunk(0, piece, None)
+    assert counted.usage_chunk(Usage(1, 2), None)["system_fingerprint"] == "f"
 
 
 def test_half_a_surrogate_pair_is_escaped() -> None:

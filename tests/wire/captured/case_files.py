@@ -22,6 +22,16 @@ class Case:
     body: bytes | None
     limit_chars: int
 
+    @property
+    def extra_arguments(self) -> dict[str, Any]:
+        """What the request tells the model of the captured server to say."""
+        try:
+            body = json.loads(self.body or b"{}")
+        except ValueError:
+            return {}
+        found = body.get("vllm_xargs") if isinstance(body, dict) else None
+        return found if isinstance(found, dict) else {}
+
 
 def read_cases(files: list[Path]) -> list[Case]:
     """The requests of `files` in order. Of several with one name the first gives the place, the last the request."""

@@ -15,7 +15,11 @@ WORD_LISTS = frozenset({"token_ids", "text_offset", "tokens", "token_logprobs"})
 """Lists with one item for each token: their length is compared, not what is in them."""
 
 WORD_MAPS = frozenset({"top_logprobs", "prompt_logprobs"})
-"""Lists of objects whose keys are tokens."""
+"""Lists of what a model thought likely, as objects whose keys are tokens or as objects in a list. How many there are
+follows from whether the token that came was one of the likeliest, so only the first, which is that token, is compared.
+"""
+
+DRAWN_KEYS = frozenset({"rank"})
 
 _ID = re.compile(
     r"\b(chatcmpl-tool-|chatcmpl-|cmpl-|resp_|msg_|rs_|fc_|embd-|pooling-|score-|generate-tokens-|modelperm-)"
@@ -35,7 +39,7 @@ def normal(value: Any, key: str = "") -> Any:
         return _normal_text(value, key)
     if isinstance(value, float):
         return 0.5
-    if isinstance(value, int) and not isinstance(value, bool) and key in TIME_KEYS:
+    if isinstance(value, int) and not isinstance(value, bool) and key in TIME_KEYS | DRAWN_KEYS:
         return 0
     return value
 
@@ -52,7 +56,9 @@ def _normal_list(values: list[Any], key: str) -> Any:
         return "<list>"
     if key in WORD_LISTS and not _are_counted_tokens(values, key):
         return [None if each is None else type(each).__name__ for each in values]
-    if key in WORD_MAPS and all(each is None or isinstance(each, dict) for each in values):
+    if key in WORD_MAPS and any("token" in each for each in values if each is not None):
+        return [normal(each) for each in values[:1]]
+    if key in WORD_MAPS:
         return [_normal_word_map(each) for each in values]
     return [normal(each, key) for each in values]
 
@@ -63,9 +69,7 @@ def _are_counted_tokens(values: list[Any], key: str) -> bool:
 
 
 def _normal_word_map(value: dict[str, Any] | None) -> Any:
-    if value is None or "logprob" in value:
-        return normal(value)
-    return [normal(each) for each in value.values()]
+    return None if value is None else [normal(each) for each in value.values()][:1]
 
 
 def _normal_text(value: str, key: str) -> str:

@@ -24,6 +24,8 @@ class Setup:
     model: str
     tokenizer: str
     max_model_len: int = 2048
+    says_the_same: bool = True
+    """Whether our server says what the captured one did, so that lengths and endings can be compared, too."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -61,6 +63,7 @@ SETUPS = (
         ("c4",),
         "model2",
         "model2",
+        says_the_same=False,
         settings={
             "enable_auto_tool_choice": True,
             "tool_call_parser": "hermes",
@@ -73,6 +76,7 @@ SETUPS = (
         ("c4",),
         "model2",
         "model2",
+        says_the_same=False,
         settings={"enable_auto_tool_choice": True, "tool_call_parser": "hermes", "max_num_queued_reqs": 8},
     ),
     Setup(

@@ -1,0 +1,88 @@
+"""From a parsed chat request to the reply to write."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mockserve.accounting import Accounting
+from mockserve.chat_writer import ChatShape
+from mockserve.content.asking import chat_form
+from mockserve.planned_prompt import PlannedPrompt
+from mockserve.prompting import conversation_ids
+from mockserve.protocol.chat import ChatRequest
+from mockserve.protocol.chat_bodies import ChatBodies
+from mockserve.protocol.errors import ApiError
+from mockserve.protocol.messages import MEDIA_MARK, Medium, media_of
+from mockserve.protocol.refusals import refuse_unavailable
+from mockserve.protocol.vocabulary_checks import check_vocabulary
+from mockserve.reply_job import ReplyJob
+from mockserve.reply_planning import delivery_of, interval_of, named_by_ids, new_scorers, num_top, prompt_scores
+from mockserve.service import Service, unix_time
+
+
+def plan_chat(
+    service: Service, chat: ChatRequest, body: dict[str, Any], reply_id: str, priority: int | None = None
+) -> ReplyJob:
+    """Raises ApiError for whatever vLLM refuses once it knows the model. `priority` overrides that of the body."""
+    model = service.model_names[0]
+    service.check_queue(chat.sampling.n)
+    refuse_unavailable(body)
+    media = media_of(chat.messages)
+    if media and not service.options.tokens_per_medium:
+        raise ApiError(f"{model} is not a multimodal model")
+    planner, sampling = service.planner, chat.sampling
+    text = planner.conversations.prompt(body, model)
+    ids = conversation_ids(planner, text, media, service.options.tokens_per_medium, chat.add_special_tokens, sampling)
+    check_vocabulary(sampling, body.get("logit_bias"), planner.tokenizer.vocabulary_size, service.options.max_logprobs)
+    urgency = chat.common.priority if priority is None else priority
+    generations = planner.plan(ids, sampling, reply_id, chat.common.cache_salt, chat_form(body, text, model), urgency)
+    prompt = PlannedPrompt(
+        token_ids=ids,
+        text=text.replace(MEDIA_MARK, ""),
+        generations=generations,
+        scores=prompt_scores(service, sampling, ids, generations),
+        shows_text=chat.wanted.prompt_text,
+    )
+    delivery = delivery_of(service, chat.delivery)
+    return ReplyJob(
+        bodies=ChatBodies(
+            id=reply_id,
+            created=unix_time(),
+            model=model,
+            fingerprint=service.fingerprint,
+            ends_with_usage=delivery.include_usage,
+            role=chat.role,
+            echoed=chat.echoed,
+            shows_prompt_ids=chat.wanted.token_ids,
+            shows_weight_versions=chat.wanted.weight_versions and not sampling.use_beam_search,
+        ),
+        new_writer=_shape(service, chat, body).writer,
+        delivery=delivery,
+        prompts=[prompt],
+        accounting=Accounting(
+            shows_prompt_details=service.options.enable_prompt_tokens_details,
+            shows_metrics=service.options.enable_per_request_metrics,
+            block_size_tokens=service.driver.engine.config.block_size_tokens,
+            media_tokens=_media_tokens(media, service.options.tokens_per_medium),
+        ),
+        stream_interval=interval_of(service, sampling, chat.wanted),
+    )
+
+
+def _shape(service: Service, chat: ChatRequest, body: Mapping[str, Any]) -> ChatShape:
+    forces_tools = body.get("tools") and body.get("tool_choice") not in (None, "none", "auto")
+    return ChatShape(
+        role=chat.role,
+        new_scorer=new_scorers(service, chat.sampling),
+        num_top=num_top(chat.sampling, extra=0),
+        tokens_as_ids=named_by_ids(service, chat.wanted),
+        shows_token_ids=chat.wanted.token_ids,
+        includes_reasoning=chat.includes_reasoning,
+        empty_content="" if forces_tools else None,
+    )
+
+
+def _media_tokens(media: list[Medium], tokens_per_medium: int) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for medium in media:
+        counts[medium.modality] = counts.get(medium.modality, 0) + tokens_per_medium
+    return counts

@@ -1,0 +1,152 @@
+"""The tokens of one chat choice as content, reasoning and tool calls."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mockserve.choice_writer import NewScorer, scored_tokens
+from mockserve.content.answer import Answer, Delta, Kind
+from mockserve.generation import Generation
+from mockserve.planned_prompt import PlannedPrompt
+from mockserve.protocol.bodies import Choice, Ending, Piece
+from mockserve.protocol.chat_deltas import (
+    TOOL_CALL_PREFIX,
+    ToolCall,
+    content_delta,
+    merged,
+    reasoning_delta,
+    tool_arguments_delta,
+    tool_name_delta,
+    whole_message,
+)
+from mockserve.protocol.logprob_shapes import chat_logprobs
+from mockserve.service import new_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatShape:
+    """How the client wants its choices. `num_top` of None shows every candidate that was scored.
+
+    `empty_content` stands for the content of a message that has none beside reasoning or tool calls.
+    """
+
+    role: str = "assistant"
+    new_scorer: NewScorer | None = None
+    num_top: int | None = 0
+    tokens_as_ids: bool = False
+    shows_token_ids: bool = False
+    includes_reasoning: bool = True
+    empty_content: str | None = None
+
+    def writer(self, prompt: PlannedPrompt, generation: Generation) -> "ChatWriter":
+        """What writes one choice."""
+        return ChatWriter(self, prompt, generation)
+
+
+class ChatWriter:
+    """Writes one choice."""
+
+    def __init__(self, shape: ChatShape, prompt: PlannedPrompt, generation: Generation) -> None:
+        self._shape = shape
+        self._prompt = prompt
+        self._generation = generation
+        self._answer = generation.answer
+        # What is hidden must not show through ids and log-probabilities either.
+        hides = generation.answer.deltas is not None and not shape.includes_reasoning
+        self._scorer = shape.new_scorer(generation) if shape.new_scorer is not None and not hides else None
+        self._shows_ids = shape.shows_token_ids and not hides
+
+    @property
+    def sends_text_only(self) -> bool:
+        return self._answer.deltas is None and self._scorer is None and not self._shows_ids
+
+    def text_piece(self, text: str) -> Piece:
+        return Piece(delta=content_delta(text))
+
+    def piece(self, first: int, last: int) -> Piece | None:
+        delta = self._delta(first, last)
+        if delta is None and self._scorer is None and not self._shows_ids:
+            return None
+        return self._piece({} if delta is None else delta, first, last)
+
+    def last_piece(self, first: int, last: int) -> Piece:
+        delta = self._delta(first, last)
+        if delta is None:
+            # Reasoning that was cut short ends with an empty part of it; everything else ends with nothing.
+            delta = reasoning_delta("") if _is_all_reasoning(self._answer) else {}
+        return self._piece(delta, first, last)
+
+    def choice(self, num_tokens: int, ending: Ending) -> Choice:
+        return Choice(
+            content=self._message(num_tokens),
+            ending=ending,
+            num_tokens=num_tokens,
+            token_ids=self._answer.token_ids[:num_tokens] if self._shows_ids else None,
+            logprobs=self._logprobs(0, num_tokens),
+            prompted=self._prompt.prompted,
+        )
+
+    def _piece(self, delta: dict[str, Any], first: int, last: int) -> Piece:
+        return Piece(
+            delta=delta,
+            token_ids=self._answer.token_ids[first:last] if self._shows_ids else None,
+            logprobs=self._logprobs(first, last),
+        )
+
+    def _delta(self, first: int, last: int) -> dict[str, Any] | None:
+        deltas = self._answer.deltas
+        if deltas is None:
+            return content_delta("".join(self._answer.texts[first:last]))
+        shown = [self._object(each) for token in deltas[first:last] for each in token if self._is_shown(each)]
+        return merged(shown) if shown else None
+
+    def _is_shown(self, delta: Delta) -> bool:
+        if delta.kind is Kind.REASONING:
+            return self._shape.includes_reasoning
+        return delta.kind is not Kind.MARKUP
+
+    def _object(self, delta: Delta) -> dict[str, Any]:
+        if delta.kind is Kind.REASONING:
+            return reasoning_delta(delta.text)
+        if delta.kind is Kind.TOOL_NAME:
+            return tool_name_delta(delta.call, new_call_id(), delta.text)
+        if delta.kind is Kind.TOOL_ARGUMENTS:
+            return tool_arguments_delta(delta.call, delta.text)
+        return content_delta(delta.text)
+
+    def _message(self, num_tokens: int) -> dict[str, Any]:
+        deltas = self._answer.deltas
+        if deltas is None:
+            return whole_message(self._shape.role, "".join(self._answer.texts[:num_tokens]), None, ())
+        said = [each for token in deltas[:num_tokens] for each in token]
+        reasoning = _text(said, Kind.REASONING) if self._shape.includes_reasoning else ""
+        content = _text(said, Kind.CONTENT) or self._shape.empty_content
+        return whole_message(self._shape.role, content, reasoning or None, _tool_calls(said))
+
+    def _logprobs(self, first: int, last: int) -> dict[str, Any] | None:
+        if self._scorer is None:
+            return None
+        tokens = scored_tokens(self._scorer, self._generation, first, last)
+        return chat_logprobs(tokens, self._shape.num_top, self._shape.tokens_as_ids)
+
+
+def new_call_id() -> str:
+    """An id of a tool call, as vLLM makes them."""
+    return TOOL_CALL_PREFIX + new_id()
+
+
+def _is_all_reasoning(answer: Answer) -> bool:
+    kinds = {each.kind for token in answer.deltas or () for each in token}
+    return kinds == {Kind.REASONING}
+
+
+def _text(said: Sequence[Delta], kind: Kind) -> str:
+    return "".join(each.text for each in said if each.kind is kind)
+
+
+def _tool_calls(said: Sequence[Delta]) -> list[ToolCall]:
+    names = {each.call: each.text for each in said if each.kind is Kind.TOOL_NAME}
+    return [
+        ToolCall(new_call_id(), name, _text([each for each in said if each.call == call], Kind.TOOL_ARGUMENTS))
+        for call, name in names.items()
+    ]

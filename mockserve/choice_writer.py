@@ -1,0 +1,45 @@
+"""What the tokens of one choice look like to the client, for the one or the other reply format."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+from mockserve.generation import Generation
+from mockserve.planned_prompt import PlannedPrompt
+from mockserve.protocol.bodies import Choice, Ending, Piece
+from mockserve.protocol.logprob_shapes import Scored
+from mockserve.scoring import Scorer
+
+
+class ChoiceWriter(Protocol):
+    """Shapes the tokens of one choice. Tokens are counted from 0; a range excludes its end."""
+
+    @property
+    def sends_text_only(self) -> bool:
+        """Whether a token brings its text and nothing else, so that its event can be filled into a template."""
+        ...
+
+    def text_piece(self, text: str) -> Piece:
+        """What a token brings that brings this text and nothing else."""
+        ...
+
+    def piece(self, first: int, last: int) -> Piece | None:
+        """What these tokens bring to a stream; None if nothing that the client sees. Ranges must follow each other."""
+        ...
+
+    def last_piece(self, first: int, last: int) -> Piece:
+        """The same at the end of the choice, where there always is something to send."""
+        ...
+
+    def choice(self, num_tokens: int, ending: Ending) -> Choice:
+        """All of it, for a whole reply."""
+        ...
+
+
+NewWriter: TypeAlias = Callable[[PlannedPrompt, Generation], ChoiceWriter]
+NewScorer: TypeAlias = Callable[[Generation], Scorer]
+
+
+def scored_tokens(scorer: Scorer, generation: Generation, first: int, last: int) -> Sequence[Scored]:
+    """The tokens of a choice with their log-probabilities."""
+    answer = generation.answer
+    return [scorer.score(place, answer.token_ids[place], answer.token_texts[place]) for place in range(first, last)]

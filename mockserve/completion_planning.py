@@ -1,0 +1,88 @@
+"""From a parsed completion request to the reply to write."""
+
+from typing import Any
+
+from mockserve.accounting import Accounting
+from mockserve.completion_writer import CompletionShape
+from mockserve.content.asking import completion_form
+from mockserve.planned_prompt import PlannedPrompt
+from mockserve.prompting import given_ids, text_ids
+from mockserve.protocol.completion_bodies import CompletionBodies
+from mockserve.protocol.completions import CompletionRequest, Prompt
+from mockserve.protocol.vocabulary_checks import check_vocabulary
+from mockserve.reply_job import ReplyJob
+from mockserve.reply_planning import delivery_of, interval_of, named_by_ids, new_scorers, num_top, prompt_scores
+from mockserve.service import Service, unix_time
+
+
+def plan_completion(
+    service: Service, asked: CompletionRequest, body: dict[str, Any], reply_id: str, priority: int | None = None
+) -> ReplyJob:
+    """Raises ApiError for whatever vLLM refuses once it knows the model. `priority` overrides that of the body."""
+    service.check_queue(asked.sampling.n)
+    planner, sampling, wanted = service.planner, asked.sampling, asked.wanted
+    ids = [_ids(service, each, asked) for each in asked.prompts]
+    check_vocabulary(sampling, body.get("logit_bias"), planner.tokenizer.vocabulary_size, service.options.max_logprobs)
+    urgency = asked.common.priority if priority is None else priority
+    prompts = [
+        _planned(service, asked, body, prompt, prompt_ids, reply_id, urgency)
+        for prompt, prompt_ids in zip(asked.prompts, ids, strict=True)
+    ]
+    delivery = delivery_of(service, asked.delivery)
+    shape = CompletionShape(
+        new_scorer=new_scorers(service, sampling),
+        num_top=num_top(sampling, extra=1),
+        tokens_as_ids=named_by_ids(service, wanted),
+        shows_token_ids=wanted.token_ids,
+        echo=asked.echo,
+        only_echoes=asked.only_echoes,
+    )
+    return ReplyJob(
+        bodies=CompletionBodies(
+            id=reply_id,
+            created=unix_time(),
+            model=service.model_names[0],
+            fingerprint=service.fingerprint,
+            ends_with_usage=delivery.include_usage,
+            shows_prompt_ids=wanted.token_ids,
+            shows_weight_versions=wanted.weight_versions and not sampling.use_beam_search,
+        ),
+        new_writer=shape.writer,
+        delivery=delivery,
+        prompts=prompts,
+        accounting=Accounting(
+            shows_prompt_details=service.options.enable_prompt_tokens_details,
+            shows_metrics=service.options.enable_per_request_metrics,
+        ),
+        stream_interval=interval_of(service, sampling, wanted),
+    )
+
+
+def _ids(service: Service, prompt: Prompt, asked: CompletionRequest) -> list[int]:
+    if isinstance(prompt, str):
+        return text_ids(service.planner, prompt, asked.add_special_tokens, asked.sampling)
+    return given_ids(service.planner, prompt, asked.sampling)
+
+
+def _planned(
+    service: Service,
+    asked: CompletionRequest,
+    body: dict[str, Any],
+    prompt: Prompt,
+    ids: list[int],
+    reply_id: str,
+    priority: int,
+) -> PlannedPrompt:
+    planner = service.planner
+    text = prompt if isinstance(prompt, str) else None
+    form = completion_form(body, text)
+    generations = planner.plan(ids, asked.sampling, reply_id, asked.common.cache_salt, form, priority)
+    decodes = text is None and asked.echo
+    scores = prompt_scores(service, asked.sampling, ids, generations)
+    return PlannedPrompt(
+        token_ids=ids,
+        text=planner.tokenizer.decode(ids) if decodes else text or "",
+        generations=generations,
+        scores=scores,
+        first_token_text="" if scores is None else planner.tokenizer.decode(ids[:1]),
+    )

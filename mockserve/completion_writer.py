@@ -1,0 +1,100 @@
+"""The tokens of one text completion, after its prompt if that is to be repeated."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from mockserve.choice_writer import NewScorer, scored_tokens
+from mockserve.generation import Generation
+from mockserve.planned_prompt import PlannedPrompt
+from mockserve.protocol.bodies import Choice, Ending, Piece
+from mockserve.protocol.logprob_shapes import Scored, completion_logprobs
+from mockserve.scoring import Scorer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionShape:
+    """How the client wants its choices. `num_top` of None shows every candidate that was scored.
+
+    `echo` repeats the prompt before the answer, and `only_echoes` leaves the answer out.
+    """
+
+    new_scorer: NewScorer | None = None
+    num_top: int | None = 0
+    tokens_as_ids: bool = False
+    shows_token_ids: bool = False
+    echo: bool = False
+    only_echoes: bool = False
+
+    def writer(self, prompt: PlannedPrompt, generation: Generation) -> "CompletionWriter":
+        """What writes one choice."""
+        return CompletionWriter(self, prompt, generation)
+
+
+class CompletionWriter:
+    """Writes one choice."""
+
+    def __init__(self, shape: CompletionShape, prompt: PlannedPrompt, generation: Generation) -> None:
+        self._shape = shape
+        self._prompt = prompt
+        self._generation = generation
+        self._answer = generation.answer
+        self._scorer = None if shape.new_scorer is None else shape.new_scorer(generation)
+        self._text_offset = 0
+        """Where the next tokens begin, in the names of all before them."""
+
+    @property
+    def sends_text_only(self) -> bool:
+        return self._scorer is None and not self._shape.shows_token_ids and not self._shape.echo
+
+    def text_piece(self, text: str) -> Piece:
+        return Piece(delta=text)
+
+    def piece(self, first: int, last: int) -> Piece | None:
+        return self.last_piece(first, last)
+
+    def last_piece(self, first: int, last: int) -> Piece:
+        shape = self._shape
+        about_prompt = first == 0 and (shape.echo or shape.shows_token_ids)
+        return Piece(
+            delta=self._text(first, last),
+            token_ids=self._answer.token_ids[first:last] if shape.shows_token_ids else None,
+            prompt_token_ids=self._prompt.token_ids if about_prompt else None,
+            logprobs=self._logprobs(first, last),
+        )
+
+    def choice(self, num_tokens: int, ending: Ending) -> Choice:
+        return Choice(
+            content=self._text(0, num_tokens),
+            ending=ending,
+            num_tokens=num_tokens,
+            token_ids=self._answer.token_ids[:num_tokens] if self._shape.shows_token_ids else None,
+            logprobs=self._logprobs(0, num_tokens),
+            prompted=self._prompt.prompted,
+        )
+
+    def _text(self, first: int, last: int) -> str:
+        said = "" if self._shape.only_echoes else "".join(self._answer.texts[first:last])
+        if self._shape.echo and first == 0 and not self._shape.shows_token_ids:
+            return self._prompt.text + said
+        return said
+
+    def _logprobs(self, first: int, last: int) -> dict[str, Any] | None:
+        if self._scorer is None:
+            return None
+        tokens = [*self._echoed(first), *self._said(self._scorer, first, last)]
+        found = completion_logprobs(tokens, self._shape.num_top, self._shape.tokens_as_ids, self._text_offset)
+        if tokens:
+            self._text_offset = found["text_offset"][-1] + len(found["tokens"][-1])
+        return found
+
+    def _echoed(self, first: int) -> list[Scored | tuple[int, str]]:
+        """The tokens of the prompt, where they are repeated; the first has no log-probability."""
+        scores = self._prompt.scores
+        if first or not self._shape.echo or scores is None:
+            return []
+        token_id = self._prompt.token_ids[0]
+        opening = self._prompt.first_token_text
+        return [each if each is not None else (token_id, opening) for each in scores]
+
+    def _said(self, scorer: Scorer, first: int, last: int) -> list[Scored]:
+        return [] if self._shape.only_echoes else list(scored_tokens(scorer, self._generation, first, last))

@@ -1,0 +1,29 @@
+"""One prompt of a request with everything that will be said in answer to it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mockserve.generation import Generation
+from mockserve.protocol.bodies import Prompted
+from mockserve.protocol.logprob_shapes import Scored, prompt_logprobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPrompt:
+    """`scores` are there when the client wants the log-probabilities of the prompt's tokens; `text` may be repeated."""
+
+    token_ids: Sequence[int]
+    text: str
+    generations: Sequence[Generation]
+    scores: Sequence[Scored | None] | None = None
+    first_token_text: str = ""
+    shows_text: bool = False
+
+    @property
+    def prompted(self) -> Prompted:
+        """What the reply may say of the prompt."""
+        return Prompted(
+            token_ids=self.token_ids,
+            text=self.text if self.shows_text else None,
+            logprobs=None if self.scores is None else prompt_logprobs(self.scores),
+        )

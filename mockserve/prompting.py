@@ -1,0 +1,101 @@
+"""From what a client sends as its prompt to token ids: cut to length if it wants that, with room for media."""
+
+from collections.abc import Sequence
+from zlib import crc32
+
+from mockserve.generation import Planner
+from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.protocol.messages import MEDIA_MARK, Medium
+from mockserve.protocol.sampling import Sampling
+
+
+def text_ids(planner: Planner, text: str, add_special_tokens: bool, sampling: Sampling) -> list[int]:
+    """The ids of a text. Raises ApiError when it is too long and may not be cut."""
+    limit = _truncation(sampling, planner.max_model_len)
+    if limit is None:
+        return planner.encode(text, add_special_tokens)
+    ids = planner.tokenizer.encode(text, add_special_tokens)
+    if sampling.truncation_side is not None:
+        return _not_empty(_cut(ids, limit, sampling))
+    before, after = _marks_around(planner, text, ids) if add_special_tokens else (0, 0)
+    inner = ids[before : len(ids) - after]
+    room = max(0, limit - before - after)
+    kept = inner[len(inner) - room :] if room < len(inner) else inner
+    return _not_empty([*ids[:before], *kept, *ids[len(ids) - after :]][:limit])
+
+
+def given_ids(planner: Planner, token_ids: Sequence[int], sampling: Sampling) -> list[int]:
+    """Ids that the client sent. Raises ApiError for too many that may not be cut, and for one that no token has."""
+    limit = _truncation(sampling, planner.max_model_len)
+    ids = list(token_ids) if limit is None else _not_empty(_cut(token_ids, limit, sampling))
+    planner.check_ids(ids)
+    return ids
+
+
+def conversation_ids(
+    planner: Planner,
+    text: str,
+    media: Sequence[Medium],
+    tokens_per_medium: int,
+    add_special_tokens: bool,
+    sampling: Sampling,
+) -> list[int]:
+    """The ids of a conversation, with `tokens_per_medium` of them where a picture or a recording is.
+
+    Media whose place the chat template does not show come at the end.
+    """
+    if not media:
+        return text_ids(planner, text, add_special_tokens, sampling)
+    stretches = text.split(MEDIA_MARK)
+    ids: list[int] = []
+    for number, stretch in enumerate(stretches):
+        ids += planner.encode(stretch, add_special_tokens and number == 0)
+        if number < min(len(media), len(stretches) - 1):
+            ids += medium_ids(planner, media[number], tokens_per_medium)
+    for medium in media[len(stretches) - 1 :]:
+        ids += medium_ids(planner, medium, tokens_per_medium)
+    planner.check_ids(ids)
+    return ids
+
+
+def medium_ids(planner: Planner, medium: Medium, count: int) -> list[int]:
+    """Ids that stand for a picture or a recording: the same for the same source, so that its blocks can be shared."""
+    first = crc32(medium.source.encode("utf-8", "surrogatepass"))
+    return [(first + number) % planner.tokenizer.vocabulary_size for number in range(count)]
+
+
+def _truncation(sampling: Sampling, max_model_len: int) -> int | None:
+    """To how many tokens a prompt is cut. Raises ApiError for more than a context."""
+    limit = sampling.truncate_prompt_tokens
+    if limit is None:
+        return None
+    if limit > max_model_len:
+        message = (
+            f"truncate_prompt_tokens={limit} cannot be greater than max_model_len = {max_model_len}. "
+            "Please request a smaller truncation size."
+        )
+        raise bad_value(message, "truncate_prompt_tokens", limit)
+    return max_model_len - 1 if limit < 0 else limit
+
+
+def _cut(ids: Sequence[int], limit: int, sampling: Sampling) -> list[int]:
+    if sampling.truncation_side == "right":
+        return list(ids[:limit])
+    return list(ids[max(0, len(ids) - limit) :])
+
+
+def _marks_around(planner: Planner, text: str, framed: Sequence[int]) -> tuple[int, int]:
+    """How many special tokens come before and after the text's own; they are kept when it is cut."""
+    num_plain = planner.tokenizer.count(text)
+    num_marks = len(framed) - num_plain
+    special = planner.tokenizer.special_ids
+    before = next((index for index, each in enumerate(framed[:num_marks]) if each not in special), max(0, num_marks))
+    if before == num_marks and num_marks > 1:
+        before = num_marks // 2
+    return before, num_marks - before
+
+
+def _not_empty(ids: list[int]) -> list[int]:
+    if not ids:
+        raise ApiError("The decoder prompt cannot be empty")
+    return ids

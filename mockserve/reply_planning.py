@@ -1,0 +1,76 @@
+"""What the replies to chat and text completions have in common when they are planned."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from mockserve.choice_writer import NewScorer
+from mockserve.generation import Generation
+from mockserve.protocol.logprob_shapes import Scored
+from mockserve.protocol.sampling import Sampling
+from mockserve.protocol.stream_options import Delivery
+from mockserve.protocol.wanted import Wanted
+from mockserve.reply_job import AT_THE_END
+from mockserve.scoring import Scorer
+from mockserve.service import Service
+
+PROMPT_SEED = 0x5EED
+"""Tells the log-probabilities of a prompt from those of its answer."""
+
+
+def delivery_of(service: Service, asked: Delivery) -> Delivery:
+    """What the client asked for, with the token counts that the server forces on every stream."""
+    if asked.stream and service.options.enable_force_include_usage:
+        return Delivery(True, True, True)
+    return asked
+
+
+def interval_of(service: Service, sampling: Sampling, wanted: Wanted) -> int:
+    """Tokens per event: the larger of what the server and the request want. Beams are known only at the end."""
+    if sampling.use_beam_search:
+        return AT_THE_END
+    return max(service.options.stream_interval, wanted.stream_interval)
+
+
+def named_by_ids(service: Service, wanted: Wanted) -> bool:
+    """Whether log-probabilities name tokens by their ids: as the request says, else as the server does."""
+    return service.options.return_tokens_as_token_ids if wanted.tokens_as_ids is None else wanted.tokens_as_ids
+
+
+def num_top(sampling: Sampling, extra: int) -> int | None:
+    """How many candidates of a step are shown, `extra` beside those asked for; None is all of them."""
+    if sampling.logprob_token_ids or sampling.num_logprobs == -1:
+        return None
+    return (sampling.num_logprobs or 0) + extra
+
+
+def new_scorers(service: Service, sampling: Sampling) -> NewScorer | None:
+    """What makes the log-probabilities of each choice, if any are wanted."""
+    if sampling.num_logprobs is None:
+        return None
+    return partial(_new_scorer, service, sampling)
+
+
+def prompt_scores(
+    service: Service, sampling: Sampling, token_ids: Sequence[int], generations: Sequence[Generation]
+) -> list[Scored | None] | None:
+    """Log-probabilities of the prompt's tokens, if they are wanted."""
+    wanted = sampling.num_prompt_logprobs
+    if wanted is None:
+        return None
+    seed = generations[0].seed ^ PROMPT_SEED
+    return _scorer(service, seed, _number(service, wanted), is_greedy=False).score_all(token_ids)
+
+
+def _new_scorer(service: Service, sampling: Sampling, generation: Generation) -> Scorer:
+    wanted = _number(service, sampling.num_logprobs or 0)
+    return _scorer(service, generation.seed, wanted, sampling.is_greedy, sampling.logprob_token_ids)
+
+
+def _scorer(service: Service, seed: int, wanted: int, is_greedy: bool, chosen_ids: Sequence[int] = ()) -> Scorer:
+    planner = service.planner
+    candidates = planner.composer.prose.token_ids
+    return Scorer(planner.tokenizer, candidates, seed, is_greedy, wanted, chosen_ids)
+
+
+def _number(service: Service, wanted: int) -> int:
+    return service.planner.tokenizer.vocabulary_size if wanted == -1 else wanted

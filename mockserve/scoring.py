@@ -1,0 +1,61 @@
+"""Log-probabilities for the tokens of one choice, or of one prompt."""
+
+import math
+from collections.abc import Sequence
+
+from mockserve.content.logprobs import token_logprobs
+from mockserve.protocol.logprob_shapes import Candidate, Scored
+from mockserve.tokenizer import Tokenizer
+
+
+class Scorer:
+    """Scores tokens by their place. Equal seeds give equal values; `candidates` are what else a step might have said.
+
+    With `chosen_ids`, those are shown beside each token instead of the likeliest.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        candidates: Sequence[int],
+        seed: int,
+        is_greedy: bool,
+        num_top: int,
+        chosen_ids: Sequence[int] = (),
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._candidates = candidates
+        self._seed = seed
+        self._is_greedy = is_greedy
+        self._num_top = num_top
+        self._chosen_ids = chosen_ids
+
+    def score(self, place: int, token_id: int, piece: str | None = None) -> Scored:
+        """The token at `place`; `piece` is its part of the text, where that is known."""
+        found = token_logprobs(self._seed + place, token_id, max(0, self._num_top), self._candidates, self._is_greedy)
+        text = self._text(token_id) if piece is None or token_id in self._tokenizer.special_ids else piece
+        chosen = Candidate(token_id, text, found.logprob, found.rank)
+        if self._chosen_ids:
+            return Scored(chosen, [chosen, *self._asked_for(chosen)])
+        others = [
+            Candidate(each, self._text(each), logprob, rank)
+            for rank, (each, logprob) in enumerate(found.top, start=1)
+            if each != token_id
+        ]
+        return Scored(chosen, [chosen, *others])
+
+    def score_all(self, token_ids: Sequence[int]) -> list[Scored | None]:
+        """The tokens of a prompt; nothing can be said of the first."""
+        return [None, *(self.score(place, each) for place, each in enumerate(token_ids[1:], start=1))]
+
+    def _asked_for(self, chosen: Candidate) -> list[Candidate]:
+        """They share what the chosen token leaves, each half of what is left by those before it."""
+        left = math.log(max(1e-9, 1 - math.exp(chosen.logprob)))
+        return [
+            Candidate(each, self._text(each), left - (number + 1) * math.log(2), chosen.rank + number + 1)
+            for number, each in enumerate(self._chosen_ids)
+            if each != chosen.token_id
+        ]
+
+    def _text(self, token_id: int) -> str:
+        return self._tokenizer.decode([token_id])

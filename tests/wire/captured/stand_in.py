@@ -1,0 +1,50 @@
+"""Says what the model of the captured servers said: they ran without one, and chose their tokens by a rule."""
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any
+
+from mockserve.content.answer import Answer
+from mockserve.content.form import PLAIN, AnswerForm
+from mockserve.content.prose import Prose
+from mockserve.content.split import Split
+from mockserve.content.stops import stopped
+from mockserve.protocol.bodies import Ending
+from mockserve.protocol.sampling import Sampling
+from mockserve.tokenizer import Tokenizer
+
+WORDS = (2023, 2003, 1037, 3231, 1997, 1996, 2944, 6434, 1010, 2029, 4247, 2616, 1012)
+"""Token ids, said over and over."""
+
+
+class StandIn:
+    """Takes the place of a server's composer. `asked` are the `vllm_xargs` of the request that comes next."""
+
+    quotes = False
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.prose = Prose(tokenizer)
+        self.asked: dict[str, Any] = {}
+        self._tokenizer = tokenizer
+
+    def compose(
+        self, random: Random, sampling: Sampling, budget: int, form: AnswerForm = PLAIN, prompt: Sequence[int] = ()
+    ) -> Answer:
+        """An answer of the rule's tokens, ended as requests end theirs."""
+        ends_by_itself = self.asked.get("fx_eos_at") is not None and not sampling.ignore_eos
+        num_words = min(budget, int(self.asked["fx_eos_at"])) if ends_by_itself else budget
+        script = self.asked.get("fx_tokens") or WORDS
+        ids = [int(script[index % len(script)]) for index in range(num_words)]
+        pieces = list(self._pieces(ids))
+        if num_words == budget:
+            return stopped(Split(ids, pieces), Ending("length"), sampling, form.stop_token_ids)
+        said = Split([*ids, self._tokenizer.eos_token_id], [*pieces, ""])
+        return stopped(said, Ending("stop"), sampling, form.stop_token_ids)
+
+    def _pieces(self, ids: list[int]) -> Iterator[str]:
+        """What each token adds to the text, which goes on where the prompt ended."""
+        shown = self._tokenizer.decode(WORDS[:1])
+        for count in range(1, len(ids) + 1):
+            text = self._tokenizer.decode([*WORDS[:1], *ids[:count]])
+            yield text[len(shown) :]
+            shown = text
