@@ -14,6 +14,7 @@ from mockserve.protocol.errors import ApiError
 from mockserve.protocol.messages import MEDIA_MARK, Medium, media_of
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.protocol.vocabulary_checks import check_vocabulary
+from mockserve.protocol.wanted import check_prompt_start
 from mockserve.reply_job import ReplyJob
 from mockserve.reply_planning import delivery_of, interval_of, named_by_ids, new_scorers, num_top, prompt_scores
 from mockserve.service import Service, unix_time
@@ -32,6 +33,7 @@ def plan_chat(
     planner, sampling = service.planner, chat.sampling
     text = planner.conversations.prompt(body, model)
     ids = conversation_ids(planner, text, media, service.options.tokens_per_medium, chat.add_special_tokens, sampling)
+    check_prompt_start(chat.common, len(ids))
     check_vocabulary(sampling, body.get("logit_bias"), planner.tokenizer.vocabulary_size, service.options.max_logprobs)
     urgency = chat.common.priority if priority is None else priority
     generations = planner.plan(ids, sampling, reply_id, chat.common.cache_salt, chat_form(body, text, model), urgency)
@@ -75,6 +77,7 @@ def _shape(service: Service, chat: ChatRequest, body: Mapping[str, Any]) -> Chat
         new_scorer=new_scorers(service, chat.sampling),
         num_top=num_top(chat.sampling, extra=0),
         tokens_as_ids=named_by_ids(service, chat.wanted),
+        tokens_have_bytes=not chat.sampling.use_beam_search,
         shows_token_ids=chat.wanted.token_ids,
         includes_reasoning=chat.includes_reasoning,
         empty_content="" if forces_tools else None,

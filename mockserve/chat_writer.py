@@ -34,6 +34,7 @@ class ChatShape:
     new_scorer: NewScorer | None = None
     num_top: int | None = 0
     tokens_as_ids: bool = False
+    tokens_have_bytes: bool = True
     shows_token_ids: bool = False
     includes_reasoning: bool = True
     empty_content: str | None = None
@@ -127,7 +128,8 @@ class ChatWriter:
         if self._scorer is None:
             return None
         tokens = scored_tokens(self._scorer, self._generation, first, last)
-        return chat_logprobs(tokens, self._shape.num_top, self._shape.tokens_as_ids)
+        shape = self._shape
+        return chat_logprobs(tokens, shape.num_top, shape.tokens_as_ids, shape.tokens_have_bytes)
 
 
 def new_call_id() -> str:

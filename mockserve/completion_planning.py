@@ -9,7 +9,9 @@ from mockserve.planned_prompt import PlannedPrompt
 from mockserve.prompting import given_ids, text_ids
 from mockserve.protocol.completion_bodies import CompletionBodies
 from mockserve.protocol.completions import CompletionRequest, Prompt
+from mockserve.protocol.refusals import refuse_thinking_budget
 from mockserve.protocol.vocabulary_checks import check_vocabulary
+from mockserve.protocol.wanted import check_prompt_start
 from mockserve.reply_job import ReplyJob
 from mockserve.reply_planning import delivery_of, interval_of, named_by_ids, new_scorers, num_top, prompt_scores
 from mockserve.service import Service, unix_time
@@ -22,6 +24,9 @@ def plan_completion(
     service.check_queue(asked.sampling.n)
     planner, sampling, wanted = service.planner, asked.sampling, asked.wanted
     ids = [_ids(service, each, asked) for each in asked.prompts]
+    refuse_thinking_budget(body)
+    for prompt_ids in ids:
+        check_prompt_start(asked.common, len(prompt_ids))
     check_vocabulary(sampling, body.get("logit_bias"), planner.tokenizer.vocabulary_size, service.options.max_logprobs)
     urgency = asked.common.priority if priority is None else priority
     prompts = [

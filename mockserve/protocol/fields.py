@@ -8,6 +8,7 @@ import orjson
 
 from mockserve.protocol.errors import ApiError, Problem, bad_fields
 from mockserve.protocol.field_types import (
+    LARGEST_INT64,
     FieldType,
     as_integer,
     as_number,
@@ -105,6 +106,8 @@ def parse_json(raw: bytes) -> dict[str, Any]:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError:
         body = _parse_leniently(raw)
+    if isinstance(body, dict) and any(isinstance(each, float) and abs(each) >= LARGEST_INT64 for each in body.values()):
+        body = _parse_leniently(raw)  # which keeps whole numbers of any size whole
     if body is None:
         raise bad_fields([Problem("missing", "body", "Field required", None)])
     if not isinstance(body, dict):

@@ -26,9 +26,14 @@ class Scored:
     shown: Sequence[Candidate]
 
 
-def chat_logprobs(tokens: Sequence[Scored], num_top: int | None, as_ids: bool) -> dict[str, Any]:
-    """The `logprobs` of a chat choice, with the first `num_top` candidates of each step, or all of them."""
-    return {"content": [_chat_token(each, num_top, as_ids) for each in tokens]}
+def chat_logprobs(
+    tokens: Sequence[Scored], num_top: int | None, as_ids: bool, has_bytes: bool = True
+) -> dict[str, Any]:
+    """The `logprobs` of a chat choice, with the first `num_top` candidates of each step, or all of them.
+
+    Tokens of a beam have no `bytes`.
+    """
+    return {"content": [_chat_token(each, num_top, as_ids, has_bytes) for each in tokens]}
 
 
 def completion_logprobs(
@@ -70,12 +75,12 @@ def prompt_logprobs(tokens: Sequence[Scored | None]) -> list[Any]:
     ]
 
 
-def _chat_token(token: Scored, num_top: int | None, as_ids: bool) -> dict[str, Any]:
+def _chat_token(token: Scored, num_top: int | None, as_ids: bool, has_bytes: bool) -> dict[str, Any]:
     # What is called by its id keeps the bytes of its text; the candidates have those of their names.
     return {
         "token": _name(token.chosen, as_ids),
         "logprob": _finite(token.chosen.logprob),
-        "bytes": _bytes(token.chosen.text),
+        "bytes": _bytes(token.chosen.text) if has_bytes else None,
         "top_logprobs": [
             {"token": (name := _name(each, as_ids)), "logprob": _finite(each.logprob), "bytes": _bytes(name)}
             for each in token.shown[:num_top]

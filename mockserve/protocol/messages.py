@@ -79,7 +79,7 @@ def last_content(messages: list[Any], role: str) -> str:
 
 def _parts(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
     content = message.get("content")
-    if not isinstance(content, list):
+    if not isinstance(content, list | dict):
         return
     for part in content:
         if not isinstance(part, dict):

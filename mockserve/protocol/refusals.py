@@ -208,6 +208,11 @@ def refuse_unavailable(body: dict[str, Any]) -> None:
     if body.get("tools") and choice not in (None, "none"):
         named = f'function "{_function_name(choice)}"' if isinstance(choice, dict) else f'"{choice}"'
         raise ApiError(f"tool_choice={named} requires --tool-call-parser to be set")
+    refuse_thinking_budget(body)
+
+
+def refuse_thinking_budget(body: dict[str, Any]) -> None:
+    """A budget for reasoning where there is no reasoning. Raises ApiError."""
     if body.get("thinking_token_budget") not in (None, -1):
         raise ApiError(
             "thinking_token_budget is set but reasoning_config is not configured. "

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mockserve.protocol.errors import bad_value
 from mockserve.protocol.fields import Fields
 from mockserve.protocol.sampling import Sampling
 
@@ -32,6 +33,15 @@ class Common:
     cache_salt: str | None = None
     priority: int = 0
     kv_transfer_params: Mapping[str, Any] | None = None
+    routed_experts_prompt_start: int = 0
+
+
+def check_prompt_start(common: Common, prompt_tokens: int) -> None:
+    """Raise ApiError when routing is wanted from beyond the end of the prompt."""
+    start = common.routed_experts_prompt_start
+    if start > prompt_tokens:
+        name = "routed_experts_prompt_start"
+        raise bad_value(f"{name} must be between 0 and the prompt length ({prompt_tokens}), inclusive.", name, start)
 
 
 def read_wanted(fields: Fields, sampling: Sampling) -> Wanted:
@@ -55,4 +65,5 @@ def read_common(fields: Fields) -> Common:
         cache_salt=fields.text("cache_salt"),
         priority=fields.integer("priority", 0) or 0,
         kv_transfer_params=fields.body.get("kv_transfer_params"),
+        routed_experts_prompt_start=fields.integer("routed_experts_prompt_start", 0) or 0,
     )

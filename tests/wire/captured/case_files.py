@@ -27,7 +27,7 @@ class Case:
         """What the request tells the model of the captured server to say."""
         try:
             body = json.loads(self.body or b"{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         found = body.get("vllm_xargs") if isinstance(body, dict) else None
         return found if isinstance(found, dict) else {}
