@@ -14,6 +14,7 @@ from engine.instance import Instance
 from engine.latency.model import LatencyModel
 from engine.queue import Due, Payload
 from engine.request import Request
+from engine.scheduler.hold import Hold
 from engine.scheduler.registry import SCHEDULINGS
 from engine.scheduler.stepping import KVUsage
 from engine.scheduler.waiting import urgency
@@ -40,6 +41,7 @@ class Engine:
         self._arrivals: deque[Micros] = deque()
         """Instants of arrivals that may lie ahead."""
         self._stepping = SCHEDULINGS[config.scheduling](self._instance, reports_steps)
+        self._reports_steps = reports_steps
 
     def submit(self, request: Request, at: Micros) -> None:
         """Let `request` arrive at `at`.
@@ -63,19 +65,38 @@ class Engine:
         self._demand_future(at)
         self._queue.push(at, Due.ABORT, request_id)
 
+    def hold(self, hold: Hold, at: Micros) -> None:
+        """From `at` on, which must be ahead, suspend so much of the scheduling, or resume it."""
+        self._demand_steps()
+        self._demand_future(at)
+        self._stepping.set_hold(hold, at)
+
+    def reset_prefix_cache(self, at: Micros, preempts_running: bool = False) -> bool:
+        """Let no block be found any more. False, and nothing changed, while any block is held.
+
+        With `preempts_running` whatever runs goes back to the wait queue first, at `at`, which must be ahead, and
+        computes all it had anew.
+        """
+        self._demand_steps()
+        self._demand_future(at)
+        if preempts_running:
+            self._stepping.preempt_all(at)
+        return self._stepping.kv.forget()
+
     def next_event_at(self) -> Micros | None:
         """The next instant at which something is due; None when idle."""
         return self._queue.next_at()
 
     def advance(self, until: Micros) -> list[Event]:
         """Do everything due up to and including `until`; the events in the order they happened."""
-        self._instance.events = events = list[Event]()
+        events = self._instance.events  # some there already when a reset preempted
         self._instance.until = until
         pop_due = self._queue.pop_due
         while (entry := pop_due(until)) is not None:
             self._execute(*entry)
         if self.now is None or until > self.now:
             self.now = until
+        self._instance.events = []
         return events
 
     @property
@@ -137,6 +158,10 @@ class Engine:
         arrivals, now = self._arrivals, self.now
         while arrivals and now is not None and arrivals[0] <= now:
             self._instance.clock = max(self._instance.clock, arrivals.popleft())
+
+    def _demand_steps(self) -> None:
+        if not self._reports_steps:
+            raise ValueError("an engine that does not report its steps takes many at once and cannot be interrupted")
 
     def _execute(self, at: Micros, due: int, _rank: Micros, _number: int, payload: Payload) -> None:
         if due == Due.STEP_END:

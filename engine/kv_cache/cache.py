@@ -48,6 +48,13 @@ class KVCache:
         """Raise AssertionError unless every block is either free or held."""
         self.pool.check()
 
+    def forget(self) -> bool:
+        """Let nothing be found any more. False, and nothing changed, while any block is held."""
+        if self.num_used_blocks:
+            return False
+        self.index = PrefixIndex()
+        return True
+
     def cached_prefix(self, sequence: Sequence) -> list[int]:
         """Blocks that already hold the beginning of the prompt: full blocks only, free or in use. Changes nothing."""
         request = sequence.request

@@ -41,6 +41,13 @@ class CountingKVCache:
         """Raise AssertionError unless every block is either free or held."""
         self.free.check()
 
+    def forget(self) -> bool:
+        """Let nothing be found any more. False, and nothing changed, while any block is held."""
+        if self.num_used_blocks:
+            return False
+        self.index = ContentIndex()
+        return True
+
     def cached_prefix(self, sequence: Sequence) -> list[int]:
         """Names of the blocks that hold the sequence's beginning, at most all but its last token."""
         found: list[int] = []

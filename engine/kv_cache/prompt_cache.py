@@ -28,6 +28,10 @@ class PromptCache(Protocol):
         """Raise AssertionError unless every block is either free or held."""
         ...
 
+    def forget(self) -> bool:
+        """Let nothing be found any more. False, and nothing changed, while any block is held."""
+        ...
+
     def cached_prefix(self, sequence: Sequence) -> list[int]:
         """Blocks that already hold the beginning of the prompt. Changes nothing."""
         ...

@@ -22,6 +22,10 @@ class SlotCache(Protocol):
         """Raise AssertionError unless every block is either free or held."""
         ...
 
+    def forget(self) -> bool:
+        """Let nothing be found any more. False, and nothing changed, while any block is held."""
+        ...
+
     def cached_prefix(self, sequence: Sequence) -> list[int]:
         """Blocks that hold the sequence's beginning, at most all but its last token. Changes nothing."""
         ...

@@ -46,6 +46,13 @@ class VllmKVCache:
         """Raise AssertionError unless every block is either free or held."""
         self.pool.check()
 
+    def forget(self) -> bool:
+        """Let nothing be found any more. False, and nothing changed, while any block is held."""
+        if self.num_used_blocks:
+            return False
+        self.index = ContentIndex()
+        return True
+
     def cached_prefix(self, sequence: Sequence) -> list[int]:
         """Blocks that hold the sequence's beginning, at most all but its last token. Changes nothing."""
         found: list[int] = []

@@ -18,7 +18,17 @@ class BatchFormation:
     After `form`, each running sequence's `new_tokens` says what it computes in this step.
     """
 
-    __slots__ = ("_budget", "_choose_victim", "_config", "_kv", "_running", "_waiting", "admitted", "preempted")
+    __slots__ = (
+        "_budget",
+        "_choose_victim",
+        "_config",
+        "_kv",
+        "_running",
+        "_waiting",
+        "admits",
+        "admitted",
+        "preempted",
+    )
 
     def __init__(
         self, config: EngineConfig, kv: PromptCache, running: list[Sequence], waiting: deque[Sequence]
@@ -29,6 +39,8 @@ class BatchFormation:
         self._waiting = waiting
         self._choose_victim = VICTIMS[config.preemption_policy]
         self._budget = 0
+        self.admits = True
+        """Whether waiting sequences may join."""
         self.admitted: list[Sequence] = []
         """Sequences that joined the batch in the latest `form`, in order."""
         self.preempted: list[Sequence] = []
@@ -46,8 +58,15 @@ class BatchFormation:
         for sequence in self._running:
             sequence.new_tokens = 0
         self._continue_running()
-        if not self.preempted:
+        if not self.preempted and self.admits:
             self._admit_waiting()
+
+    def preempt_all(self) -> list[Sequence]:
+        """Send all that runs back to the front of the queue, in order."""
+        self.preempted = []
+        while self._running:
+            self._preempt(self._running.pop())
+        return self.preempted
 
     def _continue_running(self) -> None:
         """Grant the next chunk or token to each running sequence, in order of admission."""

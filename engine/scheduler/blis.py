@@ -12,6 +12,7 @@ from engine.kv_cache.cache import KVCache
 from engine.kv_cache.prompt_cache import PromptCache
 from engine.queue import Due
 from engine.scheduler.batch import BatchFormation
+from engine.scheduler.hold import Hold
 from engine.scheduler.waiting import ORDERS
 from engine.sequence import Outcome, Sequence
 from engine.units import Micros
@@ -29,6 +30,9 @@ class BlisStepping:
         self._batch = BatchFormation(config, self.kv, self._running, self._waiting)
         self._order = ORDERS[config.scheduler]
         self._step_planned = False
+        self._hold = Hold.NONE
+        self._ends_at: Micros = 0
+        """End of the latest step."""
 
     @property
     def num_running(self) -> int:
@@ -55,10 +59,11 @@ class BlisStepping:
 
     def step(self, at: Micros) -> None:
         self._step_planned = False
-        if not self._running and not self._waiting:
+        if not self._has_work:
             return
         self._schedule_batch(at)
         ends_at, emitted = self._execute_batch(at)
+        self._ends_at = ends_at
         finished = self._process_completions(ends_at)
         queue = self._instance.queue
         step_done = StepDone(ends_at, len(self._instance.steps) - 1, at, emitted)
@@ -76,6 +81,30 @@ class BlisStepping:
         step_done, finished = report
         self._instance.events.append(step_done)
         self._instance.events.extend(finished)
+
+    def set_hold(self, hold: Hold, at: Micros) -> None:
+        self._hold = hold
+        self._batch.admits = hold is Hold.NONE
+        self._plan_after_step(at)
+
+    def preempt_all(self, at: Micros) -> None:
+        preempted = self._batch.preempt_all()
+        self._instance.counters.num_preemptions += len(preempted)
+        self._instance.events.extend(Preempted(at, sequence) for sequence in preempted)
+        self._plan_after_step(at)
+
+    @property
+    def _has_work(self) -> bool:
+        """Whether a step would have somebody in it, as far as holds allow."""
+        if self._hold is Hold.NONE:
+            return bool(self._running or self._waiting)
+        return self._hold is Hold.ADMISSIONS and bool(self._running)
+
+    def _plan_after_step(self, at: Micros) -> None:
+        """Plan a step for what there is to do now, at the end of the one under way."""
+        if not self._step_planned and self._has_work:
+            self._step_planned = True
+            self._instance.queue.push(max(at, self._ends_at), Due.STEP)
 
     def _plan_step(self, at: Micros) -> None:
         """Work waits, so a step must be planned (INV-8)."""

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from engine.scheduler.hold import Hold
 from engine.sequence import Outcome, Sequence
 from engine.units import Micros
 
@@ -27,6 +28,10 @@ class KVUsage(Protocol):
 
     def check(self) -> None:
         """Raise AssertionError unless every block is either free or held."""
+        ...
+
+    def forget(self) -> bool:
+        """Let nothing be found any more. False, and nothing changed, while any block is held."""
         ...
 
 
@@ -56,4 +61,12 @@ class Stepping(Protocol):
 
     def step_ended(self, report: object, at: Micros) -> None:
         """A step this stepping planned to end at `at` has ended; `report` is what it left for itself."""
+        ...
+
+    def set_hold(self, hold: Hold, at: Micros) -> None:
+        """Suspend or resume scheduling. Fast steppings, which take many steps at once, cannot."""
+        ...
+
+    def preempt_all(self, at: Micros) -> None:
+        """Send all that runs back to the front of the wait queue, in order. Fast steppings cannot."""
         ...

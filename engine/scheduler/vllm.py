@@ -8,6 +8,7 @@ from engine.events import CacheChanged, Finished, Preempted, Scheduled, StepDone
 from engine.instance import Instance
 from engine.kv_cache.vllm_cache import VllmKVCache
 from engine.queue import Due
+from engine.scheduler.hold import Hold
 from engine.scheduler.vllm_batch import Grant, VllmBatch
 from engine.sequence import Outcome, Sequence
 from engine.units import Micros
@@ -44,6 +45,7 @@ class VllmStepping:
         self._leaving: list[tuple[Sequence, Outcome]] = []
         """Requests whose client has gone, to be taken out when the step under way ends."""
         self._planned = False
+        self._hold = Hold.NONE
 
     @property
     def admitted(self) -> list[Sequence]:
@@ -77,6 +79,8 @@ class VllmStepping:
     def step(self, at: Micros) -> None:
         """Compose until enough steps are under way or there is nothing to compose."""
         self._planned = False
+        if self._hold is Hold.EVERYTHING:
+            return
         while len(self._steps) < self._depth and (self.num_running or self.num_waiting):
             if self.compose(at) is not None:
                 if len(self._steps) == 1:
@@ -100,6 +104,17 @@ class VllmStepping:
         if self._steps:
             self._start(at)
         self._plan(at)  # even when nothing is left to compose: a request may arrive at this very instant
+
+    def set_hold(self, hold: Hold, at: Micros) -> None:
+        self._hold = hold
+        self._batch.admits = hold is Hold.NONE
+        if not self._steps:
+            self._plan(at)
+
+    def preempt_all(self, at: Micros) -> None:
+        preempted = self._batch.preempt_all()
+        self._instance.counters.num_preemptions += len(preempted)
+        self._instance.events.extend(Preempted(at, sequence) for sequence in preempted)
 
     def process_outputs(self, at: Micros) -> None:
         """Take the oldest step's tokens, and end what is done, after those whose client has gone."""

@@ -36,6 +36,8 @@ class VllmBatch:
         """Sequences that joined the batch in the latest `compose`."""
         self.preempted: list[Sequence] = []
         """Sequences evicted in the latest `compose`."""
+        self.admits = True
+        """Whether waiting sequences may join."""
         self._config = config
         self.kv = kv
         self._limit = config.limit_tokens
@@ -65,13 +67,20 @@ class VllmBatch:
         self._had_prefill = False
         defers = self._defers_prefills()
         self._grant_running(defers)
-        if not self.preempted:
+        if not self.preempted and self.admits:
             self._admit_waiting(defers)
         if self._granted:
             self._num_executed_steps += 1
         if self._had_prefill:
             self._last_prefill_step = self._num_executed_steps
         return [self._advance(sequence, num_tokens) for sequence, num_tokens in self._granted.items()]
+
+    def preempt_all(self) -> list[Sequence]:
+        """Send all that runs back to the front of the queue, in order."""
+        self.preempted = []
+        while self.running:
+            self._preempt(self.running.pop())
+        return self.preempted
 
     def leave(self, sequence: Sequence) -> None:
         """Forget a sequence that runs or waits no more."""
@@ -160,8 +169,8 @@ class VllmBatch:
             self.waiting.extend(ordered)
         while self.waiting and self._budget > 0 and self.num_running < self._config.max_num_seqs:
             sequence = self.waiting[0]
-            # Tokens from before its preemption have come by now: at most one step was under way when it was evicted.
-            assert not sequence.num_stale_tokens
+            if sequence.num_stale_tokens:
+                break  # steps under way still bring tokens from before its preemption
             hits = self.kv.cached_prefix(sequence)
             start = len(hits) * self._config.block_size_tokens
             if defers and start < sequence.num_tokens - 1:

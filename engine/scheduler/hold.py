@@ -1,0 +1,13 @@
+"""How much of the scheduling is suspended, as vLLM does while weights are exchanged or the engine sleeps."""
+
+from enum import Enum, auto
+
+
+class Hold(Enum):
+    """Steps under way always end, and requests are always taken into the wait queue."""
+
+    NONE = auto()
+    ADMISSIONS = auto()
+    """Nobody joins the running batch; those in it go on."""
+    EVERYTHING = auto()
+    """No step is composed."""
