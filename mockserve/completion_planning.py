@@ -81,7 +81,7 @@ def _planned(
     planner = service.planner
     text = prompt if isinstance(prompt, str) else None
     form = completion_form(body, text)
-    generations = planner.plan(ids, asked.sampling, reply_id, asked.common.cache_salt, form, priority)
+    generations = planner.plan(ids, asked.sampling, reply_id, asked.common.cache_salt, form, priority=priority)
     decodes = text is None and asked.echo
     scores = prompt_scores(service, asked.sampling, ids, generations)
     return PlannedPrompt(

@@ -12,8 +12,8 @@ SCHEDULINGS = ("vllm", "blis")
 STEP_US = 1000
 
 
-def new_engine(scheduling: str, **settings: int | str) -> Engine:
-    return Engine(config(scheduling=scheduling, **settings), TestLatency(step_us=STEP_US))
+def new_engine(scheduling: str, **settings: int) -> Engine:
+    return Engine(config(**settings, scheduling=scheduling), TestLatency(step_us=STEP_US))
 
 
 def shared_prompt(request_id: str, output_tokens: int = 3) -> Request:

@@ -106,9 +106,7 @@ def test_a_repeated_prompt_is_reported_as_cached() -> None:
     with running_server(enable_prompt_tokens_details=True) as server:
         details = [complete(server, prompt=prompt).json["usage"]["prompt_tokens_details"] for _ in range(2)]
         salted = complete(server, prompt=prompt, cache_salt="other").json["usage"]["prompt_tokens_details"]
-        chunks = chunks_of(
-            complete(server, prompt=prompt, stream=True, stream_options={"include_usage": True}).body
-        )
+        chunks = chunks_of(complete(server, prompt=prompt, stream=True, stream_options={"include_usage": True}).body)
     assert [each["cached_tokens"] for each in details] == [0, 64]
     assert salted["cached_tokens"] == 0
     assert chunks[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 64}
