@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from engine.cpu_tier_config import CpuTierConfig
 from engine.errors import EngineError
 from engine.speculation import Speculation
 
@@ -22,10 +23,14 @@ class EngineConfig:
     max_model_len: int = 0
     scheduler: str = "fcfs"
     """Order of the wait queue, a key of `engine.scheduler.waiting.ORDERS`."""
+    priority_policy: str = "slo-class"
+    """Who is how urgent, a key of `engine.scheduler.priorities.PRIORITIES`."""
     preemption_policy: str = "fcfs"
     """Who loses its blocks, a key of `engine.scheduler.preemption.VICTIMS`."""
     scheduling: str = "vllm"
-    """Whose rules compose the steps, a key of `engine.scheduler.registry.SCHEDULINGS`. What follows is vLLM's only."""
+    """Whose rules compose the steps, a key of `engine.scheduler.registry.SCHEDULINGS`."""
+    cpu_tier: CpuTierConfig | None = None
+    """CPU memory behind the KV cache. BLIS's scheduling only; what follows is vLLM's only."""
     async_scheduling: bool = True
     """Compose a step while the one before it executes."""
     enable_chunked_prefill: bool = True
@@ -60,6 +65,8 @@ class EngineConfig:
             raise EngineError(f"watermark_fraction must be at least 0 and below 1, got {self.watermark_fraction}")
         if self.speculation is not None:
             self._check_speculation(self.speculation)
+        if self.cpu_tier is not None:
+            self._check_cpu_tier(self.cpu_tier)
 
     @property
     def kv_capacity_tokens(self) -> int:
@@ -90,6 +97,11 @@ class EngineConfig:
                 f"max_num_batched_tokens must be above the {lookahead} tokens that {speculation.method} drafts ahead, "
                 f"got {self.max_num_batched_tokens}"
             )
+
+    def _check_cpu_tier(self, tier: CpuTierConfig) -> None:
+        if self.scheduling != "blis":
+            raise EngineError(f"a CPU tier needs blis scheduling, got {self.scheduling}")
+        tier.transfer_us(self.block_size_tokens)
 
 
 def _at_least(name: str, value: int, least: int) -> None:

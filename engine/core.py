@@ -15,9 +15,9 @@ from engine.latency.model import LatencyModel
 from engine.queue import Due, Payload
 from engine.request import Request
 from engine.scheduler.hold import Hold
+from engine.scheduler.priorities import PRIORITIES
 from engine.scheduler.registry import SCHEDULINGS
 from engine.scheduler.stepping import KVUsage
-from engine.scheduler.waiting import urgency
 from engine.sequence import Outcome, Sequence
 from engine.stats import EngineCounters, EngineStats
 from engine.step_log import StepLog
@@ -42,6 +42,7 @@ class Engine:
         """Instants of arrivals that may lie ahead."""
         self._stepping = SCHEDULINGS[config.scheduling](self._instance, reports_steps)
         self._reports_steps = reports_steps
+        self._priority = PRIORITIES[config.priority_policy]
 
     def submit(self, request: Request, at: Micros) -> None:
         """Let `request` arrive at `at`.
@@ -195,7 +196,7 @@ class Engine:
         if 0 < request.deadline_us <= at:
             instance.end_now(sequence, Outcome.TIMED_OUT, at)
             return
-        sequence.priority = urgency(request.slo_class) if request.priority is None else request.priority
+        sequence.priority = self._priority(request, sequence.arrived_at)
         sequence.queued_at = at
         if request.deadline_us > 0:
             self._queue.push(request.deadline_us, Due.DEADLINE, sequence)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from blis_options import OptionError, check_options, option
 from engine.config import EngineConfig
+from engine.cpu_tier_config import CpuTierConfig
 from engine.errors import EngineError
+from engine.flags_without_effect import flags_without_effect
 from engine.gpu_spec import GpuSpec
 from engine.kv_cache.sizing import kv_blocks
 from engine.latency.catalogue.reader import default_deployment, knows_model, load_gpu, load_model
@@ -17,7 +19,9 @@ from engine.latency.model import LatencyModel
 from engine.latency.registry import DEFAULT_LATENCY_MODEL, LATENCY_MODELS, LatencyChoice, build
 from engine.latency.step_work import MOE_COMM_BACKENDS
 from engine.model_spec import ModelSpec
+from engine.scheduler.blis_tiered import OFFLOAD_POLICIES
 from engine.scheduler.preemption import VICTIMS
+from engine.scheduler.priorities import PRIORITIES
 from engine.scheduler.registry import SCHEDULINGS
 from engine.scheduler.waiting import ORDERS
 from engine.speculation import Speculation
@@ -102,6 +106,12 @@ class DeploymentOptions:
         0, "Most tokens of prompt and output together; 0 takes the model's context window.", at_least=0
     )
     scheduler: str = option("fcfs", "Order in which waiting requests are considered.", choices=ORDERS)
+    priority_policy: str = option(
+        "slo-class",
+        "How urgent a request is, for the priority schedulers and --preemption-policy priority: by its own priority or "
+        "SLO class, all alike (constant), the older the more (slo-based) or the less (inverted-slo).",
+        choices=PRIORITIES,
+    )
     preemption_policy: str = option(
         "fcfs",
         "Who is sent back to the queue when KV blocks run out: the last admitted, or the least urgent.",
@@ -144,6 +154,25 @@ class DeploymentOptions:
     prefill_schedule_interval: int = option(
         1, "Steps between two that compute prompts while others decode. vLLM's scheduling only.", at_least=1
     )
+    kv_cpu_blocks: int = option(
+        0, "KV blocks of a second tier in CPU memory, with BLIS's scheduling; 0 for none.", at_least=0
+    )
+    kv_offload_policy: str = option(
+        "mirror",
+        "Which blocks --kv-cpu-blocks holds: a copy of every block used, looked for before each allocation; or free "
+        "ones, moved there above --kv-offload-threshold and back when an allocation fails.",
+        choices=OFFLOAD_POLICIES,
+    )
+    kv_offload_threshold: float = option(
+        0.9,
+        "Share of KV blocks in use above which --kv-offload-policy threshold moves free ones.",
+        at_least=0,
+        at_most=1,
+    )
+    kv_transfer_bandwidth: float = option(100.0, "Tokens per microsecond that come back from --kv-cpu-blocks.", above=0)
+    kv_transfer_base_latency: int = option(
+        0, "Microseconds that each block coming back takes on top.", at_least=0, metavar="US"
+    )
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -157,6 +186,8 @@ class DeploymentOptions:
             raise OptionError("--alpha-coeffs needs --beta-coeffs")
         if self.beta_coeffs and self.latency_model == "roofline":
             raise OptionError("--alpha-coeffs and --beta-coeffs cannot be used with --latency-model roofline")
+        if self.kv_cpu_blocks and self.scheduling != "blis":
+            raise OptionError(f"--kv-cpu-blocks needs --scheduling blis, whose rules it follows, got {self.scheduling}")
         self._check_speculation()
 
     @property
@@ -225,9 +256,11 @@ def resolve(options: DeploymentOptions) -> Deployment:
         long_prefill_token_threshold=options.long_prefill_token_threshold,
         max_model_len=_max_model_len(options, model, _capacity_tokens(options, blocks), notes),
         scheduler=options.scheduler,
+        priority_policy=options.priority_policy,
         preemption_policy=options.preemption_policy,
         scheduling=options.scheduling,
         async_scheduling=options.async_scheduling,
+        cpu_tier=_cpu_tier(options),
         speculation=_speculation(options, notes),
         enable_chunked_prefill=options.enable_chunked_prefill,
         enable_prefix_caching=options.enable_prefix_caching,
@@ -235,6 +268,7 @@ def resolve(options: DeploymentOptions) -> Deployment:
         watermark_fraction=options.watermark,
         prefill_schedule_interval=options.prefill_schedule_interval,
     )
+    notes.extend(flags_without_effect(options))
     return Deployment(model=model, gpu=gpu, tp=tp, dp=options.dp, latency=latency, config=config, notes=tuple(notes))
 
 
@@ -284,6 +318,18 @@ def _capacity_tokens(options: DeploymentOptions, blocks: int) -> int:
     """Tokens that fit in the KV cache under the chosen scheduling."""
     config = EngineConfig(blocks, options.block_size_in_tokens, scheduling=options.scheduling)
     return config.kv_capacity_tokens
+
+
+def _cpu_tier(options: DeploymentOptions) -> CpuTierConfig | None:
+    if not options.kv_cpu_blocks:
+        return None
+    return CpuTierConfig(
+        num_blocks=options.kv_cpu_blocks,
+        policy=options.kv_offload_policy,
+        offload_threshold=options.kv_offload_threshold,
+        bandwidth_tokens_per_us=options.kv_transfer_bandwidth,
+        base_latency_us=options.kv_transfer_base_latency,
+    )
 
 
 def _max_model_len(options: DeploymentOptions, model: ModelSpec, capacity: int, notes: list[str]) -> int:

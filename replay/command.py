@@ -50,6 +50,7 @@ def run(options: ReplayOptions) -> int:
     from engine.core import Engine
     from engine.deployment import resolve
     from replay.arrivals import arrivals_of
+    from replay.cpu_tier import cpu_tier_notes
     from replay.measure import measure
     from replay.outputs import aggregate, metrics_file, result_rows
     from replay.progress import progress_bar
@@ -59,6 +60,8 @@ def run(options: ReplayOptions) -> int:
 
     header_path = options.header_path
     trace = read_trace(header_path, None if options.trace_data is None else Path(options.trace_data))
+    if trace.header.kv_offload and trace.header.mode != "real":
+        _say(f"{header_path}: its kv_offload is not simulated; --kv-cpu-blocks simulates one tier of CPU memory")
     deployment = resolve(options)
     for note in deployment.notes:
         _say(note)
@@ -67,6 +70,8 @@ def run(options: ReplayOptions) -> int:
     with progress_bar("replaying", len(arrivals.arrivals)) as advance:
         engine = Engine(deployment.config, deployment.latency, reports_steps=False)
         simulated = simulate(engine, arrivals.arrivals, options.horizon, advance)
+    for note in cpu_tier_notes(engine):
+        _say(note)
     measured = measure(simulated)
     if options.results_path is not None:
         write_results(Path(options.results_path), result_rows(measured))

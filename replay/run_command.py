@@ -23,6 +23,7 @@ def run(options: RunOptions) -> int:
     """
     from engine.core import Engine
     from engine.deployment import resolve
+    from replay.cpu_tier import cpu_tier_notes
     from replay.measure import measure
     from replay.outputs import aggregate
     from replay.progress import progress_bar
@@ -39,6 +40,8 @@ def run(options: RunOptions) -> int:
     with progress_bar("simulating", total) as advance:
         engine = Engine(deployment.config, deployment.latency, reports_steps=keeps_context(workload))
         simulated = simulate_workload(engine, workload, options.horizon, advance)
+    for note in cpu_tier_notes(engine):
+        _say(note)
     measured = measure(simulated)
     _write_files(options, spec, workload, simulated, measured)
     sys.stdout.write(dump_json(aggregate(simulated, measured)) + "\n")

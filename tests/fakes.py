@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,12 +59,12 @@ def request(
     )
 
 
-def config(total_kv_blocks: int = 1000, block_size_tokens: int = 4, **settings: int | str) -> EngineConfig:
+def config(total_kv_blocks: int = 1000, block_size_tokens: int = 4, **settings: Any) -> EngineConfig:
     """Small blocks, so that tests can count them; BLIS's rules unless told otherwise."""
     return EngineConfig(
         total_kv_blocks=total_kv_blocks,
         block_size_tokens=block_size_tokens,
-        **({"scheduling": "blis"} | settings),  # type: ignore[arg-type]
+        **({"scheduling": "blis"} | settings),
     )
 
 

@@ -1,6 +1,7 @@
 """Random engines and workloads. Instants lie on a coarse grid, or ties would never occur."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -17,13 +18,13 @@ GRID_US = 500
 class Workload:
     """How to build an engine, what arrives, and who hangs up when."""
 
-    settings: dict[str, int | str]
+    settings: dict[str, Any]
     latency: TestLatency
     arrivals: list[tuple[Micros, Request]]
     hang_ups: list[tuple[Micros, str]]
 
-    def config(self) -> EngineConfig:
-        return config(**self.settings)  # type: ignore[arg-type]
+    def config(self, **more: Any) -> EngineConfig:
+        return config(**self.settings, **more)
 
     def engine(self) -> Engine:
         return Engine(self.config(), self.latency)
@@ -35,7 +36,7 @@ def workloads(draw: st.DrawFn, with_hang_ups: bool = True, schedulings: tuple[st
     block_size = draw(st.sampled_from([1, 2, 4, 16]))
     num_blocks = draw(st.integers(4, 40))
     max_model_len = draw(st.sampled_from([0, 0, 8, 30]))
-    settings: dict[str, int | str] = {
+    settings: dict[str, Any] = {
         "total_kv_blocks": num_blocks,
         "block_size_tokens": block_size,
         "max_num_seqs": draw(st.integers(1, 6)),

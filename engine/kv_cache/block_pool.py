@@ -31,6 +31,10 @@ class BlockPool:
         """Whether nobody holds `block`, which must have been taken before."""
         return self._references[block] == 0
 
+    def reusable(self) -> list[int]:
+        """Free blocks that may still be found, in the order of reuse. Cost: O(free blocks used before)."""
+        return list(self._freed)
+
     def take(self) -> int:
         """The next block in the order of reuse, now held once. The pool must not be empty."""
         if self._first:

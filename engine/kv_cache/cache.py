@@ -72,11 +72,7 @@ class KVCache:
         needed = -(-max(0, num_tokens - spare) // size) + sum(map(self.pool.is_free, cached))
         if needed > self.pool.num_free:
             return False
-        for block in cached:
-            self.pool.share(block)
-            sequence.block_ids.append(block)
-            sequence.num_stored_tokens += size
-        self.num_hit_blocks += len(cached)
+        self._claim(sequence, cached)
         remaining = num_tokens
         if spare:
             filled = min(spare, remaining)
@@ -110,6 +106,14 @@ class KVCache:
     def evict(self, sequence: Sequence) -> None:
         """Give all blocks back from a request that will return: what it can find again, others can too."""
         self.release(sequence)
+
+    def _claim(self, sequence: Sequence, cached: SequenceOf[int]) -> None:
+        """Hold full blocks that already have the content that comes next."""
+        for block in cached:
+            self.pool.share(block)
+            sequence.block_ids.append(block)
+            sequence.num_stored_tokens += self.block_size_tokens
+        self.num_hit_blocks += len(cached)
 
     def _take_block(self, sequence: Sequence, num_tokens: int) -> None:
         block = self.pool.take()

@@ -1,5 +1,7 @@
 """Which block holds which content: the map that turns equal prompt beginnings into cache hits."""
 
+from collections.abc import Iterable
+
 from engine.request import BlockIdentities
 
 
@@ -14,6 +16,19 @@ class PrefixIndex:
 
     def __len__(self) -> int:
         return len(self._block_of)
+
+    def block_of(self, identity: object) -> int | None:
+        """The block that is found under `identity`."""
+        return self._block_of.get(identity)
+
+    def identity_of(self, block: int) -> object:
+        """What `block` was last said to hold; None when that is nothing whole."""
+        return self._identity_of.get(block)
+
+    def identities_of(self, blocks: Iterable[int]) -> list[object]:
+        """What those of `blocks` hold that hold something whole."""
+        identity_of = self._identity_of
+        return [identity_of[block] for block in blocks if block in identity_of]
 
     def register(self, block: int, identity: object) -> None:
         """Say that `block` now holds the content `identity`."""

@@ -21,9 +21,9 @@ from engine.units import Micros
 class BlisStepping:
     """One step after the other, each composed when the previous one ends."""
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: Instance, kv: PromptCache | None = None) -> None:
         config = instance.config
-        self.kv: PromptCache = KVCache(config.total_kv_blocks, config.block_size_tokens)
+        self.kv = kv or KVCache(config.total_kv_blocks, config.block_size_tokens)
         self._instance = instance
         self._running: list[Sequence] = []
         self._waiting: deque[Sequence] = deque()
@@ -137,8 +137,7 @@ class BlisStepping:
         """Phase 2: the step's time, and everyone's progress. Returns its end and who has one more token."""
         instance = self._instance
         instance.last_shape = shape = batch_shape(self._running)
-        step_time = max(1, instance.latency.step_time(shape))
-        ends_at = at + step_time
+        ends_at = at + self._step_time(shape)
         step = instance.steps.append(at, ends_at)
         emitted: list[Sequence] = []
         for sequence in self._running:
@@ -155,6 +154,9 @@ class BlisStepping:
                 if sequence.request.output_tokens > 0:
                     emitted.append(sequence)
         return ends_at, emitted
+
+    def _step_time(self, shape: BatchShape) -> Micros:
+        return max(1, self._instance.latency.step_time(shape))
 
     def _process_completions(self, ends_at: Micros) -> list[Finished]:
         """Phase 3: take out what is done, by its own length or by max_model_len."""

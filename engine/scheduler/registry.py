@@ -5,6 +5,7 @@ from collections.abc import Callable
 from engine.instance import Instance
 from engine.scheduler.blis import BlisStepping
 from engine.scheduler.blis_fast import FastBlisStepping
+from engine.scheduler.blis_tiered import TieredBlisStepping
 from engine.scheduler.stepping import Stepping
 from engine.scheduler.vllm import VllmStepping
 from engine.scheduler.vllm_fast import FastVllmStepping
@@ -20,7 +21,9 @@ def new_vllm(instance: Instance, reports_steps: bool) -> Stepping:
 
 
 def new_blis(instance: Instance, reports_steps: bool) -> Stepping:
-    """BLIS's, likewise."""
+    """BLIS's, likewise; a KV cache with a CPU tier is only known step by step."""
+    if instance.config.cpu_tier is not None:
+        return TieredBlisStepping(instance, instance.config.cpu_tier)
     return BlisStepping(instance) if reports_steps else FastBlisStepping(instance)
 
 

@@ -30,13 +30,3 @@ ORDERS: dict[str, SortKey | None] = {
     "reverse-priority": by_reverse_priority,
 }
 """Scheduler name to sort key, applied stably at every step; None leaves the queue as it is."""
-
-SLO_CLASS_PRIORITIES: dict[str, int] = {"critical": 4, "standard": 3, "batch": -1, "sheddable": -2, "background": -3}
-"""BLIS's importance of each SLO class (sim/slo_priority.go), larger is more important."""
-
-DEFAULT_SLO_PRIORITY = 3
-
-
-def urgency(slo_class: str) -> int:
-    """The priority of a class in vLLM's sense: 0 for the most important one, more for the others."""
-    return max(SLO_CLASS_PRIORITIES.values()) - SLO_CLASS_PRIORITIES.get(slo_class, DEFAULT_SLO_PRIORITY)

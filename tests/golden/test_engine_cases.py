@@ -15,6 +15,7 @@ CASES = [
     "llama8b_a100",
     "mixtral_tp2",
     "scout_fp8_tp2",
+    "kv_cpu_tier",
     "kv_pressure_fcfs",
     "kv_pressure_priority",
     "chunked",

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.scheduler.waiting import ORDERS, SLO_CLASS_PRIORITIES, urgency
+from engine.scheduler.priorities import urgency
+from engine.scheduler.waiting import ORDERS
 from engine.sequence import Sequence
 from tests.fakes import request
 
@@ -23,20 +24,6 @@ def ordered(name: str, *sequences: Sequence) -> list[str]:
 
 def test_first_come_first_served_leaves_the_queue_as_it_is() -> None:
     assert ORDERS["fcfs"] is None
-
-
-def test_classes_are_ordered_by_importance() -> None:
-    classes = ["background", "sheddable", "batch", "standard", "critical"]
-    assert sorted(classes, key=urgency) == ["critical", "standard", "batch", "sheddable", "background"]
-
-
-def test_the_most_important_class_has_urgency_0() -> None:
-    assert min(map(urgency, SLO_CLASS_PRIORITIES)) == urgency("critical") == 0
-
-
-@pytest.mark.parametrize("slo_class", ["", "gold", "Critical"])
-def test_an_unknown_class_counts_as_standard(slo_class: str) -> None:
-    assert urgency(slo_class) == urgency("standard")
 
 
 def test_by_priority_the_class_beats_the_arrival() -> None:

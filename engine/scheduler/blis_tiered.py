@@ -1,0 +1,40 @@
+"""BLIS's steps with a KV cache that has CPU memory behind it: transfers make a step longer."""
+
+from collections.abc import Callable
+
+from engine.batch_shape import BatchShape
+from engine.cpu_tier_config import CpuTierConfig
+from engine.instance import Instance
+from engine.kv_cache.mirroring import MirroringKVCache
+from engine.kv_cache.offloading import OffloadingKVCache
+from engine.kv_cache.tiered_cache import TieredKVCache
+from engine.scheduler.blis import BlisStepping
+from engine.sequence import Sequence
+from engine.units import Micros
+
+OFFLOAD_POLICIES: dict[str, Callable[[int, int, CpuTierConfig], TieredKVCache]] = {
+    "mirror": MirroringKVCache,
+    "threshold": OffloadingKVCache,
+}
+"""When blocks go to CPU memory and when they return. A new policy is one class and one row here."""
+
+
+class TieredBlisStepping(BlisStepping):
+    """Steps as its parent takes them, one by one."""
+
+    def __init__(self, instance: Instance, tier: CpuTierConfig) -> None:
+        config = instance.config
+        self._tiered = OFFLOAD_POLICIES[tier.policy](config.total_kv_blocks, config.block_size_tokens, tier)
+        super().__init__(instance, self._tiered)
+
+    def _schedule_batch(self, at: Micros) -> None:
+        self._tiered.now = at
+        super()._schedule_batch(at)
+
+    def _step_time(self, shape: BatchShape) -> Micros:
+        return super()._step_time(shape) + self._tiered.take_transfer_us()
+
+    def _execute_batch(self, at: Micros) -> tuple[Micros, list[Sequence]]:
+        executed = super()._execute_batch(at)
+        self._tiered.step_executed(self._running)
+        return executed

@@ -1,0 +1,52 @@
+"""The mirror in CPU memory does what BLIS's does, told token by token in `literal_tiers.py`."""
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from engine.core import Engine
+from engine.cpu_tier_config import CpuTierConfig
+from engine.kv_cache.tiered_cache import TieredKVCache
+from engine.scheduler.blis_tiered import OFFLOAD_POLICIES
+from tests.engine.kv_cache.literal_tiers import LiteralTiers
+from tests.laws.test_engine_laws import told
+from tests.strategies import Workload, workloads
+
+MANY_STEPS = 3_000
+
+tiers = st.builds(
+    CpuTierConfig,
+    num_blocks=st.integers(1, 60),
+    bandwidth_tokens_per_us=st.sampled_from([0.003, 0.5, 100.0]),
+    base_latency_us=st.sampled_from([0, 50, 500]),
+)
+
+
+def outcome(workload: Workload, tier: CpuTierConfig) -> tuple[list[tuple[object, ...]], Any, Engine]:
+    engine = Engine(workload.config(cpu_tier=tier), workload.latency)
+    for at, request in workload.arrivals:
+        engine.submit(request, at)
+    for at, request_id in workload.hang_ups:
+        engine.abort(request_id, at)
+    events = []
+    while (due_at := engine.next_event_at()) is not None:
+        assume(len(engine.steps) < MANY_STEPS)
+        events += engine.advance(due_at + 10_000)
+        engine.check_integrity()
+    return told(events), engine.kv, engine
+
+
+@given(workloads(schedulings=("blis",)), tiers)
+@settings(max_examples=200)
+def test_it_is_blis_mirror(workload: Workload, tier: CpuTierConfig) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(OFFLOAD_POLICIES, "mirror", LiteralTiers)
+        expected_events, expected, theirs = outcome(workload, tier)
+    events, kv, ours = outcome(workload, tier)
+    assert isinstance(kv, TieredKVCache)
+    assert events == expected_events
+    assert ours.stats == theirs.stats
+    assert (kv.tier.num_stored, kv.tier.num_evicted) == (expected.num_stored, expected.num_evicted)
+    assert (kv.tier.num_fetched, kv.num_misses_in_tier) == (expected.num_fetched, expected.num_cpu_misses)

@@ -1,0 +1,86 @@
+"""How urgent a request is."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.core import Engine
+from engine.events import Preempted, Scheduled
+from engine.scheduler.priorities import PRIORITIES, SLO_CLASS_PRIORITIES, urgency
+from tests.fakes import TestLatency, config, request, run
+
+
+def test_classes_are_ordered_by_importance() -> None:
+    classes = ["background", "sheddable", "batch", "standard", "critical"]
+    assert sorted(classes, key=urgency) == ["critical", "standard", "batch", "sheddable", "background"]
+
+
+def test_the_most_important_class_has_urgency_0() -> None:
+    assert min(map(urgency, SLO_CLASS_PRIORITIES)) == urgency("critical") == 0
+
+
+@pytest.mark.parametrize("slo_class", ["", "gold", "Critical"])
+def test_an_unknown_class_counts_as_standard(slo_class: str) -> None:
+    assert urgency(slo_class) == urgency("standard")
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, urgency("batch")), (-7, -7), (0, 0)])
+def test_by_default_a_request_that_names_its_priority_has_that_and_others_that_of_their_class(
+    own: int | None, expected: int
+) -> None:
+    assert PRIORITIES["slo-class"](replace(request(slo_class="batch"), priority=own), 0) == expected
+
+
+@given(st.lists(st.integers(0, 1000), unique=True), st.integers(1000, 10_000), st.integers(-5, 5))
+def test_the_order_is_that_of_the_documented_scores_at_any_instant(arrivals: list[int], now: int, base: int) -> None:
+    """Larger scores come first; smaller priorities do."""
+    scores = {
+        "slo-based": lambda arrived_at: base + 1e-6 * (now - arrived_at),
+        "inverted-slo": lambda arrived_at: base - 1e-6 * (now - arrived_at),
+    }
+    for name, score in scores.items():
+        by_score = sorted(arrivals, key=score, reverse=True)
+        assert sorted(arrivals, key=lambda arrived_at: PRIORITIES[name](request(), arrived_at)) == by_score
+
+
+def admitted(scheduler: str, priority_policy: str) -> str:
+    """In which order an engine with one seat admits what waits: `c` is critical, and came last."""
+    classes = [("a", ""), ("b", "batch"), ("c", "critical")]
+    arrivals = [(at, request(name, slo_class=slo_class)) for at, (name, slo_class) in enumerate(classes, 1)]
+    limits = config(scheduler=scheduler, priority_policy=priority_policy, max_num_seqs=1)
+    engine = Engine(limits, TestLatency())
+    events = run(engine, [(0, request("first")), *arrivals])
+    return "".join(event.sequence.request.id for event in events if isinstance(event, Scheduled)).removeprefix("first")
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "priority_policy", "order"),
+    [
+        ("priority-fcfs", "slo-class", "cab"),
+        ("priority-fcfs", "constant", "abc"),
+        ("priority-fcfs", "slo-based", "abc"),
+        ("priority-fcfs", "inverted-slo", "cba"),
+        ("reverse-priority", "slo-class", "bac"),
+        ("reverse-priority", "constant", "abc"),
+        ("reverse-priority", "slo-based", "cba"),
+        ("reverse-priority", "inverted-slo", "abc"),
+        ("fcfs", "inverted-slo", "abc"),
+        ("sjf", "inverted-slo", "abc"),
+    ],
+)
+def test_schedulers_go_by_the_priority_policy(scheduler: str, priority_policy: str, order: str) -> None:
+    assert admitted(scheduler, priority_policy) == order
+
+
+@pytest.mark.parametrize(
+    ("priority_policy", "victim"), [("slo-class", "old"), ("slo-based", "young"), ("inverted-slo", "old")]
+)
+@pytest.mark.parametrize("scheduling", ["blis", "vllm"])
+def test_the_victim_of_a_preemption_is_the_least_urgent(scheduling: str, priority_policy: str, victim: str) -> None:
+    num_blocks = 6 if scheduling == "vllm" else 5  # vLLM keeps one for itself
+    limits = config(num_blocks, scheduling=scheduling, preemption_policy="priority", priority_policy=priority_policy)
+    arrivals = [(0, request("old", 7, 9, slo_class="batch")), (1, request("young", 7, 9, slo_class="critical"))]
+    events = run(Engine(limits, TestLatency()), arrivals)
+    assert next(event.sequence.request.id for event in events if isinstance(event, Preempted)) == victim

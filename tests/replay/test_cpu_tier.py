@@ -1,0 +1,60 @@
+"""`blis replay` and `blis run` with a tier of CPU memory."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from blis_cli.main import run
+from tests.replay.small_traces import row, written
+from tests.replay.test_command import DEPLOYMENT, THREE, Captured, replayed
+from traces import TraceHeader, write_trace
+
+PREFIX = [
+    row(index, index * 100_000, input_tokens=each, prefix_group="g" if each < 100 else "", prefix_length=64)
+    for index, each in enumerate((10, 1000, 10))
+]
+"""The prefix of the first is pushed out by the second, and wanted again by the third."""
+
+SMALL = ("--total-kv-blocks", "63", "--max-model-len", "1008", "--kv-cpu-blocks", "500")
+
+
+def test_what_the_tier_did_is_said_beside_the_metrics(tmp_path: Path, capsys: Captured) -> None:
+    _, notes = replayed(written(tmp_path, PREFIX), capsys, *SMALL)
+    assert notes == (
+        "blis replay: CPU tier: 66 blocks stored, 0 evicted, 4 brought back, 0 of them within 1 ms; "
+        "KV Thrashing Rate: 0.0000\n"
+    )
+
+
+def test_bringing_blocks_back_takes_time(tmp_path: Path, capsys: Captured) -> None:
+    header = written(tmp_path, PREFIX)
+    free, _ = replayed(header, capsys, *SMALL, "--kv-transfer-bandwidth", "1000")
+    slow, _ = replayed(header, capsys, *SMALL, "--kv-transfer-bandwidth", "1000", "--kv-transfer-base-latency", "250")
+    assert slow["ttft_p99_ms"] - free["ttft_p99_ms"] == pytest.approx(0.98 * 4 * 0.25)
+
+
+def test_what_comes_back_counts_as_found_in_the_cache(tmp_path: Path, capsys: Captured) -> None:
+    header, metrics = written(tmp_path, PREFIX), tmp_path / "metrics.json"
+    rates = []
+    for blocks in ("0", "500"):
+        replayed(header, capsys, *SMALL, "--kv-cpu-blocks", blocks, "--metrics-path", str(metrics))
+        rates.append(json.loads(metrics.read_text())["cache_hit_rate"])
+    assert rates == [0, pytest.approx(4 / 73)]
+
+
+@pytest.mark.parametrize(("mode", "is_noted"), [("generated", True), ("replayed", True), ("real", False)])
+def test_a_simulated_trace_whose_chain_of_tiers_is_not_simulated_is_noted(
+    tmp_path: Path, capsys: Captured, mode: str, is_noted: bool
+) -> None:
+    header = tmp_path / "trace.yaml"
+    write_trace(header, TraceHeader(mode=mode, kv_offload={"cpu_bytes_to_use": 1000}), THREE)
+    _, notes = replayed(header, capsys)
+    said = f"blis replay: {header}: its kv_offload is not simulated"
+    assert notes.startswith(said) == is_noted
+
+
+def test_run_says_it_too(capsys: Captured) -> None:
+    flags = ("--num-requests", "3", "--rate", "1", *DEPLOYMENT, "--kv-cpu-blocks", "500")
+    assert run(["run", *flags]) == 0
+    assert "blis run: CPU tier: " in capsys.readouterr().err
