@@ -24,7 +24,6 @@ from calibrate.network import Network, rtt_us_of
 from engine.core import Engine
 from engine.deployment import Deployment, DeploymentOptions, resolve
 from replay.arrivals import arrivals_of
-from replay.measure import measure
 from replay.outputs import result_rows
 from replay.simulate import simulate
 from traces import ResultRow, Trace, TraceRow, read_itl, read_trace
@@ -104,7 +103,7 @@ def predict(name: str, header: Path, deployment: Deployment) -> Score:
     trace = read_trace(header)
     arrivals = arrivals_of(trace, deployment.model.name, deployment.config).arrivals
     engine = Engine(deployment.config, deployment.latency, reports_steps=False)
-    results = result_rows(measure(simulate(engine, arrivals)))
+    results = list(result_rows(simulate(engine, arrivals).requests))
     itl_path = header.with_name("trace.itl.csv.gz")
     found = calibrate(
         trace,

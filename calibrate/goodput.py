@@ -4,24 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from calibrate.itl import Itl
 from calibrate.network import Floats, Latencies
 from calibrate.pair import Pairing
 from traces import SloTargets
+from traces.goodput import Attainment, Bools, attained, attainment, limits_us, members_of, share
 
-Bools = npt.NDArray[np.bool_]
 _COUNTED_STATUSES_COMPAT = frozenset({"ok", "error", "timeout"})
-
-
-@dataclass(frozen=True, slots=True)
-class Attainment:
-    """The share of requests that met all limits of their class, how many per second, and the share for each limit."""
-
-    share: float
-    per_s: float
-    by_limit: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +45,13 @@ def goodput(pairing: Pairing, times: Latencies, itl: Itl, targets: Mapping[str, 
     classes = {}
     skipped = False
     for name, of_class in sorted(targets.items()):
-        members = _members(pairing, name)
-        limits_us = _limits_us(of_class)
-        skipped |= "itl" in limits_us and bool((members & ~both).any())
+        members = members_of(name, (row.slo_class for row in pairing.rows))
+        limits = limits_us(of_class)
+        skipped |= "itl" in limits and bool((members & ~both).any())
         classes[name] = ClassGoodput(
             count=int(members.sum()),
-            real=_attainment(real, limits_us, members, duration_s),
-            sim=_attainment(sim, limits_us, members, duration_s),
+            real=attainment(real, limits, members, duration_s),
+            sim=attainment(sim, limits, members, duration_s),
         )
     return Goodput(dict(sorted(targets.items())), classes, skipped)
 
@@ -82,14 +72,14 @@ def goodput_compat(pairing: Pairing, times: Latencies, itl: Itl, targets: Mappin
     classes = {}
     skipped = False
     for name, of_class in sorted(targets.items()):
-        members = _members(pairing, name) & counted
-        limits_us = _limits_us(of_class)
-        skipped |= "itl" in limits_us and bool((members & missing).any())
+        members = members_of(name, (row.slo_class for row in pairing.rows)) & counted
+        limits = limits_us(of_class)
+        skipped |= "itl" in limits and bool((members & missing).any())
         num_members = int(members.sum())
         classes[name] = ClassGoodput(
             count=num_members,
-            real=_attainment_in_order(real, limits_us, members & answered, num_members, duration_s),
-            sim=_attainment_in_order(sim, limits_us, members, num_members, duration_s),
+            real=_attainment_in_order(real, limits, members & answered, num_members, duration_s),
+            sim=_attainment_in_order(sim, limits, members, num_members, duration_s),
         )
     return Goodput(dict(sorted(targets.items())), classes, skipped)
 
@@ -104,43 +94,12 @@ def _by_limit(ttft_us: Floats, e2e_us: Floats, itl_us: Floats) -> dict[str, Floa
     return {"ttft": ttft_us, "e2e": e2e_us, "itl": itl_us}
 
 
-def _limits_us(targets: SloTargets) -> dict[str, float]:
-    limits_ms = {"ttft": targets.ttft_ms, "e2e": targets.e2e_ms, "itl": targets.itl_ms}
-    return {name: limit_ms * 1000 for name, limit_ms in limits_ms.items() if limit_ms > 0}
-
-
-def _members(pairing: Pairing, name: str) -> Bools:
-    """Which pairs the targets called `name` hold for: those of the class; `default` is for requests without one."""
-    return np.array([(row.slo_class or "default") == name for row in pairing.rows], dtype=np.bool_)
-
-
-def _attainment(
-    values: Mapping[str, Floats], limits_us: Mapping[str, float], members: Bools, duration_s: float
-) -> Attainment:
-    good = members.copy()
-    by_limit = {}
-    for name, limit_us in limits_us.items():
-        checked = members & ~np.isnan(values[name])
-        met = values[name] <= limit_us
-        by_limit[name] = _share(met & checked, int(checked.sum()))
-        good &= met | ~checked
-    return Attainment(_share(good, int(members.sum())), _rate(good, duration_s), dict(sorted(by_limit.items())))
-
-
 def _attainment_in_order(
-    values: Mapping[str, Floats], limits_us: Mapping[str, float], good: Bools, num_members: int, duration_s: float
+    values: Mapping[str, Floats], limits: Mapping[str, float], good: Bools, num_members: int, duration_s: float
 ) -> Attainment:
     by_limit = {}
-    for name, limit_us in limits_us.items():
+    for name, limit in limits.items():
         num_checked = int(good.sum())
-        good = good & (values[name] <= limit_us)
-        by_limit[name] = _share(good, num_checked)
-    return Attainment(_share(good, num_members), _rate(good, duration_s), dict(sorted(by_limit.items())))
-
-
-def _share(good: Bools, count: int) -> float:
-    return int(good.sum()) / count if count else 0.0
-
-
-def _rate(good: Bools, duration_s: float) -> float:
-    return int(good.sum()) / duration_s if duration_s > 0 else 0.0
+        good = good & (values[name] <= limit)
+        by_limit[name] = share(int(good.sum()), num_checked)
+    return attained(int(good.sum()), num_members, by_limit, duration_s)

@@ -49,6 +49,11 @@ class StepLog:
         """Summed duration of `count` steps from `first` on, which must be consecutive without an idle gap."""
         return self._ends[first + count - 1] - self._starts[first]
 
+    def span(self, first: int, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Starts and ends of `count` steps from `first` on, as new arrays."""
+        wanted = slice(first, first + count)
+        return np.array(self._starts[wanted], np.int64), np.array(self._ends[wanted], np.int64)
+
     def durations(self) -> npt.NDArray[np.int64]:
         """Duration of every step, as a new array."""
         return np.frombuffer(self._ends, np.int64) - np.frombuffer(self._starts, np.int64)

@@ -3,11 +3,16 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from engine.config import EngineConfig
 from engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
 from engine.units import Micros
 from traces import Trace, TraceRow
+from traces.workload import WorkloadRequest
+
+Origin: TypeAlias = TraceRow | WorkloadRequest
+"""What a request is made from. Both kinds say under the same names whose it is."""
 
 FAILED_STATUSES = frozenset({"error", "timeout"})
 """Statuses of a real recording whose rows do not say what the server really did for them."""
@@ -15,11 +20,11 @@ FAILED_STATUSES = frozenset({"error", "timeout"})
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One row as a request: when it arrives, and the row it came from."""
+    """A request that arrives: when, what the engine is told of it, and what it was made from."""
 
     at: Micros
     request: Request
-    row: TraceRow
+    row: Origin
 
 
 @dataclass(frozen=True, slots=True)

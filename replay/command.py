@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_options import OptionError, option
-from engine.deployment import DeploymentOptions
+from replay.report_options import ReportOptions
 
 if TYPE_CHECKING:
     from replay.arrivals import Arrivals
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayOptions(DeploymentOptions):
+class ReplayOptions(ReportOptions):
     """The settings of `blis replay`: which trace, through which engine, to which files."""
 
     trace: str | None = option(
@@ -28,13 +28,6 @@ class ReplayOptions(DeploymentOptions):
         None, "Stop the simulated clock here, in microseconds. Default: run until drained.", above=0, metavar="US"
     )
     include_failed: bool = option(False, "Replay rows of a real recording whose status is error or timeout, too.")
-    results_path: str | None = option(None, "Write latencies per request here (JSON).", metavar="FILE")
-    metrics_path: str | None = option(
-        None, "Write aggregate metrics with a row per request here (JSON).", metavar="FILE"
-    )
-
-    def __post_init__(self) -> None:
-        DeploymentOptions.__post_init__(self)
 
     @property
     def header_path(self) -> Path:
@@ -46,38 +39,41 @@ class ReplayOptions(DeploymentOptions):
 
 
 def run(options: ReplayOptions) -> int:
-    """Replay, write the files asked for, print the aggregate metrics as JSON on stdout; all else goes to stderr."""
+    """Replay, write the files asked for, print the summary on stdout; all else goes to stderr."""
     from engine.core import Engine
     from engine.deployment import resolve
     from replay.arrivals import arrivals_of
     from replay.cpu_tier import cpu_tier_notes
-    from replay.measure import measure
-    from replay.outputs import aggregate, metrics_file, result_rows
     from replay.progress import progress_bar
+    from replay.report import questions_of, recording_tokens, report
     from replay.simulate import simulate
-    from traces import dump_json, read_trace, write_results
-    from traces.text_file import write_text
+    from traces import TraceHeader, read_trace
 
     header_path = options.header_path
     trace = read_trace(header_path, None if options.trace_data is None else Path(options.trace_data))
     if trace.header.kv_offload and trace.header.mode != "real":
         _say(f"{header_path}: its kv_offload is not simulated; --kv-cpu-blocks simulates one tier of CPU memory")
+    questions = questions_of(options, trace.header.goodput_slo_targets)
     deployment = resolve(options)
-    for note in deployment.notes:
+    for note in (*questions.saturation.notes, *deployment.notes):
         _say(note)
     arrivals = arrivals_of(trace, options.model, deployment.config, options.include_failed)
     _say_what_is_left_out(trace, arrivals, options.model)
-    with progress_bar("replaying", len(arrivals.arrivals)) as advance:
+    with (
+        recording_tokens(options) as on_tokens,
+        progress_bar("replaying", len(arrivals.arrivals)) as advance,
+    ):
         engine = Engine(deployment.config, deployment.latency, reports_steps=False)
-        simulated = simulate(engine, arrivals.arrivals, options.horizon, advance)
+        simulated = simulate(engine, arrivals.arrivals, options.horizon, advance, on_tokens)
     for note in cpu_tier_notes(engine):
         _say(note)
-    measured = measure(simulated)
-    if options.results_path is not None:
-        write_results(Path(options.results_path), result_rows(measured))
-    if options.metrics_path is not None:
-        write_text(Path(options.metrics_path), dump_json(metrics_file(simulated, measured)))
-    sys.stdout.write(dump_json(aggregate(simulated, measured)) + "\n")
+    header = TraceHeader(
+        mode="replayed",
+        goodput_slo_targets=questions.targets,
+        kv_offload=trace.header.kv_offload,
+        observed_kv_metrics=trace.header.observed_kv_metrics,
+    )
+    report(options, questions, simulated, header)
     return 0
 
 

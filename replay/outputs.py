@@ -1,64 +1,66 @@
-"""The files and figures of a run: results per request, aggregate metrics. Field names and order are the original's."""
+"""The figures and files of a run: aggregate metrics, results per request. Field names and order are the original's."""
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from engine.sequence import Outcome
 from engine.stats import EngineCounters
-from replay.measure import Measured, Pool, itl_pool, pool_of
+from replay.goodput import ClassGoodput, Goodput
+from replay.pool import Pool, pool_of
+from replay.record import NEVER, Ints, Measured, Record
 from replay.simulate import Simulated
-from traces import ResultRow, TraceRow
+from traces import ResultRow
 
 JsonObject = dict[str, Any]
 
 
-def result_rows(measured: Iterable[Measured]) -> list[ResultRow]:
-    """One row per completed request, ascending by request id; of a repeated id the last one stays."""
-    rows = {
-        each.arrival.row.request_id: ResultRow(
-            request_id=each.arrival.row.request_id,
+def result_rows(record: Record) -> Iterator[ResultRow]:
+    """One row per completed request, ascending by number; of a repeated one the last stays."""
+    completed = np.flatnonzero(record.is_completed)
+    last_of = {record.number(place): place for place in completed.tolist()}
+    for number in sorted(last_of):
+        each = record[last_of[number]]
+        assert each.ttft_us is not None
+        assert each.e2e_us is not None
+        yield ResultRow(
+            request_id=number,
             ttft_us=each.ttft_us,
             e2e_us=each.e2e_us,
-            input_tokens=each.arrival.request.input_tokens,
+            input_tokens=each.input_tokens,
             output_tokens=each.output_tokens,
-            slo_class=each.arrival.row.slo_class,
-            model=each.arrival.row.model,
+            slo_class=each.row.slo_class,
+            model=each.row.model,
             itl_mean_us=each.itl_mean_us or None,
         )
-        for each in measured
-        if each.ttft_us is not None and each.e2e_us is not None
-    }
-    return [rows[request_id] for request_id in sorted(rows)]
 
 
-def aggregate(simulated: Simulated, measured: list[Measured]) -> JsonObject:
+def aggregate(simulated: Simulated) -> JsonObject:
     """The aggregate metrics of a run; durations in the unit their names say."""
-    engine = simulated.engine
-    counters = engine.counters
-    stats = engine.stats
-    completed = [each for each in measured if each.is_completed]
+    engine, record = simulated.engine, simulated.requests
+    counters, stats = engine.counters, engine.stats
+    completed = record.is_completed
+    num_completed = int(completed.sum())
     ended = counters.ended
     duration_s = engine.clock / 1e6
     output_tokens = counters.output_tokens
-    per_second = (lambda amount: amount / duration_s) if completed and duration_s > 0 else (lambda amount: 0)
+    per_second = (lambda amount: amount / duration_s) if num_completed and duration_s > 0 else (lambda amount: 0)
     metrics: JsonObject = {
         "instance_id": "cluster",
-        "completed_requests": len(completed),
+        "completed_requests": num_completed,
         "still_queued": stats.num_waiting,
         "still_running": stats.num_running,
         "injected_requests": sum(ended.values()) + stats.num_waiting + stats.num_running,
         "total_input_tokens": counters.input_tokens,
         "total_output_tokens": output_tokens,
         "vllm_estimated_duration_s": duration_s,
-        "responses_per_sec": per_second(len(completed)),
+        "responses_per_sec": per_second(num_completed),
         "tokens_per_sec": per_second(output_tokens),
-        **_latencies("e2e", pool_of(each.e2e_us for each in completed if each.e2e_us is not None)),
-        **_latencies("ttft", pool_of(each.ttft_us for each in measured if each.ttft_us is not None)),
-        **_latencies("itl", itl_pool(simulated)),
-        "scheduling_delay_p99_ms": pool_of(
-            each.scheduling_delay_us for each in measured if each.scheduling_delay_us is not None
-        ).percentile_ms(99),
+        **_latencies("e2e", pool_of(record.e2e_us[completed])),
+        **_latencies("ttft", _pool_of_known(record.ttft_us)),
+        **_latencies("itl", record.gaps.pool()),
+        "scheduling_delay_p99_ms": _pool_of_known(record.scheduling_delay_us).percentile_ms(99),
     }
     if counters.num_kv_allocation_failures:
         metrics["kv_allocation_failures"] = counters.num_kv_allocation_failures
@@ -71,45 +73,56 @@ def aggregate(simulated: Simulated, measured: list[Measured]) -> JsonObject:
     return metrics
 
 
-def metrics_file(simulated: Simulated, measured: list[Measured]) -> JsonObject:
-    """The aggregate metrics with the cache hit rate and one row per request, by arrival.
+def cache_hit_rate(simulated: Simulated) -> float:
+    """The share of prompt tokens found in the prefix cache; 0 when none were looked for."""
+    kv = simulated.engine.kv
+    return kv.hit_tokens / kv.queried_tokens if kv.queried_tokens else 0
 
-    Requests that were refused, or would have arrived after the horizon, have no row.
+
+def metrics_file(simulated: Simulated, metrics: JsonObject, judged: JsonObject) -> JsonObject:
+    """The aggregate metrics with the cache hit rate, one row per request by arrival, and what is `judged` of them.
+
+    The rows are made one by one as they are asked for. Requests that were refused have none.
     """
-    metrics = aggregate(simulated, measured)
-    hits, queried = simulated.engine.kv.hit_tokens, simulated.engine.kv.queried_tokens
     detailed: JsonObject = {}
     for key, value in metrics.items():
         detailed[key] = value
         if key == "preemption_count":
-            detailed["cache_hit_rate"] = hits / queried if queried else 0
-    seen_until = simulated.engine.now or 0
-    detailed["requests"] = [
-        _request_row(each) for each in measured if each.arrival.at <= seen_until and each.outcome is not Outcome.DROPPED
-    ]
-    return detailed
+            detailed["cache_hit_rate"] = cache_hit_rate(simulated)
+    rows = (_request_row(each) for each in simulated.requests if each.outcome is not Outcome.DROPPED)
+    return {**detailed, "requests": rows, **judged}
 
 
-def trace_rows(simulated: Simulated, measured: Iterable[Measured]) -> list[TraceRow]:
-    """The rows of a run as a trace: the requests with what became of them, numbered by arrival.
+def judgements(labels: Mapping[str, str], goodput: Goodput | None) -> JsonObject:
+    """Saturation labels and goodput as the metrics have them, the last of all; what is empty or zero is left out."""
+    content: JsonObject = {}
+    if labels:
+        content["saturation"] = dict(labels)
+    if goodput is not None:
+        content["goodput_rps"] = goodput.per_s
+        content["slo_attainment"] = goodput.share
+        content["per_class"] = {name: _class_goodput(of_class) for name, of_class in goodput.classes.items()}
+    return {key: value for key, value in content.items() if value}
 
-    Requests that would have arrived after the horizon have no row. The last chunk is that of the last token; the
-    overhead after it, which is part of E2E, has no column.
-    """
-    seen_until = simulated.engine.now or 0
-    post_decode_us = simulated.engine.latency.post_decode_time
-    return [_trace_row(each, post_decode_us) for each in measured if each.arrival.at <= seen_until]
+
+def _class_goodput(of_class: ClassGoodput) -> JsonObject:
+    attained, latencies = of_class.attained, of_class.latencies
+    content: JsonObject = {
+        "count": of_class.count,
+        "goodput_rps": attained.per_s,
+        "slo_attainment": attained.share,
+        "slo_attainment_by_dim": attained.by_limit,
+    }
+    if latencies is not None:
+        content["ttft_p99_ms"] = latencies.ttft.percentile(99) / 1000
+    if latencies is not None and len(latencies.e2e):
+        content["e2e_p99_ms"] = latencies.e2e.percentile(99) / 1000
+        content["itl_mean_ms"] = latencies.itl.mean / 1000
+    return dict(sorted(content.items()))
 
 
-def _trace_row(each: Measured, post_decode_us: int) -> TraceRow:
-    at, row = each.arrival.at, each.arrival.row
-    first_us = last_us = 0
-    if each.ttft_us is not None:
-        first_us = last_us = at + each.ttft_us
-    if each.e2e_us is not None:
-        last_us = at + each.e2e_us - (post_decode_us if row.output_tokens else 0)
-    status = "ok" if each.is_completed else "timeout" if each.outcome is Outcome.TIMED_OUT else "incomplete"
-    return replace(row, first_chunk_time_us=first_us, last_chunk_time_us=last_us, status=status)
+def _pool_of_known(column_us: Ints) -> Pool:
+    return pool_of(column_us[column_us != NEVER])
 
 
 def _latencies(name: str, pool: Pool) -> JsonObject:
@@ -132,7 +145,7 @@ def _drafts(counters: EngineCounters) -> JsonObject:
 
 
 def _request_row(each: Measured) -> JsonObject:
-    row = each.arrival.row
+    row = each.row
     optional = {
         "slo_class": row.slo_class,
         "tenant_id": row.tenant_id,
@@ -143,10 +156,10 @@ def _request_row(each: Measured) -> JsonObject:
         "session_id": row.session_id,
     }
     return {
-        "arrived_at": each.arrival.at / 1e6,
-        "requestID": each.arrival.request.id,
-        "num_prefill_tokens": each.arrival.request.input_tokens,
-        "num_decode_tokens": each.arrival.request.output_tokens,
+        "arrived_at": each.arrived_at / 1e6,
+        "requestID": each.id,
+        "num_prefill_tokens": each.input_tokens,
+        "num_decode_tokens": each.planned_output_tokens,
         "ttft_ms": (each.ttft_us or 0) / 1000,
         "itl_ms": each.itl_mean_us / 1000,
         "e2e_ms": (each.e2e_us or 0) / 1000,

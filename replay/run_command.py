@@ -2,49 +2,44 @@
 
 import dataclasses
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_options import OptionError
 from replay.run_options import DEFAULT_NUM_REQUESTS, DEFAULT_RATE, DEFAULT_SEED, RunOptions
 
 if TYPE_CHECKING:
-    from replay.measure import Measured
-    from replay.simulate import Simulated
     from traces.workload import Workload, WorkloadSpec
 
 __all__ = ["RunOptions", "run", "spec_of"]
 
 
 def run(options: RunOptions) -> int:
-    """Generate, simulate, write the files asked for, print the aggregate metrics as JSON on stdout.
-
-    All else goes to stderr.
-    """
+    """Generate, simulate, write the files asked for, print the summary on stdout; all else goes to stderr."""
     from engine.core import Engine
     from engine.deployment import resolve
     from replay.cpu_tier import cpu_tier_notes
-    from replay.measure import measure
-    from replay.outputs import aggregate
     from replay.progress import progress_bar
+    from replay.report import questions_of, recording_tokens, report
     from replay.sessions import simulate_workload
     from replay.synthetic import keeps_context
-    from traces import dump_json
+    from traces import TraceHeader
 
     spec = spec_of(options)
     workload = _workload(options, spec)
+    questions = questions_of(options, workload.goodput_slo_targets)
     deployment = resolve(options)
-    for note in deployment.notes:
+    for note in (*questions.saturation.notes, *deployment.notes):
         _say(note)
     total = workload.max_requests if workload.sessions else len(workload.requests)
-    with progress_bar("simulating", total) as advance:
+    with recording_tokens(options) as on_tokens, progress_bar("simulating", total) as advance:
         engine = Engine(deployment.config, deployment.latency, reports_steps=keeps_context(workload))
-        simulated = simulate_workload(engine, workload, options.horizon, advance)
+        simulated = simulate_workload(engine, workload, options.horizon, advance, on_tokens)
     for note in cpu_tier_notes(engine):
         _say(note)
-    measured = measure(simulated)
-    _write_files(options, spec, workload, simulated, measured)
-    sys.stdout.write(dump_json(aggregate(simulated, measured)) + "\n")
+    header = TraceHeader(mode="generated", workload_seed=spec.seed, goodput_slo_targets=questions.targets)
+    report(options, questions, simulated, header)
+    if options.trace_output is not None and keeps_context(workload):
+        _say("a replay of the trace computes the context of conversations anew, as its rows cannot say what is shared")
     return 0
 
 
@@ -108,37 +103,6 @@ def _workload(options: RunOptions, spec: "WorkloadSpec") -> "Workload":
     if any(request.adapter for request in first_requests(workload)):
         _say("adapters are noted in the trace, they do not change any time")
     return workload
-
-
-def _write_files(
-    options: RunOptions,
-    spec: "WorkloadSpec",
-    workload: "Workload",
-    simulated: "Simulated",
-    measured: list["Measured"],
-) -> None:
-    from replay.outputs import metrics_file, result_rows, trace_rows
-    from replay.synthetic import keeps_context
-    from traces import TraceHeader, columns_worth_writing, dump_json, write_results, write_trace
-    from traces.text_file import write_text
-
-    if options.results_path is not None:
-        write_results(options.results_path, result_rows(measured))
-    if options.metrics_path is not None:
-        write_text(Path(options.metrics_path), dump_json(metrics_file(simulated, measured)))
-    if options.trace_output is None:
-        return
-    header = TraceHeader(
-        mode="generated",
-        workload_seed=spec.seed,
-        goodput_slo_targets=options.slo_targets or workload.goodput_slo_targets,
-    )
-    rows = trace_rows(simulated, measured)
-    # BLIS misreads the columns before slo_target_us where that is present, and then serves no request.
-    columns = set(columns_worth_writing(rows, header.mode)) - {"slo_target_us"}
-    write_trace(f"{options.trace_output}.yaml", header, rows, columns)
-    if keeps_context(workload):
-        _say("a replay of the trace computes the context of conversations anew, as its rows cannot say what is shared")
 
 
 def _say(line: str) -> None:

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from blis_options import OptionError, option, options_of
-from engine.deployment import DeploymentOptions
-from traces import SloTargets, slo_targets_from_flags
+from replay.report_options import ReportOptions
 from traces.workload import DISTRIBUTION, PRESETS, Lengths, Preset
 from traces.workload.arrivals import WEIBULL_CV
 from traces.workload.spec import PROCESSES
@@ -20,7 +19,7 @@ _LENGTH_FLAGS = tuple(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions(DeploymentOptions):
+class RunOptions(ReportOptions):
     """The settings of `blis run`: which workload, through which engine, to which files."""
 
     workload_spec: str | None = option(None, "Workload spec (YAML) to generate requests from.", metavar="FILE")
@@ -69,29 +68,16 @@ class RunOptions(DeploymentOptions):
         above=0,
         metavar="US",
     )
-    slo_ttft: str = option(
-        "", "Targets for the time to first token to note in the trace.", metavar="CLASS=DURATION,..."
-    )
-    slo_itl: str = option("", "Targets for the time between tokens to note in the trace.", metavar="CLASS=DURATION,...")
-    slo_e2e: str = option("", "Targets for the whole request to note in the trace.", metavar="CLASS=DURATION,...")
-    results_path: str | None = option(None, "Write latencies per request here (JSON).", metavar="FILE")
-    metrics_path: str | None = option(
-        None, "Write aggregate metrics with a row per request here (JSON).", metavar="FILE"
-    )
-    trace_output: str | None = option(
-        None, "Write what was sent as a trace, to PREFIX.yaml and PREFIX.csv.", metavar="PREFIX"
-    )
 
     def __post_init__(self) -> None:
-        DeploymentOptions.__post_init__(self)
+        ReportOptions.__post_init__(self)
         if self.timeout == 0:
             raise OptionError("--timeout must be above 0 seconds, or negative for never, got 0")
         self._check_users()
         self._check_arrival()
         if self.workload_spec is None and self.num_requests == 0 and self.horizon is None:
             raise OptionError("--num-requests 0 needs --horizon, or the workload never ends")
-        # Making these checks them.
-        _ = self.slo_targets, self.lengths
+        _ = self.lengths  # making it checks it
 
     @property
     def lengths(self) -> Preset:
@@ -100,11 +86,6 @@ class RunOptions(DeploymentOptions):
         if preset is not None:
             return preset
         return Preset(prompt=self._lengths("prompt"), output=self._lengths("output"))
-
-    @property
-    def slo_targets(self) -> dict[str, SloTargets]:
-        """The targets given by flags, per class. Raises OptionError."""
-        return slo_targets_from_flags(self.slo_ttft, self.slo_itl, self.slo_e2e)
 
     @property
     def timeout_us(self) -> int | None:

@@ -6,14 +6,13 @@ from itertools import count
 
 from engine.core import Engine
 from engine.delivery import output_delay
-from engine.events import Event, Finished, Scheduled
-from engine.sequence import Sequence
+from engine.events import Event, Finished
 from engine.units import Micros
 from engine.virtual import CHUNK_US
-from replay.arrivals import Arrival
 from replay.measure import COMPLETED
+from replay.record import OnTokens, Record
 from replay.simulate import Simulated, simulate
-from replay.synthetic import arrival_of, arrivals_of_requests
+from replay.synthetic import GeneratedArrivals, arrival_of
 from traces.workload import Session, Workload, WorkloadRequest
 
 
@@ -22,15 +21,17 @@ def simulate_workload(
     workload: Workload,
     horizon_us: Micros | None = None,
     on_finished: Callable[[], None] | None = None,
+    on_tokens: OnTokens | None = None,
 ) -> Simulated:
     """Run a workload through a fresh engine until it is drained or the horizon is reached.
 
-    Requests are numbered in order of arrival. `on_finished` is called once for each request that ends.
+    Requests are numbered in order of arrival. `on_finished` is called once for each request that ends, `on_tokens` for
+    each that completes.
     """
     if workload.sessions:
-        return run_sessions(engine, workload, horizon_us, on_finished)
-    arrivals = arrivals_of_requests(workload.requests, engine.config)
-    return simulate(engine, arrivals, horizon_us, on_finished)
+        return run_sessions(engine, workload, horizon_us, on_finished, on_tokens)
+    arrivals = GeneratedArrivals(workload.requests, engine.config)
+    return simulate(engine, arrivals, horizon_us, on_finished, on_tokens)
 
 
 def run_sessions(
@@ -38,6 +39,7 @@ def run_sessions(
     workload: Workload,
     horizon_us: Micros | None = None,
     on_finished: Callable[[], None] | None = None,
+    on_tokens: OnTokens | None = None,
 ) -> Simulated:
     """Run a workload with sessions through a fresh engine: each of their requests is sent when its client has thought
     about the reply before it.
@@ -45,8 +47,7 @@ def run_sessions(
     A session ends with its rounds, or with a request that was not answered.
     """
     queue = _Queue(workload)
-    arrivals: list[Arrival] = []
-    sequences: dict[str, Sequence] = {}
+    record = Record(engine, on_tokens)
     waiting: dict[str, _Talk] = {}
     while (next_at := _earliest(queue.next_at(), engine.next_event_at())) is not None:
         if horizon_us is not None and next_at > horizon_us:
@@ -54,19 +55,20 @@ def run_sessions(
         # What arrives at an instant is there before anything is done at that instant.
         while queue.next_at() == next_at:
             request, talk = queue.pop()
-            arrival = arrival_of(request, len(arrivals), engine.config)
-            arrivals.append(arrival)
+            arrival = arrival_of(request, len(record), engine.config)
+            record.arrived(arrival)
             if talk is not None:
                 waiting[arrival.request.id] = talk
             engine.submit(arrival.request, arrival.at)
         until = next_at + (queue.least_pause_us if waiting else CHUNK_US) - 1
-        for finished in _finished(engine.advance(_least(until, horizon_us, queue.next_at())), sequences):
+        for finished in _finished(engine.advance(_least(until, horizon_us, queue.next_at())), record):
             if on_finished is not None:
                 on_finished()
             talk = waiting.pop(finished.sequence.request.id, None)
             if talk is not None and finished.outcome in COMPLETED:
                 queue.follow_up(talk, replied_at(engine, finished), finished.sequence.num_output_tokens)
-    return Simulated(engine, [(arrival, sequences.get(arrival.request.id)) for arrival in arrivals])
+    record.close()
+    return Simulated(engine, record)
 
 
 def replied_at(engine: Engine, finished: Finished) -> Micros:
@@ -88,13 +90,12 @@ def _least(until: Micros, horizon_us: Micros | None, next_arrival_at: Micros | N
     return until if next_arrival_at is None else min(until, next_arrival_at - 1)
 
 
-def _finished(events: Iterable[Event], sequences: dict[str, Sequence]) -> Iterator[Finished]:
-    """The requests that ended; all that got anywhere are noted in `sequences`."""
+def _finished(events: Iterable[Event], record: Record) -> Iterator[Finished]:
+    """The requests that ended, after all that has happened is in the record."""
     for event in events:
-        if isinstance(event, Scheduled | Finished):
-            sequences[event.sequence.request.id] = event.sequence
-            if isinstance(event, Finished):
-                yield event
+        record.note(event)
+        if isinstance(event, Finished):
+            yield event
 
 
 class _Talk:

@@ -1,29 +1,26 @@
 """Run arrivals through one engine until it is drained or the horizon is reached."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from blis_options import OptionError
 from engine.config import EngineConfig
 from engine.core import Engine
-from engine.events import Finished, Scheduled
+from engine.events import Finished
 from engine.guards import refusal
 from engine.request import Request
-from engine.sequence import Sequence
 from engine.units import Micros
 from engine.virtual import run_virtual
 from replay.arrivals import Arrival
+from replay.record import OnTokens, Record
 
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """A finished run: the engine as it stands at the end, and each arrival with what became of it.
-
-    The sequence is None for a request that never got anywhere before the horizon.
-    """
+    """A finished run: the engine as it stands at the end, and what became of each request that arrived."""
 
     engine: Engine
-    requests: list[tuple[Arrival, Sequence | None]]
+    requests: Record
 
 
 def refuse_endless(config: EngineConfig, requests: Iterable[Request], horizon_us: Micros | None) -> None:
@@ -46,19 +43,29 @@ def refuse_endless(config: EngineConfig, requests: Iterable[Request], horizon_us
 
 def simulate(
     engine: Engine,
-    arrivals: list[Arrival],
+    arrivals: Iterable[Arrival],
     horizon_us: Micros | None = None,
     on_finished: Callable[[], None] | None = None,
+    on_tokens: OnTokens | None = None,
 ) -> Simulated:
-    """Feed `arrivals`, ascending, to a fresh engine. `on_finished` is called once for each request that ends.
+    """Feed `arrivals`, ascending, to a fresh engine; they are iterated over more than once.
 
-    Raises OptionError for a run that would never end.
+    `on_finished` is called once for each request that ends, `on_tokens` for each that completes. Raises OptionError for
+    a run that would never end.
     """
     refuse_endless(engine.config, (arrival.request for arrival in arrivals), horizon_us)
-    sequences: dict[str, Sequence] = {}
-    for event in run_virtual(engine, ((arrival.at, arrival.request) for arrival in arrivals), horizon_us):
-        if isinstance(event, Scheduled | Finished):
-            sequences[event.sequence.request.id] = event.sequence
-            if on_finished is not None and isinstance(event, Finished):
-                on_finished()
-    return Simulated(engine, [(arrival, sequences.get(arrival.request.id)) for arrival in arrivals])
+    record = Record(engine, on_tokens)
+
+    def submitted() -> Iterator[tuple[Micros, Request]]:
+        for arrival in arrivals:
+            if horizon_us is not None and arrival.at > horizon_us:
+                return
+            record.arrived(arrival)
+            yield arrival.at, arrival.request
+
+    for event in run_virtual(engine, submitted(), horizon_us):
+        record.note(event)
+        if on_finished is not None and isinstance(event, Finished):
+            on_finished()
+    record.close()
+    return Simulated(engine, record)

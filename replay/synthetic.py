@@ -1,12 +1,11 @@
 """The requests of a generated workload as arrivals at an engine."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from engine.config import EngineConfig
 from engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
 from replay.arrivals import Arrival
-from traces import TraceRow
 from traces.workload import Workload, WorkloadRequest
 
 
@@ -25,15 +24,29 @@ def keeps_context(workload: Workload) -> bool:
     return any(request.keeps_context for request in first_requests(workload))
 
 
-def arrivals_of_requests(requests: Iterable[WorkloadRequest], config: EngineConfig) -> list[Arrival]:
-    """Requests, ascending by arrival, as arrivals numbered in this order."""
-    return [arrival_of(request, number, config) for number, request in enumerate(requests)]
+@dataclass(frozen=True, slots=True)
+class GeneratedArrivals:
+    """Requests, ascending by arrival, as arrivals numbered in this order; each is made when it is its turn."""
+
+    requests: Sequence[WorkloadRequest]
+    config: EngineConfig
+
+    def __iter__(self) -> Iterator[Arrival]:
+        for number, request in enumerate(self.requests):
+            yield arrival_of(request, number, self.config)
 
 
 def served_by(model: str, workload: Workload) -> tuple[Workload, int]:
-    """The workload without requests that name another model, whatever the case of letters, and how many those are."""
-    requests = [request for request in workload.requests if _asks_for(model, request)]
-    sessions = [session for session in workload.sessions if _asks_for(model, session.first)]
+    """The workload without requests that name another model, whatever the case of letters, and how many those are.
+
+    Model names are in small letters then.
+    """
+    requests = [_in_small_letters(request) for request in workload.requests if _asks_for(model, request)]
+    sessions = [
+        replace(session, first=_in_small_letters(session.first))
+        for session in workload.sessions
+        if _asks_for(model, session.first)
+    ]
     num_left_out = len(workload.requests) - len(requests) + len(workload.sessions) - len(sessions)
     return replace(workload, requests=requests, sessions=sessions), num_left_out
 
@@ -42,8 +55,12 @@ def _asks_for(model: str, request: WorkloadRequest) -> bool:
     return request.model.lower() in ("", model.lower())
 
 
+def _in_small_letters(request: WorkloadRequest) -> WorkloadRequest:
+    return request if request.model.islower() or not request.model else request._replace(model=request.model.lower())
+
+
 def arrival_of(request: WorkloadRequest, number: int, config: EngineConfig) -> Arrival:
-    """A generated request as the engine takes it, with the row of a trace that it would be."""
+    """A generated request as the engine takes it."""
     request_id = f"request_{number}"
     simulated = Request(
         id=request_id,
@@ -54,7 +71,7 @@ def arrival_of(request: WorkloadRequest, number: int, config: EngineConfig) -> A
         deadline_us=request.deadline_us,
         slo_class=request.slo_class,
     )
-    return Arrival(at=request.arrival_us, request=simulated, row=_row(request, number))
+    return Arrival(at=request.arrival_us, request=simulated, row=request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,31 +104,3 @@ def _blocks(request: WorkloadRequest, request_id: str, config: EngineConfig) -> 
     if request.prefix_group:
         return PrefixGroupBlocks(request_id, request.prefix_group, shared_blocks)
     return UniqueBlocks(request_id)
-
-
-def _row(request: WorkloadRequest, number: int) -> TraceRow:
-    return TraceRow(
-        request_id=number,
-        client_id=request.client_id,
-        tenant_id=request.tenant_id,
-        slo_class=request.slo_class,
-        session_id=request.session_id,
-        round_index=request.round_index,
-        prefix_group=request.prefix_group,
-        prefix_length=request.prefix_tokens,
-        streaming=request.streaming,
-        input_tokens=request.input_tokens,
-        output_tokens=request.output_tokens,
-        text_tokens=request.text_tokens,
-        image_tokens=request.image_tokens,
-        audio_tokens=request.audio_tokens,
-        video_tokens=request.video_tokens,
-        reason_ratio=request.reason_ratio,
-        model=request.model.lower(),
-        deadline_us=request.deadline_us,
-        slo_target_us=request.slo_target_us,
-        arrival_time_us=request.arrival_us,
-        send_time_us=request.arrival_us,
-        adapter=request.adapter,
-        think_time_us=request.think_time_us,
-    )

@@ -7,10 +7,10 @@ the whole. Of ours, only options are imported here.
 from traces.errors import TraceError
 from traces.header import TraceHeader, read_header, write_header
 from traces.itl import ItlWriter, read_itl
-from traces.json_text import dump_json, number_text
+from traces.json_text import dump_json, number_text, write_json
 from traces.results import ResultRow, read_results, write_results
 from traces.rows import TRACE_COLUMNS, TraceRow, columns_worth_writing
-from traces.slo import SloTargets, parse_duration_ms, slo_targets_from_flags, targets_of_class
+from traces.slo import SloTargets, parse_duration_ms, slo_targets_from_flags
 from traces.trace_v2 import Trace, TraceWriter, read_rows, read_trace, write_trace
 
 __all__ = [
@@ -33,8 +33,8 @@ __all__ = [
     "read_rows",
     "read_trace",
     "slo_targets_from_flags",
-    "targets_of_class",
     "write_header",
+    "write_json",
     "write_results",
     "write_trace",
 ]

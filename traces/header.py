@@ -10,7 +10,7 @@ import yaml
 from traces.errors import TraceError
 from traces.header_fields import HEADER, checked
 from traces.slo import SloTargets
-from traces.text_file import read_text, write_text
+from traces.text_file import read_yaml, write_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ def read_header(path: Path | str) -> TraceHeader:
     A file need not say anything but one key; a missing mode or version stays empty (`""`, 0).
     """
     path = Path(path)
-    loaded = _loaded(path)
+    loaded = read_yaml(path)
     if loaded is None:
         raise TraceError(f"{path}: the file is empty, expected a trace header such as `trace_version: 3`")
     if not isinstance(loaded, dict):
@@ -64,17 +64,6 @@ def write_header(path: Path | str, header: TraceHeader) -> None:
         _plain(_content(header)), Dumper=_Dumper, sort_keys=False, indent=4, width=1 << 20, allow_unicode=True
     )
     write_text(Path(path), text)
-
-
-def _loaded(path: Path) -> Any:
-    text = read_text(path)
-    try:
-        return yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        place = "" if error.problem_mark is None else f" line {error.problem_mark.line + 1}"
-        raise TraceError(f"{path}{place}: expected YAML, {error.problem or error.context}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise TraceError(f"{path}: expected YAML, {' '.join(str(error).split())}") from error
 
 
 def _start_of(loaded: Any) -> str:

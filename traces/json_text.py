@@ -2,9 +2,15 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from traces.text_file import writing
+
+Write: TypeAlias = Callable[[str], object]
 
 
 def dump_json(value: Any) -> str:
@@ -13,8 +19,18 @@ def dump_json(value: Any) -> str:
     Integral floats have no `.0`. Raises ValueError for nan and infinity, TypeError for what JSON cannot hold.
     """
     pieces: list[str] = []
-    _write(value, "\n", pieces)
+    _write(value, "\n", pieces.append)
     return "".join(pieces)
+
+
+def write_json(path: Path | str, value: Any, end: str = "") -> None:
+    """Write that text to a file piece by piece, so that an iterator, written as an array, is never held as a whole.
+
+    `end` follows the text. Raises TraceError.
+    """
+    with writing(Path(path)) as file:
+        _write(value, "\n", file.write)
+        file.write(end)
 
 
 def number_text(value: float) -> str:
@@ -29,32 +45,36 @@ def number_text(value: float) -> str:
     return text.replace("e-0", "e-")
 
 
-def _write(value: Any, newline: str, pieces: list[str]) -> None:
+def _write(value: Any, newline: str, write: Write) -> None:
     if value is None or value is True or value is False:
-        pieces.append({None: "null", True: "true", False: "false"}[value])
+        write({None: "null", True: "true", False: "false"}[value])
     elif isinstance(value, str):
-        pieces.append(json.dumps(value, ensure_ascii=False))
+        write(json.dumps(value, ensure_ascii=False))
     elif isinstance(value, int):
-        pieces.append(str(int(value)))
+        write(str(int(value)))
     elif isinstance(value, float):
-        pieces.append(number_text(value))
+        write(number_text(value))
     elif isinstance(value, Mapping):
-        entries = [(json.dumps(str(key), ensure_ascii=False) + ": ", each) for key, each in value.items()]
-        _write_items("{}", entries, newline, pieces)
-    elif isinstance(value, Sequence):
-        _write_items("[]", [("", each) for each in value], newline, pieces)
+        _write_items("{}", ((_label(str(key)), each) for key, each in value.items()), newline, write)
+    elif isinstance(value, Sequence | Iterator):
+        _write_items("[]", (("", each) for each in value), newline, write)
     else:
         raise TypeError(f"JSON cannot hold a {type(value).__name__}")
 
 
-def _write_items(brackets: str, items: list[tuple[str, Any]], newline: str, pieces: list[str]) -> None:
-    if not items:
-        pieces.append(brackets)
-        return
+def _write_items(brackets: str, items: Iterable[tuple[str, Any]], newline: str, write: Write) -> None:
     inner = newline + "  "
     separator = brackets[0] + inner
+    is_empty = True
     for label, value in items:
-        pieces.append(separator + label)
-        _write(value, inner, pieces)
+        write(separator + label)
+        _write(value, inner, write)
         separator = "," + inner
-    pieces.append(newline + brackets[1])
+        is_empty = False
+    write(brackets if is_empty else newline + brackets[1])
+
+
+@lru_cache(maxsize=1024)
+def _label(key: str) -> str:
+    """A key as it stands before its value; there are few keys, and millions of objects that have them."""
+    return json.dumps(key, ensure_ascii=False) + ": "

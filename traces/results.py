@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from traces.errors import TraceError
-from traces.json_text import dump_json
-from traces.text_file import read_json, write_text
+from traces.json_text import write_json
+from traces.text_file import read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,8 @@ def read_results(path: Path | str) -> list[ResultRow]:
 
 
 def write_results(path: Path | str, rows: Iterable[ResultRow]) -> None:
-    """Write results sorted by request, what is empty left out. Raises TraceError."""
-    ordered = sorted(rows, key=lambda row: row.request_id)
-    write_text(Path(path), dump_json([_item(row) for row in ordered]))
+    """Write results in the order given, one by one, what is empty left out. Raises TraceError."""
+    write_json(path, map(_item, rows))
 
 
 def _item(row: ResultRow) -> dict[str, Any]:

@@ -55,6 +55,6 @@ def _limits(flag: str, text: str) -> dict[str, float]:
     return limits
 
 
-def targets_of_class(targets: dict[str, SloTargets], slo_class: str) -> SloTargets | None:
-    """The targets that hold for a request: those of its class; `default` holds for requests without one."""
-    return targets.get(slo_class or "default")
+def class_name(slo_class: str) -> str:
+    """The class under which a request is reported and finds its targets: `default` without one."""
+    return slo_class or "default"

@@ -3,10 +3,13 @@
 import gzip
 import io
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 import orjson
+import yaml
 
 from traces.errors import TraceError
 
@@ -42,11 +45,30 @@ def read_json(path: Path) -> Any:
         raise TraceError(f"{path} line {error.lineno}: expected JSON, {error.msg}") from error
 
 
+def read_yaml(path: Path) -> Any:
+    """The value of a YAML file, None of an empty one. Raises TraceError."""
+    text = read_text(path)
+    try:
+        return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        place = "" if error.problem_mark is None else f" line {error.problem_mark.line + 1}"
+        raise TraceError(f"{path}{place}: expected YAML, {error.problem or error.context}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise TraceError(f"{path}: expected YAML, {' '.join(str(error).split())}") from error
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a whole text file. Raises TraceError."""
+    with writing(path) as file:
+        file.write(text)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[TextIO]:
+    """A text file to write piece by piece, closed at the end. Raises TraceError when it cannot be written."""
     try:
         with open_for_writing(path) as file:
-            file.write(text)
+            yield file
     except OSError as error:
         raise _cannot_write(path, error) from error
 

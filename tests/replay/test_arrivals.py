@@ -21,7 +21,12 @@ def arrivals(folder: Path, *rows: TraceRow, mode: str = "generated", include_fai
 
 
 def ids(found: Arrivals) -> list[int]:
-    return [arrival.row.request_id for arrival in found.arrivals]
+    return [row.request_id for _, row in recorded(found)]
+
+
+def recorded(found: Arrivals) -> list[tuple[int, TraceRow]]:
+    """When each row arrives."""
+    return [(arrival.at, arrival.row) for arrival in found.arrivals if isinstance(arrival.row, TraceRow)]
 
 
 def test_a_request_arrives_when_it_was_sent(tmp_path: Path) -> None:
@@ -168,17 +173,17 @@ _rows = st.lists(
 @given(_rows)
 def test_what_was_sent_keeps_its_gaps_and_begins_at_the_first_arrival(rows: list[TraceRow]) -> None:
     found = arrivals_of(Trace(TraceHeader(), rows, Path("t.yaml"), Path("t.csv")), MODEL, LIMITS)
-    sent = [arrival for arrival in found.arrivals if arrival.row.send_time_us > 0]
+    sent = [(at, row) for at, row in recorded(found) if row.send_time_us > 0]
     if sent:
-        assert sent[0].at == min(arrival.row.arrival_time_us for arrival in sent)
-        first_send = min(arrival.row.send_time_us for arrival in sent)
-        gaps = sorted(arrival.row.send_time_us - first_send for arrival in sent)
-        assert [arrival.at - sent[0].at for arrival in sent] == gaps
+        first_at, _ = sent[0]
+        assert first_at == min(row.arrival_time_us for _, row in sent)
+        first_send = min(row.send_time_us for _, row in sent)
+        gaps = sorted(row.send_time_us - first_send for _, row in sent)
+        assert [at - first_at for at, _ in sent] == gaps
     assert len({arrival.request.id for arrival in found.arrivals}) == len(rows)
 
 
 @given(_rows)
 def test_what_was_never_sent_comes_at_its_scheduled_arrival(rows: list[TraceRow]) -> None:
     found = arrivals_of(Trace(TraceHeader(), rows, Path("t.yaml"), Path("t.csv")), MODEL, LIMITS)
-    unsent = [arrival for arrival in found.arrivals if arrival.row.send_time_us == 0]
-    assert all(arrival.at == arrival.row.arrival_time_us for arrival in unsent)
+    assert all(at == row.arrival_time_us for at, row in recorded(found) if row.send_time_us == 0)

@@ -1,12 +1,13 @@
 """What each request experienced, worked out by hand."""
 
 from engine.core import Engine
+from engine.events import Finished
 from engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from engine.sequence import Outcome
 from replay.arrivals import Arrival
-from replay.measure import Measured, itl_pool, measure
+from replay.record import Measured
 from replay.simulate import Simulated, simulate
-from tests.fakes import TestLatency, config, request
+from tests.fakes import TestLatency, config, request, run
 from tests.replay.small_traces import row
 
 LATENCY = TestLatency(
@@ -21,13 +22,22 @@ def simulated(
     return simulate(Engine(config(**settings), latency), given, horizon_us)  # type: ignore[arg-type]
 
 
+def token_runs(*arrivals: tuple[int, Request], latency: TestLatency, **settings: int | str) -> list[list[list[int]]]:
+    """In which steps each request got its tokens after the first, in order of arrival."""
+    engine = Engine(config(**settings), latency)  # type: ignore[arg-type]
+    ended = {
+        event.sequence.request.id: event.sequence for event in run(engine, arrivals) if isinstance(event, Finished)
+    }
+    return [ended[each.id].token_runs for _, each in arrivals]
+
+
 def lone(each: Request, **settings: int | str) -> Measured:
-    (measured,) = measure(simulated((5_000, each), latency=LATENCY, horizon_us=None, **settings))
+    (measured,) = simulated((5_000, each), latency=LATENCY, horizon_us=None, **settings).requests
     return measured
 
 
-def itls(run: Simulated) -> list[int]:
-    pool = itl_pool(run)
+def itls(found: Simulated) -> list[int]:
+    pool = found.requests.gaps.pool()
     return [pool.at_rank(rank) for rank in range(len(pool))]
 
 
@@ -60,35 +70,32 @@ def test_the_mean_between_tokens_is_taken_over_the_gaps() -> None:
 
 
 def test_the_scheduling_delay_runs_from_arrival_to_admission() -> None:
-    run = simulated((0, request("a")), (10, request("b")), max_num_seqs=1)
-    assert [each.scheduling_delay_us for each in measure(run)] == [300, 3_590]
+    found = simulated((0, request("a")), (10, request("b")), max_num_seqs=1)
+    assert [each.scheduling_delay_us for each in found.requests] == [300, 3_590]
 
 
 def test_a_preempted_request_counts_from_its_arrival_to_its_second_attempt() -> None:
     latency = TestLatency(step_us=1_000)
-    run = simulated((0, request("a", 8, 6)), (0, request("b", 9, 6)), latency=latency, total_kv_blocks=6)
-    first, second = measure(run)
-    assert run.engine.counters.num_preemptions == 1
+    found = simulated((0, request("a", 8, 6)), (0, request("b", 9, 6)), latency=latency, total_kv_blocks=6)
+    first, second = found.requests
+    assert found.engine.counters.num_preemptions == 1
     assert (first.ttft_us, first.e2e_us) == (1_000, 6_000)
     assert (second.scheduling_delay_us, second.ttft_us, second.e2e_us) == (6_000, 7_000, 12_000)
 
 
 def test_time_in_which_a_request_got_nothing_is_not_between_its_tokens() -> None:
     """In the third step the least urgent request evicts itself, and those after it get nothing."""
-    run = simulated(
+    arrivals = (
         (0, request("a", 7, 5, slo_class="critical")),
         (0, request("b", 7, 5, slo_class="batch")),
         (0, request("c", 7, 5, slo_class="critical")),
-        latency=TestLatency(step_us=1_000),
-        total_kv_blocks=7,
-        preemption_policy="priority",
     )
-    _, _, last = measure(run)
-    sequence = run.requests[2][1]
-    assert sequence is not None
-    assert [count for _, count in sequence.token_runs] == [1, 3]
-    assert last.e2e_us == 5_000
-    assert run.engine.steps.end(sequence.token_runs[-1][0] + 2) == 6_000, "one step more has passed"
+    plain = TestLatency(step_us=1_000)
+    found = simulated(*arrivals, latency=plain, total_kv_blocks=7, preemption_policy="priority")
+    _, _, runs = token_runs(*arrivals, latency=plain, total_kv_blocks=7, preemption_policy="priority")
+    assert [count for _, count in runs] == [1, 3]
+    assert found.requests[2].e2e_us == 5_000
+    assert found.engine.steps.end(runs[-1][0] + 2) == 6_000, "one step more has passed"
 
 
 def test_a_capped_request_counts_only_the_tokens_it_got() -> None:
@@ -103,8 +110,8 @@ def test_a_capped_request_counts_only_the_tokens_it_got() -> None:
 
 def test_a_prompt_found_whole_takes_the_shortest_step_there_is() -> None:
     blocks = PrefixGroupBlocks("x", "g", 2)
-    run = simulated((0, request("a", 8, 1, blocks=blocks)), (9_000, request("b", 8, 1, blocks=blocks)))
-    assert measure(run)[1].ttft_us == 300 + 1_000 + 7, "a step of nothing, in this latency model"
+    found = simulated((0, request("a", 8, 1, blocks=blocks)), (9_000, request("b", 8, 1, blocks=blocks)))
+    assert found.requests[1].ttft_us == 300 + 1_000 + 7, "a step of nothing, in this latency model"
 
 
 def test_a_request_that_gives_up_after_its_first_token_has_a_ttft_and_no_end() -> None:
@@ -121,25 +128,30 @@ def test_a_refused_request_has_no_latencies() -> None:
     assert (measured.ttft_us, measured.e2e_us, measured.scheduling_delay_us) == (None, None, None)
 
 
-def test_a_request_beyond_the_horizon_has_no_outcome() -> None:
-    measured = measure(simulated((0, request("a")), (90_000, request("b")), horizon_us=50_000))
-    assert [each.outcome for each in measured] == [Outcome.COMPLETED, None]
-    assert measured[1].ttft_us is None
+def test_a_request_that_the_horizon_cuts_off_has_no_outcome() -> None:
+    found = simulated((0, request("a")), (4_900, request("b", 10, 99)), horizon_us=5_000)
+    assert [each.outcome for each in found.requests] == [Outcome.COMPLETED, None]
+    assert (found.requests[1].ttft_us, found.requests[1].scheduling_delay_us) == (None, None)
+
+
+def test_what_would_arrive_after_the_horizon_is_not_there() -> None:
+    found = simulated((0, request("a")), (5_001, request("b")), horizon_us=5_000)
+    assert [each.id for each in found.requests] == ["a"]
 
 
 def test_there_is_one_entry_per_arrival_in_order_of_arrival() -> None:
-    run = simulated((0, request("a", output_tokens=9)), (10, request("b", input_tokens=10_000)), (20, request("c")))
-    assert [each.arrival.request.id for each in measure(run)] == ["a", "b", "c"]
+    found = simulated((0, request("a", output_tokens=9)), (10, request("b", input_tokens=10_000)), (20, request("c")))
+    assert [each.id for each in found.requests] == ["a", "b", "c"]
 
 
 def test_times_between_tokens_are_those_of_completed_requests_only() -> None:
-    run = simulated((0, request("a", output_tokens=3)), (20_000, request("b", output_tokens=90, deadline_us=30_000)))
-    assert itls(run) == [1_107, 1_107]
+    found = simulated((0, request("a", output_tokens=3)), (20_000, request("b", output_tokens=90, deadline_us=30_000)))
+    assert itls(found) == [1_107, 1_107]
 
 
 def test_requests_that_share_a_step_share_its_time_between_tokens() -> None:
-    run = simulated((0, request("a", output_tokens=3)), (0, request("b", output_tokens=2)))
-    assert itls(run) == [1_107, 1_207, 1_207], "two decode together, then one alone"
+    found = simulated((0, request("a", output_tokens=3)), (0, request("b", output_tokens=2)))
+    assert itls(found) == [1_107, 1_207, 1_207], "two decode together, then one alone"
 
 
 def test_each_request_that_ends_is_told_once() -> None:
@@ -156,16 +168,12 @@ def test_with_vllm_scheduling_overheads_do_not_add_up() -> None:
 
 
 def test_with_vllm_scheduling_time_in_which_a_request_got_nothing_is_between_its_tokens() -> None:
-    run = simulated(
-        (0, request("a", 8, 12)),
-        (0, request("b", 9, 12)),
-        latency=TestLatency(step_us=1_000),
-        total_kv_blocks=8,
-        scheduling="vllm",
-    )
-    assert run.engine.counters.num_preemptions > 0
-    for measured, (_, sequence) in zip(measure(run), run.requests, strict=True):
-        assert sequence is not None
-        (first, count) = sequence.token_runs[-1]
-        assert measured.e2e_us == run.engine.steps.end(first + count - 1)
-    assert sum(itls(run)) == sum((each.e2e_us or 0) - (each.ttft_us or 0) for each in measure(run))
+    arrivals = ((0, request("a", 8, 12)), (0, request("b", 9, 12)))
+    plain = TestLatency(step_us=1_000)
+    found = simulated(*arrivals, latency=plain, total_kv_blocks=8, scheduling="vllm")
+    assert found.engine.counters.num_preemptions > 0
+    all_runs = token_runs(*arrivals, latency=plain, total_kv_blocks=8, scheduling="vllm")
+    for measured, runs in zip(found.requests, all_runs, strict=True):
+        (first, count) = runs[-1]
+        assert measured.e2e_us == found.engine.steps.end(first + count - 1)
+    assert sum(itls(found)) == sum((each.e2e_us or 0) - (each.ttft_us or 0) for each in found.requests)

@@ -8,10 +8,10 @@ import pytest
 from engine.core import Engine
 from engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from replay.arrivals import Arrival
-from replay.measure import measure
-from replay.outputs import aggregate, metrics_file, result_rows
+from replay.outputs import aggregate, result_rows
 from replay.simulate import Simulated, simulate
 from tests.fakes import TestLatency, config, request
+from tests.replay.detailed import in_detail
 from tests.replay.small_traces import row
 from traces import ResultRow, TraceRow
 
@@ -57,11 +57,7 @@ def simulated(
 
 
 def figures(run: Simulated) -> dict[str, Any]:
-    return aggregate(run, measure(run))
-
-
-def in_detail(run: Simulated) -> dict[str, Any]:
-    return metrics_file(run, measure(run))
+    return aggregate(run)
 
 
 def test_the_aggregate_has_its_fields_in_their_order() -> None:
@@ -215,7 +211,7 @@ def test_results_hold_completed_requests_by_ascending_id() -> None:
         (0, request("early", output_tokens=3), row(2, slo_class="batch", model="m")),
         (0, request("given up", output_tokens=99, deadline_us=2_000), row(5)),
     )
-    assert result_rows(measure(run)) == [
+    assert list(result_rows(run.requests)) == [
         ResultRow(2, 1_307, 3_371, 10, 3, "batch", "m", 1_007),
         ResultRow(9, 1_307, 1_357, 10, 1),
     ]
@@ -223,4 +219,4 @@ def test_results_hold_completed_requests_by_ascending_id() -> None:
 
 def test_of_a_repeated_id_the_last_request_stays() -> None:
     run = simulated((0, request("a", 10), row(4)), (9_000, request("b", 20), row(4)))
-    assert [each.input_tokens for each in result_rows(measure(run))] == [20]
+    assert [each.input_tokens for each in list(result_rows(run.requests))] == [20]

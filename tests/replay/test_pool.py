@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from engine.core import Engine
 from engine.events import Event, Finished, Preempted, StepDone
 from replay.arrivals import Arrival
-from replay.measure import COMPLETED, Pool, itl_pool, pool_of
+from replay.measure import COMPLETED
+from replay.pool import Pool, pool_of
 from replay.simulate import simulate
 from tests.replay.small_traces import row
 from tests.strategies import Workload, workloads
@@ -68,7 +69,7 @@ def test_times_between_tokens_are_those_of_the_tokens_one_by_one(workload: Workl
         workload.settings["total_kv_blocks"] = int(workload.settings["total_kv_blocks"]) + 1
     engine, events = drained(workload)
     arrivals = [Arrival(at, request, row(number)) for number, (at, request) in enumerate(workload.arrivals)]
-    pool = itl_pool(simulate(workload.engine(), arrivals))
+    pool = simulate(workload.engine(), arrivals).requests.gaps.pool()
     assert expanded(pool) == sorted(itls_one_by_one(engine, events))
 
 

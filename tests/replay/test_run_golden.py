@@ -9,10 +9,9 @@ import pytest
 
 from engine.core import Engine
 from engine.deployment import DeploymentOptions, resolve
-from replay.measure import measure
-from replay.outputs import metrics_file
 from replay.sessions import simulate_workload
 from replay.simulate import Simulated
+from tests.replay.detailed import in_detail
 from traces import TraceRow, read_rows
 from traces.workload import Round, Session, Workload, WorkloadRequest
 
@@ -104,7 +103,7 @@ def simulated(given: Workload) -> Simulated:
 
 
 def assert_same(run: Simulated, metrics: dict[str, Any]) -> None:
-    ours = metrics_file(run, measure(run))
+    ours = in_detail(run)
     assert by_round(ours) == by_round(metrics)
     assert {**ours, "requests": ()} == {**metrics, "requests": ()}
 

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 
 from engine.core import Engine
 from engine.sequence import Outcome
-from replay.measure import measure
-from replay.outputs import metrics_file
 from replay.sessions import simulate_workload
 from replay.simulate import Simulated
 from tests.fakes import TestLatency, config
+from tests.replay.detailed import in_detail
 from tests.replay.generated_requests import conversation, sent, workload
 from traces.workload import Round, Session, Workload
 
@@ -33,18 +32,18 @@ def run(
 
 
 def arrivals(simulated: Simulated) -> list[tuple[str, int]]:
-    return [(arrival.row.session_id, arrival.at) for arrival, _ in simulated.requests]
+    return [(each.row.session_id, each.arrived_at) for each in simulated.requests]
 
 
 def test_a_follow_up_is_sent_a_pause_after_the_last_token_has_arrived() -> None:
     simulated = run(workload(sessions=[conversation(500, 20)]), SLOW)
     assert arrivals(simulated) == [("s", 0), ("s", 3_871), ("s", 3_871 + 3_391)]
-    assert [each.e2e_us for each in measure(simulated)] == [3_371, 3_371, 3_371]
+    assert [each.e2e_us for each in simulated.requests] == [3_371, 3_371, 3_371]
 
 
 def test_with_vllm_scheduling_overheads_do_not_delay_a_reply_more_than_once() -> None:
     simulated = run(workload(sessions=[conversation(500)]), SLOW, scheduling="vllm")
-    (first, _) = measure(simulated)
+    (first, _) = simulated.requests
     assert first.e2e_us == 300 + 3 * STEP_US + 7 + 50
     assert arrivals(simulated)[1] == ("s", first.e2e_us + 500)
 
@@ -57,32 +56,32 @@ def test_a_reply_without_tokens_is_there_when_its_prompt_is_computed() -> None:
     silent = Session(first=sent(session_id="s", output_tokens=0), later=[Round(10, 3, 500)], timeout_us=0)
     simulated = run(workload(sessions=[silent]), SLOW)
     assert arrivals(simulated)[1] == ("s", 300 + STEP_US + 7 + 500)
-    assert measure(simulated)[0].e2e_us == 300 + STEP_US + 7
+    assert simulated.requests[0].e2e_us == 300 + STEP_US + 7
 
 
 def test_requests_are_numbered_in_order_of_arrival_whoever_sends_them() -> None:
     known = [sent(at) for at in (0, 3_400, 9_000)]
     simulated = run(workload(known, [conversation(500, 500, arrival_us=10)], None))
-    assert [arrival.request.id for arrival, _ in simulated.requests] == [f"request_{n}" for n in range(6)]
-    assert [arrival.row.request_id for arrival, _ in simulated.requests] == list(range(6))
+    assert [each.id for each in simulated.requests] == [f"request_{n}" for n in range(6)]
+    assert [each.number for each in simulated.requests] == list(range(6))
     times = [at for _, at in arrivals(simulated)]
     assert times == sorted(times)
 
 
 def test_a_request_with_a_deadline_has_one_in_every_round() -> None:
     simulated = run(workload(sessions=[conversation(500, timeout_us=90_000)]))
-    assert [arrival.request.deadline_us - arrival.at for arrival, _ in simulated.requests] == [90_000, 90_000]
+    assert [each.row.deadline_us - each.arrived_at for each in simulated.requests] == [90_000, 90_000]
 
 
 def test_a_session_ends_when_a_reply_does_not_come_in_time() -> None:
     simulated = run(workload(sessions=[conversation(500, 500, timeout_us=1_500)]))
-    assert [each.outcome for each in measure(simulated)] == [Outcome.TIMED_OUT]
+    assert [each.outcome for each in simulated.requests] == [Outcome.TIMED_OUT]
 
 
 def test_a_session_ends_when_a_request_is_refused() -> None:
     growing = conversation(500, 500, input_tokens=50, keeps_context=True)
     simulated = run(workload(sessions=[growing]), max_model_len=105)
-    assert [each.outcome for each in measure(simulated)] == [Outcome.COMPLETED, Outcome.DROPPED]
+    assert [each.outcome for each in simulated.requests] == [Outcome.COMPLETED, Outcome.DROPPED]
 
 
 def test_nothing_is_sent_after_the_end_of_the_workload() -> None:
@@ -92,7 +91,7 @@ def test_nothing_is_sent_after_the_end_of_the_workload() -> None:
 
 def test_the_horizon_stops_the_clock() -> None:
     simulated = run(workload(sessions=[conversation(500, 500)]), horizon_us=4_000)
-    assert [each.outcome for each in measure(simulated)] == [Outcome.COMPLETED, None]
+    assert [each.outcome for each in simulated.requests] == [Outcome.COMPLETED, None]
     assert simulated.engine.now is not None
     assert simulated.engine.now <= 4_000
 
@@ -104,7 +103,7 @@ def test_users_share_the_number_of_requests() -> None:
     ]
     simulated = run(workload(sessions=users, max_requests=8))
     assert len(simulated.requests) == 8
-    assert [each.is_completed for each in measure(simulated)] == [True] * 8
+    assert [each.is_completed for each in simulated.requests] == [True] * 8
 
 
 def test_more_users_than_requests_do_not_all_begin() -> None:
@@ -120,14 +119,14 @@ def test_each_round_finds_what_was_said_before() -> None:
         timeout_us=0,
     )
     simulated = run(workload(sessions=[talk]))
-    assert [arrival.request.input_tokens for arrival, _ in simulated.requests] == [16, 29, 42]
+    assert [each.input_tokens for each in simulated.requests] == [16, 29, 42]
     assert simulated.engine.kv.hit_tokens == 4 * (5 + 9)
 
 
 def test_without_context_only_the_prefix_of_the_group_is_found() -> None:
     talk = conversation(500, 500, input_tokens=16, prefix_group="g", prefix_tokens=9)
     simulated = run(workload(sessions=[talk]))
-    assert [arrival.request.input_tokens for arrival, _ in simulated.requests] == [25, 25, 25]
+    assert [each.input_tokens for each in simulated.requests] == [25, 25, 25]
     assert simulated.engine.kv.hit_tokens == 4 * (2 + 2)
 
 
@@ -180,7 +179,7 @@ def test_a_run_is_the_same_step_by_step_and_at_the_cost_of_what_changes(
             given_workload, latency, reports_steps=reports_steps, scheduling=scheduling, max_num_seqs=max_num_seqs
         )
         simulated.engine.check_integrity()
-        results.append(metrics_file(simulated, measure(simulated)))
+        results.append(in_detail(simulated))
     assert results[0] == results[1]
 
 
@@ -188,15 +187,15 @@ def test_a_run_is_the_same_step_by_step_and_at_the_cost_of_what_changes(
 @settings(max_examples=60)
 def test_every_follow_up_waits_for_its_reply(given_workload: Workload, scheduling: str) -> None:
     simulated = run(given_workload, SLOW, scheduling=scheduling)
-    measured = {(each.arrival.row.session_id, each.arrival.row.round_index): each for each in measure(simulated)}
+    measured = {(each.row.session_id, each.row.round_index): each for each in simulated.requests}
     for (session_id, round_index), each in measured.items():
         if session_id and round_index:
             before = measured[session_id, round_index - 1]
             assert before.is_completed
             assert before.e2e_us is not None
             # BLIS leaves time in which a request got nothing out of its E2E.
-            reply_at = before.arrival.at + before.e2e_us
-            assert each.arrival.at >= reply_at + max(1, each.arrival.row.think_time_us)
+            reply_at = before.arrived_at + before.e2e_us
+            assert each.arrived_at >= reply_at + max(1, each.row.think_time_us)
 
 
 @pytest.mark.parametrize("with_sessions", [False, True])

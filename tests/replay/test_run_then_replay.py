@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from blis_cli.main import run
 from engine.core import Engine
 from replay.arrivals import arrivals_of
-from replay.measure import measure
-from replay.outputs import metrics_file, result_rows, trace_rows
+from replay.outputs import result_rows
 from replay.sessions import simulate_workload
 from replay.simulate import simulate
+from replay.trace_output import write_simulated
 from tests.fakes import TestLatency, config
+from tests.replay.detailed import in_detail
 from tests.traces.workload.specs import client, generated, users
-from traces import TraceHeader, columns_worth_writing, read_trace, write_trace
+from traces import TraceHeader, read_trace
 from traces.workload import Workload
 
 DEPLOYMENT = ("--model", "qwen/qwen3-14b", "--hardware", "H100", "--tp", "1")
@@ -109,13 +110,12 @@ def there_and_back(workload: Workload, scheduling: str, horizon_us: int | None) 
         return Engine(limits, LATENCY, reports_steps=False)
 
     ran = simulate_workload(engine(), workload, horizon_us)
-    rows = trace_rows(ran, measure(ran))
     with TemporaryDirectory() as folder:
         header = Path(folder) / "trace.yaml"
-        write_trace(header, TraceHeader(), rows, columns_worth_writing(rows, "generated"))
+        write_simulated(header, TraceHeader(), ran)
         replayed = simulate(engine(), arrivals_of(read_trace(header), "some/model", limits).arrivals, horizon_us)
-    same_results = result_rows(measure(replayed)) == result_rows(measure(ran))
-    return same_results and metrics_file(replayed, measure(replayed)) == metrics_file(ran, measure(ran))
+    same_results = list(result_rows(replayed.requests)) == list(result_rows(ran.requests))
+    return same_results and in_detail(replayed) == in_detail(ran)
 
 
 def test_requests_that_waited_for_replies_are_replayed_when_they_were_sent() -> None:

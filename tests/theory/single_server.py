@@ -7,7 +7,7 @@ import numpy as np
 from engine.core import Engine
 from engine.request import Request, UniqueBlocks
 from replay.arrivals import Arrival
-from replay.measure import Measured, measure
+from replay.record import Measured
 from replay.simulate import Simulated, simulate
 from tests.fakes import TestLatency, config
 from traces import TraceRow
@@ -60,4 +60,4 @@ def served(arrivals: list[Arrival], step_us: int, scheduling: str, max_num_seqs:
     """Every step takes `step_us`, whatever is in it."""
     limits = config(100_000, 16, max_num_seqs=max_num_seqs, **SCHEDULINGS[scheduling])
     simulated = simulate(Engine(limits, TestLatency(step_us=step_us)), arrivals)
-    return Run(simulated, measure(simulated))
+    return Run(simulated, list(simulated.requests))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from engine.core import Engine
 from engine.latency.blackbox import Blackbox
 from replay.arrivals import Arrival
-from replay.measure import Measured, measure
+from replay.record import Measured
 from replay.simulate import simulate
 from tests.fakes import TestLatency, config, request
 from traces import TraceRow
@@ -29,7 +29,7 @@ _outputs = st.integers(1, 20)
 def lone(latency: TestLatency | Blackbox, prompt: int, output: int, **settings: int | str) -> Measured:
     row = TraceRow(request_id=0, input_tokens=prompt, output_tokens=output, arrival_time_us=0)
     engine = Engine(config(1_000, 16, **settings), latency)
-    return measure(simulate(engine, [Arrival(777, request("a", prompt, output), row)]))[0]
+    return simulate(engine, [Arrival(777, request("a", prompt, output), row)]).requests[0]
 
 
 @settings(max_examples=40, deadline=None)

@@ -3,7 +3,7 @@
 import pytest
 
 from blis_options import OptionError
-from traces import SloTargets, parse_duration_ms, slo_targets_from_flags, targets_of_class
+from traces import SloTargets, parse_duration_ms, slo_targets_from_flags
 
 
 @pytest.mark.parametrize(
@@ -43,10 +43,3 @@ def test_a_bad_flag_is_named(text: str) -> None:
 def test_a_class_is_named_once() -> None:
     with pytest.raises(OptionError, match="--slo-e2e names the class 'a' twice"):
         slo_targets_from_flags("", "", "a=1s,a=2s")
-
-
-def test_requests_without_a_class_have_the_default_targets() -> None:
-    targets = {"default": SloTargets(ttft_ms=1), "batch": SloTargets(ttft_ms=2)}
-    assert targets_of_class(targets, "") == SloTargets(ttft_ms=1)
-    assert targets_of_class(targets, "batch") == SloTargets(ttft_ms=2)
-    assert targets_of_class(targets, "other") is None

@@ -1,0 +1,59 @@
+"""The breakdowns of a run as JSON, in milliseconds throughout."""
+
+from replay.breakdown import jain_index
+from replay.distribution import Distribution
+from replay.findings import Findings
+from replay.outputs import JsonObject, judgements
+
+_US_PER_MS = 1000
+
+
+def as_json(found: Findings) -> JsonObject:
+    """The metrics, what is judged of them, and `breakdown` with everything that the text sections tell."""
+    return {**found.metrics, **judgements(found.labels, found.goodput), "breakdown": _breakdown(found)}
+
+
+def _breakdown(found: Findings) -> JsonObject:
+    content: JsonObject = {
+        "cache_hit_rate": found.cache_hit_rate,
+        "preemption_rate": found.preemption_rate,
+        "priority_inversions": found.num_priority_inversions,
+        "slo_classes": {
+            name: {
+                "ttft_ms": _figures(each.ttft, _US_PER_MS),
+                "itl_ms": _figures(each.itl, _US_PER_MS),
+                "e2e_ms": _figures(each.e2e, _US_PER_MS),
+            }
+            for name, each in found.classes.items()
+        },
+        "models": {
+            name: {
+                "ttft_ms": _figures(each.ttft, _US_PER_MS),
+                "e2e_ms": _figures(each.e2e, _US_PER_MS),
+                "responses_per_sec": each.requests_per_s,
+                "tokens_per_sec": each.tokens_per_s,
+            }
+            for name, each in found.models.items()
+        },
+        "tenants": {
+            name: {"completed_requests": each.num_requests, "output_tokens": each.num_tokens}
+            for name, each in found.tenants.items()
+        },
+    }
+    if found.tenants:
+        content["jain_fairness_index"] = jain_index([each.num_tokens for each in found.tenants.values()])
+    if found.sessions is not None:
+        content["sessions"] = {
+            "count": found.sessions.num_sessions,
+            "ttft_cold_ms": _figures(found.sessions.ttft_cold),
+            "ttft_warm_ms": _figures(found.sessions.ttft_warm),
+            "duration_ms": _figures(found.sessions.duration),
+        }
+    if found.fitness is not None:
+        content["fitness"] = {"score": found.fitness.score, **found.fitness.components}
+    return content
+
+
+def _figures(each: Distribution, units_per_ms: int = 1) -> JsonObject:
+    figures = {"mean": each.mean, **{f"p{percent}": each.percentile(percent) for percent in (50, 95, 99)}}
+    return {"count": len(each), **{name: value / units_per_ms for name, value in figures.items()}}

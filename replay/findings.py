@@ -1,0 +1,85 @@
+"""All that there is to say of a run besides its rows, worked out once for every form of output."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from replay.anomalies import priority_inversions
+from replay.breakdown import (
+    ClassLatencies,
+    ModelFigures,
+    SessionFigures,
+    TenantFigures,
+    by_model,
+    by_session,
+    by_slo_class,
+    by_tenant,
+)
+from replay.fitness import Fitness, fitness
+from replay.goodput import Goodput, goodput
+from replay.outputs import JsonObject, aggregate, cache_hit_rate
+from replay.record import Record
+from replay.simulate import Simulated
+from traces import SloTargets
+from traces.saturation import Labels, SaturationSettings, Timeline, labels_of, timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """What is asked of a run: targets by class, weights by metric, detectors and their settings."""
+
+    targets: Mapping[str, SloTargets]
+    weights: Mapping[str, float]
+    detectors: Sequence[str]
+    saturation: SaturationSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """The answers. What was not asked for is None or empty."""
+
+    metrics: JsonObject
+    preemption_rate: float
+    """Preemptions per completed request."""
+    cache_hit_rate: float
+    num_priority_inversions: int
+    classes: Mapping[str, ClassLatencies]
+    models: Mapping[str, ModelFigures]
+    tenants: Mapping[str, TenantFigures]
+    sessions: SessionFigures | None
+    goodput: Goodput | None
+    labels: Labels
+    fitness: Fitness | None
+
+
+def examine(simulated: Simulated, questions: Questions) -> Findings:
+    """Answer the questions about a finished run."""
+    record = simulated.requests
+    metrics = aggregate(simulated)
+    duration_s = metrics["vllm_estimated_duration_s"]
+    classes = by_slo_class(record)
+    num_completed = metrics["completed_requests"]
+    by_priority = simulated.engine.config.scheduler == "priority-fcfs"
+    return Findings(
+        metrics=metrics,
+        preemption_rate=metrics["preemption_count"] / num_completed if num_completed else 0.0,
+        cache_hit_rate=cache_hit_rate(simulated),
+        num_priority_inversions=priority_inversions(record) if by_priority else 0,
+        classes=classes,
+        models=by_model(record, duration_s),
+        tenants=by_tenant(record),
+        sessions=by_session(record),
+        goodput=goodput(record, questions.targets, classes, duration_s) if questions.targets else None,
+        labels=labels_of(events_of(record), questions.detectors, questions.saturation) if questions.detectors else {},
+        fitness=fitness(record, questions.weights, metrics["total_output_tokens"], duration_s)
+        if questions.weights
+        else None,
+    )
+
+
+def events_of(record: Record) -> Timeline:
+    """The arrivals and answers of completed requests, for saturation detectors."""
+    completed = np.flatnonzero(record.is_completed)
+    ids = [record.ids[place] for place in completed.tolist()]
+    return timeline(record.arrived_at[completed], record.e2e_us[completed], ids)

@@ -1,0 +1,36 @@
+"""Requests put together by what they are labelled with."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The labels that occur, ascending, and for each request which of them is its own."""
+
+    names: list[str]
+    codes: Ints
+
+    def members(self, order: Ints) -> Iterator[tuple[str, Ints]]:
+        """Each name that occurs among the requests at these places, with their places in this order."""
+        codes = self.codes[order]
+        by_code = order[np.argsort(codes, kind="stable")]
+        bounds = np.cumsum(np.bincount(codes, minlength=len(self.names)))
+        for name, places in zip(self.names, np.split(by_code, bounds[:-1]), strict=True):
+            if len(places):
+                yield name, places
+
+
+def groups_of(labels: Iterable[str]) -> Groups:
+    """The groups of a sequence of requests, by the label of each."""
+    seen: dict[str, int] = {}
+    codes = np.fromiter((seen.setdefault(label, len(seen)) for label in labels), np.int64)
+    names = sorted(seen)
+    ranks = np.empty(len(names), np.int64)
+    ranks[[seen[name] for name in names]] = np.arange(len(names))
+    return Groups(names, ranks[codes])

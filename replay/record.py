@@ -1,0 +1,194 @@
+"""What became of every request of a run, in columns: written as requests end, so that nothing else of them is kept."""
+
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.core import Engine
+from engine.events import Event, Finished, Scheduled
+from engine.sequence import Outcome, Sequence
+from engine.units import Micros
+from replay.arrivals import Arrival, Origin
+from replay.measure import COMPLETED, latencies, token_times
+from replay.token_gaps import TokenGaps
+from traces import TraceRow
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+OnTokens = Callable[[int, Ints], None]
+"""Takes a completed request's number and when each of its tokens reached the client, in microseconds."""
+
+NEVER = -1
+"""In a column of durations: what has not happened."""
+_OUTCOMES = tuple(Outcome)
+_NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One request that has arrived, with its latencies in microseconds; None for what never happened."""
+
+    id: str
+    number: int
+    """By which results and traces call it."""
+    row: Origin
+    arrived_at: Micros
+    input_tokens: int
+    """Of the whole prompt, what it shares with others included."""
+    planned_output_tokens: int
+    outcome: Outcome | None
+    """None for one that had not ended at the horizon."""
+    ttft_us: Micros | None
+    e2e_us: Micros | None
+    itl_mean_us: float
+    scheduling_delay_us: Micros | None
+    output_tokens: int
+
+    @property
+    def is_completed(self) -> bool:
+        return self.outcome in COMPLETED
+
+
+class Record:
+    """One entry per request that has arrived, in order of arrival: a few numbers each, whatever its tokens.
+
+    The driver tells of each arrival, hands on the events, and closes the record at the end.
+    """
+
+    def __init__(self, engine: Engine, on_tokens: OnTokens | None = None) -> None:
+        self.rows: list[Origin] = []
+        """What each request was made from."""
+        self.ids: list[str] = []
+        self.gaps = TokenGaps(engine)
+        self._engine = engine
+        self._on_tokens = on_tokens
+        self._live: dict[str, tuple[int, Sequence | None]] = {}
+        """Place here and state in the engine of requests that have not ended, by id."""
+        self._arrived_at = array("q")
+        self._input_tokens = array("q")
+        self._planned_output_tokens = array("q")
+        self._outcome = array("b")
+        self._ttft_us = array("q")
+        self._e2e_us = array("q")
+        self._itl_mean_us = array("d")
+        self._scheduling_delay_us = array("q")
+        self._output_tokens = array("q")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[Measured]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, place: int) -> Measured:
+        outcome = self._outcome[place]
+        return Measured(
+            id=self.ids[place],
+            number=self.number(place),
+            row=self.rows[place],
+            arrived_at=self._arrived_at[place],
+            input_tokens=self._input_tokens[place],
+            planned_output_tokens=self._planned_output_tokens[place],
+            outcome=None if outcome == _NONE else _OUTCOMES[outcome],
+            ttft_us=_known(self._ttft_us[place]),
+            e2e_us=_known(self._e2e_us[place]),
+            itl_mean_us=self._itl_mean_us[place],
+            scheduling_delay_us=_known(self._scheduling_delay_us[place]),
+            output_tokens=self._output_tokens[place],
+        )
+
+    def number(self, place: int) -> int:
+        """What results and traces call a request: as its trace does, else by its place among all arrivals."""
+        row = self.rows[place]
+        return row.request_id if isinstance(row, TraceRow) else place
+
+    def arrived(self, arrival: Arrival) -> None:
+        """A request has been handed to the engine."""
+        request = arrival.request
+        self._live[request.id] = (len(self), None)
+        self.rows.append(arrival.row)
+        self.ids.append(request.id)
+        self._arrived_at.append(arrival.at)
+        self._input_tokens.append(request.input_tokens)
+        self._planned_output_tokens.append(request.output_tokens)
+        self._outcome.append(_NONE)
+        self._itl_mean_us.append(0.0)
+        self._output_tokens.append(0)
+        for column in (self._ttft_us, self._e2e_us, self._scheduling_delay_us):
+            column.append(NEVER)
+
+    def note(self, event: Event) -> None:
+        """Something has happened in the engine."""
+        if isinstance(event, Finished):
+            place, _ = self._live.pop(event.sequence.request.id)
+            self._enter(place, event.sequence)
+        elif isinstance(event, Scheduled):
+            request_id = event.sequence.request.id
+            self._live[request_id] = (self._live[request_id][0], event.sequence)
+
+    def close(self) -> None:
+        """The run is over: enter what is known of the requests that have not ended."""
+        for place, sequence in self._live.values():
+            if sequence is not None:
+                self._enter(place, sequence)
+        self._live.clear()
+
+    @property
+    def by_id(self) -> Ints:
+        """The places of all requests in the order of their ids as text, in which the original adds up."""
+        return np.array(sorted(range(len(self)), key=self.ids.__getitem__), np.int64)
+
+    @property
+    def arrived_at(self) -> Ints:
+        return np.array(self._arrived_at, np.int64)
+
+    @property
+    def planned_output_tokens(self) -> Ints:
+        return np.array(self._planned_output_tokens, np.int64)
+
+    @property
+    def is_completed(self) -> Bools:
+        completed = [_OUTCOMES.index(outcome) for outcome in COMPLETED]
+        return np.isin(np.array(self._outcome, np.int8), completed)
+
+    @property
+    def ttft_us(self) -> Ints:
+        return np.array(self._ttft_us, np.int64)
+
+    @property
+    def e2e_us(self) -> Ints:
+        return np.array(self._e2e_us, np.int64)
+
+    @property
+    def itl_mean_us(self) -> Floats:
+        return np.array(self._itl_mean_us, np.float64)
+
+    @property
+    def scheduling_delay_us(self) -> Ints:
+        return np.array(self._scheduling_delay_us, np.int64)
+
+    def _enter(self, place: int, sequence: Sequence) -> None:
+        found = latencies(self._engine, sequence)
+        for column, value in (
+            (self._ttft_us, found.ttft_us),
+            (self._e2e_us, found.e2e_us),
+            (self._scheduling_delay_us, found.scheduling_delay_us),
+        ):
+            if value is not None:
+                column[place] = value
+        self._itl_mean_us[place] = found.itl_mean_us
+        self._output_tokens[place] = found.output_tokens
+        if sequence.outcome is not None:
+            self._outcome[place] = _OUTCOMES.index(sequence.outcome)
+        if sequence.outcome in COMPLETED:
+            self.gaps.add(sequence)
+            if self._on_tokens is not None:
+                self._on_tokens(self.number(place), token_times(self._engine, sequence))
+
+
+def _known(value: int) -> int | None:
+    return None if value == NEVER else value

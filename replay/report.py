@@ -1,0 +1,68 @@
+"""From a finished run to what the user asked for: files, and a summary on standard output."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from replay.report_options import ReportOptions
+
+if TYPE_CHECKING:
+    from replay.findings import Questions
+    from replay.record import OnTokens
+    from replay.simulate import Simulated
+    from traces import SloTargets, TraceHeader
+
+
+def questions_of(options: ReportOptions, targets: "Mapping[str, SloTargets]") -> "Questions":
+    """What is to be found out; `targets` are those of the workload, for want of flags. Raises TraceError."""
+    from replay.findings import Questions
+    from traces.saturation import SaturationSettings, read_settings
+
+    path = options.saturation_config
+    settings = SaturationSettings() if path is None else read_settings(path)
+    if options.final_window_us is not None:
+        settings = replace(settings, final_window_us=options.final_window_us)
+    return Questions(
+        targets=options.slo_targets or targets,
+        weights=options.weights,
+        detectors=options.detector_names,
+        saturation=settings,
+    )
+
+
+@contextmanager
+def recording_tokens(options: ReportOptions) -> "Iterator[OnTokens | None]":
+    """What writes the token times of a request as soon as it has completed, if they are wanted. Raises TraceError."""
+    from traces import ItlWriter
+
+    if options.itl_path is None:
+        yield None
+        return
+    with ItlWriter(options.itl_path) as writer:
+        yield lambda number, times_us: writer.write(number, times_us.tolist())
+
+
+def report(options: ReportOptions, questions: "Questions", simulated: "Simulated", header: "TraceHeader") -> None:
+    """Write the files asked for, `header` on top of a trace, and print the summary. Raises TraceError."""
+    from replay.breakdown_json import as_json
+    from replay.findings import events_of, examine
+    from replay.outputs import judgements, metrics_file, result_rows
+    from replay.summary import summary
+    from replay.trace_output import write_simulated
+    from traces import dump_json, write_json, write_results
+    from traces.saturation import write_report
+
+    found = examine(simulated, questions)
+    if options.results_path is not None:
+        write_results(options.results_path, result_rows(simulated.requests))
+    if options.metrics_path is not None:
+        judged = judgements(found.labels, found.goodput)
+        write_json(options.metrics_path, metrics_file(simulated, found.metrics, judged))
+    if options.saturation_report is not None:
+        events = events_of(simulated.requests)
+        write_report(options.saturation_report, events, questions.detectors, questions.saturation, found.labels)
+    if options.trace_output is not None:
+        write_simulated(f"{options.trace_output}.yaml", header, simulated)
+    sys.stdout.write(dump_json(as_json(found)) + "\n" if options.json else summary(found))

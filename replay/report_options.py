@@ -1,0 +1,115 @@
+"""What the user wants to know of a simulation, and in which files."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from blis_options import OptionError, option
+from engine.deployment import DeploymentOptions
+from replay.fitness import METRICS, parse_weights
+from traces import SloTargets, parse_duration_ms, slo_targets_from_flags
+from traces.saturation import DETECTORS
+
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOptions(DeploymentOptions):
+    """The settings that all commands with a simulation to report on share.
+
+    A subclass with a `__post_init__` of its own calls `ReportOptions.__post_init__(self)`.
+    """
+
+    slo_ttft: str = option(
+        "",
+        "Targets for the time to first token, such as default=100ms,batch=2s; targets given replace all those of the "
+        "workload or trace. Adds goodput.",
+        metavar="CLASS=DURATION,...",
+    )
+    slo_itl: str = option(
+        "", "Targets for a request's mean time between tokens. Adds goodput.", metavar="CLASS=DURATION,..."
+    )
+    slo_e2e: str = option("", "Targets for the whole request. Adds goodput.", metavar="CLASS=DURATION,...")
+    detectors: tuple[str, ...] = option(
+        (), "Detectors that label the run as stable, backlogged or overloaded.", choices=(*DETECTORS, ALL)
+    )
+    saturation_config: str | None = option(None, "Settings of the detectors (YAML).", metavar="FILE")
+    saturation_report: str | None = option(
+        None, "Write what each detector says after every arrival and answer here (JSON).", metavar="FILE"
+    )
+    saturation_final_window: str = option(
+        "",
+        "The label is what a detector mostly says in so much time before the last answer (default: window_size_sec of "
+        "--saturation-config, else 30s).",
+        metavar="DURATION",
+    )
+    fitness_weights: str = option(
+        "",
+        f"Adds one weighted figure of merit for the run. Metrics: {', '.join(METRICS)}.",
+        metavar="METRIC:WEIGHT,...",
+    )
+    results_path: str | None = option(None, "Write latencies per request here (JSON).", metavar="FILE")
+    metrics_path: str | None = option(
+        None, "Write aggregate metrics with a row per request here (JSON).", metavar="FILE"
+    )
+    trace_output: str | None = option(
+        None, "Write what was simulated as a trace, to PREFIX.yaml and PREFIX.csv.", metavar="PREFIX"
+    )
+    record_itl: bool = option(False, "Write when each token of each completed request came.")
+    itl_output: str | None = option(
+        None, "Write token times here (CSV). Default: beside the rows of --trace-output, as .itl.csv.", metavar="FILE"
+    )
+    json: bool = option(False, "Print one JSON object, with the breakdowns in it, instead of text.")
+
+    def __post_init__(self) -> None:
+        DeploymentOptions.__post_init__(self)
+        # Making these checks them.
+        _ = self.slo_targets, self.detector_names, self.final_window_us, self.weights, self.itl_path
+
+    @property
+    def slo_targets(self) -> dict[str, SloTargets]:
+        """The targets given by flags, per class. Raises OptionError."""
+        return slo_targets_from_flags(self.slo_ttft, self.slo_itl, self.slo_e2e)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Weights of the fitness by metric. Raises OptionError."""
+        return parse_weights(self.fitness_weights)
+
+    @property
+    def detector_names(self) -> tuple[str, ...]:
+        """The detectors wanted, each once. Raises OptionError for settings of detectors without any."""
+        if not self.detectors:
+            for flag, value in (
+                ("--saturation-config", self.saturation_config),
+                ("--saturation-report", self.saturation_report),
+                ("--saturation-final-window", self.saturation_final_window),
+            ):
+                if value:
+                    raise OptionError(f"{flag} needs --detectors, such as --detectors all")
+        return tuple(DETECTORS) if ALL in self.detectors else tuple(dict.fromkeys(self.detectors))
+
+    @property
+    def final_window_us(self) -> int | None:
+        """How long before the last answer labels are counted; None leaves it to the settings. Raises OptionError."""
+        if not self.saturation_final_window:
+            return None
+        try:
+            window_us = int(parse_duration_ms(self.saturation_final_window) * 1000)
+        except ValueError:
+            window_us = 0
+        if window_us <= 0:
+            raise OptionError(
+                f"--saturation-final-window must be a duration such as 30s, got {self.saturation_final_window!r}"
+            )
+        return window_us
+
+    @property
+    def itl_path(self) -> Path | None:
+        """Where token times go, None for nowhere. Raises OptionError."""
+        if not self.record_itl:
+            if self.itl_output is not None:
+                raise OptionError("--itl-output needs --record-itl")
+            return None
+        if self.itl_output is None and self.trace_output is None:
+            raise OptionError("--record-itl needs --trace-output or --itl-output, or it does not know where to write")
+        return Path(self.itl_output or f"{self.trace_output}.itl.csv")

@@ -1,0 +1,102 @@
+"""What a run prints: the metrics as JSON, then sections of text. Wording and figures are the original's."""
+
+from collections.abc import Iterator
+
+from replay.breakdown import SessionFigures, jain_index
+from replay.distribution import Distribution
+from replay.findings import Findings
+from replay.outputs import judgements
+from traces import dump_json
+
+
+def summary(found: Findings) -> str:
+    """All of it, with a newline at the end. Sections about nothing are left out."""
+    metrics = {**found.metrics, **judgements(found.labels, found.goodput)}
+    lines = ["=== Simulation Metrics ===", dump_json(metrics)]
+    sections = {
+        "Fitness Evaluation": _fitness(found),
+        "Anomaly Counters": _anomalies(found),
+        "KV Cache Metrics": _kv_cache(found),
+        "Per-SLO Metrics": _classes(found),
+        "Per-Model Metrics": _models(found),
+        "Per-Tenant Metrics": _tenants(found),
+        "Session Metrics": _sessions(found.sessions),
+    }
+    for title, section in sections.items():
+        told = list(section)
+        if told:
+            lines += [f"=== {title} ===", *told]
+    return "\n".join(lines) + "\n"
+
+
+def _fitness(found: Findings) -> Iterator[str]:
+    if found.fitness is not None:
+        yield f"Score: {found.fitness.score:.6f}"
+        for metric, score in found.fitness.components.items():
+            yield f"  {metric}: {score:.6f}"
+
+
+def _anomalies(found: Findings) -> Iterator[str]:
+    counters = {
+        "Priority Inversions": found.num_priority_inversions,
+        # One instance behind no gateway: nothing blocks another line, nothing is turned away before the engine.
+        "HOL Blocking Events": 0,
+        "Rejected Requests (Admission)": 0,
+        "Rejected Requests (Routing)": 0,
+        "Dropped Unservable": found.metrics["dropped_unservable"],
+        "Timed Out Requests": found.metrics["timed_out_requests"],
+        "Length-Capped Requests": found.metrics["length_capped_requests"],
+    }
+    if any(counters.values()):
+        for name, count in counters.items():
+            yield f"{name}: {count}"
+
+
+def _kv_cache(found: Findings) -> Iterator[str]:
+    if found.preemption_rate or found.cache_hit_rate:
+        yield f"Preemption Rate: {found.preemption_rate:.4f}"
+        yield f"Cache Hit Rate: {found.cache_hit_rate:.4f}"
+        yield f"KV Thrashing Rate: {0:.4f}"  # blocks that a second tier would lose; the cache has one
+
+
+def _classes(found: Findings) -> Iterator[str]:
+    if len(found.classes) < 2 and found.goodput is None:
+        return
+    for name, latencies in found.classes.items():
+        yield f"  {name}:"
+        for label, each in (("TTFT:", latencies.ttft), ("ITL: ", latencies.itl), ("E2E: ", latencies.e2e)):
+            yield f"    {label} mean={each.mean:.2f} p99={each.percentile(99):.2f} (n={len(each)})"
+
+
+def _models(found: Findings) -> Iterator[str]:
+    for name, figures in found.models.items():
+        yield f"  {name}:"
+        for label, each in (("TTFT:", figures.ttft), ("E2E: ", figures.e2e)):
+            yield f"    {label} p50={each.percentile(50):.2f} p99={each.percentile(99):.2f} (n={len(each)})"
+        yield f"    Throughput: {figures.requests_per_s:.4f} req/s, {figures.tokens_per_s:.4f} tok/s"
+
+
+def _tenants(found: Findings) -> Iterator[str]:
+    for name, figures in found.tenants.items():
+        yield f"  {name}: requests={figures.num_requests}, tokens={figures.num_tokens}"
+    if found.tenants:
+        fairness = jain_index([figures.num_tokens for figures in found.tenants.values()])
+        yield f"  Jain Fairness Index: {fairness:.4f}"
+
+
+def _sessions(figures: SessionFigures | None) -> Iterator[str]:
+    if figures is None:
+        return
+    yield f"  Sessions: {figures.num_sessions}"
+    for label, each in (
+        ("TTFT cold (round 0):", figures.ttft_cold),
+        ("TTFT warm (round≥1):", figures.ttft_warm),
+        ("Session duration:   ", figures.duration),
+    ):
+        if len(each):
+            yield f"  {label} {_spread(each)} ms (n={len(each)})"
+
+
+def _spread(each: Distribution) -> str:
+    percentiles = " ".join(f"p{percent}={each.percentile(percent):.2f}" for percent in (50, 95, 99))
+    return f"mean={each.mean:.2f} {percentiles}"

@@ -1,0 +1,12 @@
+"""What a run says of itself, all of it at once."""
+
+from typing import Any
+
+from replay.outputs import aggregate, metrics_file
+from replay.simulate import Simulated
+
+
+def in_detail(run: Simulated) -> dict[str, Any]:
+    """The content of the metrics file, its rows as a list."""
+    content = metrics_file(run, aggregate(run), {})
+    return {**content, "requests": list(content["requests"])}

@@ -1,0 +1,73 @@
+"""How many requests stayed within the latency targets of their class: one rule for recordings and simulations."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from traces.slo import SloTargets, class_name
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Attainment:
+    """How many requests met all limits of their class, as a share and per second too, and the share for each limit."""
+
+    num_good: int
+    share: float
+    per_s: float
+    by_limit: dict[str, float]
+
+
+def limits_us(targets: SloTargets) -> dict[str, float]:
+    """The limits that targets set, in microseconds, in the order in which the original checks them."""
+    limits_ms = {"ttft": targets.ttft_ms, "e2e": targets.e2e_ms, "itl": targets.itl_ms}
+    return {name: limit_ms * 1000 for name, limit_ms in limits_ms.items() if limit_ms > 0}
+
+
+def members_of(name: str, slo_classes: Iterable[str]) -> Bools:
+    """Which requests the targets called `name` hold for: those of the class; `default` is for requests without one."""
+    return np.array([class_name(slo_class) == name for slo_class in slo_classes], dtype=np.bool_)
+
+
+def attainment(
+    values_us: Mapping[str, Floats],
+    limits: Mapping[str, float],
+    members: Bools,
+    duration_s: float,
+    answered: Bools | None = None,
+) -> Attainment:
+    """How well `members` met `limits`. A request that was not `answered` met none.
+
+    A limit is checked only where the value is known (not NaN): it leaves the others as they are, and its own share is
+    over the answered requests that it was checked for.
+    """
+    good = members if answered is None else members & answered
+    candidates = good
+    by_limit = {}
+    for name, limit in limits.items():
+        checked = candidates & ~np.isnan(values_us[name])
+        met = values_us[name] <= limit
+        by_limit[name] = share(int((met & checked).sum()), int(checked.sum()))
+        good = good & (met | ~checked)
+    return attained(int(good.sum()), int(members.sum()), by_limit, duration_s)
+
+
+def attained(num_good: int, num_members: int, by_limit: Mapping[str, float], duration_s: float) -> Attainment:
+    """An attainment from its counts."""
+    return Attainment(
+        num_good, share(num_good, num_members), rate(num_good, duration_s), dict(sorted(by_limit.items()))
+    )
+
+
+def share(num_good: int, count: int) -> float:
+    """How many of `count` are good, as a fraction; 0 of none."""
+    return num_good / count if count else 0.0
+
+
+def rate(count: int, duration_s: float) -> float:
+    """How many per second; 0 in no time."""
+    return count / duration_s if duration_s > 0 else 0.0

@@ -1,0 +1,61 @@
+"""What detectors can be told, from a file (YAML)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from traces.errors import TraceError
+from traces.header_fields import Key, checked
+from traces.text_file import read_yaml
+
+_AMOUNT = Key(float, at_least=0)
+_WITHOUT_EFFECT = (
+    "min_windows",
+    "peak_ratio",
+    "peak_ratio_band",
+    "confidence_ci",
+    "warmup_windows",
+    "tail_windows",
+    "saturated_drain_ratio",
+    "transient_drain_ratio",
+)
+"""Keys of backlog_drift that the format has, but that no rule of the original uses."""
+_KEYS = {
+    "threshold": Key(keys={"threshold_ms": _AMOUNT}),
+    "backlog_drift": Key(keys={"window_size_sec": _AMOUNT, **dict.fromkeys(_WITHOUT_EFFECT, _AMOUNT)}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaturationSettings:
+    """What the detectors go by. `notes` name what a file says in vain."""
+
+    threshold_ms: float = 5_000.0
+    """Mean E2E from which the threshold detector calls a run overloaded."""
+    window_us: int = 60_000_000
+    """Over such windows the backlog-drift detector looks for a trend."""
+    final_window_us: int = 30_000_000
+    """The label of a run is the most frequent one in so much time before its last event."""
+    notes: tuple[str, ...] = ()
+
+
+def read_settings(path: Path | str) -> SaturationSettings:
+    """Read settings; what the file does not say stays as it is. Raises TraceError."""
+    path = Path(path)
+    loaded = read_yaml(path)
+    given = checked(path, "", {} if loaded is None else loaded, _KEYS)
+    drift = given.get("backlog_drift", {})
+    settings: dict[str, Any] = {}
+    if "threshold_ms" in given.get("threshold", {}):
+        settings["threshold_ms"] = _positive(path, "threshold.threshold_ms", given["threshold"]["threshold_ms"])
+    if "window_size_sec" in drift:
+        window_s = _positive(path, "backlog_drift.window_size_sec", drift["window_size_sec"], least=1e-6)
+        settings["window_us"] = settings["final_window_us"] = int(window_s * 1e6)
+    notes = tuple(f"{path}: backlog_drift.{key} has no effect" for key in drift if key in _WITHOUT_EFFECT)
+    return SaturationSettings(**settings, notes=notes)
+
+
+def _positive(path: Path, key: str, value: float, least: float = 0.0) -> float:
+    if value <= 0 or value < least:
+        raise TraceError(f"{path} key {key}: expected a number above 0, got {value:g}")
+    return value
