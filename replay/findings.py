@@ -1,7 +1,7 @@
 """All that there is to say of a run besides its rows, worked out once for every form of output."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,10 +29,10 @@ from traces.saturation import Labels, SaturationSettings, Timeline, labels_of, t
 class Questions:
     """What is asked of a run: targets by class, weights by metric, detectors and their settings."""
 
-    targets: Mapping[str, SloTargets]
-    weights: Mapping[str, float]
-    detectors: Sequence[str]
-    saturation: SaturationSettings
+    targets: Mapping[str, SloTargets] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
+    detectors: Sequence[str] = ()
+    saturation: SaturationSettings = field(default_factory=SaturationSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

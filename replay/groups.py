@@ -20,10 +20,11 @@ class Groups:
         """Each name that occurs among the requests at these places, with their places in this order."""
         codes = self.codes[order]
         by_code = order[np.argsort(codes, kind="stable")]
-        bounds = np.cumsum(np.bincount(codes, minlength=len(self.names)))
-        for name, places in zip(self.names, np.split(by_code, bounds[:-1]), strict=True):
-            if len(places):
-                yield name, places
+        start = 0
+        for name, count in zip(self.names, np.bincount(codes, minlength=len(self.names)).tolist(), strict=True):
+            if count:
+                yield name, by_code[start : start + count]
+            start += count
 
 
 def groups_of(labels: Iterable[str]) -> Groups:

@@ -10,7 +10,7 @@ from replay.report_options import ReportOptions
 
 if TYPE_CHECKING:
     from replay.findings import Questions
-    from replay.record import OnTokens
+    from replay.record import Ints, OnTokens
     from replay.simulate import Simulated
     from traces import SloTargets, TraceHeader
 
@@ -36,12 +36,24 @@ def questions_of(options: ReportOptions, targets: "Mapping[str, SloTargets]") ->
 def recording_tokens(options: ReportOptions) -> "Iterator[OnTokens | None]":
     """What writes the token times of a request as soon as it has completed, if they are wanted. Raises TraceError."""
     from traces import ItlWriter
+    from traces.text_file import naming_write_errors
 
-    if options.itl_path is None:
+    path = options.itl_path
+    if path is None:
         yield None
         return
-    with ItlWriter(options.itl_path) as writer:
-        yield lambda number, times_us: writer.write(number, times_us.tolist())
+    with naming_write_errors(path):
+        writer = ItlWriter(path)
+
+    def write(number: int, times_us: "Ints") -> None:
+        with naming_write_errors(path):
+            writer.write(number, times_us.tolist())
+
+    try:
+        yield write
+    finally:
+        with naming_write_errors(path):
+            writer.close()
 
 
 def report(options: ReportOptions, questions: "Questions", simulated: "Simulated", header: "TraceHeader") -> None:

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 
 from traces.table import Column, read_table
-from traces.text_file import open_for_writing
+from traces.text_file import open_with_header
 
 ITL_COLUMNS = (
     Column("request_id", int, "the request's number, as in the trace", required=True),
@@ -39,9 +39,7 @@ class ItlWriter:
     """
 
     def __init__(self, path: Path | str) -> None:
-        self._file = open_for_writing(Path(path))
-        self._file.write(",".join(column.name for column in ITL_COLUMNS) + "\n")
-        self._file.flush()
+        self._file = open_with_header(Path(path), ",".join(column.name for column in ITL_COLUMNS))
 
     def write(self, request_id: int, timestamps_us: Sequence[int]) -> None:
         """Append the chunks of one request, in the order they arrived."""

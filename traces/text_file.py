@@ -4,7 +4,7 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -66,9 +66,15 @@ def write_text(path: Path, text: str) -> None:
 @contextmanager
 def writing(path: Path) -> Iterator[TextIO]:
     """A text file to write piece by piece, closed at the end. Raises TraceError when it cannot be written."""
+    with naming_write_errors(path), open_for_writing(path) as file:
+        yield file
+
+
+@contextmanager
+def naming_write_errors(path: Path) -> Iterator[None]:
+    """While a file is written, errors of the system become a TraceError that names it."""
     try:
-        with open_for_writing(path) as file:
-            yield file
+        yield
     except OSError as error:
         raise _cannot_write(path, error) from error
 
@@ -84,6 +90,19 @@ def open_for_writing(path: Path) -> TextIO:
         return path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
     except OSError as error:
         raise _cannot_write(path, error) from error
+
+
+def open_with_header(path: Path, header: str) -> TextIO:
+    """Such a file with its first line on disk. Raises TraceError, and OSError when the line cannot be written."""
+    file = open_for_writing(path)
+    try:
+        file.write(header + "\n")
+        file.flush()
+    except OSError:
+        with suppress(OSError):  # closing it would try to write once more
+            file.close()
+        raise
+    return file
 
 
 def _cannot_write(path: Path, error: OSError) -> TraceError:

@@ -16,7 +16,7 @@ from traces.header import TraceHeader, read_header, write_header
 from traces.json_text import number_text
 from traces.rows import TRACE_COLUMNS, TraceRow
 from traces.table import Table, no_search_for_cycles, read_table
-from traces.text_file import open_for_writing
+from traces.text_file import naming_write_errors, open_with_header
 
 _DATA_SUFFIXES = (".csv", ".csv.gz")
 _QUOTED = frozenset(',"\r\n')
@@ -59,7 +59,8 @@ def write_trace(
     """Write both files of a trace, the rows beside the header under the same stem. Raises TraceError."""
     header_path = Path(header_path)
     write_header(header_path, header)
-    with TraceWriter(header_path.with_suffix(".csv"), columns) as writer:
+    data_path = header_path.with_suffix(".csv")
+    with naming_write_errors(data_path), TraceWriter(data_path, columns) as writer:
         for row in rows:
             writer.write(row)
 
@@ -78,8 +79,7 @@ class TraceWriter:
             raise TraceError(f"columns written on request are {', '.join(on_request)}, got {unknown[0]!r}")
         names = [column.name for column in TRACE_COLUMNS if not column.on_request or column.name in columns]
         self._values = attrgetter(*names)
-        self._file = open_for_writing(Path(path))
-        self._write_line(names)
+        self._file = open_with_header(Path(path), ",".join(names))
 
     def write(self, row: TraceRow) -> None:
         """Append one row."""

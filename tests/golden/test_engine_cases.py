@@ -57,6 +57,24 @@ REPLAYS = {
     "o10_midcut": ("../observe_mock/o10_midcut", f"{QWEN} --include-failed"),
     "o12_warmup3": ("../observe_mock/o12_warmup3", QWEN),
 }
+PRINTED = {
+    "replay/s2_noslotarget": ("run/s2_noslotarget", ""),
+    "replay/s3_fixed": ("run/s3_multiturn_closed_loop", "--horizon 900000000"),
+    "replay/qwen3-14b_H100_tp1_trained_shifted": ("real/real_qwen3_14b_h100_8rps_first400_shifted", ""),
+    **{
+        f"run/{name}": (f"run/{name}", "")
+        for name in (
+            "s1_poisson_basic",
+            "s2_multiclient_prefix_slo",
+            "s4_concurrency",
+            "s5_inference_perf",
+            "s5b_inference_perf_single",
+            "s6_cohort_absolute",
+        )
+    },
+}
+"""What is printed, by file: the trace that gives it, and flags besides the deployment. The trace holds all that a run
+of it needs, and its clock begins at the first arrival."""
 
 
 def read_json(path: Path) -> Any:
@@ -64,7 +82,9 @@ def read_json(path: Path) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_an_instance_is_simulated_to_the_microsecond(case: str, shared: Path, tmp_path: Path) -> None:
+def test_an_instance_is_simulated_to_the_microsecond(
+    case: str, shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = shared / "golden" / "engine" / case
     flags = shlex.split((folder / "flags.txt").read_text())
     outputs = ["--results-path", str(tmp_path / "results.json"), "--metrics-path", str(tmp_path / "metrics.json")]
@@ -75,6 +95,7 @@ def test_an_instance_is_simulated_to_the_microsecond(case: str, shared: Path, tm
     assert by_id(ours.pop("requests")) == by_id(theirs.pop("requests"))
     assert ours == theirs
     assert list(ours) == list(theirs), "the fields come in the same order"
+    assert capsys.readouterr().out == (folder / "stdout.txt").read_text()
 
 
 @pytest.mark.parametrize("case", REPLAYS)
@@ -85,6 +106,24 @@ def test_a_recording_replays_to_the_microsecond(case: str, shared: Path, tmp_pat
     outputs = ["--scheduling", "blis", "--results-path", str(tmp_path / "results.json")]
     assert run(["replay", str(header), *shlex.split(flags), *outputs]) == 0
     assert read_json(tmp_path / "results.json") == read_json(folder / "replay" / f"{case}.results.json")
+
+
+@pytest.mark.parametrize("case", PRINTED)
+def test_what_is_printed_is_the_same_to_the_last_digit(
+    case: str, shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, flags = PRINTED[case]
+    folder = shared / "golden" / "tools"
+    assert run(["replay", str(folder / f"{trace}.yaml"), *shlex.split(QWEN), *shlex.split(flags)]) == 0
+    assert capsys.readouterr().out == (folder / f"{case}.stdout.txt").read_text()
+
+
+def test_goodput_is_the_same_to_the_last_digit(shared: Path, tmp_path: Path) -> None:
+    folder = shared / "golden" / "tools" / "run"
+    metrics = tmp_path / "metrics.json"
+    trace = str(folder / "s2_multiclient_prefix_slo.yaml")
+    assert run(["replay", trace, *shlex.split(QWEN), "--metrics-path", str(metrics)]) == 0
+    assert metrics.read_text() == (folder / "s2_multiclient_prefix_slo.metrics.json").read_text()
 
 
 def by_id(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.core import Engine
@@ -14,6 +14,7 @@ from replay.measure import COMPLETED
 from replay.pool import Pool, pool_of
 from replay.simulate import simulate
 from tests.replay.small_traces import row
+from tests.replay.step_by_step import drained
 from tests.strategies import Workload, workloads
 
 _samples = st.lists(st.integers(0, 10**7) | st.integers(0, 5), min_size=1, max_size=60)
@@ -71,18 +72,6 @@ def test_times_between_tokens_are_those_of_the_tokens_one_by_one(workload: Workl
     arrivals = [Arrival(at, request, row(number)) for number, (at, request) in enumerate(workload.arrivals)]
     pool = simulate(workload.engine(), arrivals).requests.gaps.pool()
     assert expanded(pool) == sorted(itls_one_by_one(engine, events))
-
-
-def drained(workload: Workload) -> tuple[Engine, list[Event]]:
-    """All events of a run; workloads that never drain are discarded."""
-    engine = workload.engine()
-    for at, request in workload.arrivals:
-        engine.submit(request, at)
-    events: list[Event] = []
-    while (due_at := engine.next_event_at()) is not None:
-        assume(due_at < 500_000 and len(engine.steps) < 5_000)
-        events += engine.advance(due_at)
-    return engine, events
 
 
 def itls_one_by_one(engine: Engine, events: list[Event]) -> list[int]:

@@ -9,8 +9,10 @@ import pytest
 
 from engine.core import Engine
 from engine.deployment import DeploymentOptions, resolve
+from replay.findings import Questions, examine
 from replay.sessions import simulate_workload
 from replay.simulate import Simulated
+from replay.summary import summary
 from tests.replay.detailed import in_detail
 from traces import TraceRow, read_rows
 from traces.workload import Round, Session, Workload, WorkloadRequest
@@ -102,20 +104,23 @@ def simulated(given: Workload) -> Simulated:
     return simulate_workload(Engine(deployment.config, deployment.latency), given)
 
 
-def assert_same(run: Simulated, metrics: dict[str, Any]) -> None:
+def assert_same(run: Simulated, name: str, shared: Path) -> None:
+    _, metrics = recorded(shared, name)
     ours = in_detail(run)
     assert by_round(ours) == by_round(metrics)
     assert {**ours, "requests": ()} == {**metrics, "requests": ()}
+    printed = (shared / "golden" / "tools" / "run" / f"{name}.stdout.txt").read_text()
+    assert summary(examine(run, Questions())) == printed
 
 
 @pytest.mark.parametrize("name", CLOSED_LOOP)
 def test_requests_released_by_replies_are_those_of_the_original(name: str, shared: Path) -> None:
     rows, metrics = recorded(shared, name)
-    assert_same(simulated(workload([], sessions_of(name, rows, metrics))), metrics)
+    assert_same(simulated(workload([], sessions_of(name, rows, metrics))), name, shared)
 
 
 def test_conversations_stamped_in_advance_find_their_context_as_in_the_original(shared: Path) -> None:
     rows, metrics = recorded(shared, "s3b_multiturn_open_loop")
     requests = [request_of(row, "s3b_multiturn_open_loop") for row in rows]
-    assert_same(simulated(workload(requests, [])), metrics)
+    assert_same(simulated(workload(requests, [])), "s3b_multiturn_open_loop", shared)
     assert metrics["cache_hit_rate"] > 0.5

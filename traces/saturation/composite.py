@@ -71,7 +71,7 @@ def _means(values: Floats, starts: Ints, ends: Ints) -> Floats:
         return np.asarray(sums / counts, np.float64)
     sums = np.zeros(len(starts))
     distinct, begins = np.unique(starts, return_index=True)
-    for start, begin, stop in zip(distinct, begins, [*begins[1:], len(starts)], strict=True):
+    for start, begin, stop in zip(distinct, begins, np.append(begins, len(starts))[1:], strict=True):
         of_start = ends[begin:stop]
         running = np.cumsum(values[start : of_start.max()])
         sums[begin:stop] = running[of_start - start - 1]

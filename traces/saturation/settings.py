@@ -9,6 +9,8 @@ from traces.header_fields import Key, checked
 from traces.text_file import read_yaml
 
 _AMOUNT = Key(float, at_least=0)
+_LEAST_MS = 0.001
+_LEAST_S = 0.001
 _WITHOUT_EFFECT = (
     "min_windows",
     "peak_ratio",
@@ -47,15 +49,16 @@ def read_settings(path: Path | str) -> SaturationSettings:
     drift = given.get("backlog_drift", {})
     settings: dict[str, Any] = {}
     if "threshold_ms" in given.get("threshold", {}):
-        settings["threshold_ms"] = _positive(path, "threshold.threshold_ms", given["threshold"]["threshold_ms"])
+        limit_ms = given["threshold"]["threshold_ms"]
+        settings["threshold_ms"] = _at_least(_LEAST_MS, path, "threshold.threshold_ms", limit_ms)
     if "window_size_sec" in drift:
-        window_s = _positive(path, "backlog_drift.window_size_sec", drift["window_size_sec"], least=1e-6)
+        window_s = _at_least(_LEAST_S, path, "backlog_drift.window_size_sec", drift["window_size_sec"])
         settings["window_us"] = settings["final_window_us"] = int(window_s * 1e6)
     notes = tuple(f"{path}: backlog_drift.{key} has no effect" for key in drift if key in _WITHOUT_EFFECT)
     return SaturationSettings(**settings, notes=notes)
 
 
-def _positive(path: Path, key: str, value: float, least: float = 0.0) -> float:
-    if value <= 0 or value < least:
-        raise TraceError(f"{path} key {key}: expected a number above 0, got {value:g}")
+def _at_least(least: float, path: Path, key: str, value: float) -> float:
+    if value < least:
+        raise TraceError(f"{path} key {key}: expected a number of at least {least:g}, got {value:g}")
     return value

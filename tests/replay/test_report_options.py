@@ -1,0 +1,66 @@
+"""What may be asked of a simulation, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blis_options import OptionError
+from replay.report_options import ReportOptions
+from traces import SloTargets
+
+
+def options(**given: Any) -> ReportOptions:
+    return ReportOptions(model="qwen/qwen3-14b", **given)
+
+
+def test_nothing_is_asked_by_default() -> None:
+    plain = options()
+    assert (plain.slo_targets, plain.weights, plain.detector_names) == ({}, {}, ())
+    assert (plain.final_window_us, plain.itl_path) == (None, None)
+
+
+def test_targets_are_put_together_by_class() -> None:
+    found = options(slo_ttft="default=100ms,batch=1.5s", slo_e2e="batch=1m").slo_targets
+    assert found == {"batch": SloTargets(ttft_ms=1_500, e2e_ms=60_000), "default": SloTargets(ttft_ms=100)}
+
+
+def test_all_stands_for_every_detector() -> None:
+    assert options(detectors=("all",)).detector_names == ("composite", "threshold", "backlog-drift")
+    assert options(detectors=("threshold", "all")).detector_names == ("composite", "threshold", "backlog-drift")
+    assert options(detectors=("threshold", "composite", "threshold")).detector_names == ("threshold", "composite")
+
+
+def test_a_final_window_is_a_duration() -> None:
+    assert options(detectors=("all",), saturation_final_window="1m30s").final_window_us == 90_000_000
+
+
+def test_token_times_go_beside_the_trace_unless_said_otherwise() -> None:
+    assert options(record_itl=True, trace_output="a/run").itl_path == Path("a/run.itl.csv")
+    assert options(record_itl=True, trace_output="a/run", itl_output="b.csv").itl_path == Path("b.csv")
+    assert options(record_itl=True, itl_output="b.csv.gz").itl_path == Path("b.csv.gz")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"slo_ttft": "standard=100"}, "--slo-ttft must be class=duration.*, got 'standard=100'"),
+        ({"slo_itl": "standard"}, "--slo-itl must be class=duration.*, got 'standard'"),
+        ({"slo_e2e": "a=0s"}, "--slo-e2e must be class=duration.*, got 'a=0s'"),
+        ({"detectors": ("foo",)}, "--detectors must be one of composite, threshold, backlog-drift, all, got 'foo'"),
+        ({"saturation_report": "x"}, "--saturation-report needs --detectors"),
+        ({"saturation_config": "x"}, "--saturation-config needs --detectors"),
+        ({"saturation_final_window": "3s"}, "--saturation-final-window needs --detectors"),
+        (
+            {"detectors": ("all",), "saturation_final_window": "30"},
+            "--saturation-final-window must be a duration such as 30s, got '30'",
+        ),
+        ({"detectors": ("all",), "saturation_final_window": "0s"}, "--saturation-final-window must be a duration"),
+        ({"fitness_weights": "speed:1"}, "--fitness-weights knows "),
+        ({"record_itl": True}, "--record-itl needs --trace-output or --itl-output"),
+        ({"itl_output": "x.csv"}, "--itl-output needs --record-itl"),
+    ],
+)
+def test_what_cannot_be_answered_is_one_line(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        options(**given)

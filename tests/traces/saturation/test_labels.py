@@ -1,0 +1,58 @@
+"""The label of a run, and the file with all verdicts."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from traces.saturation import DETECTORS, SaturationSettings, Timeline, labels_of, timeline, write_report
+
+SETTINGS = SaturationSettings(threshold_ms=10, final_window_us=100_000)
+
+
+def of(*requests: tuple[int, int]) -> Timeline:
+    arrived_at, e2e = np.array(requests, np.int64).reshape(-1, 2).T
+    return timeline(arrived_at, e2e, [f"request_{number}" for number in range(len(requests))])
+
+
+def test_the_label_is_what_a_detector_mostly_says_in_the_end() -> None:
+    slow_at_last = of((0, 5_000), (800_000, 5_000), (900_000, 100_000))
+    assert labels_of(slow_at_last, ["threshold"], SETTINGS) == {"threshold": "OVERLOADED"}
+    longer = replace(SETTINGS, final_window_us=2_000_000)
+    assert labels_of(slow_at_last, ["threshold"], longer) == {"threshold": "STABLE"}
+
+
+def test_of_two_as_frequent_labels_the_worse_one_stays() -> None:
+    """The arrival finds a stable run, its answer an overloaded one."""
+    assert labels_of(of((0, 50_000)), ["threshold"], SETTINGS) == {"threshold": "OVERLOADED"}
+
+
+def test_labels_come_by_name() -> None:
+    assert list(labels_of(of((0, 50_000)), list(DETECTORS), SETTINGS)) == ["backlog-drift", "composite", "threshold"]
+
+
+def test_a_run_without_answers_has_no_label() -> None:
+    assert labels_of(of(), list(DETECTORS), SETTINGS) == {}
+
+
+def test_the_file_holds_each_verdict_in_order(tmp_path: Path) -> None:
+    write_report(tmp_path / "s.json", of((0, 50_000)), ["threshold", "composite"], SETTINGS, {"threshold": "STABLE"})
+    text = (tmp_path / "s.json").read_text()
+    assert text.endswith("}\n")
+    content = json.loads(text)
+    assert content["final"] == {"threshold": "STABLE"}
+    assert [(each["timestamp"], each["detector"]) for each in content["trace"]] == [
+        (0, "threshold"),
+        (0, "composite"),
+        (50_000, "threshold"),
+        (50_000, "composite"),
+    ]
+    before, _, after, _ = content["trace"]
+    assert before["result"] == {"level": "STABLE", "score": 0, "confidence": 0, "signals": {}}
+    assert after["result"]["signals"] == {"mean_e2e": 50, "threshold": 10}
+
+
+def test_a_file_about_nothing_says_so(tmp_path: Path) -> None:
+    write_report(tmp_path / "s.json", of(), ["threshold"], SETTINGS, {})
+    assert json.loads((tmp_path / "s.json").read_text()) == {"final": {}, "trace": []}

@@ -1,0 +1,56 @@
+"""What a file may tell the detectors."""
+
+from pathlib import Path
+
+import pytest
+
+from traces import TraceError
+from traces.saturation import SaturationSettings, read_settings
+
+
+def read(folder: Path, text: str) -> SaturationSettings:
+    (folder / "s.yaml").write_text(text)
+    return read_settings(folder / "s.yaml")
+
+
+def test_what_is_not_said_stays_as_it_is(tmp_path: Path) -> None:
+    assert read(tmp_path, "") == SaturationSettings()
+    assert read(tmp_path, "threshold: {}\nbacklog_drift: {}\n") == SaturationSettings()
+    assert read(tmp_path, "threshold: {threshold_ms: 3000}\n") == SaturationSettings(threshold_ms=3_000)
+
+
+def test_the_window_of_the_trend_is_that_of_the_label_too(tmp_path: Path) -> None:
+    found = read(tmp_path, "backlog_drift: {window_size_sec: 2.5}\n")
+    assert (found.window_us, found.final_window_us) == (2_500_000, 2_500_000)
+
+
+def test_keys_that_change_nothing_are_named(tmp_path: Path) -> None:
+    found = read(tmp_path, "backlog_drift: {min_windows: 3, window_size_sec: 1, peak_ratio: 2}\n")
+    assert found.notes == (
+        f"{tmp_path}/s.yaml: backlog_drift.min_windows has no effect",
+        f"{tmp_path}/s.yaml: backlog_drift.peak_ratio has no effect",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("composite: {}\n", ": unknown key 'composite', known are threshold, backlog_drift"),
+        ("threshold: {ms: 3}\n", ": unknown key 'ms' of threshold, known are threshold_ms"),
+        ("threshold: {threshold_ms: 0}\n", " key threshold.threshold_ms: expected a number of at least 0.001, got 0"),
+        (
+            "backlog_drift: {window_size_sec: 0.0001}\n",
+            " key backlog_drift.window_size_sec: expected a number of at least 0.001, got 0.0001",
+        ),
+        (
+            "threshold: {threshold_ms: slow}\n",
+            " key threshold.threshold_ms: expected a number of at least 0, got 'slow'",
+        ),
+        ("[1]\n", " key : expected keys and values, got [1]"),
+        ("a: [\n", " line 2: expected YAML, "),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(TraceError) as raised:
+        read(tmp_path, text)
+    assert str(raised.value).startswith(f"{tmp_path}/s.yaml{said}")
