@@ -59,6 +59,7 @@ REPLAYS = {
 }
 PRINTED = {
     "replay/s2_noslotarget": ("run/s2_noslotarget", ""),
+    "run/s7_multimodal_windows": ("run/s7_multimodal_windows", "--horizon 20000000"),
     "replay/s3_fixed": ("run/s3_multiturn_closed_loop", "--horizon 900000000"),
     "replay/qwen3-14b_H100_tp1_trained_shifted": ("real/real_qwen3_14b_h100_8rps_first400_shifted", ""),
     **{
@@ -114,7 +115,10 @@ def test_what_is_printed_is_the_same_to_the_last_digit(
 ) -> None:
     trace, flags = PRINTED[case]
     folder = shared / "golden" / "tools"
-    assert run(["replay", str(folder / f"{trace}.yaml"), *shlex.split(QWEN), *shlex.split(flags)]) == 0
+    assert (
+        run(["replay", str(folder / f"{trace}.yaml"), *shlex.split(QWEN), "--scheduling", "blis", *shlex.split(flags)])
+        == 0
+    )
     assert capsys.readouterr().out == (folder / f"{case}.stdout.txt").read_text()
 
 
@@ -122,7 +126,7 @@ def test_goodput_is_the_same_to_the_last_digit(shared: Path, tmp_path: Path) -> 
     folder = shared / "golden" / "tools" / "run"
     metrics = tmp_path / "metrics.json"
     trace = str(folder / "s2_multiclient_prefix_slo.yaml")
-    assert run(["replay", trace, *shlex.split(QWEN), "--metrics-path", str(metrics)]) == 0
+    assert run(["replay", trace, *shlex.split(QWEN), "--scheduling", "blis", "--metrics-path", str(metrics)]) == 0
     assert metrics.read_text() == (folder / "s2_multiclient_prefix_slo.metrics.json").read_text()
 
 
