@@ -1,6 +1,6 @@
 """Random engines and workloads. Instants lie on a coarse grid, or ties would never occur."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from engine.config import EngineConfig
 from engine.core import Engine
 from engine.request import PrefixGroupBlocks, Request, UniqueBlocks
+from engine.speculation import DRAFTERS, Speculation
 from engine.units import Micros
 from tests.fakes import TestLatency, config
 
@@ -22,16 +23,22 @@ class Workload:
     latency: TestLatency
     arrivals: list[tuple[Micros, Request]]
     hang_ups: list[tuple[Micros, str]]
+    speculation: Speculation | None = None
 
     def config(self, **more: Any) -> EngineConfig:
-        return config(**self.settings, **more)
+        return replace(config(**self.settings, **more), speculation=self.speculation)
 
     def engine(self) -> Engine:
         return Engine(self.config(), self.latency)
 
 
 @st.composite
-def workloads(draw: st.DrawFn, with_hang_ups: bool = True, schedulings: tuple[str, ...] = ("blis", "vllm")) -> Workload:
+def workloads(
+    draw: st.DrawFn,
+    with_hang_ups: bool = True,
+    schedulings: tuple[str, ...] = ("blis", "vllm"),
+    with_speculation: bool = True,
+) -> Workload:
     """Small and nasty: few blocks, small budgets, shared prefixes, deadlines, all policies."""
     block_size = draw(st.sampled_from([1, 2, 4, 16]))
     num_blocks = draw(st.integers(4, 40))
@@ -76,7 +83,28 @@ def workloads(draw: st.DrawFn, with_hang_ups: bool = True, schedulings: tuple[st
                 max_size=4,
             )
         )
-    return Workload(settings, latency, arrivals, sorted(hang_ups))
+    speculation = None
+    if with_speculation and settings["scheduling"] == "vllm":
+        speculation = draw(st.one_of(st.none(), speculations(int(settings["max_num_batched_tokens"]))))
+    return Workload(settings, latency, arrivals, sorted(hang_ups), speculation)
+
+
+@st.composite
+def speculations(draw: st.DrawFn, max_num_batched_tokens: int = 100) -> Speculation | None:
+    """Any way of drafting; None where the budget is too small for one."""
+    method = draw(st.sampled_from(list(DRAFTERS)))
+    num_tokens = draw(st.integers(1, 4))
+    if num_tokens >= max_num_batched_tokens:
+        return None
+    return Speculation(
+        method=method,
+        num_tokens=num_tokens,
+        acceptance_rates=tuple(draw(st.sampled_from([0.0, 0.5, 1.0])) for _ in range(num_tokens)),
+        seed=draw(st.integers(0, 3)),
+        draft_time_us=draw(st.sampled_from([0, 100])),
+        parallel_drafting=DRAFTERS[method].writes_kv and draw(st.booleans()),
+        hashes_next_token=draw(st.booleans()),
+    )
 
 
 def _request(draw: st.DrawFn, request_id: str, capacity: int, block_size: int) -> Request:

@@ -53,7 +53,7 @@ def _figures(event: Scheduled | Preempted | Finished) -> object:
     )
 
 
-@given(workloads(schedulings=("vllm",)))
+@given(workloads(schedulings=("vllm",), with_speculation=False))
 @settings(max_examples=EXAMPLES)
 def test_vllm_scheduling_is_the_same_fast_and_plain(workload: Workload) -> None:
     plain, fast = outcome(workload, reports_steps=True), outcome(workload, reports_steps=False)

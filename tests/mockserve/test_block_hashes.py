@@ -19,6 +19,20 @@ def test_blocks_are_equal_exactly_as_far_as_the_tokens_are(first: list[int], sec
     ]
 
 
+@given(tokens, tokens, st.integers(1, 8), st.integers(1, 3))
+def test_with_lookahead_the_tokens_after_a_block_must_be_equal_too(
+    first: list[int], second: list[int], size: int, ahead: int
+) -> None:
+    shared = 0
+    while shared < min(len(first), len(second)) and first[shared] == second[shared]:
+        shared += 1
+    names = [block_hashes(ids, size, lookahead_tokens=ahead) for ids in (first, second)]
+    assert [len(each) for each in names] == [max(0, len(ids) - ahead) // size for ids in (first, second)]
+    assert [left == right for left, right in zip(*names, strict=False)] == [
+        index < max(0, shared - ahead) // size for index in range(min(map(len, names)))
+    ]
+
+
 @given(tokens, st.integers(1, 8))
 def test_only_full_blocks_have_names(ids: list[int], size: int) -> None:
     hashes = block_hashes(ids, size)

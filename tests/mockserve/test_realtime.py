@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from engine.core import Engine
 from engine.events import Finished
 from engine.request import Request
+from engine.speculation import Speculation
 from engine.units import Micros
 from engine.virtual import run_virtual
 from mockserve.flight import Flight
@@ -209,6 +210,19 @@ async def test_every_token_is_recorded_once_with_the_gap_before_it(drive: Callab
     assert logbook.num_tokens == 150
     assert logbook.num_scheduled == 3
     assert logbook.gaps == {1_000: 147}
+
+
+async def test_tokens_of_one_step_are_handed_over_together_and_counted_one_by_one() -> None:
+    speculation = Speculation(method="ngram", num_tokens=3, acceptance_rates=(1.0, 1.0, 0.0))
+    limits = replace(config(scheduling="vllm"), speculation=speculation)
+    logbook, listener = Logbook(), Listener()
+    driver = RealtimeDriver(Engine(limits, TestLatency(step_us=1_000)), logbook, Lateness(), speed=10.0)
+    driver.submit(request(output_tokens=9), listener)
+    await listener.done.wait()
+    driver.close()
+    assert listener.heard == [1, 4, 7, 9]
+    assert logbook.num_tokens == 9
+    assert logbook.gaps == {1_000: 3}, "one gap per step, as vLLM counts them"
 
 
 class BrokenLatency(TestLatency):

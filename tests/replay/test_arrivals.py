@@ -1,17 +1,20 @@
 """From rows to requests: when each arrives, how long it is, what it shares, and who is left out."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.speculation import Speculation
 from replay.arrivals import Arrivals, arrivals_of
 from tests.fakes import config
 from tests.replay.small_traces import row, trace
 from traces import Trace, TraceHeader, TraceRow
 
 LIMITS = config(block_size_tokens=4)
+HEAD = Speculation(method="eagle", num_tokens=1, acceptance_rates=(0.5,))
 MODEL = "Qwen/Qwen3-14B"
 EPOCH_US = 1_781_000_000_000_000
 
@@ -187,3 +190,13 @@ def test_what_was_sent_keeps_its_gaps_and_begins_at_the_first_arrival(rows: list
 def test_what_was_never_sent_comes_at_its_scheduled_arrival(rows: list[TraceRow]) -> None:
     found = arrivals_of(Trace(TraceHeader(), rows, Path("t.yaml"), Path("t.csv")), MODEL, LIMITS)
     assert all(at == row.arrival_time_us for at, row in recorded(found) if row.send_time_us == 0)
+
+
+@pytest.mark.parametrize(("prefix_tokens", "plain", "ahead"), [(7, 1, 1), (8, 2, 1), (9, 2, 2)])
+def test_with_a_drafter_that_reads_ahead_a_block_is_shared_when_the_token_after_it_is(
+    tmp_path: Path, prefix_tokens: int, plain: int, ahead: int
+) -> None:
+    written = trace(tmp_path, [row(0, 0, prefix_group="g", prefix_length=prefix_tokens)], "generated")
+    limits = replace(LIMITS, scheduling="vllm", speculation=HEAD)
+    shared = [arrivals_of(written, MODEL, each).arrivals[0].request.blocks.num_shareable for each in (LIMITS, limits)]
+    assert shared == [plain, ahead]

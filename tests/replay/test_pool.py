@@ -1,5 +1,6 @@
 """Percentiles over very many values kept as few: the figures are those of the whole sample."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -68,6 +69,8 @@ def test_times_between_tokens_are_those_of_the_tokens_one_by_one(workload: Workl
     workload.settings["scheduling"] = scheduling
     if scheduling == "vllm":
         workload.settings["total_kv_blocks"] = int(workload.settings["total_kv_blocks"]) + 1
+    else:
+        workload = replace(workload, speculation=None)
     engine, events = drained(workload)
     arrivals = [Arrival(at, request, row(number)) for number, (at, request) in enumerate(workload.arrivals)]
     pool = simulate(workload.engine(), arrivals).requests.gaps.pool()

@@ -13,7 +13,9 @@ from engine.deployment import DeploymentOptions, resolve
 from engine.errors import EngineError
 from engine.latency.roofline import Roofline
 from engine.latency.trained_physics import TrainedPhysics
+from engine.speculation import Speculation
 
+NGRAM = '{"method": "ngram", "num_speculative_tokens": 2}'
 SCOUT = "redhatai/llama-4-scout-17b-16e-instruct-fp8-dynamic"
 
 
@@ -141,6 +143,18 @@ def test_a_communication_backend_without_data_parallelism_is_noted() -> None:
         ({"max_num_seqs": 0}, "--max-num-seqs must be at least 1, got 0"),
         ({"total_kv_blocks": 0}, "--total-kv-blocks must be at least 1, got 0"),
         ({"scheduling": "sarathi"}, "--scheduling must be one of vllm, blis, got 'sarathi'"),
+        (
+            {"speculative_config": "{}"},
+            "--speculative-config: method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, draft_model, got ''",
+        ),
+        ({"speculative_config": NGRAM, "scheduling": "blis"}, "--speculative-config needs --scheduling vllm, got blis"),
+        ({"speculative_acceptance_rate": (0.5,)}, "--speculative-acceptance-rate needs --speculative-config"),
+        ({"speculative_draft_time": 9}, "--speculative-draft-time needs --speculative-config"),
+        ({"speculative_seed": 9}, "--speculative-seed needs --speculative-config"),
+        (
+            {"speculative_config": NGRAM, "speculative_acceptance_rate": (0.5, 2.0)},
+            "--speculative-acceptance-rate must be at most 1, got 2.0",
+        ),
     ],
 )
 def test_flags_out_of_bounds_are_refused(given: dict[str, object], message: str) -> None:
@@ -166,6 +180,20 @@ def test_what_does_not_fit_together_is_refused(given: dict[str, object], message
     with pytest.raises(EngineError) as refusal:
         resolve(DeploymentOptions(**{"model": "qwen3-14b", **given}))  # type: ignore[arg-type]
     assert str(refusal.value).startswith(message)
+
+
+def test_speculative_decoding_reaches_the_engine_with_a_note_of_what_is_accepted() -> None:
+    options = DeploymentOptions(
+        model="qwen3-14b", speculative_config=NGRAM, speculative_acceptance_rate=(0.8, 0.25), speculative_draft_time=50,
+        speculative_seed=3,
+    )  # fmt: skip
+    deployment = resolve(options)
+    assert deployment.config.speculation == Speculation(
+        method="ngram", num_tokens=2, acceptance_rates=(0.8, 0.25), draft_time_us=50, seed=3
+    )
+    assert deployment.notes == (
+        "ngram drafts 2 tokens, each accepted with a chance of 0.8, 0.25 when those before it are",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,165 @@
+"""vLLM's --speculative-config: what it means to the engine, and what is refused in one line."""
+
+import json
+from typing import Any
+
+import pytest
+
+from blis_options import OptionError
+from engine.speculation import Speculation
+from engine.speculative_config import SpeculationFlags, parse_speculation
+
+
+def parsed(rates: tuple[float, ...] = (), **fields: Any) -> Speculation:
+    return parse_speculation(SpeculationFlags(json.dumps(fields), rates))
+
+
+def ngram(rates: tuple[float, ...] = (), **fields: Any) -> Speculation:
+    return parsed(rates, **{"method": "ngram", "num_speculative_tokens": 3, **fields})
+
+
+def test_method_and_number_are_enough() -> None:
+    assert ngram() == Speculation(method="ngram", num_tokens=3, acceptance_rates=(0.7, 0.7, 0.7))
+
+
+def test_the_other_flags_are_part_of_it() -> None:
+    flags = SpeculationFlags('{"method": "ngram", "num_speculative_tokens": 1}', (0.5,), seed=4, draft_time_us=80)
+    assert parse_speculation(flags) == Speculation(
+        method="ngram", num_tokens=1, acceptance_rates=(0.5,), seed=4, draft_time_us=80
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "method"),
+    [
+        ({"method": "[ngram]"}, "ngram"),
+        ({"model": "[ngram]"}, "ngram"),
+        ({"method": "deepseek_mtp"}, "mtp"),
+        ({"method": "eagle3", "model": "some/head"}, "eagle3"),
+        ({"model": "yuhuili/EAGLE-LLaMA3-Instruct-8B"}, "eagle"),
+        ({"model": "AngelSlim/Qwen3-8B_eagle3"}, "eagle3"),
+        ({"model": "Qwen/Qwen3-0.6B"}, "draft_model"),
+    ],
+)
+def test_the_method_is_found_as_vllm_finds_it(fields: dict[str, Any], method: str) -> None:
+    assert parsed(**fields, num_speculative_tokens=2).method == method
+
+
+def test_names_may_have_dashes_and_nulls_mean_nothing() -> None:
+    found = parse_speculation(SpeculationFlags('{"method": "ngram", "num-speculative-tokens": 2, "model": null}'))
+    assert found.num_tokens == 2
+
+
+def test_fields_about_sharing_and_drafting_reach_the_engine() -> None:
+    found = parsed(
+        method="eagle", model="head", num_speculative_tokens=2, parallel_drafting=True,
+        disable_lookahead_block_hashes=True, disable_eagle_block_drop=True,
+    )  # fmt: skip
+    assert (found.parallel_drafting, found.hashes_next_token, found.keeps_last_hit_block) == (True, False, True)
+
+
+def test_fields_that_only_say_how_drafts_are_made_change_nothing() -> None:
+    assert ngram(prompt_lookup_max=4, prompt_lookup_min=2, enforce_eager=True) == ngram()
+
+
+def test_one_rate_is_that_of_every_place_and_several_are_one_each() -> None:
+    assert ngram((0.5,)).acceptance_rates == (0.5, 0.5, 0.5)
+    assert ngram((0.9, 0.5, 0.1)).acceptance_rates == (0.9, 0.5, 0.1)
+
+
+def test_synthetic_rates_are_those_of_all_up_to_a_place() -> None:
+    found = ngram(rejection_sample_method="synthetic", synthetic_acceptance_rates=[0.8, 0.4, 0.0])
+    assert found.acceptance_rates == (0.8, 0.5, 0.0)
+    found = ngram(rejection_sample_method="synthetic", synthetic_acceptance_rates=[0.5, 0, 0])
+    assert found.acceptance_rates == (0.5, 0.0, 0.0)
+
+
+def test_a_synthetic_length_is_the_mean_number_of_tokens_a_step_brings() -> None:
+    found = ngram(rejection_sample_method="synthetic", synthetic_acceptance_length=2.25)
+    assert found.acceptance_rates == (1.0, 0.25, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+        ("[1]", "must be a JSON object, got [1]"),
+        ('{"method": "ngram"}', "num_speculative_tokens must be given"),
+        ("{}", "method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, draft_model, got ''"),
+    ],
+)
+def test_what_says_too_little_is_refused(text: str, message: str) -> None:
+    with pytest.raises(OptionError) as refusal:
+        parse_speculation(SpeculationFlags(text))
+    assert str(refusal.value) == f"--speculative-config: {message}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_speculative_tokens": 0}, "num_speculative_tokens must be a whole number of at least 1, got 0"),
+        ({"num_speculative_tokens": 2.5}, "num_speculative_tokens must be a whole number of at least 1, got 2.5"),
+        ({"num_speculative_tokens": True}, "num_speculative_tokens must be a whole number of at least 1, got true"),
+        ({"method": "suffix"}, "method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, draft_model, got 'suffix'"),
+        ({"method": 3}, "method must be a string, got 3"),
+        ({"method": "eagle"}, "method eagle needs a model"),
+        ({"parallel_drafting": "yes"}, 'parallel_drafting must be true or false, got "yes"'),
+        ({"parallel_drafting": True}, "parallel_drafting is for methods with a model, and ngram has none"),
+        (
+            {"rejection_sample_method": "lucky"},
+            "rejection_sample_method must be one of standard, synthetic, block, fly, got 'lucky'",
+        ),
+        (
+            {"synthetic_acceptance_length": 2},
+            "synthetic_acceptance_rates and _length need rejection_sample_method synthetic",
+        ),
+    ],
+)
+def test_fields_out_of_bounds_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError) as refusal:
+        ngram(**fields)
+    assert str(refusal.value) == f"--speculative-config: {message}"
+
+
+@pytest.mark.parametrize("name", ["num_speculative_tokens_per_batch_size", "tensor_parallel_size", "beam_width"])
+def test_fields_unknown_or_not_simulated_are_refused(name: str) -> None:
+    with pytest.raises(OptionError) as refusal:
+        parsed(**{"method": "ngram", "num_speculative_tokens": 1, name: 1})  # type: ignore[arg-type]
+    assert str(refusal.value).startswith(f"--speculative-config: {name} is unknown or not simulated, allowed are ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "synthetic needs either synthetic_acceptance_rates or synthetic_acceptance_length"),
+        (
+            {"synthetic_acceptance_rates": [1, 1, 1], "synthetic_acceptance_length": 2},
+            "synthetic needs either synthetic_acceptance_rates or synthetic_acceptance_length",
+        ),
+        ({"synthetic_acceptance_rates": [0.5]}, "synthetic_acceptance_rates must have 3 values, got 1"),
+        ({"synthetic_acceptance_rates": ["a"]}, 'synthetic_acceptance_rates must be a list of numbers, got ["a"]'),
+        (
+            {"synthetic_acceptance_rates": [1.5, 1, 1]},
+            "synthetic_acceptance_rates must each be at least 0 and at most 1, got [1.5, 1, 1]",
+        ),
+        (
+            {"synthetic_acceptance_rates": [0.5, 0.6, 0]},
+            "synthetic_acceptance_rates must not increase, got [0.5, 0.6, 0]",
+        ),
+        (
+            {"synthetic_acceptance_length": 4.5},
+            "synthetic_acceptance_length must be at least 1 and at most 4, got 4.5",
+        ),
+    ],
+)
+def test_a_synthetic_acceptance_must_be_one(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError) as refusal:
+        ngram(rejection_sample_method="synthetic", **fields)
+    assert str(refusal.value) == f"--speculative-config: {message}"
+
+
+def test_rates_are_given_once_and_for_each_place() -> None:
+    with pytest.raises(OptionError, match=r"^--speculative-acceptance-rate must have one value or 3, one per drafted"):
+        ngram((0.5, 0.5))
+    with pytest.raises(OptionError, match=r"^--speculative-acceptance-rate and the synthetic acceptance of "):
+        ngram((0.5,), rejection_sample_method="synthetic", synthetic_acceptance_length=2)

@@ -1,0 +1,44 @@
+"""A run in which steps bring several tokens: latencies per token, gaps per step, and what was drafted."""
+
+from dataclasses import replace
+
+from engine.core import Engine
+from engine.speculation import Speculation
+from replay.arrivals import Arrival
+from replay.measure import itl_pool, measure
+from replay.outputs import aggregate
+from replay.simulate import Simulated, simulate
+from tests.fakes import TestLatency, config, request
+from tests.replay.small_traces import row
+
+SPECULATION = Speculation(method="ngram", num_tokens=2, acceptance_rates=(1.0, 1.0))
+
+
+def simulated(output_tokens: int) -> Simulated:
+    """Each step takes 1000 us and after the first brings 3 tokens, but for the end."""
+    limits = replace(config(scheduling="vllm"), speculation=SPECULATION)
+    engine = Engine(limits, TestLatency(step_us=1_000), reports_steps=False)
+    return simulate(engine, [Arrival(0, request(output_tokens=output_tokens), row())])
+
+
+def test_the_mean_between_tokens_is_taken_over_the_tokens() -> None:
+    (measured,) = measure(simulated(8))
+    assert (measured.ttft_us, measured.e2e_us, measured.output_tokens) == (1_000, 4_000, 8)
+    assert measured.itl_mean_us == 3_000 / 7
+
+
+def test_gaps_lie_between_steps_for_the_tokens_of_one_step_come_together() -> None:
+    pool = itl_pool(simulated(8))
+    assert [pool.at_rank(rank) for rank in range(len(pool))] == [1_000] * 3
+
+
+def test_the_figures_of_a_run_say_what_was_drafted() -> None:
+    run = simulated(8)
+    figures = aggregate(run, measure(run))
+    assert figures["total_output_tokens"] == 8
+    assert list(figures.items())[-4:] == [
+        ("spec_decode_num_drafts", 3),
+        ("spec_decode_num_draft_tokens", 6),
+        ("spec_decode_num_accepted_tokens", 6),
+        ("spec_decode_num_accepted_tokens_per_pos", [3, 3]),
+    ]
