@@ -6,7 +6,8 @@ Run it from the root of the checkout with the Python of an environment that has 
 `VLLM_TARGET_DEVICE=empty`, which needs neither a GPU nor CUDA, is enough. Ours needs nothing there but numpy.
 Compared are all compositions (instant, tokens per request in batch order, new block ids, preemptions, running and
 waiting requests, free blocks, prefix cache queries and hits), all processed outputs and all hang-ups. Then ours is
-run once more without reporting steps, which must change nothing.
+run once more without reporting steps, which must change nothing. With `--speculation` tokens are drafted, in any of the
+ways we know, and both accept the same: our draws.
 """
 
 import argparse

@@ -225,6 +225,27 @@ async def test_tokens_of_one_step_are_handed_over_together_and_counted_one_by_on
     assert logbook.gaps == {1_000: 3}, "one gap per step, as vLLM counts them"
 
 
+async def test_a_served_run_accepts_the_drafts_that_its_replay_accepts() -> None:
+    speculation = Speculation(method="eagle", num_tokens=3, acceptance_rates=(0.7, 0.7, 0.7))
+    limits = replace(config(total_kv_blocks=40, scheduling="vllm"), speculation=speculation)
+    latency, logbook = TestLatency(step_us=3_000, prefill_token_us=70), Logbook()
+    driver = RealtimeDriver(Engine(limits, latency), logbook, Lateness(), speed=50.0)
+    listeners = [Listener() for _ in range(12)]
+    for number, listener in enumerate(listeners):
+        driver.submit(request(f"{number}", output_tokens=20 + number), listener)
+        await asyncio.sleep(0.0002)
+    await asyncio.gather(*(listener.done.wait() for listener in listeners))
+    driver.close()
+    flights = sorted((flight for flight, _ in logbook.completions), key=lambda flight: int(flight.request.id))
+    # Replayed requests have other names.
+    arrivals = [(flight.arrived_at, replace(flight.request, id=f"replayed {flight.request.id}")) for flight in flights]
+    engine = Engine(limits, latency)
+    ends = [event.at for event in run_virtual(engine, arrivals) if isinstance(event, Finished)]
+    assert sorted(flight.last_token_at for flight in flights) == sorted(ends)
+    assert engine.counters.num_accepted_per_position == driver.engine.counters.num_accepted_per_position
+    assert 0 < engine.counters.num_accepted_tokens < engine.counters.num_draft_tokens
+
+
 class BrokenLatency(TestLatency):
     """Raises once two requests decode."""
 
