@@ -130,6 +130,9 @@ class DeploymentOptions:
         "Speculative decoding, as vLLM takes it: a JSON object with method, num_speculative_tokens, model and so on.",
         metavar="JSON",
     )
+    spec_method: str = option("", "The same as method in --speculative-config.")
+    spec_model: str = option("", "The same as model in --speculative-config.")
+    spec_tokens: int | None = option(None, "The same as num_speculative_tokens in --speculative-config.", at_least=1)
     speculative_acceptance_rate: tuple[float, ...] = option(
         (),
         "Chance that a drafted token is accepted when those before it were: one for all, or one for each place "
@@ -188,29 +191,22 @@ class DeploymentOptions:
             raise OptionError("--alpha-coeffs and --beta-coeffs cannot be used with --latency-model roofline")
         if self.kv_cpu_blocks and self.scheduling != "blis":
             raise OptionError(f"--kv-cpu-blocks needs --scheduling blis, whose rules it follows, got {self.scheduling}")
-        self._check_speculation()
+        if self.speculation is not None and self.scheduling != "vllm":
+            raise OptionError(f"speculative decoding needs --scheduling vllm, got {self.scheduling}")
 
     @property
     def speculation(self) -> Speculation | None:
         """The settings of speculative decoding, None without it. Raises OptionError."""
-        if not self.speculative_config:
-            return None
         flags = SpeculationFlags(
             config=self.speculative_config,
+            method=self.spec_method,
+            model=self.spec_model,
+            num_tokens=self.spec_tokens,
             acceptance_rates=self.speculative_acceptance_rate,
-            seed=self.speculative_seed,
             draft_time_us=self.speculative_draft_time,
+            seed=self.speculative_seed,
         )
         return parse_speculation(flags)
-
-    def _check_speculation(self) -> None:
-        if self.speculation is not None:
-            if self.scheduling != "vllm":
-                raise OptionError(f"--speculative-config needs --scheduling vllm, got {self.scheduling}")
-            return
-        for name in ("speculative_acceptance_rate", "speculative_draft_time", "speculative_seed"):
-            if getattr(self, name):
-                raise OptionError(f"--{name.replace('_', '-')} needs --speculative-config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

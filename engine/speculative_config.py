@@ -32,21 +32,45 @@ _WITHOUT_EFFECT = (
 _ALLOWED = tuple(sorted((*_FIELDS, *_WITHOUT_EFFECT)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationFlags:
     """What the command line says of speculative decoding."""
 
-    config: str
-    """JSON, as vLLM takes it."""
+    config: str = ""
+    """JSON, as vLLM takes it. The next three are short for fields of it."""
+    method: str = ""
+    model: str = ""
+    num_tokens: int | None = None
     acceptance_rates: tuple[float, ...] = ()
     """One for all positions, or one for each; empty: those of `config`, else the default."""
-    seed: int = 0
     draft_time_us: int = 0
+    seed: int = 0
+
+    @property
+    def fields(self) -> dict[str, tuple[str, str | int | None]]:
+        """The flags that are short for fields: name of the field, value."""
+        return {
+            "--spec-method": ("method", self.method or None),
+            "--spec-model": ("model", self.model or None),
+            "--spec-tokens": ("num_speculative_tokens", self.num_tokens),
+        }
 
 
-def parse_speculation(flags: SpeculationFlags) -> Speculation:
-    """The settings that the flags mean. Raises OptionError for what vLLM would refuse and what is not simulated."""
-    fields = _Fields(_object(flags.config))
+def parse_speculation(flags: SpeculationFlags) -> Speculation | None:
+    """The settings that the flags mean, None when they ask for no drafts.
+
+    Raises OptionError for what vLLM would refuse and for what is not simulated.
+    """
+    given = _object(flags.config) if flags.config else {}
+    for flag, (name, value) in flags.fields.items():
+        if value is not None:
+            if name in given:
+                raise OptionError(f"{flag} and {name} in {FLAG} cannot be used together")
+            given[name] = value
+    if not given and not flags.config:
+        _check_nothing_else(flags)
+        return None
+    fields = _Fields(given)
     method = _method(fields)
     num_tokens = fields.number_of_tokens()
     parallel = fields.flag("parallel_drafting")
@@ -62,6 +86,17 @@ def parse_speculation(flags: SpeculationFlags) -> Speculation:
         hashes_next_token=not fields.flag("disable_lookahead_block_hashes"),
         keeps_last_hit_block=fields.flag("disable_eagle_block_drop"),
     )
+
+
+def _check_nothing_else(flags: SpeculationFlags) -> None:
+    others = {
+        RATE_FLAG: flags.acceptance_rates,
+        "--speculative-draft-time": flags.draft_time_us,
+        "--speculative-seed": flags.seed,
+    }
+    for flag, value in others.items():
+        if value:
+            raise OptionError(f"{flag} needs {FLAG}")
 
 
 def refuse(problem: str) -> NoReturn:

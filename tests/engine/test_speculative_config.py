@@ -11,7 +11,9 @@ from engine.speculative_config import SpeculationFlags, parse_speculation
 
 
 def parsed(rates: tuple[float, ...] = (), **fields: Any) -> Speculation:
-    return parse_speculation(SpeculationFlags(json.dumps(fields), rates))
+    found = parse_speculation(SpeculationFlags(config=json.dumps(fields), acceptance_rates=rates))
+    assert found is not None
+    return found
 
 
 def ngram(rates: tuple[float, ...] = (), **fields: Any) -> Speculation:
@@ -23,10 +25,24 @@ def test_method_and_number_are_enough() -> None:
 
 
 def test_the_other_flags_are_part_of_it() -> None:
-    flags = SpeculationFlags('{"method": "ngram", "num_speculative_tokens": 1}', (0.5,), seed=4, draft_time_us=80)
+    config = '{"method": "ngram", "num_speculative_tokens": 1}'
+    flags = SpeculationFlags(config=config, acceptance_rates=(0.5,), seed=4, draft_time_us=80)
     assert parse_speculation(flags) == Speculation(
         method="ngram", num_tokens=1, acceptance_rates=(0.5,), seed=4, draft_time_us=80
     )
+
+
+def test_without_any_flag_nothing_is_drafted() -> None:
+    assert parse_speculation(SpeculationFlags()) is None
+
+
+def test_three_fields_have_flags_of_their_own() -> None:
+    flags = SpeculationFlags(method="eagle", model="a/head", num_tokens=2, config='{"parallel_drafting": true}')
+    assert parse_speculation(flags) == Speculation(
+        method="eagle", num_tokens=2, acceptance_rates=(0.7, 0.7), parallel_drafting=True
+    )
+    with pytest.raises(OptionError, match=r"^--spec-tokens and num_speculative_tokens in --speculative-config cannot "):
+        parse_speculation(SpeculationFlags(config='{"num_speculative_tokens": 2}', num_tokens=2))
 
 
 @pytest.mark.parametrize(
@@ -46,8 +62,7 @@ def test_the_method_is_found_as_vllm_finds_it(fields: dict[str, Any], method: st
 
 
 def test_names_may_have_dashes_and_nulls_mean_nothing() -> None:
-    found = parse_speculation(SpeculationFlags('{"method": "ngram", "num-speculative-tokens": 2, "model": null}'))
-    assert found.num_tokens == 2
+    assert parsed(**{"method": "ngram", "num-speculative-tokens": 2, "model": None}).num_tokens == 2  # type: ignore[arg-type]
 
 
 def test_fields_about_sharing_and_drafting_reach_the_engine() -> None:
@@ -90,7 +105,7 @@ def test_a_synthetic_length_is_the_mean_number_of_tokens_a_step_brings() -> None
 )
 def test_what_says_too_little_is_refused(text: str, message: str) -> None:
     with pytest.raises(OptionError) as refusal:
-        parse_speculation(SpeculationFlags(text))
+        parse_speculation(SpeculationFlags(config=text))
     assert str(refusal.value) == f"--speculative-config: {message}"
 
 

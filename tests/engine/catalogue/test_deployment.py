@@ -147,7 +147,10 @@ def test_a_communication_backend_without_data_parallelism_is_noted() -> None:
             {"speculative_config": "{}"},
             "--speculative-config: method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, draft_model, got ''",
         ),
-        ({"speculative_config": NGRAM, "scheduling": "blis"}, "--speculative-config needs --scheduling vllm, got blis"),
+        (
+            {"spec_method": "ngram", "spec_tokens": 2, "scheduling": "blis"},
+            "speculative decoding needs --scheduling vllm, got blis",
+        ),
         ({"speculative_acceptance_rate": (0.5,)}, "--speculative-acceptance-rate needs --speculative-config"),
         ({"speculative_draft_time": 9}, "--speculative-draft-time needs --speculative-config"),
         ({"speculative_seed": 9}, "--speculative-seed needs --speculative-config"),
