@@ -6,6 +6,12 @@ from engine.core import Engine
 from engine.kv_cache.tiered_cache import TieredKVCache
 
 
+def thrashing_rate(engine: Engine) -> float:
+    """As the tier defines it; 0 for an engine without one."""
+    kv = engine.kv
+    return kv.thrashing_rate if isinstance(kv, TieredKVCache) else 0.0
+
+
 def cpu_tier_notes(engine: Engine) -> Iterator[str]:
     """One line when the engine has a CPU tier. The thrashing rate is named as BLIS's reports name it."""
     kv = engine.kv

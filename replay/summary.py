@@ -56,7 +56,7 @@ def _kv_cache(found: Findings) -> Iterator[str]:
     if found.preemption_rate or found.cache_hit_rate:
         yield f"Preemption Rate: {found.preemption_rate:.4f}"
         yield f"Cache Hit Rate: {found.cache_hit_rate:.4f}"
-        yield f"KV Thrashing Rate: {0:.4f}"  # blocks that a second tier would lose; the cache has one
+        yield f"KV Thrashing Rate: {found.thrashing_rate:.4f}"
 
 
 def _classes(found: Findings) -> Iterator[str]:

@@ -44,7 +44,7 @@ def test_places_by_id_follow_the_text_of_ids() -> None:
 
 
 @pytest.mark.parametrize("scheduling", ["blis", "vllm"])
-@given(workload=workloads(with_hang_ups=False))
+@given(workload=workloads(with_hang_ups=False, with_speculation=False))
 @settings(max_examples=60, deadline=None)
 def test_token_times_are_those_of_the_tokens_one_by_one(scheduling: str, workload: Workload) -> None:
     workload.settings["scheduling"] = scheduling

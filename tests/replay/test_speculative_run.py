@@ -5,7 +5,6 @@ from dataclasses import replace
 from engine.core import Engine
 from engine.speculation import Speculation
 from replay.arrivals import Arrival
-from replay.measure import itl_pool, measure
 from replay.outputs import aggregate
 from replay.simulate import Simulated, simulate
 from tests.fakes import TestLatency, config, request
@@ -22,19 +21,18 @@ def simulated(output_tokens: int) -> Simulated:
 
 
 def test_the_mean_between_tokens_is_taken_over_the_tokens() -> None:
-    (measured,) = measure(simulated(8))
+    (measured,) = simulated(8).requests
     assert (measured.ttft_us, measured.e2e_us, measured.output_tokens) == (1_000, 4_000, 8)
     assert measured.itl_mean_us == 3_000 / 7
 
 
 def test_gaps_lie_between_steps_for_the_tokens_of_one_step_come_together() -> None:
-    pool = itl_pool(simulated(8))
+    pool = simulated(8).requests.gaps.pool()
     assert [pool.at_rank(rank) for rank in range(len(pool))] == [1_000] * 3
 
 
 def test_the_figures_of_a_run_say_what_was_drafted() -> None:
-    run = simulated(8)
-    figures = aggregate(run, measure(run))
+    figures = aggregate(simulated(8))
     assert figures["total_output_tokens"] == 8
     assert list(figures.items())[-4:] == [
         ("spec_decode_num_drafts", 3),
