@@ -71,7 +71,7 @@ class SpeculativeStepping(VllmStepping):
         outcome = self._stop(sequence)
         if outcome is not None:
             self._complete(sequence, outcome, at, finished)
-        elif not self._drafts_ahead:
+        elif not self._drafts_ahead and not is_stale:
             sequence.num_drafts = self._speculation.num_tokens
 
     def _verify(self, grant: DraftGrant, is_stale: bool) -> int:

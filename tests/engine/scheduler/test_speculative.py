@@ -157,3 +157,16 @@ def test_a_client_that_hangs_up_leaves_nothing_behind() -> None:
     assert ends(events)["a"][1] is Outcome.ABORTED
     assert ends(events)["b"][1:] == (Outcome.COMPLETED, 9)
     sut.check_integrity()
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_who_is_preempted_during_a_step_keeps_what_it_brings_and_drafts_anew(async_scheduling: bool) -> None:
+    sut = engine(drafting(rates=(1.0, 1.0, 0.0)), async_scheduling=async_scheduling)
+    sut.submit(request(input_tokens=9, output_tokens=30), 0)
+    events = sut.advance(2_500)
+    sut.reset_prefix_cache(2_501, preempts_running=True)
+    assert sut.stats.num_waiting == 1
+    events += sut.advance(100_000)
+    assert sum(tokens_by_step(events)) == 30
+    assert ends(events)["a"][1:] == (Outcome.COMPLETED, 30)
+    assert sut.stats.kv_blocks_used == 0
