@@ -36,9 +36,8 @@ def plan_chat(
     check_prompt_start(chat.common, len(ids))
     check_vocabulary(sampling, body.get("logit_bias"), planner.tokenizer.vocabulary_size, service.options.max_logprobs)
     urgency = chat.common.priority if priority is None else priority
-    generations = planner.plan(
-        ids, sampling, reply_id, chat.common.cache_salt, chat_form(body, text, model), priority=urgency
-    )
+    form = chat_form(body, text, model)
+    generations = planner.plan(ids, sampling, reply_id, chat.common.cache_salt, form, priority=urgency)
     prompt = PlannedPrompt(
         token_ids=ids,
         text=text.replace(MEDIA_MARK, ""),

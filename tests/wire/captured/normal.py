@@ -7,7 +7,9 @@ TEXT_KEYS = frozenset({"content", "text", "reasoning", "token", "decoded_token",
 """Strings under these names are the model's words: only whether there are any is compared."""
 
 TIME_KEYS = frozenset({"created", "created_at"})
-PATH_KEYS = frozenset({"root"})
+PLACE_KEYS = frozenset({"root", "endpoint", "replay_endpoint"})
+"""Folders and addresses."""
+
 FREE_LISTS = frozenset({"bytes", "embedding"})
 """Lists whose length follows from the model's words or from the model: only their kind is compared."""
 
@@ -75,6 +77,6 @@ def _normal_word_map(value: dict[str, Any] | None) -> Any:
 def _normal_text(value: str, key: str) -> str:
     if key in TEXT_KEYS:
         return "<text>" if value else ""
-    if key in PATH_KEYS:
-        return "<path>"
+    if key in PLACE_KEYS:
+        return "<place>"
     return normal_text(value)

@@ -1,5 +1,7 @@
 """How the genuine servers of the captures were started, and the same for ours."""
 
+import json
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -34,6 +36,13 @@ class Setup:
         return f"golden/vllm/{self.name}.txt"
 
 
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 SETUPS = (
     Setup("golden1", ("c1", "c1b", "c1c"), "model", "model"),
     Setup("golden2", ("c2",), "model", "model"),
@@ -51,9 +60,14 @@ SETUPS = (
             "enable_per_request_metrics": True,
             "enable_scale_out": True,
             "enable_tokenizer_info_endpoint": True,
-            "kv_events_config": (
-                '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:15557",'
-                '"replay_endpoint":"tcp://*:15558","topic":"kv"}'
+            "kv_events_config": json.dumps(
+                {
+                    "enable_kv_cache_events": True,
+                    "publisher": "zmq",
+                    "endpoint": f"tcp://127.0.0.1:{free_port()}",
+                    "replay_endpoint": f"tcp://127.0.0.1:{free_port()}",
+                    "topic": "kv",
+                }
             ),
         },
         environment={"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"},
