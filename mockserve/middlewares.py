@@ -35,7 +35,7 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except ApiError as error:
         return _json(error.status, error.body())
     except web.HTTPNotFound:
-        return _json(404, {"detail": "Not Found"})
+        return await _moved(request) or _json(404, {"detail": "Not Found"})
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
         return _json(405, {"detail": "Method Not Allowed"}, {"Allow": allowed})
@@ -47,6 +47,22 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except Exception as error:
         _logger.exception("%s %s failed", request.method, request.path)
         return _json(500, internal_error(str(error)).body(), kind=OutsideCors)
+
+
+async def _moved(request: web.Request) -> web.StreamResponse | None:
+    """Where a path leads that has a slash too many or too few at its end; None if nowhere."""
+    path = request.path
+    other = path.rstrip("/") if path.endswith("/") else path + "/"
+    if not other:
+        return None
+    try:
+        target = request.url.with_path(other).with_query(request.query)
+        found = await request.app.router.resolve(request.clone(rel_url=target.relative()))
+    except ValueError:  # a path that no URL can have
+        return None
+    if isinstance(found.http_exception, web.HTTPNotFound):
+        return None
+    return web.Response(status=307, headers={"Location": str(target)})
 
 
 @web.middleware

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from aiohttp import web
 
@@ -17,6 +18,7 @@ from mockserve.app import build_app
 from mockserve.config import ServeOptions
 from mockserve.connection import StampedConnection
 from mockserve.environment import ServerEnvironment, read_environment
+from mockserve.http_errors import PlainErrors
 from mockserve.service import Service, build_service
 from mockserve.tls import server_context
 
@@ -27,6 +29,7 @@ CLOSING_GRACE_S = 0.25
 """How long the last bytes may take once replies are done or cut."""
 
 HEADER_LIMIT_BYTES = 64 * 1024
+MAX_HEADERS = 256
 LISTEN_BACKLOG = 2048
 """Connections that may wait to be accepted: a burst of clients must not be turned away for a second."""
 
@@ -74,17 +77,10 @@ async def start(
     environment = read_environment() if environment is None else environment
     service = build_service(options, deployment, environment)
     # A client that hangs up cancels its handler, and the handler frees what the request holds.
-    runner = web.AppRunner(
-        build_app(service),
-        handler_cancellation=True,
-        access_log=None,
-        shutdown_timeout=CLOSING_GRACE_S,
-        keepalive_timeout=environment.keep_alive_s,
-        max_field_size=HEADER_LIMIT_BYTES,
-    )
+    runner = web.AppRunner(build_app(service), handler_cancellation=True, shutdown_timeout=CLOSING_GRACE_S)
     await runner.setup()
     try:
-        listener = await _listen(runner, options)
+        listener = await _listen(_connection_factory(runner, environment.keep_alive_s), options)
     except BaseException:
         await runner.cleanup()
         raise
@@ -94,9 +90,8 @@ async def start(
     return RunningServer(service, runner, listener, host, port)
 
 
-async def _listen(runner: web.AppRunner, options: ServeOptions) -> asyncio.Server:
+async def _listen(factory: Callable[[], asyncio.Protocol], options: ServeOptions) -> asyncio.Server:
     loop = asyncio.get_running_loop()
-    factory = _connection_factory(runner)
     tls = server_context(options)
     where = options.uds or f"{options.host}:{options.port}"
     try:
@@ -113,9 +108,19 @@ def _notes(options: ServeOptions) -> list[str]:
     return [f"accepted, without effect here: {' '.join(ignored)}"] if ignored else []
 
 
-def _connection_factory(runner: web.AppRunner) -> Callable[[], StampedConnection]:
-    new_handler = runner.server
-    assert new_handler is not None  # there is one after setup
+def _connection_factory(runner: web.AppRunner, keep_alive_s: float) -> Callable[[], StampedConnection]:
+    server = runner.server
+    assert server is not None  # there is one after setup
+    new_handler = partial(
+        PlainErrors,
+        server,
+        loop=asyncio.get_running_loop(),
+        access_log=None,  # type: ignore[arg-type]  # None is none
+        keepalive_timeout=keep_alive_s,
+        max_line_size=HEADER_LIMIT_BYTES,
+        max_field_size=HEADER_LIMIT_BYTES,
+        max_headers=MAX_HEADERS,
+    )
     return lambda: StampedConnection(new_handler())
 
 

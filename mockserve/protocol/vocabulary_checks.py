@@ -22,7 +22,7 @@ def check_vocabulary(sampling: Sampling, logit_bias: Any, vocabulary_size: int, 
     `max_logprobs` of -1 allows a whole vocabulary of them.
     """
     _check_logprobs(sampling, vocabulary_size, vocabulary_size if max_logprobs == -1 else max_logprobs)
-    if not all(each.strip() for each in sampling.bad_words):
+    if any(each and not each.strip() for each in sampling.bad_words):
         message = "bad_words entries must tokenize to at least one token."
         raise bad_value(message, "bad_words", list(sampling.bad_words))
     biased = unknown_ids([int(key) for key in logit_bias or {}], vocabulary_size)

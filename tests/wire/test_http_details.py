@@ -1,0 +1,239 @@
+"""What vLLM answers to requests that are odd before their fields are looked at; each fact was asked of it."""
+
+import socket
+from typing import Any
+
+import pytest
+
+from tests.wire.plain_http import call, complete, read_all
+from tests.wire.serving import TestServer
+
+CHAT = "/v1/chat/completions"
+BODY = b'{"prompt":"hello there","max_tokens":1}'
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [
+        ("HEAD", CHAT, 405, "POST"),
+        ("HEAD", "/health", 405, "GET"),
+        ("HEAD", "/nope", 404, None),
+        ("OPTIONS", CHAT, 405, "POST"),
+        ("OPTIONS", "/nope", 404, None),
+        ("PUT", "/v1/models", 405, "GET"),
+        ("DELETE", "/version", 405, "GET"),
+        ("TRACE", CHAT, 405, "POST"),
+        ("PATCH", "/", 404, None),
+    ],
+)
+def test_a_method_without_a_route_is_refused(
+    server: TestServer, method: str, path: str, status: int, allow: str | None
+) -> None:
+    reply = call(server, method, path)
+    assert (reply.status, reply.headers.get("allow"), reply.headers["vary"]) == (status, allow, "Origin")
+    detail = {404: b'{"detail":"Not Found"}', 405: b'{"detail":"Method Not Allowed"}'}[status]
+    assert reply.body == (b"" if method == "HEAD" else detail)
+    assert reply.headers["content-length"] == str(len(detail))
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v1/models?x=1", 200),
+        ("/%761/models", 200),
+        ("/health?%", 200),
+        ("/v1//models", 404),
+        ("//health", 404),
+        ("/V1/models", 404),
+        ("/v1/chat", 404),
+        ("/v1/chat/../models", 404),
+    ],
+)
+def test_paths_are_taken_as_they_are(server: TestServer, path: str, status: int) -> None:
+    assert call(server, "GET", path).status == status
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/models/"), ("POST", f"{CHAT}/"), ("GET", f"{CHAT}/?a=b")])
+def test_a_slash_too_many_leads_to_the_route(server: TestServer, method: str, path: str) -> None:
+    reply = call(server, method, path)
+    there, _, query = path.partition("?")
+    assert reply.status == 307
+    assert reply.headers["location"] == server.url + there.rstrip("/") + (f"?{query}" if query else "")
+    assert reply.body == b""
+
+
+@pytest.mark.parametrize(
+    ("content_type", "status"),
+    [
+        ("application/json; charset=utf-8", 200),
+        ("application/json;charset=latin-1", 200),
+        ("APPLICATION/JSON", 200),
+        ("application/json;", 200),
+        ("application/vnd.api+json", 400),
+        ("multipart/form-data", 400),
+        ("json", 400),
+        ("", 400),
+    ],
+)
+def test_only_one_media_type_is_taken(server: TestServer, content_type: str, status: int) -> None:
+    assert call(server, "POST", "/v1/completions", BODY, {"content-type": content_type}).status == status
+
+
+@pytest.mark.parametrize(
+    ("body", "place", "problem"),
+    [
+        (b'{"prompt":"a"} x', 15, "Extra data"),
+        (b'{"prompt":"a",}', 14, "Expecting property name enclosed in double quotes"),
+        (b'{"prompt":"a\nb"}', 12, "Invalid control character at"),
+        (b'{"prompt":"\\x"}', 11, "Invalid \\\\escape"),
+        (b'{"prompt": tru}', 11, "Expecting value"),
+        (b'{"prompt":"abc', 10, "Unterminated string starting at"),
+        (b"//x", 0, "Expecting value"),
+    ],
+)
+def test_a_body_that_is_no_json_is_refused_with_the_place(
+    server: TestServer, body: bytes, place: int, problem: str
+) -> None:
+    error = call(server, "POST", "/v1/completions", body).json["error"]
+    assert (error["type"], error["param"], error["code"]) == ("Bad Request", f"body.{place}", 400)
+    assert problem in error["message"]
+
+
+@pytest.mark.parametrize("body", [b"[" * 5000, b'{"a":' * 5000, b'{"prompt":"a","n":' + b"9" * 5000 + b"}", b"\xff"])
+def test_a_body_that_cannot_be_parsed_at_all_is_refused_without_the_envelope(server: TestServer, body: bytes) -> None:
+    reply = call(server, "POST", "/v1/completions", body)
+    assert (reply.status, reply.body) == (400, b'{"detail":"There was an error parsing the body"}')
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"prompt":"a","prompt":"b"}', 200),
+        (b' {"prompt":"a"} ', 200),
+        (b'{"prompt":"a","max_tokens":1e1}', 200),
+        (b'{"prompt":"a","temperature":-0}', 200),
+        (b'{"prompt":"\\u0000"}', 200),
+        (b'{"prompt":"a","temperature":NaN}', 400),
+        (b'{"prompt":"a","max_tokens":1e400}', 400),
+        (b'{"prompt":"\\ud800"}', 400),
+        (b'{"prompt":"a","model":"\\u00e9"}', 404),
+    ],
+)
+def test_odd_json_is_taken_or_refused_as_python_does(server: TestServer, body: bytes, status: int) -> None:
+    assert call(server, "POST", "/v1/completions", body).status == status
+
+
+@pytest.mark.parametrize("sent", [b"FOO / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\r\n\r\n", b"GET\r\n\r\n"])
+def test_what_is_no_http_is_answered_in_one_line(server: TestServer, sent: bytes) -> None:
+    with socket.create_connection((server.host, server.port), timeout=20) as connection:
+        connection.sendall(sent)
+        head, _, body = read_all(connection).partition(b"\r\n\r\n")
+    assert head.partition(b" ")[2].startswith(b"400 Bad Request\r\n")
+    assert b"connection: close" in head.lower()
+    assert body == b"Invalid HTTP request received."
+
+
+@pytest.mark.parametrize(
+    ("fields", "message", "param"),
+    [
+        ({"frequency_penalty": -7}, "frequency_penalty must be in [-2, 2], got -7.0.", None),
+        ({"repetition_penalty": 1e999}, "repetition_penalty must be a finite number, got inf.", None),
+        ({"bad_words": [""]}, "bad_words cannot contain an empty string. Got bad_words=['']", None),
+        (
+            {"bad_words": [" "]},
+            "bad_words entries must tokenize to at least one token. (parameter=bad_words, value=[' '])",
+            "bad_words",
+        ),
+        (
+            {"allowed_token_ids": []},
+            "allowed_token_ids is not None and empty! (parameter=allowed_token_ids, value=[])",
+            "allowed_token_ids",
+        ),
+        (
+            {"logprobs": "zz"},
+            "`logprobs` must be an integer. (parameter=logprobs, value=zz)",
+            "logprobs",
+        ),
+        (
+            {"prompt_logprobs": -7},
+            "`prompt_logprobs` must be a positive value or -1. (parameter=prompt_logprobs, value=-7)",
+            "prompt_logprobs",
+        ),
+        (
+            {"prompt_logprobs": 30},
+            "Requested prompt logprobs of 30, which is greater than max allowed: 20 "
+            "(parameter=prompt_logprobs, value=30)",
+            "prompt_logprobs",
+        ),
+        (
+            {"logprob_token_ids": [1]},
+            "when using `logprob_token_ids`, `logprobs` must be set. (parameter=logprob_token_ids)",
+            "logprob_token_ids",
+        ),
+        (
+            {"truncate_prompt_tokens": 3000},
+            "truncate_prompt_tokens=3000 cannot be greater than max_model_len = 2048. "
+            "Please request a smaller truncation size. (parameter=truncate_prompt_tokens, value=3000)",
+            "truncate_prompt_tokens",
+        ),
+        (
+            {"n": 10**30},
+            f"n must be at most 16384, got {10**30}. "
+            "To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable.",
+            None,
+        ),
+        ({"prompt": [[1], []]}, "The decoder prompt cannot be empty", None),
+        (
+            {"prompt": None, "prompt_embeds": "AAAA"},
+            "You must set `--enable-prompt-embeds` to input `prompt_embeds`. (parameter=prompt_embeds)",
+            "prompt_embeds",
+        ),
+        (
+            {"repetition_detection": {"max_pattern_size": 2, "min_count": 1}},
+            "min_count must be >= 2 to detect repetitive patterns in engine output. "
+            "If you do not wish to detect repetitive patterns, set max_pattern_size to 0.",
+            None,
+        ),
+        (
+            {"thinking_token_budget": 1.5},
+            "`thinking_token_budget` must be a non-negative integer or -1 for unlimited. "
+            "(parameter=thinking_token_budget, value=1.5)",
+            "thinking_token_budget",
+        ),
+    ],
+)
+def test_a_value_out_of_bounds_is_refused_in_the_words_of_vllm(
+    server: TestServer, fields: dict[str, Any], message: str, param: str | None
+) -> None:
+    error = complete(server, **fields).json["error"]
+    assert error == {"message": message, "type": "BadRequestError", "param": param, "code": 400}
+
+
+@pytest.mark.parametrize(
+    "fields", [{"min_p": "0.5"}, {"echo": "yes"}, {"max_tokens": " 3 "}, {"seed": -1}, {"n": True}]
+)
+def test_values_that_can_be_understood_are(server: TestServer, fields: dict[str, Any]) -> None:
+    assert complete(server, **fields).status == 200
+
+
+def test_at_most_ten_problems_are_listed(server: TestServer) -> None:
+    names = ("frequency_penalty", "n", "presence_penalty", "seed", "temperature", "top_p", "top_k", "min_p")
+    names += ("repetition_penalty", "length_penalty", "min_tokens", "priority")
+    message = complete(server, **dict.fromkeys(names, "x")).json["error"]["message"]
+    assert message.startswith("12 validation errors:\n")
+    assert message.endswith("\n  ...and 2 more errors")
+    assert len(message.splitlines()) == 12
+
+
+@pytest.mark.parametrize(("rank", "status"), [("0", 200), ("1", 400), ("-1", 400), ("zz", 200)])
+def test_an_engine_that_is_asked_for_must_exist(server: TestServer, rank: str, status: int) -> None:
+    assert call(server, "POST", "/v1/completions", BODY, {"X-data-parallel-rank": rank}).status == status
+
+
+@pytest.mark.parametrize(
+    ("wanted", "prefix"), [("TEXT", "TEXT named_metrics."), ("json", 'JSON {"named_'), ("xml", "")]
+)
+def test_a_load_balancer_hears_of_the_load(server: TestServer, wanted: str, prefix: str) -> None:
+    reply = call(server, "POST", "/v1/completions", BODY, {"endpoint-load-metrics-format": wanted})
+    assert reply.headers.get("endpoint-load-metrics", "").startswith(prefix)
+    assert ("endpoint-load-metrics" in reply.headers) == bool(prefix)
