@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from mockserve.content.answer import Answer, Kind
+from mockserve.content.constraint import GENEROSITIES, Constraint, constrained_text
 from mockserve.content.dataset import Dataset
 from mockserve.content.form import PLAIN, AnswerForm
 from mockserve.content.prose import Prose
@@ -46,9 +47,11 @@ class Composer:
 
         One that ends by itself spends its last token on the end marker, which has no text, as vLLM counts it.
         """
+        how = Performance(self.tokenizer, sampling, budget, form.stop_token_ids)
+        if form.constraint is not None:
+            return perform([Segment(Kind.CONTENT, self._fitting(form.constraint, random, budget))], how)
         known = self._known_text(form, prompt)
         if known is not None:
-            how = Performance(self.tokenizer, sampling, budget, form.stop_token_ids)
             return perform([Segment(Kind.CONTENT, self._filled(known, how))], how)
         answer = stopped(*self._prose(random, sampling, budget), sampling, form.stop_token_ids)
         if not form.is_parsed:
@@ -63,6 +66,15 @@ class Composer:
             return self.prose.write(random, budget), Ending("length")
         said = self.prose.write(random, num_tokens - 1)
         return Split([*said.ids, self.tokenizer.eos_token_id], [*said.pieces, ""]), Ending("stop")
+
+    def _fitting(self, constraint: Constraint, random: Random, budget: int) -> str:
+        """A text of the form demanded, with the end marker within the budget if the least one is."""
+        text = ""
+        for generosity in GENEROSITIES:
+            text = constrained_text(constraint, random, generosity)
+            if self.tokenizer.count(text) < budget:
+                break
+        return text
 
     def _known_text(self, form: AnswerForm, prompt: Sequence[int]) -> str | None:
         """The text of an echo or of the data set; None when there is none and the answer must be made up."""

@@ -8,8 +8,8 @@ from typing import TypeAlias
 MOST_REPEATS = 8
 """How often a part that may come any number of times comes at most, beyond its least number."""
 
-ENDLESS = 1 << 30
-"""The length of what can never end."""
+ENDLESS = 1 << 20
+"""The length of what can never end, and of what is too long to write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Grammar:
 
     @property
     def can_end(self) -> bool:
-        """Whether any text matches."""
+        """Whether any text of less than a million characters matches."""
         return _shortest(self.start, _shortest_of_rules(self)) < ENDLESS
 
 
@@ -145,7 +145,7 @@ def _shortest(expression: Expression, of_rules: Mapping[str, int]) -> int:
         case Choice(options):
             return min(_shortest(each, of_rules) for each in options)
         case Repeat(part, least, _):
-            return min(ENDLESS, least * _shortest(part, of_rules)) if least else 0
+            return min(ENDLESS, least * max(1, _shortest(part, of_rules)))
         case Rule(name):
             return min(ENDLESS, 1 + of_rules[name])
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from mockserve.content.constraint import Constraint
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerForm:
@@ -11,6 +13,7 @@ class AnswerForm:
     """
 
     stop_token_ids: tuple[int, ...] = ()
+    constraint: Constraint | None = None
     asked: tuple[str, ...] = ()
     is_parsed: bool = False
 

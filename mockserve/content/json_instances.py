@@ -13,6 +13,7 @@ from mockserve.content.regex_parser import parse_regex
 from mockserve.content.words import WORDS
 
 MOST_TRIES = 40
+MOST_ITEMS = 10_000
 MOST_DEPTH = 5
 """Beyond this depth only what is required is made, by the shortest way there is."""
 
@@ -129,6 +130,8 @@ class _Maker:
         chosen += [name for name in required if name not in properties]
         value = {name: self.make(self._property(name, schema), depth + 1) for name in dict.fromkeys(chosen)}
         least = schema.get("minProperties", 0)
+        if least > MOST_ITEMS:
+            raise SchemaError(f"minProperties ({least}) is greater than {MOST_ITEMS}")
         for name in properties:
             if len(value) < least and name not in value:
                 value[name] = self.make(properties[name], depth + 1)
@@ -181,6 +184,8 @@ class _Maker:
         least, most = schema.get("minItems", 0), schema.get("maxItems")
         if most is not None and least > most:
             raise SchemaError(f"Unsatisfiable schema: minItems ({least}) is greater than maxItems ({most})")
+        if max(least, schema.get("minContains", 0)) > MOST_ITEMS:
+            raise SchemaError(f"minItems ({least}) is greater than {MOST_ITEMS}")
         first, rest = _item_schemas(schema)
         count = least
         if not self._is_terse(depth) and self._height(rest, 0) < ENDLESS_DEPTH:

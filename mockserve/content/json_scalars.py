@@ -13,6 +13,7 @@ from mockserve.content.words import WORDS
 
 MOST_TRIES = 50
 PATTERN_ROOM_CHARS = 24
+MOST_CHARS = 100_000
 
 
 def make_string(schema: Mapping[str, Any], random: Random, generosity: int) -> str:
@@ -58,14 +59,20 @@ def make_number(schema: Mapping[str, Any], random: Random, integer: bool) -> flo
 
 def make_formatted(name: Any, random: Random) -> str:
     """A string of a named format. Raises SchemaError for a name that vLLM does not know."""
-    maker = _FORMATS.get(name)
-    if maker is None:
+    check_format(name)
+    return _FORMATS[name](random)
+
+
+def check_format(name: Any) -> None:
+    """Raise SchemaError for a name that vLLM does not know."""
+    if name not in _FORMATS:
         raise SchemaError(f"Unknown format: {name}")
-    return maker(random)
 
 
 def _matching_string(pattern: str, random: Random, least: int, most: int | None, generosity: int) -> str:
     grammar = Grammar(parse_regex(pattern))
+    if not grammar.can_end:
+        raise SchemaError(f"Unsatisfiable schema: {pattern} matches only texts that are too long")
     room = max(least, PATTERN_ROOM_CHARS * generosity)
     for attempt in range(MOST_TRIES):
         # Between none and ample room lies a text of the right length, if there is one.
@@ -79,6 +86,8 @@ def _length_bounds(schema: Mapping[str, Any]) -> tuple[int, int | None]:
     least, most = schema.get("minLength", 0), schema.get("maxLength")
     if most is not None and least > most:
         raise SchemaError(f"Unsatisfiable schema: minLength ({least}) is greater than maxLength ({most})")
+    if least > MOST_CHARS:
+        raise SchemaError(f"minLength ({least}) is greater than {MOST_CHARS}")
     return least, most
 
 

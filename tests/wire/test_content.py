@@ -1,8 +1,12 @@
 """What answers say, as a client reads it."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
+
+import jsonschema
+import pytest
 
 from tests.wire.plain_http import call
 from tests.wire.serving import TestServer, running_server
@@ -57,6 +61,83 @@ def test_a_stop_token_ends_an_answer(server: TestServer) -> None:
     assert (reply["finish_reason"], reply["stop_reason"], reply["num_tokens"]) == ("stop", ids[7], first + 1)
     assert text.startswith(reply["text"])
     assert server.service.planner.tokenizer.count(reply["text"]) == first
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "people": {"type": "integer", "minimum": 1}},
+    "required": ["city", "people"],
+    "additionalProperties": False,
+}
+
+
+def test_json_is_written_on_request(server: TestServer) -> None:
+    described = {"name": "place", "schema": SCHEMA, "strict": True}
+    for seed in range(10):
+        reply = chat(server, "x", response_format={"type": "json_schema", "json_schema": described}, seed=seed)
+        jsonschema.validate(json.loads(reply["message"]["content"]), SCHEMA)
+        assert reply["finish_reason"] == "stop"
+        reply = chat(server, "x", response_format={"type": "json_object"}, seed=seed)
+        assert isinstance(json.loads(reply["message"]["content"]), dict)
+        reply = complete(server, "x", structured_outputs={"json": SCHEMA}, max_tokens=60, seed=seed)
+        jsonschema.validate(json.loads(reply["text"]), SCHEMA)
+
+
+def test_a_form_is_kept_to_within_a_small_budget(server: TestServer) -> None:
+    described = {"name": "place", "schema": SCHEMA}
+    for seed in range(10):
+        fields = {"response_format": {"type": "json_schema", "json_schema": described}, "seed": seed}
+        reply = chat(server, "x", **fields, max_tokens=20)
+        jsonschema.validate(json.loads(reply["message"]["content"]), SCHEMA)
+        reply = chat(server, "x", **fields, max_tokens=3)
+        assert (reply["finish_reason"], reply["num_tokens"]) == ("length", 3)
+
+
+def test_choices_patterns_grammars_and_tags_are_kept_to(server: TestServer) -> None:
+    grammar = 'root ::= "SELECT " ("a" | "b") " FROM " [c-e]+'
+    tag = {
+        "type": "structural_tag",
+        "structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}],
+        "triggers": ["<f"],
+    }
+    for seed in range(10):
+        for wanted, pattern in (
+            ({"choice": ["yes", "no"]}, "yes|no"),
+            ({"regex": r"\d{3}-[a-f]+"}, r"\d{3}-[a-f]+"),
+            ({"grammar": grammar}, "SELECT [ab] FROM [cde]+"),
+            ({"structural_tag": json.dumps(tag)}, r"[^<]*<f>\{.*\}</f>.*"),
+        ):
+            reply = complete(server, "x", structured_outputs=wanted, max_tokens=200, seed=seed)
+            assert re.fullmatch(pattern, reply["text"]), reply["text"]
+            assert reply["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        # The messages are those of captured replies.
+        (
+            {"regex": "(("},
+            'Grammar error: at 1(8): invalid regex "((" (in regex): regex parse error:\n    ((\n     ^\n',
+        ),
+        ({"regex": "\0"}, "structured_outputs.regex must not contain a NUL character ('\\x00')"),
+        ({"choice": []}, "Choice '[]' cannot be an empty list"),
+        ({"grammar": " "}, "structured_outputs.grammar cannot be an empty string"),
+        ({"grammar": "start: x"}, 'Grammar error: at 1(8): unknown name: "x"'),
+        ({"json": "{"}, "Invalid JSON grammar specification."),
+        ({"json": ""}, "structured_outputs.json cannot be an empty string"),
+        ({"json": {"type": "foo"}}, "Grammar error: Invalid type: foo"),
+        ({"json": {"pattern": "(("}}, "Grammar error: regex parse error:\n    ((\n     ^\nerror: unclosed group"),
+        ({"json_object": False}, "structured_outputs.json_object must be True if set; omit structured_outputs to"),
+        ({}, "You must use one kind of structured outputs constraint but none are specified: {'json': None, 'reg"),
+        ({"structural_tag": "{}"}, "Invalid structured_outputs structural_tag specification. (parameter=structured"),
+    ],
+)
+def test_a_form_that_is_none_is_refused_in_vllms_words(server: TestServer, wanted: Any, message: str) -> None:
+    reply = call(server, "POST", "/v1/completions", {"prompt": "x", "structured_outputs": wanted})
+    assert reply.status == 400
+    assert reply.json["error"]["message"].startswith(message)
+    assert reply.json["error"]["type"] == "BadRequestError"
 
 
 def test_text_has_as_many_tokens_as_reported(shared: Path) -> None:
