@@ -26,7 +26,7 @@ def plan_chat(
     """Raises ApiError for whatever vLLM refuses once it knows the model. `priority` overrides that of the body."""
     model = service.model_names[0]
     service.check_queue(chat.sampling.n)
-    refuse_unavailable(body)
+    refuse_unavailable(body, service.options.calls_tools, service.options.reasoning_parser is not None)
     media = media_of(chat.messages)
     if media and not service.options.tokens_per_medium:
         raise ApiError(f"{model} is not a multimodal model")
@@ -35,8 +35,8 @@ def plan_chat(
     ids = conversation_ids(planner, text, media, service.options.tokens_per_medium, chat.add_special_tokens, sampling)
     check_prompt_start(chat.common, len(ids))
     check_vocabulary(sampling, body.get("logit_bias"), planner.tokenizer.vocabulary_size, service.options.max_logprobs)
+    form = chat_form(body, text, model, service.options)
     urgency = chat.common.priority if priority is None else priority
-    form = chat_form(body, text, model)
     generations = planner.plan(ids, sampling, reply_id, chat.common.cache_salt, form, priority=urgency)
     prompt = PlannedPrompt(
         token_ids=ids,
@@ -63,6 +63,7 @@ def plan_chat(
         prompts=[prompt],
         accounting=Accounting(
             shows_prompt_details=service.options.enable_prompt_tokens_details,
+            counts_reasoning=service.options.reasoning_parser is not None,
             shows_metrics=service.options.enable_per_request_metrics,
             block_size_tokens=service.driver.engine.config.block_size_tokens,
             media_tokens=_media_tokens(media, service.options.tokens_per_medium),

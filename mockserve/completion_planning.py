@@ -24,7 +24,7 @@ def plan_completion(
     service.check_queue(asked.sampling.n)
     planner, sampling, wanted = service.planner, asked.sampling, asked.wanted
     ids = [_ids(service, each, asked) for each in asked.prompts]
-    refuse_thinking_budget(body)
+    refuse_thinking_budget(body, service.options.reasoning_parser is not None)
     for prompt_ids in ids:
         check_prompt_start(asked.common, len(prompt_ids))
     check_vocabulary(sampling, body.get("logit_bias"), planner.tokenizer.vocabulary_size, service.options.max_logprobs)

@@ -4,18 +4,20 @@ The whole answer is known when a request arrives, so its length, a stop string a
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
 from mockserve.content.answer import Answer, Kind
-from mockserve.content.constraint import GENEROSITIES, Constraint, constrained_text
+from mockserve.content.constraint import GENEROSITIES, constrained_text
 from mockserve.content.dataset import Dataset
 from mockserve.content.form import PLAIN, AnswerForm
 from mockserve.content.prose import Prose
 from mockserve.content.script import Performance, Segment, perform, sorted_by_kind
 from mockserve.content.split import Split
 from mockserve.content.stops import stopped
+from mockserve.content.thinking import thoughts
+from mockserve.content.tool_calls import call_script
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.sampling import Sampling
 from mockserve.tokenizer import Tokenizer
@@ -46,13 +48,41 @@ class Composer:
         """An answer of at most `budget` tokens, at least 1.
 
         One that ends by itself spends its last token on the end marker, which has no text, as vLLM counts it.
+        Raises ApiError for a form that nothing has.
         """
-        how = Performance(self.tokenizer, sampling, budget, form.stop_token_ids)
-        if form.constraint is not None:
-            return perform([Segment(Kind.CONTENT, self._fitting(form.constraint, random, budget))], how)
+        thought: list[Segment] = []
+        if form.thinking is not None:
+            thought = thoughts(form.thinking, random, self.prose, budget)
+        left = budget - self._count(thought)
+        said = self._said(random, sampling, left, form, prompt)
+        if said is None and not thought:
+            return self._plain(random, sampling, budget, form)
+        if said is None:
+            said = [Segment(Kind.CONTENT, "".join(self._prose(random, sampling, left)[0].pieces))]
+        answer = perform([*thought, *said], Performance(self.tokenizer, sampling, budget, form.stop_token_ids))
+        return _called(answer, is_named=form.tools is not None and form.tools.is_named)
+
+    def _said(
+        self, random: Random, sampling: Sampling, left: int, form: AnswerForm, prompt: Sequence[int]
+    ) -> list[Segment] | None:
+        """What is said after the reasoning, in at most `left` tokens if that can be; None for prose."""
         known = self._known_text(form, prompt)
-        if known is not None:
-            return perform([Segment(Kind.CONTENT, self._filled(known, how))], how)
+        tools = form.tools
+        num_calls = tools.num_calls(random) if tools is not None and (tools.is_forced or known is None) else 0
+        if tools is not None and num_calls:
+            functions = random.choices(tools.functions, k=num_calls)
+            return self._fitting(left, lambda generosity: call_script(tools, functions, random, generosity))
+        constraint = form.constraint
+        if constraint is not None:
+            return self._fitting(
+                left, lambda generosity: [Segment(Kind.CONTENT, constrained_text(constraint, random, generosity))]
+            )
+        if known is None:
+            return None
+        return [Segment(Kind.CONTENT, self._filled(known, left if sampling.ignore_eos else sampling.min_tokens))]
+
+    def _plain(self, random: Random, sampling: Sampling, budget: int, form: AnswerForm) -> Answer:
+        """Nothing but prose, token by token as it was written."""
         answer = stopped(*self._prose(random, sampling, budget), sampling, form.stop_token_ids)
         if not form.is_parsed:
             return answer
@@ -67,14 +97,17 @@ class Composer:
         said = self.prose.write(random, num_tokens - 1)
         return Split([*said.ids, self.tokenizer.eos_token_id], [*said.pieces, ""]), Ending("stop")
 
-    def _fitting(self, constraint: Constraint, random: Random, budget: int) -> str:
-        """A text of the form demanded, with the end marker within the budget if the least one is."""
-        text = ""
+    def _fitting(self, left: int, written: Callable[[int], list[Segment]]) -> list[Segment]:
+        """What is written with as much of what is optional as leaves room for the end marker, else the least."""
+        script: list[Segment] = []
         for generosity in GENEROSITIES:
-            text = constrained_text(constraint, random, generosity)
-            if self.tokenizer.count(text) < budget:
+            script = written(generosity)
+            if self._count(script) < left:
                 break
-        return text
+        return script
+
+    def _count(self, script: Sequence[Segment]) -> int:
+        return self.tokenizer.count("".join(each.text for each in script)) if script else 0
 
     def _known_text(self, form: AnswerForm, prompt: Sequence[int]) -> str | None:
         """The text of an echo or of the data set; None when there is none and the answer must be made up."""
@@ -85,9 +118,8 @@ class Composer:
             return asked[0]
         return None if self.dataset is None else self.dataset.answer(asked, prompt)
 
-    def _filled(self, text: str, how: Performance) -> str:
+    def _filled(self, text: str, least: int) -> str:
         """`text`, said again and again if more must be said than it has."""
-        least = how.budget if how.sampling.ignore_eos else how.sampling.min_tokens
         num_tokens = self.tokenizer.count(text)
         if not num_tokens or num_tokens >= least:
             return text
@@ -97,3 +129,11 @@ class Composer:
 def natural_length(random: Random) -> int:
     """Tokens of an answer that nobody limits, the end marker included."""
     return max(2, round(random.lognormvariate(math.log(MEDIAN_OUTPUT_TOKENS), OUTPUT_TOKENS_SIGMA)))
+
+
+def _called(answer: Answer, is_named: bool) -> Answer:
+    """An answer that calls functions ends for that reason, unless it was cut or the client named the function."""
+    calls = any(delta.kind is Kind.TOOL_NAME for token in answer.deltas or () for delta in token)
+    if not calls or is_named or answer.ending.finish_reason != "stop":
+        return answer
+    return replace(answer, ending=Ending("tool_calls", answer.ending.stop_reason))

@@ -5,6 +5,9 @@ from typing import Any
 
 from mockserve.content.constraint import read_constraint
 from mockserve.content.form import AnswerForm
+from mockserve.content.options import ContentOptions, json_object
+from mockserve.content.thinking import Thinking, read_thinking
+from mockserve.content.tool_calls import ToolUse, read_tool_use
 from mockserve.protocol.messages import read_messages
 
 
@@ -20,7 +23,7 @@ def completion_form(body: Mapping[str, Any], prompt: str | None) -> AnswerForm:
     )
 
 
-def chat_form(body: Mapping[str, Any], prompt: str, model_name: str) -> AnswerForm:
+def chat_form(body: Mapping[str, Any], prompt: str, model_name: str, options: ContentOptions) -> AnswerForm:
     """The form of an answer in a conversation; `prompt` is the whole of it as the template put it.
 
     Raises ApiError for a form that is none.
@@ -28,8 +31,27 @@ def chat_form(body: Mapping[str, Any], prompt: str, model_name: str) -> AnswerFo
     return AnswerForm(
         stop_token_ids=_token_ids(body.get("stop_token_ids")),
         constraint=read_constraint(body),
+        tools=_tools(body, options),
+        thinking=_thinking(body, options),
         asked=(_last_words(body, model_name), prompt),
+        is_parsed=options.parses_answers,
     )
+
+
+def _tools(body: Mapping[str, Any], options: ContentOptions) -> ToolUse | None:
+    if not options.calls_tools:
+        return None
+    return read_tool_use(body, options.tool_call_probability, options.tool_call_extra_probability)
+
+
+def _thinking(body: Mapping[str, Any], options: ContentOptions) -> Thinking | None:
+    if options.reasoning_parser is None:
+        return None
+    variables = json_object("--default-chat-template-kwargs", options.default_chat_template_kwargs)
+    given = body.get("chat_template_kwargs")
+    if isinstance(given, Mapping):
+        variables |= given
+    return read_thinking(body, variables, options.default_reasoning_tokens)
 
 
 def _last_words(body: Mapping[str, Any], model_name: str) -> str:

@@ -69,13 +69,8 @@ def read_constraint(body: Mapping[str, Any]) -> Constraint | None:
     given = _with_response_format(given, body.get("response_format"))
     if given is None:
         return None
-    present = [name for name in _READERS if given.get(name) is not None]
-    if not present:
-        known = {name: given.get(name, default) for name, default in _PARAMETERS.items()}
-        raise ApiError(
-            f"You must use one kind of structured outputs constraint but none are specified: {known}",
-        )
-    return _READERS[present[0]](given)
+    present = next((name for name in _READERS if given.get(name) is not None), None)
+    return None if present is None else _READERS[present](given)
 
 
 def _with_response_format(given: dict[str, Any] | None, response_format: Any) -> dict[str, Any] | None:
@@ -168,18 +163,3 @@ _READERS = {
     "json_object": _read_json_object,
     "structural_tag": _read_structural_tag,
 }
-
-_PARAMETERS: dict[str, Any] = {
-    "json": None,
-    "regex": None,
-    "choice": None,
-    "grammar": None,
-    "json_object": None,
-    "disable_any_whitespace": False,
-    "disable_additional_properties": False,
-    "whitespace_pattern": None,
-    "structural_tag": None,
-    "_backend": None,
-    "_backend_was_auto": False,
-}
-"""The parameters as vLLM lists them when none of them is given."""

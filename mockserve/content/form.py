@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from mockserve.content.constraint import Constraint
+from mockserve.content.thinking import Thinking
+from mockserve.content.tool_calls import ToolUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +16,8 @@ class AnswerForm:
 
     stop_token_ids: tuple[int, ...] = ()
     constraint: Constraint | None = None
+    tools: ToolUse | None = None
+    thinking: Thinking | None = None
     asked: tuple[str, ...] = ()
     is_parsed: bool = False
 

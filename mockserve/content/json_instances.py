@@ -135,7 +135,9 @@ class _Maker:
         for name in properties:
             if len(value) < least and name not in value:
                 value[name] = self.make(properties[name], depth + 1)
-        free = least if properties or self._is_terse(depth) else max(least, self._random.randint(1, 2))
+        # A schema that names no properties leaves all open; one that names none of them wants none.
+        is_open = "properties" not in schema and not self._is_terse(depth)
+        free = max(least, self._random.randint(1, 2)) if is_open else least
         self._add_free(value, schema, min(free, schema.get("maxProperties", free)), depth)
         return value
 

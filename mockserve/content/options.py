@@ -6,6 +6,7 @@ from typing import Any
 
 from blis_options import OptionError, option
 from engine.deployment import DeploymentOptions
+from mockserve.content.parser_names import REASONING_PARSERS, TOOL_CALL_PARSERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,36 @@ class ContentOptions(DeploymentOptions):
     default_output_tokens: int | None = option(
         None, "Length of every answer that may end by itself (default: lengths vary, half are below 200).", at_least=1
     )
+    enable_auto_tool_choice: bool = option(
+        False, "Let the model choose when to call a function; needs --tool-call-parser."
+    )
+    tool_call_parser: str | None = option(
+        None,
+        "Parser of function calls, by vLLM's name; which one makes no difference to clients.",
+        choices=TOOL_CALL_PARSERS,
+        metavar="NAME",
+    )
+    tool_call_probability: float = option(
+        1.0,
+        "How often a function is called where the model may choose; never right after the result of a call.",
+        at_least=0,
+        at_most=1,
+    )
+    tool_call_extra_probability: float = option(
+        0.25, "How often another call follows a call, where calls may be parallel.", at_least=0, at_most=1
+    )
+    reasoning_parser: str | None = option(
+        None,
+        "Parser of reasoning, by vLLM's name: answers begin with reasoning, unless the request switches it off.",
+        choices=REASONING_PARSERS,
+        metavar="NAME",
+    )
+    default_reasoning_tokens: int | None = option(
+        None,
+        "Length of the reasoning (default: lengths vary, half are below 25, 100, 250, 500, 1000 or 2000 by "
+        "reasoning_effort, 250 without one). It never takes more than half of what an answer may have.",
+        at_least=0,
+    )
     mode: str = option(
         "random",
         "What answers say: made-up prose, or the last user message or prompt again.",
@@ -50,10 +81,22 @@ class ContentOptions(DeploymentOptions):
     dataset_table_name: str = option("llmd", "Table of a SQLite data set.")
 
     def __post_init__(self) -> None:
+        if self.enable_auto_tool_choice and self.tool_call_parser is None:
+            raise OptionError("--enable-auto-tool-choice requires --tool-call-parser")
         if self.mode == "echo" and self.dataset_path is not None:
             raise OptionError("--dataset-path cannot be used with --mode echo")
         json_object("--default-chat-template-kwargs", self.default_chat_template_kwargs)
         DeploymentOptions.__post_init__(self)
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether functions can be called at all; vLLM sets no parser up without the permission to choose."""
+        return self.enable_auto_tool_choice and self.tool_call_parser is not None
+
+    @property
+    def parses_answers(self) -> bool:
+        """Whether chat answers go through a parser."""
+        return self.calls_tools or self.reasoning_parser is not None
 
 
 def json_object(flag: str, text: str | None) -> dict[str, Any]:

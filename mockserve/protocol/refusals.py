@@ -190,7 +190,7 @@ def _function_name(tool: Any) -> Any:
     return function.get("name") if isinstance(function, dict) else None
 
 
-def refuse_unavailable(body: dict[str, Any]) -> None:
+def refuse_unavailable(body: dict[str, Any], calls_tools: bool, reasons: bool) -> None:
     """What needs a flag that the server does not have. Raises ApiError."""
     for name, effect in (
         ("mm_processor_kwargs", "multimodal preprocessing resource usage"),
@@ -202,18 +202,18 @@ def refuse_unavailable(body: dict[str, Any]) -> None:
                 "Start the server with --trust-request-mm-kwargs only when clients are trusted."
             )
             raise bad_value(message, name)
-    choice = body.get("tool_choice", "auto")
+    choice = "none" if calls_tools else body.get("tool_choice", "auto")
     if body.get("tools") and choice == "auto":
         raise ApiError('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
     if body.get("tools") and choice not in (None, "none"):
         named = f'function "{_function_name(choice)}"' if isinstance(choice, dict) else f'"{choice}"'
         raise ApiError(f"tool_choice={named} requires --tool-call-parser to be set")
-    refuse_thinking_budget(body)
+    refuse_thinking_budget(body, reasons)
 
 
-def refuse_thinking_budget(body: dict[str, Any]) -> None:
-    """A budget for reasoning where there is no reasoning. Raises ApiError."""
-    if body.get("thinking_token_budget") not in (None, -1):
+def refuse_thinking_budget(body: dict[str, Any], reasons: bool) -> None:
+    """A budget for reasoning on a server that has none. Raises ApiError."""
+    if not reasons and body.get("thinking_token_budget") not in (None, -1):
         raise ApiError(
             "thinking_token_budget is set but reasoning_config is not configured. "
             "Please set --reasoning-parser and/or --reasoning-config to use thinking_token_budget."

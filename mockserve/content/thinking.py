@@ -1,0 +1,63 @@
+"""How long a model thinks before it answers, and what it thinks."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from mockserve.content.answer import Kind
+from mockserve.content.prose import Prose
+from mockserve.content.script import Segment
+
+TOKENS_BY_EFFORT = {"minimal": 25, "low": 100, "medium": 250, "high": 500, "xhigh": 1000, "max": 2000}
+"""Tokens of reasoning for each `reasoning_effort`: half of all answers have more."""
+
+TOKENS_SIGMA = 0.3
+OFF = "none"
+SWITCHES = ("enable_thinking", "thinking")
+"""Variables by which chat templates switch thinking off."""
+
+UNLIMITED = -1
+START, END = "<think>", "</think>"
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """How many tokens a model thinks: `median_tokens` more or less, `budget_tokens` at most."""
+
+    median_tokens: int
+    budget_tokens: int | None = None
+    is_fixed: bool = False
+
+    def num_tokens(self, random: Random, most: int) -> int:
+        """A number drawn, at most `most`."""
+        drawn = self.median_tokens
+        if not self.is_fixed:
+            drawn = max(1, round(random.lognormvariate(math.log(max(1, drawn)), TOKENS_SIGMA)))
+        limits = [drawn, most] if self.budget_tokens is None else [drawn, most, self.budget_tokens]
+        return max(0, min(limits))
+
+
+def read_thinking(body: Mapping[str, Any], variables: Mapping[str, Any], fixed_tokens: int | None) -> Thinking | None:
+    """How long to think before the answer to `body`; None not at all. `variables` are those of the chat template."""
+    effort = body.get("reasoning_effort")
+    if effort == OFF or any(variables.get(each) is False for each in SWITCHES):
+        return None
+    budget = body.get("thinking_token_budget")
+    median = TOKENS_BY_EFFORT.get(str(effort), TOKENS_BY_EFFORT["medium"])
+    return Thinking(
+        median if fixed_tokens is None else fixed_tokens,
+        None if type(budget) is not int or budget == UNLIMITED else budget,
+        is_fixed=fixed_tokens is not None,
+    )
+
+
+def thoughts(thinking: Thinking, random: Random, prose: Prose, budget: int) -> list[Segment]:
+    """The reasoning between its marks. It takes at most half of the budget, so that the answer has the rest."""
+    said = prose.write(random, thinking.num_tokens(random, most=budget // 2))
+    return [
+        Segment(Kind.MARKUP, START),
+        Segment(Kind.REASONING, "".join(said.pieces)),
+        Segment(Kind.MARKUP, END),
+    ]

@@ -1,0 +1,119 @@
+"""Calls of the functions that a request offers, with arguments that their schemas accept."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from mockserve.content.answer import Kind
+from mockserve.content.constraint import JsonForm, constrained_text
+from mockserve.content.script import Segment
+from mockserve.protocol.errors import ApiError
+
+MOST_CALLS = 8
+RESULT_ROLES = ("tool", "function")
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function that may be called. `schema` describes the object of its arguments."""
+
+    name: str
+    schema: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolUse:
+    """Which functions may be called and how. `probability` is that of a call at all, `extra_probability` that of one
+    more after each; neither counts where a call is forced or calls may not be parallel.
+    """
+
+    functions: tuple[Function, ...]
+    is_forced: bool = False
+    is_named: bool = False
+    is_parallel: bool = True
+    probability: float = 1.0
+    extra_probability: float = 0.0
+
+    def num_calls(self, random: Random) -> int:
+        """How many calls to make; 0 for an answer in words."""
+        if not self.is_forced and random.random() >= self.probability:
+            return 0
+        count = 1
+        while self._may_call_again(count) and random.random() < self.extra_probability:
+            count += 1
+        return count
+
+    def _may_call_again(self, count: int) -> bool:
+        return self.is_parallel and not self.is_named and count < MOST_CALLS
+
+
+def read_tool_use(body: Mapping[str, Any], probability: float, extra_probability: float) -> ToolUse | None:
+    """The calls that a body asks for or allows; None if there are to be none.
+
+    Where calling is up to the model, it answers in words once it has the result of a call: loops come to an end.
+    """
+    functions = tuple(found for each in _listed(body.get("tools")) if (found := _function(each)) is not None)
+    choice = body.get("tool_choice", "auto")
+    if not functions or choice in (None, "none"):
+        return None
+    if isinstance(choice, Mapping):
+        name = _mapping(choice.get("function")).get("name")
+        functions = tuple(each for each in functions if each.name == name) or functions
+    messages = _listed(body.get("messages"))
+    has_result = bool(messages) and _mapping(messages[-1]).get("role") in RESULT_ROLES
+    return ToolUse(
+        functions=functions,
+        is_forced=choice != "auto",
+        is_named=isinstance(choice, Mapping),
+        is_parallel=body.get("parallel_tool_calls") is not False,
+        probability=0.0 if has_result else probability,
+        extra_probability=extra_probability,
+    )
+
+
+def call_script(use: ToolUse, functions: Sequence[Function], random: Random, generosity: int) -> list[Segment]:
+    """Calls of these functions, one after the other, as Hermes models write them."""
+    script: list[Segment] = []
+    for call, function in enumerate(functions):
+        arguments = _arguments(use, function, random, generosity)
+        opening = "<tool_call>\n" if call == 0 else "\n<tool_call>\n"
+        script += [
+            Segment(Kind.MARKUP, f'{opening}{{"name": "'),
+            # The name is known to be complete with the quotation mark after it.
+            Segment(Kind.TOOL_NAME, f'{function.name}"', call, shown=function.name),
+            Segment(Kind.MARKUP, ', "arguments": '),
+            Segment(Kind.TOOL_ARGUMENTS, arguments, call),
+            Segment(Kind.MARKUP, "}\n</tool_call>"),
+        ]
+    return script
+
+
+def _arguments(use: ToolUse, function: Function, random: Random, generosity: int) -> str:
+    """The arguments as JSON. A schema that is none spoils only a call that is forced."""
+    try:
+        return constrained_text(JsonForm(function.schema), random, generosity)
+    except ApiError:
+        if use.is_forced:
+            raise
+        return "{}"
+
+
+def _function(tool: Any) -> Function | None:
+    found = _mapping(_mapping(tool).get("function"))
+    name = found.get("name")
+    if not isinstance(name, str) or not name:
+        return None
+    parameters = found.get("parameters")
+    return Function(name, parameters if isinstance(parameters, Mapping) and parameters else _NO_ARGUMENTS)
+
+
+_NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
