@@ -121,6 +121,8 @@ class ChatWriter:
             return whole_message(self._shape.role, "".join(self._answer.texts[:num_tokens]), None, ())
         said = [each for token in deltas[:num_tokens] for each in token]
         reasoning = _text(said, Kind.REASONING) if self._shape.includes_reasoning else ""
+        if self._answer.unparsed is not None:
+            return whole_message(self._shape.role, self._answer.unparsed, reasoning or None, ())
         content = _text(said, Kind.CONTENT) or self._shape.empty_content
         return whole_message(self._shape.role, content, reasoning or None, _tool_calls(said))
 

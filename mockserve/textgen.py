@@ -59,8 +59,9 @@ class Composer:
             return self._plain(random, sampling, budget, form)
         if said is None:
             said = [Segment(Kind.CONTENT, "".join(self._prose(random, sampling, left)[0].pieces))]
-        answer = perform([*thought, *said], Performance(self.tokenizer, sampling, budget, form.stop_token_ids))
-        return _called(answer, is_named=form.tools is not None and form.tools.is_named)
+        names_function = form.tools is not None and form.tools.is_named
+        how = Performance(self.tokenizer, sampling, budget, form.stop_token_ids, names_function)
+        return perform([*thought, *said], how)
 
     def _said(
         self, random: Random, sampling: Sampling, left: int, form: AnswerForm, prompt: Sequence[int]
@@ -129,11 +130,3 @@ class Composer:
 def natural_length(random: Random) -> int:
     """Tokens of an answer that nobody limits, the end marker included."""
     return max(2, round(random.lognormvariate(math.log(MEDIAN_OUTPUT_TOKENS), OUTPUT_TOKENS_SIGMA)))
-
-
-def _called(answer: Answer, is_named: bool) -> Answer:
-    """An answer that calls functions ends for that reason, unless it was cut or the client named the function."""
-    calls = any(delta.kind is Kind.TOOL_NAME for token in answer.deltas or () for delta in token)
-    if not calls or is_named or answer.ending.finish_reason != "stop":
-        return answer
-    return replace(answer, ending=Ending("tool_calls", answer.ending.stop_reason))

@@ -41,6 +41,9 @@ class Answer:
     token_ids: Sequence[int]
     deltas: Sequence[Sequence[Delta]] | None = None
     num_reasoning_tokens: int = 0
+    unparsed: str | None = None
+    """Where function calls were cut short: all that was said after the reasoning. A whole message has this instead of
+    the calls, since vLLM parses it in one go and gives up; a stream has had what there is of them."""
 
     @property
     def num_tokens(self) -> int:

@@ -30,6 +30,8 @@ class Performance:
     sampling: Sampling
     budget: int
     stop_token_ids: Sequence[int] = ()
+    names_function: bool = False
+    """Whether the client named the function to call: it then asked for no more, and the answer simply stops."""
 
 
 def perform(script: Sequence[Segment], how: Performance) -> Answer:
@@ -39,9 +41,30 @@ def perform(script: Sequence[Segment], how: Performance) -> Answer:
     """
     said = how.tokenizer.split("".join(each.text for each in script))
     answer = stopped(*_ended(said, how), how.sampling, how.stop_token_ids)
-    deltas = sorted_by_kind(answer.texts, script)
-    reasoning = _num_reasoning_tokens(answer.token_texts, script)
-    return replace(answer, deltas=deltas, num_reasoning_tokens=reasoning)
+    answer = replace(
+        answer,
+        deltas=sorted_by_kind(answer.texts, script),
+        num_reasoning_tokens=_num_reasoning_tokens(answer.token_texts, script),
+    )
+    if not any(each.kind is Kind.TOOL_NAME for each in script):
+        return answer
+    num_chars = sum(map(len, answer.texts))
+    if num_chars < sum(len(each.text) for each in script):
+        return replace(answer, unparsed=_after_reasoning(script)[: num_chars - _reasoning_chars(script)])
+    calls = answer.ending.finish_reason == "stop" and not how.names_function
+    return replace(answer, ending=Ending("tool_calls", answer.ending.stop_reason)) if calls else answer
+
+
+def _reasoning_chars(script: Sequence[Segment]) -> int:
+    """How many characters of a script are reasoning and its marks, which come before all else."""
+    kinds = [each.kind for each in script]
+    if Kind.REASONING not in kinds:
+        return 0
+    return sum(len(each.text) for each in script[: kinds.index(Kind.REASONING) + 2])
+
+
+def _after_reasoning(script: Sequence[Segment]) -> str:
+    return "".join(each.text for each in script)[_reasoning_chars(script) :]
 
 
 def _ended(said: Split, how: Performance) -> tuple[Split, Ending]:

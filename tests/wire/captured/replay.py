@@ -19,7 +19,7 @@ def found_differences(setup: Setup, shared: Path) -> list[Difference]:
     assert {case.name for case in cases} >= set(captures)
     found = []
     with server_like(setup, shared) as server:
-        stand_in = StandIn(server.service.planner.tokenizer)
+        stand_in = StandIn(server.service.planner.tokenizer, "reasoning_parser" in setup.settings)
         if setup.says_the_same:
             server.service.planner.composer = cast(Composer, stand_in)
         for case in cases:

@@ -77,7 +77,6 @@ SETUPS = (
         ("c4",),
         "model2",
         "model2",
-        says_the_same=False,
         settings={
             "enable_auto_tool_choice": True,
             "tool_call_parser": "hermes",
@@ -90,7 +89,6 @@ SETUPS = (
         ("c4",),
         "model2",
         "model2",
-        says_the_same=False,
         settings={"enable_auto_tool_choice": True, "tool_call_parser": "hermes", "max_num_queued_reqs": 8},
     ),
     Setup(

@@ -1,17 +1,20 @@
 """Says what the model of the captured servers said: they ran without one, and chose their tokens by a rule."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from mockserve.content.answer import Answer
 from mockserve.content.form import PLAIN, AnswerForm
 from mockserve.content.prose import Prose
+from mockserve.content.script import Performance, perform
 from mockserve.content.split import Split
 from mockserve.content.stops import stopped
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.sampling import Sampling
 from mockserve.tokenizer import Tokenizer
+from tests.wire.captured.parsed import START, segments
 
 WORDS = (2023, 2003, 1037, 3231, 1997, 1996, 2944, 6434, 1010, 2029, 4247, 2616, 1012)
 """Token ids, said over and over."""
@@ -22,10 +25,11 @@ class StandIn:
 
     quotes = False
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, has_reasoning: bool = False) -> None:
         self.prose = Prose(tokenizer)
         self.asked: dict[str, Any] = {}
         self._tokenizer = tokenizer
+        self._has_reasoning = has_reasoning
 
     def compose(
         self, random: Random, sampling: Sampling, budget: int, form: AnswerForm = PLAIN, prompt: Sequence[int] = ()
@@ -35,11 +39,22 @@ class StandIn:
         num_words = min(budget, int(self.asked["fx_eos_at"])) if ends_by_itself else budget
         script = self.asked.get("fx_tokens") or WORDS
         ids = [int(script[index % len(script)]) for index in range(num_words)]
+        if form.is_parsed:
+            return self._parsed(ids, sampling, budget, form)
         pieces = list(self._pieces(ids))
         if num_words == budget:
             return stopped(Split(ids, pieces), Ending("length"), sampling, form.stop_token_ids)
         said = Split([*ids, self._tokenizer.eos_token_id], [*pieces, ""])
         return stopped(said, Ending("stop"), sampling, form.stop_token_ids)
+
+    def _parsed(self, ids: list[int], sampling: Sampling, budget: int, form: AnswerForm) -> Answer:
+        """The same as a server with parsers reads it."""
+        text = self._tokenizer.decode(ids)
+        script = segments(text, self._has_reasoning, has_calls=form.tools is not None)
+        names_function = form.tools is not None and form.tools.is_named
+        answer = perform(script, Performance(self._tokenizer, sampling, budget, form.stop_token_ids, names_function))
+        # vLLM counts what stands between the marks, and without the first there is nothing between them.
+        return answer if text.startswith(START) else replace(answer, num_reasoning_tokens=0)
 
     def _pieces(self, ids: list[int]) -> Iterator[str]:
         """What each token adds to the text, which goes on where the prompt ended."""
