@@ -1,0 +1,109 @@
+"""Which functions are called, how often, and with which arguments."""
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from mockserve.content.answer import Kind
+from mockserve.content.script import Performance, Segment, perform
+from mockserve.content.tool_calls import MOST_CALLS, ToolUse, call_script, read_tool_use
+from mockserve.protocol.bodies import Ending
+from mockserve.protocol.errors import ApiError
+from mockserve.protocol.sampling import Sampling
+from mockserve.tokenizer import BuiltinTokenizer
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}
+TOOLS = [
+    {"type": "function", "function": {"name": "get_weather", "parameters": CITY}},
+    {"type": "function", "function": {"name": "now"}},
+]
+
+
+def use(extra_probability: float = 0.0, probability: float = 1.0, **body: Any) -> ToolUse | None:
+    return read_tool_use({"tools": TOOLS, **body}, probability, extra_probability)
+
+
+def required(**body: Any) -> ToolUse:
+    found = use(**body)
+    assert found is not None
+    return found
+
+
+def counts(found: ToolUse) -> set[int]:
+    return {found.num_calls(Random(seed)) for seed in range(300)}
+
+
+def test_without_tools_or_with_none_of_them_nothing_is_called() -> None:
+    assert read_tool_use({}, 1, 0) is None
+    assert use(tool_choice="none") is None
+    assert use(tool_choice=None) is None
+
+
+def test_the_model_chooses_as_often_as_it_is_told_to() -> None:
+    assert counts(required()) == {1}
+    assert counts(required(probability=0.5)) == {0, 1}
+    assert counts(required(probability=0.0)) == {0}
+    assert counts(required(probability=0.0, tool_choice="required")) == {1}
+
+
+def test_calls_follow_each_other_where_they_may_be_parallel() -> None:
+    assert counts(required(extra_probability=0.5)) >= {1, 2, 3}
+    assert counts(required(extra_probability=1.0)) == {MOST_CALLS}
+    assert counts(required(extra_probability=1.0, parallel_tool_calls=False)) == {1}
+
+
+def test_a_named_function_is_called_once() -> None:
+    named = required(tool_choice={"type": "function", "function": {"name": "now"}}, extra_probability=1.0)
+    assert (counts(named), [each.name for each in named.functions], named.is_named) == ({1}, ["now"], True)
+
+
+def test_the_result_of_a_call_is_answered_in_words() -> None:
+    messages = [{"role": "user", "content": "x"}, {"role": "tool", "content": "sunny", "tool_call_id": "1"}]
+    assert counts(required(messages=messages)) == {0}
+    assert counts(required(messages=messages, tool_choice="required")) == {1}
+    assert counts(required(messages=[*messages, {"role": "user", "content": "and now?"}])) == {1}
+
+
+@pytest.mark.parametrize("generosity", [0, 1, 2])
+def test_arguments_are_valid_under_their_schema(generosity: int) -> None:
+    found = required()
+    for seed in range(40):
+        script = call_script(found, found.functions, Random(seed), generosity)
+        arguments = [json.loads(each.text) for each in script if each.kind is Kind.TOOL_ARGUMENTS]
+        Draft202012Validator(CITY).validate(arguments[0])
+        assert arguments[1] == {}
+        assert [each.shown for each in script if each.kind is Kind.TOOL_NAME] == ["get_weather", "now"]
+
+
+def test_a_schema_that_is_none_spoils_only_a_forced_call() -> None:
+    bad = [{"type": "function", "function": {"name": "f", "parameters": {"type": "nope"}}}]
+    chosen, forced = (read_tool_use({"tools": bad, "tool_choice": choice}, 1, 0) for choice in ("auto", "required"))
+    assert chosen is not None
+    assert forced is not None
+    assert call_script(chosen, chosen.functions, Random(1), 1)[3].text == "{}"
+    with pytest.raises(ApiError, match="Invalid type: nope"):
+        call_script(forced, forced.functions, Random(1), 1)
+
+
+def calls(budget: int = 100, names_function: bool = False) -> Any:
+    found = required(tool_choice="required")
+    script: list[Segment] = call_script(found, found.functions[:1], Random(1), 0)
+    how = Performance(BuiltinTokenizer(), Sampling(), budget, names_function=names_function)
+    return perform(
+        [Segment(Kind.MARKUP, "<think>"), Segment(Kind.REASONING, "hm"), Segment(Kind.MARKUP, "</think>"), *script], how
+    )
+
+
+def test_an_answer_of_calls_says_so_at_its_end() -> None:
+    assert calls().ending == Ending("tool_calls")
+    assert calls(names_function=True).ending == Ending("stop")
+
+
+def test_calls_that_were_cut_short_are_plain_text_of_a_whole_message() -> None:
+    answer = calls(budget=14)
+    assert answer.ending == Ending("length")
+    assert answer.unparsed.startswith('<tool_call>\n{"name": "get_weather"')
+    assert calls().unparsed is None
