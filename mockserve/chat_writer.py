@@ -64,6 +64,17 @@ class ChatWriter:
     def text_piece(self, text: str) -> Piece:
         return Piece(delta=content_delta(text))
 
+    def stretch(self, place: int) -> Delta | None:
+        deltas = self._answer.deltas
+        if deltas is None or self._scorer is not None or self._shows_ids or len(deltas[place]) != 1:
+            return None
+        (found,) = deltas[place]
+        # The name of a function comes with an id, of which there is a new one each time.
+        return found if found.kind is not Kind.TOOL_NAME and self._is_shown(found) else None
+
+    def stretch_piece(self, stretch: Delta) -> Piece:
+        return Piece(delta=self._object(stretch))
+
     def piece(self, first: int, last: int) -> Piece | None:
         delta = self._delta(first, last)
         if delta is None and self._scorer is None and not self._shows_ids:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
+from mockserve.content.answer import Delta
 from mockserve.generation import Generation
 from mockserve.planned_prompt import PlannedPrompt
 from mockserve.protocol.bodies import Choice, Ending, Piece
@@ -20,6 +21,14 @@ class ChoiceWriter(Protocol):
 
     def text_piece(self, text: str) -> Piece:
         """What a token brings that brings this text and nothing else."""
+        ...
+
+    def stretch(self, place: int) -> Delta | None:
+        """What one token brings if that is text of one kind and nothing else, which is filled into a template."""
+        ...
+
+    def stretch_piece(self, stretch: Delta) -> Piece:
+        """What a token brings that brings this stretch and nothing else."""
         ...
 
     def piece(self, first: int, last: int) -> Piece | None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mockserve.choice_writer import NewScorer, scored_tokens
+from mockserve.content.answer import Delta
 from mockserve.generation import Generation
 from mockserve.planned_prompt import PlannedPrompt
 from mockserve.protocol.bodies import Choice, Ending, Piece
@@ -48,6 +49,12 @@ class CompletionWriter:
 
     def text_piece(self, text: str) -> Piece:
         return Piece(delta=text)
+
+    def stretch(self, place: int) -> Delta | None:
+        return None
+
+    def stretch_piece(self, stretch: Delta) -> Piece:
+        return self.text_piece(stretch.text)
 
     def piece(self, first: int, last: int) -> Piece | None:
         return self.last_piece(first, last)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from mockserve.choice_writer import ChoiceWriter
+from mockserve.content.answer import Kind
 from mockserve.flight import Flight
 from mockserve.frames import DONE, PLACEHOLDER, EventTemplate, event, event_template, http_chunk
 from mockserve.generation import Generation
@@ -150,7 +151,9 @@ class StreamedChoice:
         self._num_sent = 0
         self._interval = stream.job.stream_interval
         self._template: EventTemplate | None = None
-        if writer.sends_text_only and not stream.job.delivery.continuous_usage and self._interval == 1:
+        self._templates: dict[tuple[Kind, int], EventTemplate] = {}
+        self._fills = not stream.job.delivery.continuous_usage and self._interval == 1
+        if writer.sends_text_only and self._fills:
             self._template = self._new_template()
 
     def token(self, number: int) -> None:
@@ -159,7 +162,7 @@ class StreamedChoice:
             stream.open()
         template = self._template
         if template is None:
-            self._token_in_full(number)
+            self._token_of_a_kind(number)
             return
         self._num_sent = number
         text = self._texts[num_sent] if number == num_sent + 1 else "".join(self._texts[num_sent:number])
@@ -183,6 +186,22 @@ class StreamedChoice:
     @property
     def finish_reason(self) -> str:
         return engine_reason(self._generation)
+
+    def _token_of_a_kind(self, number: int) -> None:
+        """An event filled into the template of its kind of text, if one token has come and brings no more than that."""
+        stretch = self._writer.stretch(self._num_sent) if self._fills and number == self._num_sent + 1 else None
+        if stretch is None:
+            self._token_in_full(number)
+            return
+        self._num_sent = number
+        key = (stretch.kind, stretch.call)
+        template = self._templates.get(key)
+        if template is None:
+            blank = self._writer.stretch_piece(replace(stretch, text=PLACEHOLDER))
+            template = event_template(self._stream.bodies.chunk(self._index, blank, None))
+            self._templates[key] = template
+        stream = self._stream
+        stream.write(template.fill_chunk(stretch.text) if stream.chunked else template.fill(stretch.text))
 
     def _token_in_full(self, number: int) -> None:
         """An event made anew, if it is time for one and there is anything to send."""

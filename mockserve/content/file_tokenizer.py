@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_options import OptionError
-from mockserve.content.split import Split, split_at
+from mockserve.content.split import Split, split_at, whole_characters
 
 END_MARKERS = (
     "<|im_end|>",
@@ -68,8 +68,7 @@ class FileTokenizer:
         try:
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         except UnicodeEncodeError:  # half a surrogate pair, which JSON can carry and no vocabulary knows
-            whole = "".join("\ufffd" if "\ud800" <= each <= "\udfff" else each for each in text)
-            return self._tokenizer.encode(whole, add_special_tokens=add_special_tokens)
+            return self._tokenizer.encode(whole_characters(text), add_special_tokens=add_special_tokens)
 
 
 def open_tokenizer(path: Path) -> FileTokenizer:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from mockserve.content.answer import Answer, Delta, Kind
-from mockserve.content.split import Split
+from mockserve.content.split import Split, whole_characters
 from mockserve.content.stops import stopped
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.sampling import Sampling
@@ -39,6 +39,7 @@ def perform(script: Sequence[Segment], how: Performance) -> Answer:
 
     With `ignore_eos`, or below `min_tokens`, end markers follow without text, as from a model that has said it all.
     """
+    script = [_readable(each) for each in script]
     said = how.tokenizer.split("".join(each.text for each in script))
     answer = stopped(*_ended(said, how), how.sampling, how.stop_token_ids)
     answer = replace(
@@ -53,6 +54,14 @@ def perform(script: Sequence[Segment], how: Performance) -> Answer:
         return replace(answer, unparsed=_after_reasoning(script)[: num_chars - _reasoning_chars(script)])
     calls = answer.ending.finish_reason == "stop" and not how.names_function
     return replace(answer, ending=Ending("tool_calls", answer.ending.stop_reason)) if calls else answer
+
+
+def _readable(segment: Segment) -> Segment:
+    """The segment without characters that no reply can carry."""
+    text = whole_characters(segment.text)
+    if text == segment.text:
+        return segment
+    return replace(segment, text=text, shown=None if segment.shown is None else whole_characters(segment.shown))
 
 
 def _reasoning_chars(script: Sequence[Segment]) -> int:

@@ -23,6 +23,15 @@ class Split:
         return Split(self.ids[:num_tokens], self.pieces[:num_tokens])
 
 
+def whole_characters(text: str) -> str:
+    """`text`, with a mark for each half of a surrogate pair: JSON can carry those, and no vocabulary or reply can."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "".join("\ufffd" if "\ud800" <= each <= "\udfff" else each for each in text)
+    return text
+
+
 def split_at(text: str, ids: Sequence[int], offsets: Sequence[tuple[int, int]]) -> Split:
     """Cut `text` by the character range of each token; characters between tokens go with the token after them."""
     ends: list[int] = []

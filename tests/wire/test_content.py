@@ -63,6 +63,10 @@ def test_a_stop_token_ends_an_answer(server: TestServer) -> None:
     assert server.service.planner.tokenizer.count(reply["text"]) == first
 
 
+def test_half_of_a_surrogate_pair_is_said_as_a_mark(server: TestServer) -> None:
+    assert complete(server, "x", structured_outputs={"choice": ["a\udfff"]})["text"] == "a\ufffd"
+
+
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "people": {"type": "integer", "minimum": 1}},
