@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import compatibility
+
 from blis_cli.commands import COMMANDS
 from blis_options import options_of
 from blis_options.option import Setting
@@ -128,9 +130,31 @@ def gpus() -> str:
     )
 
 
+def compared_routes() -> str:
+    """Every route with what is known of its likeness to vLLM's."""
+    names = ("method", "path", "answer", "captured requests that agree", "tests")
+    return table(names, compatibility.compared_routes())
+
+
+def request_fields() -> str:
+    """Every field of a request for text."""
+    return table(("fields", "what becomes of them", "difference from vLLM", "tests"), compatibility.request_fields())
+
+
+def differences() -> str:
+    """What is answered differently on purpose."""
+    return table(("captured request", "place", "why"), compatibility.meant_differences())
+
+
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "cli.md": {"commands": commands},
     "serve.md": {"routes": routes, "metrics": metrics},
+    "compatibility.md": {
+        "compared routes": compared_routes,
+        "request fields": request_fields,
+        "differences": differences,
+        "open requests": compatibility.open_requests,
+    },
     "vllm-flags.md": {"without effect": flags_without_effect},
     "trace-format.md": {"columns": trace_columns, "token times": itl_columns, "header": header_keys},
     "models.md": {"models": models, "gpus": gpus},

@@ -217,8 +217,8 @@ def test_values_that_can_be_understood_are(server: TestServer, fields: dict[str,
 
 
 def test_at_most_ten_problems_are_listed(server: TestServer) -> None:
-    names = ("frequency_penalty", "n", "presence_penalty", "seed", "temperature", "top_p", "top_k", "min_p")
-    names += ("repetition_penalty", "length_penalty", "min_tokens", "priority")
+    names = ["frequency_penalty", "n", "presence_penalty", "seed", "temperature", "top_p", "top_k", "min_p"]
+    names += ["repetition_penalty", "length_penalty", "min_tokens", "priority"]
     message = complete(server, **dict.fromkeys(names, "x")).json["error"]["message"]
     assert message.startswith("12 validation errors:\n")
     assert message.endswith("\n  ...and 2 more errors")

@@ -12,9 +12,14 @@ FILE = Path(__file__).with_name("open_cases.txt")
 
 def read_open_cases() -> frozenset[str]:
     """The lines of the file."""
-    return frozenset(FILE.read_text(encoding="utf-8").splitlines()) if FILE.exists() else frozenset()
+    return frozenset(FILE.read_text(encoding="utf-8").splitlines())
 
 
 def case_of(difference: Difference) -> str:
     """A difference's line in the file."""
-    return f"{difference.setup} / {difference.case}"
+    return case_line(difference.setup, difference.case)
+
+
+def case_line(setup: str, case: str) -> str:
+    """The line of one request."""
+    return f"{setup} / {case}"

@@ -1,11 +1,12 @@
-"""Writes `open_cases.txt` anew from what the server answers now, and says how many requests are open.
+"""Writes `open_cases.txt` and `coverage.csv` anew from what the server answers now, and says how many are open.
 
-python -m tests.wire.captured.renew SHARED_FOLDER
+    python -m tests.wire.captured.renew SHARED_FOLDER
 """
 
 import sys
 from pathlib import Path
 
+from tests.wire.captured.coverage import write_coverage
 from tests.wire.captured.expected import unexpected
 from tests.wire.captured.expected_table import TABLE
 from tests.wire.captured.open_cases import FILE, case_of
@@ -20,6 +21,7 @@ def main() -> int:
     for setup in SETUPS:
         lines += dict.fromkeys(case_of(each) for each in unexpected(found_differences(setup, shared), TABLE))
     FILE.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_coverage(shared, frozenset(lines))
     sys.stdout.write(f"{len(lines)} open requests\n")
     return 0
 

@@ -1,0 +1,92 @@
+"""The tables of the page on compatibility: routes, fields of requests, and how replies differ.
+
+Routes come from the server, and how many captured requests they have from `tests/wire/captured`, where tests keep the
+counts. Fields come from `request-fields.csv`.
+"""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from mockserve.app import ROUTES
+from mockserve.protocol.request_fields import CHAT_FIELDS, COMPLETION_FIELDS
+
+FOLDER = Path(__file__).resolve().parent
+WIRE_TESTS = FOLDER.parent / "tests/wire"
+CAPTURED = WIRE_TESTS / "captured"
+
+
+def compared_routes() -> Sequence[Sequence[str]]:
+    """Method, path, what it answers, how many captured requests agree, and which tests ask it."""
+    described = {(method, path): _summary(handler.__doc__) for method, path, handler in ROUTES}
+    counts = {(row["method"], row["path"]): row for row in _rows(CAPTURED / "coverage.csv")}
+    tests = {path.stem: path.read_text(encoding="utf-8") for path in sorted(WIRE_TESTS.glob("test_*.py"))}
+    rows = []
+    for method, path in sorted({*described, *counts}, key=lambda route: (route[1], route[0])):
+        asking = [name for name, text in tests.items() if f'"{path}"' in text]
+        if (method, path) in counts:
+            asking.insert(0, "test_captures_replayed")
+        count = counts.get((method, path))
+        answer = described.get((method, path)) or _absence(count)
+        rows.append((method, f"`{path}`", answer, _agreement(count), _names(asking)))
+    return rows
+
+
+def request_fields() -> Sequence[Sequence[str]]:
+    """Groups of fields, their effect, how it differs, and which tests look at them. Raises ValueError for gaps."""
+    rows = _rows(FOLDER / "request-fields.csv")
+    listed = [field for row in rows for field in row["fields"].split(", ")]
+    known = {*CHAT_FIELDS, *COMPLETION_FIELDS}
+    if sorted(listed) != sorted(known):
+        raise ValueError(f"request-fields.csv must name each field once; wrong: {sorted(known ^ set(listed))}")
+    return [
+        (
+            ", ".join(f"`{field}`" for field in row["fields"].split(", ")),
+            row["what becomes of them"],
+            row["how it differs from vLLM"],
+            _names(row["checked by"].split()),
+        )
+        for row in rows
+    ]
+
+
+def meant_differences() -> Sequence[Sequence[str]]:
+    """Captured requests that are answered differently on purpose, and why."""
+    return [
+        (f"{row['setup']}: {row['cases']}", f"`{row['places']}`", row["reason"])
+        for row in _rows(CAPTURED / "meant.csv")
+    ]
+
+
+def open_requests() -> str:
+    """How many captured requests are answered differently for no good reason, and which."""
+    lines = (CAPTURED / "open_cases.txt").read_text(encoding="utf-8").splitlines()
+    total = sum(int(row["num_requests"]) for row in _rows(CAPTURED / "coverage.csv"))
+    if not lines:
+        return f"All {total} captured requests are answered as vLLM answers them, but for the differences above."
+    cases = [line.partition(" / ")[2] for line in lines]
+    return f"{len(lines)} of {total} captured requests are answered differently still: {', '.join(cases)}."
+
+
+def _agreement(row: dict[str, str] | None) -> str:
+    if row is None:
+        return ""
+    return f"{int(row['num_requests']) - int(row['num_open'])} of {row['num_requests']}"
+
+
+def _absence(row: dict[str, str] | None) -> str:
+    """A route that the server does not have: nor has vLLM, or so it seems, where all replies agree."""
+    return "Refused, as by vLLM." if row is not None and row["num_open"] == "0" else "Not served."
+
+
+def _summary(doc: str | None) -> str:
+    return (doc or "").strip().partition("\n")[0]
+
+
+def _names(tests: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in tests)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
