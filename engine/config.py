@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from engine.cpu_tier_config import CpuTierConfig
 from engine.errors import EngineError
+from engine.lora import LoraSettings
 from engine.speculation import Speculation
 
 
@@ -42,6 +43,8 @@ class EngineConfig:
     prefill_schedule_interval: int = 1
     """Executed steps between two that may carry prefill while others decode."""
     speculation: Speculation | None = None
+    lora: LoraSettings | None = None
+    """Slots for adapters; None serves requests with adapters as if they had none."""
     reports_kv_changes: bool = False
     """Tell what happens to the content of the prefix cache. Every block is then looked at, which costs time."""
 

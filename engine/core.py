@@ -138,6 +138,7 @@ class Engine:
             num_preemptions=self.counters.num_preemptions,
             prefix_hit_tokens=kv.hit_tokens,
             prefix_queried_tokens=kv.queried_tokens,
+            num_deferred=self._stepping.num_deferred,
         )
 
     def check_integrity(self) -> None:

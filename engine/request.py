@@ -93,3 +93,5 @@ class Request:
     """Smaller is more urgent; None derives it from the SLO class."""
     reads_prefix_cache: bool = True
     """False computes the whole prompt, as vLLM does when prompt log-probabilities are asked for."""
+    adapter: str = ""
+    """The LoRA adapter it needs; empty for none."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence as SequenceOf
 
 from engine.config import EngineConfig
 from engine.kv_cache.block_pool import BlockPool
-from engine.kv_cache.changes import BlockRemoved, BlocksStored, CacheChange
+from engine.kv_cache.changes import AllBlocksCleared, BlockRemoved, BlocksStored, CacheChange
 from engine.kv_cache.content_index import ContentIndex
 from engine.sequence import Sequence
 
@@ -51,6 +51,8 @@ class VllmKVCache:
         if self.num_used_blocks:
             return False
         self.index = ContentIndex()
+        if self._changes is not None:
+            self._changes.append(AllBlocksCleared())
         return True
 
     def cached_prefix(self, sequence: Sequence) -> list[int]:

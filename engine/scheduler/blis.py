@@ -42,6 +42,10 @@ class BlisStepping:
     def num_waiting(self) -> int:
         return len(self._waiting)
 
+    @property
+    def num_deferred(self) -> int:
+        return 0
+
     def enqueue(self, sequence: Sequence, at: Micros) -> None:
         self._waiting.append(sequence)
         self._plan_step(at)

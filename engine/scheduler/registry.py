@@ -16,7 +16,8 @@ def new_vllm(instance: Instance, reports_steps: bool) -> Stepping:
     """vLLM's: step by step, or as fast as the changes allow. How many drafts hold is only known step by step."""
     if instance.config.speculation is not None:
         return SpeculativeStepping(instance)
-    plain = reports_steps or instance.config.reports_kv_changes
+    config = instance.config
+    plain = reports_steps or config.reports_kv_changes or config.lora is not None
     return VllmStepping(instance) if plain else FastVllmStepping(instance)
 
 

@@ -47,6 +47,11 @@ class Stepping(Protocol):
     @property
     def num_waiting(self) -> int: ...
 
+    @property
+    def num_deferred(self) -> int:
+        """Those of them that were passed over in the latest composition."""
+        ...
+
     def enqueue(self, sequence: Sequence, at: Micros) -> None:
         """A request that passed the guards joins the wait queue."""
         ...

@@ -7,6 +7,7 @@ from engine.batch_shape import BatchShape
 from engine.events import CacheChanged, Finished, Preempted, Scheduled, StepDone
 from engine.instance import Instance
 from engine.kv_cache.vllm_cache import VllmKVCache
+from engine.lora import LoraSlots
 from engine.queue import Due
 from engine.scheduler.hold import Hold
 from engine.scheduler.vllm_batch import Grant, VllmBatch
@@ -46,6 +47,7 @@ class VllmStepping:
         """Requests whose client has gone, to be taken out when the step under way ends."""
         self._planned = False
         self._hold = Hold.NONE
+        self._lora = LoraSlots(config.lora) if config.lora is not None else None
 
     @property
     def admitted(self) -> list[Sequence]:
@@ -64,6 +66,10 @@ class VllmStepping:
     @property
     def num_waiting(self) -> int:
         return len(self.waiting)
+
+    @property
+    def num_deferred(self) -> int:
+        return self._batch.num_deferred
 
     def enqueue(self, sequence: Sequence, at: Micros) -> None:
         self.waiting.append(sequence)
@@ -144,6 +150,14 @@ class VllmStepping:
         """How long a composed step will execute, at least 1."""
         return max(1, self._instance.latency.step_time(step.shape))
 
+    def _load_adapters(self, step: Step) -> Micros:
+        """How long a step waits for adapters that are not on the GPU."""
+        if self._lora is None:
+            return 0
+        # In batch order, each once.
+        adapters = dict.fromkeys(grant.sequence.request.adapter for grant in step.grants)
+        return self._lora.use(adapter for adapter in adapters if adapter)
+
     def _plan(self, at: Micros) -> None:
         """Compose at `at`, after everything else of that instant."""
         if not self._planned:
@@ -155,7 +169,7 @@ class VllmStepping:
         instance = self._instance
         step = self._steps[0]
         instance.last_shape = step.shape
-        step_time = self.step_time(step)
+        step_time = self.step_time(step) + self._load_adapters(step)
         step.started_at = at
         step.index = instance.steps.append(at, at + step_time)
         instance.queue.push(at + step_time, Due.STEP_END, step)

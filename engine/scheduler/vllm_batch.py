@@ -38,6 +38,8 @@ class VllmBatch:
         """Sequences evicted in the latest `compose`."""
         self.admits = True
         """Whether waiting sequences may join."""
+        self.num_deferred = 0
+        """Waiting sequences that the latest `compose` passed over because of their adapter."""
         self._config = config
         self.kv = kv
         self._limit = config.limit_tokens
@@ -167,10 +169,15 @@ class VllmBatch:
             ordered = sorted(self.waiting, key=self._order)
             self.waiting.clear()
             self.waiting.extend(ordered)
+        adapters = self._running_adapters()
+        passed_over: deque[Sequence] = deque()
         while self.waiting and self._budget > 0 and self.num_running < self._config.max_num_seqs:
             sequence = self.waiting[0]
             if sequence.num_stale_tokens:
                 break  # steps under way still bring tokens from before its preemption
+            if adapters is not None and not self._finds_slot(sequence.request.adapter, adapters):
+                passed_over.appendleft(self.waiting.popleft())
+                continue
             hits = self.kv.cached_prefix(sequence)
             start = len(hits) * self._config.block_size_tokens
             if defers and start < sequence.num_tokens - 1:
@@ -189,8 +196,23 @@ class VllmBatch:
             self._had_prefill |= start < sequence.num_tokens - 1
             self._granted[sequence] = num_tokens
             self._budget -= num_tokens + self._drafter_rows
+            if adapters is not None:
+                adapters.add(sequence.request.adapter)
+        self.waiting.extendleft(passed_over)
+        self.num_deferred = len(passed_over)
         if not defers:
             self._is_capacity_bound = bool(self.waiting)
+
+    def _running_adapters(self) -> set[str] | None:
+        """The adapters of all that run, computed with in this step or not; None where they do not matter."""
+        if self._config.lora is None:
+            return None
+        return {sequence.request.adapter for sequence in self.running} | {""}
+
+    def _finds_slot(self, adapter: str, adapters: set[str]) -> bool:
+        """Whether a step with `adapters`, one of which stands for none, can take `adapter`, too."""
+        assert self._config.lora is not None
+        return adapter in adapters or len(adapters) <= self._config.lora.max_loras
 
     def _join(self, sequence: Sequence) -> None:
         """`sequence` becomes the last of the running ones."""
