@@ -4,18 +4,15 @@ import logging
 import secrets
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
-from typing import Any, TypeAlias
 
 from aiohttp import web
 
+from mockserve.faults.inject import inject_faults
+from mockserve.handlers import Handler, json_response
 from mockserve.http_metrics import NO_ROUTE
 from mockserve.protocol.errors import ApiError, internal_error
-from mockserve.protocol.json_text import compact_json
 from mockserve.routes.shared import SERVICE
-
-Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere")
 """Where an API key is demanded; everything else is open, as in vLLM."""
@@ -33,20 +30,20 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except ApiError as error:
-        return _json(error.status, error.body())
+        return json_response(error.status, error.body())
     except web.HTTPNotFound:
-        return await _moved(request) or _json(404, {"detail": "Not Found"})
+        return await _moved(request) or json_response(404, {"detail": "Not Found"})
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
-        return _json(405, {"detail": "Method Not Allowed"}, {"Allow": allowed})
+        return json_response(405, {"detail": "Method Not Allowed"}, {"Allow": allowed})
     except web.HTTPException as error:
         refused = ApiError(error.reason, status=error.status, kind=error.reason)
-        return _json(error.status, refused.body())
+        return json_response(error.status, refused.body())
     except ConnectionResetError:
         raise
     except Exception as error:
         _logger.exception("%s %s failed", request.method, request.path)
-        return _json(500, internal_error(str(error)).body(), kind=OutsideCors)
+        return json_response(500, internal_error(str(error)).body(), kind=OutsideCors)
 
 
 async def _moved(request: web.Request) -> web.StreamResponse | None:
@@ -76,7 +73,7 @@ async def authorization(request: web.Request, handler: Handler) -> web.StreamRes
         digest = sha256(given.encode("utf-8", "surrogateescape")).digest()
         matches = [secrets.compare_digest(digest, sha256(key.encode()).digest()) for key in service.api_keys]
         if scheme.lower() != "bearer" or not any(matches):
-            return _json(401, {"error": "Unauthorized"}, kind=OutsideCors)
+            return json_response(401, {"error": "Unauthorized"}, kind=OutsideCors)
     return await handler(request)
 
 
@@ -123,14 +120,5 @@ async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
         )
 
 
-MIDDLEWARES = (authorization, preflight, count, errors)
+MIDDLEWARES = (authorization, preflight, count, inject_faults, errors)
 """From the outside inwards."""
-
-
-def _json(
-    status: int,
-    body: Mapping[str, Any],
-    headers: Mapping[str, str] | None = None,
-    kind: type[web.Response] = web.Response,
-) -> web.Response:
-    return kind(status=status, body=compact_json(body), content_type="application/json", headers=headers)

@@ -1,0 +1,69 @@
+"""The middleware that lets requests go wrong."""
+
+import asyncio
+from contextlib import suppress
+
+from aiohttp import web
+
+from blis_options import OptionError
+
+from mockserve.faults.kinds import ERRORS
+from mockserve.faults.settings import FaultSettings
+from mockserve.faults.shaping import ShapedTransport
+from mockserve.handlers import Handler, json_response
+from mockserve.protocol.errors import ApiError
+from mockserve.routes.shared import SERVICE
+
+MODEL_PREFIXES = ("/v1/", "/v2/", "/inference/")
+MODEL_PATHS = frozenset({"/invocations", "/pooling", "/classify", "/score", "/rerank"})
+
+
+@web.middleware
+async def inject_faults(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer with the fault that the request has drawn, if any. Only requests to a model draw by chance."""
+    service = request.app[SERVICE]
+    try:
+        drawn = service.faults.draw(request.headers, _is_for_model(request, service.network.root_path))
+    except OptionError as error:
+        return json_response(400, ApiError(str(error)).body())
+    if drawn is None:
+        return await handler(request)
+    kind, settings = drawn
+    if kind in ERRORS:
+        return _error(kind, settings)
+    return await _shaped(request, handler, kind, settings)
+
+
+def _is_for_model(request: web.Request, root_path: str) -> bool:
+    path = request.path.removeprefix(root_path)
+    return request.method == "POST" and (path.startswith(MODEL_PREFIXES) or path in MODEL_PATHS)
+
+
+def _error(kind: str, settings: FaultSettings) -> web.Response:
+    fault = ERRORS[kind]
+    headers = {"Retry-After": str(settings.retry_after_s)} if fault.asks_to_retry else None
+    return json_response(fault.status, fault.error().body(), headers)
+
+
+async def _shaped(request: web.Request, handler: Handler, kind: str, settings: FaultSettings) -> web.StreamResponse:
+    protocol, transport = request.protocol, request.transport
+    if transport is None:
+        raise ConnectionResetError("the client left before its request was read")
+    shaped = ShapedTransport(transport, kind, settings)
+    # aiohttp writes to whatever its protocol says the transport is.
+    protocol.transport = shaped
+    try:
+        response = await handler(request)
+        with suppress(ConnectionResetError):
+            await response.prepare(request)
+            await response.write_eof()
+        await shaped.drained()
+    except asyncio.CancelledError:
+        shaped.stop()
+        raise
+    finally:
+        if protocol.transport is shaped:
+            protocol.transport = transport
+    return response
+
+
