@@ -8,6 +8,7 @@ from collections import deque
 
 from engine.batch_shape import BatchShape
 from engine.config import EngineConfig
+from engine.errors import EngineError
 from engine.events import Event
 from engine.guards import refusal
 from engine.instance import Instance
@@ -18,6 +19,7 @@ from engine.scheduler.hold import Hold
 from engine.scheduler.priorities import PRIORITIES
 from engine.scheduler.registry import SCHEDULINGS
 from engine.scheduler.stepping import KVUsage
+from engine.scheduler.vllm import VllmStepping
 from engine.sequence import Outcome, Sequence
 from engine.stats import EngineCounters, EngineStats
 from engine.step_log import StepLog
@@ -83,6 +85,19 @@ class Engine:
         if preempts_running:
             self._stepping.preempt_all(at)
         return self._stepping.kv.forget()
+
+    def withhold_blocks(self, num_blocks: int, at: Micros) -> None:
+        """From `at` on, which must be ahead, keep so many KV blocks from everybody, or as many as are free.
+
+        0 gives them all back. Raises EngineError for BLIS's scheduling, which cannot.
+        """
+        self._demand_steps()
+        self._demand_future(at)
+        if not isinstance(self._stepping, VllmStepping):
+            raise EngineError(
+                f"KV blocks can only be withheld with vLLM's scheduling, not with {self.config.scheduling}"
+            )
+        self._stepping.withhold_blocks(num_blocks, at)
 
     def next_event_at(self) -> Micros | None:
         """The next instant at which something is due; None when idle."""

@@ -2,9 +2,11 @@
 
 from aiohttp import web
 
-from mockserve.middlewares import MIDDLEWARES, Handler, sign
+from mockserve.handlers import Handler
+from mockserve.middlewares import MIDDLEWARES, sign
 from mockserve.routes.chat import chat_completions
 from mockserve.routes.completions import completions
+from mockserve.routes.faults import change_faults, end_faults, show_faults
 from mockserve.routes.metrics import metrics
 from mockserve.routes.models import models
 from mockserve.routes.server_state import health, load, version
@@ -27,6 +29,13 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
 )
 """Every route. `web.Request` is all a handler gets; what it shares with others is in `SERVICE`."""
 
+FAULT_ROUTES: tuple[tuple[str, str, Handler], ...] = (
+    ("GET", "/blis/faults", show_faults),
+    ("POST", "/blis/faults", change_faults),
+    ("DELETE", "/blis/faults", end_faults),
+)
+"""Only there with --enable-fault-control."""
+
 MAX_BODY_BYTES = 256 * 2**20
 
 
@@ -35,7 +44,8 @@ def build_app(service: Service) -> web.Application:
     app = web.Application(middlewares=MIDDLEWARES, client_max_size=MAX_BODY_BYTES)
     app[SERVICE] = service
     root_path = service.network.root_path
-    for method, path, handler in ROUTES:
+    routes = ROUTES + (FAULT_ROUTES if service.options.enable_fault_control else ())
+    for method, path, handler in routes:
         app.router.add_route(method, path, handler)
         if root_path:
             app.router.add_route(method, root_path + path, handler)

@@ -114,6 +114,7 @@ class Planner:
                 max_output_tokens=budget,
                 priority=priority,
                 reads_prefix_cache=sampling.num_prompt_logprobs is None,
+                adapter="" if lora is None else lora.name,
             )
             generations.append(Generation(request, answer, crc32(seed.encode("utf-8", "surrogatepass"))))
         return generations

@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
+from typing import TypeVar
 
 from engine.core import Engine
 from engine.delivery import output_delay
@@ -20,6 +21,8 @@ from engine.units import Micros
 from mockserve.flight import Flight, FlightRecorder, Reply, Siblings, new_siblings
 from mockserve.lateness import Lateness
 from mockserve.timer import PreciseTimer, precise_timer
+
+T = TypeVar("T")
 
 TIMER_SLACK_S = 0.0015
 """Loop timers are a millisecond coarse: wake this much early and spin the rest, serving I/O meanwhile."""
@@ -118,6 +121,14 @@ class RealtimeDriver:
         self.engine.abort(request_id, self._soonest(self.clock()))
         self._arm()
 
+    def interfere(self, act: Callable[[Engine, Micros], T]) -> T:
+        """Let `act` do something to the engine now, after all that is due, at the instant it is given."""
+        now = self.clock()
+        self._catch_up(now)
+        result = act(self.engine, self._soonest(now))
+        self._arm()
+        return result
+
     def close(self) -> None:
         """Stop waking up. Open replies hear nothing more."""
         if self._handle is not None:
@@ -176,7 +187,7 @@ class RealtimeDriver:
         try:
             self._catch_up(now)
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
             raise
         self._arm()
 
@@ -281,7 +292,7 @@ class RealtimeDriver:
         else:
             flight.reply.token(number)
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """The engine is broken: nobody may wait for it any longer."""
         self.failure = error
         waiting = [*self._flights.values(), *(entry[2] for entry in self._outbox)]

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 
 from engine.core import Engine
 from engine.deployment import Deployment
+from engine.latency.slowed import SlowedLatency
 from mockserve.admission import QueueLimits, too_busy
 from mockserve.cache_config_labels import cache_config_labels
 from mockserve.config import ServeOptions
 from mockserve.cors import Cors, new_cors
 from mockserve.engine_metrics import EngineMetrics
 from mockserve.environment import ServerEnvironment
+from mockserve.faults.draw import FaultSource
+from mockserve.faults.engine_faults import EngineFaults
 from mockserve.generation import Planner
 from mockserve.kv_events.setup import block_naming, open_publisher
 from mockserve.lateness import Lateness
@@ -58,6 +61,8 @@ class Service:
     metrics_source: MetricsSource
     queue_limits: QueueLimits
     options: ReplyOptions
+    faults: FaultSource
+    engine_faults: EngineFaults
     num_engines: int = 1
     kv_events: "KVEventPublisher | None" = None
     tracks_load: bool = False
@@ -94,6 +99,7 @@ class Service:
 
     def close(self) -> None:
         """Let go of the clock and of the sockets beside those of HTTP."""
+        self.engine_faults.close()
         self.driver.close()
         if self.kv_events is not None:
             self.kv_events.close()
@@ -109,7 +115,8 @@ def build_service(options: ServeOptions, deployment: Deployment, environment: Se
     config = replace(deployment.config, reports_kv_changes=options.kv_events.publishes)
     max_model_len = config.max_model_len or config.kv_capacity_tokens
     metrics = EngineMetrics(max_model_len)
-    engine = Engine(config, deployment.latency)
+    latency = SlowedLatency(deployment.latency)
+    engine = Engine(config, latency)
     lateness = Lateness()
     driver = RealtimeDriver(engine, metrics, lateness, options.speed)
     tokenizer, conversations = open_vocabulary(options, deployment.model.vocab_size)
@@ -117,6 +124,9 @@ def build_service(options: ServeOptions, deployment: Deployment, environment: Se
     publisher = open_publisher(options, environment, config, rank=0)
     if publisher is not None:
         driver.tell_cache_changes = publisher.publish
+    faults = FaultSource(options.faults, options.fault_seed)
+    engine_faults = EngineFaults(driver, latency, faults)
+    engine_faults.plan(options.timed_faults)
     return Service(
         network=_network(options),
         environment=environment,
@@ -138,6 +148,8 @@ def build_service(options: ServeOptions, deployment: Deployment, environment: Se
             names[0], [MeasuredEngine(driver, metrics)], cache_config_labels(options, deployment), lateness
         ),
         queue_limits=QueueLimits(options.max_num_queued_reqs, options.max_num_queued_tokens),
+        faults=faults,
+        engine_faults=engine_faults,
         kv_events=publisher,
         options=options,
         tracks_load=options.enable_server_load_tracking,

@@ -17,7 +17,7 @@ class VllmKVCache:
     """
 
     __slots__ = ("_block_size", "_caches", "_changes", "_limit_tokens", "_lookahead_tokens", "_watermark_blocks",
-                 "hit_tokens", "index", "pool", "queried_tokens")  # fmt: skip
+                 "_withheld", "hit_tokens", "index", "pool", "queried_tokens")  # fmt: skip
 
     def __init__(self, config: EngineConfig, changes: list[CacheChange] | None = None) -> None:
         """`changes` is where it is noted what happens to the content, if somebody wants to know."""
@@ -33,6 +33,7 @@ class VllmKVCache:
         self.queried_tokens = 0
         """Prompt tokens looked for, counted once per request."""
         self._changes = changes
+        self._withheld: list[int] = []
 
     @property
     def num_blocks(self) -> int:
@@ -134,6 +135,13 @@ class VllmKVCache:
         sequence.block_ids = []
         sequence.num_registered_blocks = 0
 
+    def withhold(self, num_blocks: int) -> None:
+        """Keep so many blocks from everybody, those withheld before included, or as many as are free."""
+        while len(self._withheld) > num_blocks:
+            self.pool.give_back_to_reuse_first(self._withheld.pop())
+        while len(self._withheld) < num_blocks and self.pool.num_free:
+            self._withheld.append(self._take_block())
+
     def evict(self, sequence: Sequence) -> None:
         """Give all blocks back from a request that will return: what it can find again, others can too."""
         self.release(sequence)
@@ -143,8 +151,12 @@ class VllmKVCache:
 
     def _take(self, sequence: Sequence, num_blocks: int) -> None:
         for _ in range(num_blocks):
-            block = self.pool.take()
-            forgotten = self.index.forget(block)
-            if forgotten is not None and self._changes is not None:
-                self._changes.append(BlockRemoved(forgotten))
-            sequence.block_ids.append(block)
+            sequence.block_ids.append(self._take_block())
+
+    def _take_block(self) -> int:
+        """The next free block, with its content forgotten."""
+        block = self.pool.take()
+        forgotten = self.index.forget(block)
+        if forgotten is not None and self._changes is not None:
+            self._changes.append(BlockRemoved(forgotten))
+        return block

@@ -117,6 +117,14 @@ class VllmStepping:
         if not self._steps:
             self._plan(at)
 
+    def withhold_blocks(self, num_blocks: int, at: Micros) -> None:
+        """Keep so many KV blocks from everybody, or as many as are free; 0 gives them all back."""
+        kv = self.kv
+        assert isinstance(kv, VllmKVCache)
+        kv.withhold(num_blocks)
+        if not self._steps:
+            self._plan(at)
+
     def preempt_all(self, at: Micros) -> None:
         preempted = self._batch.preempt_all()
         self._instance.counters.num_preemptions += len(preempted)

@@ -50,4 +50,4 @@ class FaultSource:
         return kind, self.settings.changed(changes)
 
 
-_BY_STATUS = {str(fault.status): kind for kind, fault in reversed(ERRORS.items())}
+_BY_STATUS = {str(fault.status): kind for kind, fault in reversed(list(ERRORS.items()))}

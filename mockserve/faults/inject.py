@@ -6,7 +6,6 @@ from contextlib import suppress
 from aiohttp import web
 
 from blis_options import OptionError
-
 from mockserve.faults.kinds import ERRORS
 from mockserve.faults.settings import FaultSettings
 from mockserve.faults.shaping import ShapedTransport
@@ -65,5 +64,3 @@ async def _shaped(request: web.Request, handler: Handler, kind: str, settings: F
         if protocol.transport is shaped:
             protocol.transport = transport
     return response
-
-

@@ -1,4 +1,4 @@
-"""A transport that lets a reply go wrong on its way: what is written to it leaves late, in pieces, garbled or not at all.
+"""A transport that lets a reply go wrong on its way: late, in pieces, garbled or not at all.
 
 It stands in front of the connection's own transport for as long as one faulty reply takes.
 """

@@ -1,0 +1,111 @@
+"""An engine that hangs, dies, has no KV cache left or is slow, for a while or for good."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from blis_options import OptionError
+from engine.core import Engine
+from engine.latency.slowed import SlowedLatency
+from engine.scheduler.hold import Hold
+from engine.units import Micros
+from mockserve.fault_options import TimedFault
+from mockserve.faults.draw import FaultSource
+from mockserve.faults.kinds import ENGINE_FAULTS
+from mockserve.realtime import RealtimeDriver
+
+
+class EngineDeathError(RuntimeError):
+    """The engine was made to die."""
+
+
+class EngineFaults:
+    """Starts and ends what goes wrong with one engine. Use it from one event loop only."""
+
+    def __init__(self, driver: RealtimeDriver, latency: SlowedLatency, source: FaultSource) -> None:
+        self._driver = driver
+        self._latency = latency
+        self._source = source
+        self._active: dict[str, None] = {}
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    @property
+    def active(self) -> Sequence[str]:
+        """What is wrong at present."""
+        return list(self._active)
+
+    def plan(self, faults: Sequence[TimedFault]) -> None:
+        """Let each start when its time has come."""
+        loop = asyncio.get_running_loop()
+        for fault in faults:
+            self._timers.add(loop.call_later(fault.after_s, self.start, fault.kind, fault.for_s))
+
+    def start(self, kind: str, for_s: float | None = None) -> None:
+        """Let something go wrong, for so many real seconds or until it is ended.
+
+        Raises OptionError for another kind, and EngineError for an engine that cannot have this one.
+        """
+        _check(kind)
+        if self._driver.failure is not None:
+            return
+        _STARTS[kind](self)
+        self._active[kind] = None
+        if for_s is not None:
+            self._timers.add(asyncio.get_running_loop().call_later(for_s, self.end, kind))
+
+    def end(self, kind: str) -> None:
+        """Let it be well again. The dead stay dead. Raises OptionError for a kind that there is not."""
+        _check(kind)
+        if kind in self._active and kind != "death" and self._driver.failure is None:
+            del self._active[kind]
+            _ENDS[kind](self)
+
+    def close(self) -> None:
+        """Let nothing more happen."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    def _hang(self) -> None:
+        self._driver.interfere(lambda engine, at: engine.hold(Hold.EVERYTHING, at))
+
+    def _go_on(self) -> None:
+        self._driver.interfere(lambda engine, at: engine.hold(Hold.NONE, at))
+
+    def _die(self) -> None:
+        self._driver.fail(EngineDeathError("the engine died on purpose"))
+
+    def _exhaust(self) -> None:
+        fraction = self._source.settings.kv_fraction
+
+        def withhold(engine: Engine, at: Micros) -> None:
+            free = engine.kv.num_blocks - engine.kv.num_used_blocks
+            engine.withhold_blocks(int(free * fraction), at)
+
+        self._driver.interfere(withhold)
+
+    def _replenish(self) -> None:
+        self._driver.interfere(lambda engine, at: engine.withhold_blocks(0, at))
+
+    def _slow_down(self) -> None:
+        self._latency.factor = self._source.settings.slow_factor
+
+    def _speed_up(self) -> None:
+        self._latency.factor = 1.0
+
+
+_STARTS: Mapping[str, Callable[[EngineFaults], None]] = {
+    "hang": EngineFaults._hang,
+    "death": EngineFaults._die,
+    "kv_exhaustion": EngineFaults._exhaust,
+    "slow": EngineFaults._slow_down,
+}
+_ENDS: Mapping[str, Callable[[EngineFaults], None]] = {
+    "hang": EngineFaults._go_on,
+    "kv_exhaustion": EngineFaults._replenish,
+    "slow": EngineFaults._speed_up,
+}
+
+
+def _check(kind: str) -> None:
+    if kind not in ENGINE_FAULTS:
+        raise OptionError(f"an engine fault must be one of {', '.join(ENGINE_FAULTS)}, got {kind!r}")
