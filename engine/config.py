@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from engine.cpu_tier_config import CpuTierConfig
 from engine.errors import EngineError
+from engine.latency.request_timing import RequestTiming
 from engine.lora import LoraSettings
 from engine.speculation import Speculation
 
@@ -45,6 +46,8 @@ class EngineConfig:
     speculation: Speculation | None = None
     lora: LoraSettings | None = None
     """Slots for adapters; None serves requests with adapters as if they had none."""
+    timing: RequestTiming | None = None
+    """Times set request by request, each in a slot of its own; None computes them step by step."""
     reports_kv_changes: bool = False
     """Tell what happens to the content of the prefix cache. Every block is then looked at, which costs time."""
 

@@ -18,6 +18,7 @@ from engine.request import Request
 from engine.scheduler.hold import Hold
 from engine.scheduler.priorities import PRIORITIES
 from engine.scheduler.registry import SCHEDULINGS
+from engine.scheduler.slots import SlotStepping
 from engine.scheduler.stepping import KVUsage
 from engine.scheduler.vllm import VllmStepping
 from engine.sequence import Outcome, Sequence
@@ -93,7 +94,7 @@ class Engine:
         """
         self._demand_steps()
         self._demand_future(at)
-        if not isinstance(self._stepping, VllmStepping):
+        if not isinstance(self._stepping, VllmStepping | SlotStepping):
             raise EngineError(
                 f"KV blocks can only be withheld with vLLM's scheduling, not with {self.config.scheduling}"
             )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from engine.draws import RANGE, mixed
 from engine.errors import EngineError
 from engine.units import Micros
 
@@ -96,25 +97,13 @@ class Acceptance:
     """
 
     def __init__(self, speculation: Speculation) -> None:
-        self._seed = _mixed(speculation.seed)
-        self._limits = [int(rate * _RANGE) for rate in speculation.acceptance_rates]
+        self._seed = mixed(speculation.seed)
+        self._limits = [int(rate * RANGE) for rate in speculation.acceptance_rates]
 
     def num_accepted(self, request_number: int, num_output_tokens: int, num_drafts: int) -> int:
         """Of the drafts after the first `num_output_tokens` output tokens, how many come before the first miss."""
-        request = _mixed(self._seed + request_number)
+        request = mixed(self._seed + request_number)
         for position in range(num_drafts):
-            if _mixed(request + num_output_tokens + position) >= self._limits[position]:
+            if mixed(request + num_output_tokens + position) >= self._limits[position]:
                 return position
         return num_drafts
-
-
-_RANGE = 1 << 64
-_MASK = _RANGE - 1
-
-
-def _mixed(number: int) -> int:
-    """64 bits that look random, one to one (splitmix64, Steele, Lea and Flood 2014)."""
-    mixed = (number * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & _MASK
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
-    return mixed ^ (mixed >> 31)

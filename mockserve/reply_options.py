@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from blis_options import option
-from mockserve.fault_options import FaultOptions
+from mockserve.timing_options import TimingOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyOptions(FaultOptions):
+class ReplyOptions(TimingOptions):
     """Flags with vLLM's names and meanings, and one of our own for media."""
 
     enable_prompt_tokens_details: bool = option(False, "Report how many tokens of a prompt were cached.")

@@ -13,10 +13,11 @@ from functools import partial
 from aiohttp import web
 
 from blis_options import OptionError
-from engine.deployment import Deployment, resolve
+from engine.deployment import Deployment
 from mockserve.app import build_app
 from mockserve.config import ServeOptions
 from mockserve.connection import StampedConnection
+from mockserve.deploying import deployment_of
 from mockserve.environment import ServerEnvironment, read_environment
 from mockserve.http_errors import PlainErrors
 from mockserve.service import Service, build_service
@@ -62,7 +63,7 @@ def serve(options: ServeOptions) -> int:
 
     Raises BlisError for a deployment that cannot be, or an address that cannot be listened on.
     """
-    deployment = resolve(options)
+    deployment = deployment_of(options)
     for note in (*deployment.notes, *_notes(options)):
         sys.stderr.write(f"note: {note}\n")
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:

@@ -5,7 +5,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from mockserve.admission import QueueLimits, too_busy
 from mockserve.cache_config_labels import cache_config_labels
 from mockserve.config import ServeOptions
 from mockserve.cors import Cors, new_cors
+from mockserve.deploying import with_features
 from mockserve.engine_metrics import EngineMetrics
 from mockserve.environment import ServerEnvironment
 from mockserve.faults.draw import FaultSource
@@ -112,10 +113,10 @@ class Service:
 
 def build_service(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> Service:
     """Everything but the HTTP server. The driver's clock starts now."""
-    config = replace(deployment.config, reports_kv_changes=options.kv_events.publishes)
+    config, latency_model = with_features(options, deployment)
     max_model_len = config.max_model_len or config.kv_capacity_tokens
     metrics = EngineMetrics(max_model_len)
-    latency = SlowedLatency(deployment.latency)
+    latency = SlowedLatency(latency_model)
     engine = Engine(config, latency)
     lateness = Lateness()
     driver = RealtimeDriver(engine, metrics, lateness, options.speed)

@@ -6,6 +6,7 @@ from engine.instance import Instance
 from engine.scheduler.blis import BlisStepping
 from engine.scheduler.blis_fast import FastBlisStepping
 from engine.scheduler.blis_tiered import TieredBlisStepping
+from engine.scheduler.slots import SlotStepping
 from engine.scheduler.stepping import Stepping
 from engine.scheduler.vllm import VllmStepping
 from engine.scheduler.vllm_fast import FastVllmStepping
@@ -17,6 +18,8 @@ def new_vllm(instance: Instance, reports_steps: bool) -> Stepping:
     if instance.config.speculation is not None:
         return SpeculativeStepping(instance)
     config = instance.config
+    if config.timing is not None:
+        return SlotStepping(instance)
     plain = reports_steps or config.reports_kv_changes or config.lora is not None
     return VllmStepping(instance) if plain else FastVllmStepping(instance)
 

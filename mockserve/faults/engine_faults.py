@@ -87,6 +87,8 @@ class EngineFaults:
         self._driver.interfere(lambda engine, at: engine.withhold_blocks(0, at))
 
     def _slow_down(self) -> None:
+        if self._driver.engine.config.timing is not None:
+            raise OptionError("an engine whose times are set cannot be slow: it takes no steps")
         self._latency.factor = self._source.settings.slow_factor
 
     def _speed_up(self) -> None:

@@ -1,0 +1,35 @@
+"""From the options of the server to what it simulates."""
+
+from dataclasses import replace
+
+from engine.config import EngineConfig
+from engine.deployment import Deployment, resolve
+from engine.latency.catalogue.reader import knows_model
+from engine.latency.instant import InstantLatency
+from engine.latency.model import LatencyModel
+from mockserve.config import ServeOptions
+
+STAND_IN_MODEL = "qwen/qwen3-14b"
+STAND_IN_GPU = "H100"
+"""With set times it matters little which model and GPU are simulated, so unknown ones may be served."""
+
+
+def deployment_of(options: ServeOptions) -> Deployment:
+    """What to simulate. Raises EngineError when model and GPU are unknown or do not fit together."""
+    if options.request_timing is None or knows_model(options.model):
+        return resolve(options)
+    known = replace(
+        options,
+        model=STAND_IN_MODEL,
+        model_argument="",
+        hardware=options.hardware or STAND_IN_GPU,
+        tp=options.tp or 1,
+    )
+    return resolve(known)
+
+
+def with_features(options: ServeOptions, deployment: Deployment) -> tuple[EngineConfig, LatencyModel]:
+    """The engine's configuration and latency model with what only a server's options say."""
+    timing = options.request_timing
+    config = replace(deployment.config, reports_kv_changes=options.kv_events.publishes, timing=timing)
+    return config, deployment.latency if timing is None else InstantLatency()
