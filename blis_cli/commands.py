@@ -17,6 +17,16 @@ class CommandRow:
     has_other_syntax: bool = False
 
 
+PROGRAMS: dict[str, CommandRow] = {
+    "llm-d-inference-sim": CommandRow(
+        "The mock server of `blis serve` with the command line of llm-d-inference-sim.",
+        "mockserve.inference_sim.command",
+        "InferenceSimOptions",
+        has_other_syntax=True,
+    ),
+}
+"""Programs of other names with one command each."""
+
 COMMANDS: dict[str, CommandRow] = {
     "serve": CommandRow(
         "Serve a model that is not there: an OpenAI- and vLLM-compatible server timed by a simulated vLLM engine.",

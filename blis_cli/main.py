@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from blis_cli.commands import COMMANDS
+from blis_cli.commands import COMMANDS, PROGRAMS, CommandRow
 from blis_cli.flags import command_function
 from blis_options import BlisError, OptionError
 
@@ -26,16 +26,22 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
-def run(arguments: list[str]) -> int:
-    """Run `blis` with these arguments and return the exit code."""
+def inference_sim() -> None:
+    """Run `llm-d-inference-sim`, with the same exit codes."""
+    sys.exit(run(sys.argv[1:], "llm-d-inference-sim"))
+
+
+def run(arguments: list[str], program: str = "blis") -> int:
+    """Run `blis`, or a program that is one command by itself, with these arguments and return the exit code."""
     if sys.stdout is None:  # started with standard output closed: what is printed goes nowhere
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (it lives as long as the process)
     name = arguments[0] if arguments else ""
-    program = "blis"
+    row = PROGRAMS.get(program)
+    if row is None and name in COMMANDS:
+        program, row, arguments = f"blis {name}", COMMANDS[name], arguments[1:]
     try:
-        if name in COMMANDS:
-            program = f"blis {name}"
-            command, rest = _command(name), _in_our_syntax(name, arguments[1:])
+        if row is not None:
+            command, rest = _command(name, row), _in_our_syntax(row, arguments)
         elif name and not name.startswith("-"):
             raise OptionError(f"unknown command {name!r}, known are {', '.join(COMMANDS)}")
         else:
@@ -76,17 +82,15 @@ def _complain(program: str, message: str) -> int:
     return EXIT_BAD_INPUT
 
 
-def _command(name: str) -> Any:
+def _command(name: str, row: CommandRow) -> Any:
     """The one command that is wanted; only its module is imported."""
-    row = COMMANDS[name]
     module = importlib.import_module(row.module)
     app = _new_app()
     app.command(name=name, help=row.help)(command_function(getattr(module, row.options), module.run))
     return typer.main.get_command(app)
 
 
-def _in_our_syntax(name: str, arguments: list[str]) -> list[str]:
-    row = COMMANDS[name]
+def _in_our_syntax(row: CommandRow, arguments: list[str]) -> list[str]:
     if not row.has_other_syntax:
         return arguments
     found: list[str] = importlib.import_module(row.module).rewritten(arguments)

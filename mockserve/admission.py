@@ -11,10 +11,13 @@ class QueueLimits:
 
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
+    max_unfinished: int | None = None
+    """Not vLLM's: those that run and those that may wait."""
 
     @property
     def limits_anything(self) -> bool:
-        return self.max_num_queued_reqs is not None or self.max_num_queued_tokens is not None
+        limits = (self.max_num_queued_reqs, self.max_num_queued_tokens, self.max_unfinished)
+        return any(limit is not None for limit in limits)
 
     def exceeded(self, num_unfinished: int, num_new: int, num_waiting_tokens: int) -> str | None:
         """The name of the limit that `num_new` more requests would exceed."""
@@ -22,11 +25,15 @@ class QueueLimits:
             return "max_num_queued_reqs"
         if self.max_num_queued_tokens is not None and num_waiting_tokens >= self.max_num_queued_tokens:
             return "max_num_queued_tokens"
+        if self.max_unfinished is not None and num_unfinished + num_new > self.max_unfinished:
+            return "max_unfinished"
         return None
 
 
 def too_busy(limit: str) -> ApiError:
     """The answer to a request over a limit."""
+    if limit == "max_unfinished":
+        return ApiError("Too many requests are waiting, retry later.", status=429, kind="RateLimitError")
     reason = {
         "max_num_queued_reqs": "The engine is currently busy and cannot accept new requests.",
         "max_num_queued_tokens": "The engine has reached its prefill token backlog limit.",

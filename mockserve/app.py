@@ -36,15 +36,16 @@ FAULT_ROUTES: tuple[tuple[str, str, Handler], ...] = (
 )
 """Only there with --enable-fault-control."""
 
-MAX_BODY_BYTES = 256 * 2**20
-
 
 def build_app(service: Service) -> web.Application:
     """The application that serves `service`."""
-    app = web.Application(middlewares=MIDDLEWARES, client_max_size=MAX_BODY_BYTES)
+    app = web.Application(middlewares=MIDDLEWARES, client_max_size=service.options.max_body_mb * 2**20)
     app[SERVICE] = service
     root_path = service.network.root_path
-    routes = ROUTES + (FAULT_ROUTES if service.options.enable_fault_control else ())
+    options = service.options
+    routes = ROUTES + (FAULT_ROUTES if options.enable_fault_control else ())
+    if options.offers_ready_route:
+        routes += (("GET", "/health/ready", health),)
     for method, path, handler in routes:
         app.router.add_route(method, path, handler)
         if root_path:

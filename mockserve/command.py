@@ -9,13 +9,14 @@ __all__ = ["ServeOptions", "rewritten", "run"]
 def rewritten(arguments: list[str]) -> list[str]:
     """A command line in vLLM's syntax, or ours, in ours. Raises BlisError for what vLLM would refuse."""
     from mockserve.vllm_arguments.rewrite import rewritten as from_vllm
+    from mockserve.vllm_arguments.table import read_table
 
     own = {flag for setting in options_of(ServeOptions) for flag in setting.flags}
-    return from_vllm(arguments, own)
+    return from_vllm(arguments, own, read_table())
 
 
 def run(options: ServeOptions) -> int:
     """Serve until told to stop. Returns the exit code."""
     from mockserve.server import serve
 
-    return serve(options)
+    return serve([options])

@@ -22,6 +22,9 @@ class EngineFeatureOptions(NetworkOptions):
     kv_events_config: str = option(
         "", "Where to publish KV-cache events, as vLLM takes it. Needs the extra kv-events.", metavar="JSON"
     )
+    data_parallel_rank: int = option(
+        0, "Which of several servers that share a load this is; KV events name it.", at_least=0
+    )
     prefix_caching_hash_algo: str = option(
         "sha256", "How KV blocks are hashed where others are told of them.", choices=ALGORITHMS
     )

@@ -15,7 +15,9 @@ FINE_BUCKETS_S = (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 7.5, 10, 30, 60,
 )  # fmt: skip
 COARSE_BUCKETS_S = (0.1, 0.5, 1)
-UNCOUNTED_PATHS = frozenset({"/metrics", "/metrics/", "/health", "/load", "/ping", "/version", "/server_info"})
+UNCOUNTED_PATHS = frozenset(
+    {"/metrics", "/metrics/", "/health", "/health/ready", "/load", "/ping", "/version", "/server_info"}
+)
 NO_ROUTE = "none"
 
 

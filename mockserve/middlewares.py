@@ -98,6 +98,7 @@ async def sign(request: web.BaseRequest, response: web.StreamResponse) -> None:
         # A preflight has said what it varies with, and more than others do.
         found = network.cors.reply_headers(request.headers.get("Origin"))
         headers.update({name: value for name, value in found.items() if name not in headers})
+    headers.update(network.further_headers)
     if network.adds_request_ids:
         headers["X-Request-Id"] = request.headers.get("X-Request-Id") or uuid.uuid4().hex
 

@@ -15,6 +15,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from mockserve.engine_metrics import EngineMetrics
+from mockserve.fake_metrics import FakeMetrics
 from mockserve.histogram import Histogram, cumulative
 from mockserve.http_metrics import HttpMetrics
 from mockserve.lateness import Lateness
@@ -48,6 +49,7 @@ class MetricsSource:
     engines: Sequence[MeasuredEngine]
     cache_config: Mapping[str, str]
     lateness: Lateness
+    fakes: FakeMetrics
     http: HttpMetrics = field(default_factory=HttpMetrics)
     rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
     """Requests refused because too many waited, by the limit."""
@@ -80,9 +82,14 @@ class MetricsSource:
         values = [
             (self._labels(index, each, last), value)
             for index, (each, state) in enumerate(zip(self.engines, states, strict=True))
-            for last, value in _labelled(family.read(state))
+            for last, value in _labelled(self._value(family, each, state))
         ]
         return _METRICS[family.kind](f"vllm:{family.name}", family.help, labels, values)
+
+    def _value(self, family: Family, engine: MeasuredEngine, state: EngineState) -> Value:
+        """The true figure, or the one to show instead."""
+        value: Value = self.fakes.replace(family.name, family.read(state), time.time() - engine.created)
+        return value
 
     def _labels(self, index: int, engine: MeasuredEngine, last: str) -> tuple[list[str], float]:
         """The values of the labels of one sample, and when counting began."""
@@ -156,10 +163,14 @@ _METRICS: Mapping[str, Callable[[str, str, list[str], Iterable[Sample]], Metric]
 
 
 def new_source(
-    model_name: str, engines: Sequence[MeasuredEngine], cache_config: Mapping[str, str], lateness: Lateness
+    model_name: str,
+    engines: Sequence[MeasuredEngine],
+    cache_config: Mapping[str, str],
+    lateness: Lateness,
+    fakes: FakeMetrics,
 ) -> MetricsSource:
     """A source whose page also tells of the process."""
-    source = MetricsSource(model_name, engines, cache_config, lateness)
+    source = MetricsSource(model_name, engines, cache_config, lateness, fakes)
     registry = source._registry
     GCCollector(registry=registry)
     PlatformCollector(registry=registry)

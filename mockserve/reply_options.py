@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from blis_options import option
-from mockserve.timing_options import TimingOptions
+from mockserve.simulation_options import SimulationOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyOptions(TimingOptions):
+class ReplyOptions(SimulationOptions):
     """Flags with vLLM's names and meanings, and one of our own for media."""
 
     enable_prompt_tokens_details: bool = option(False, "Report how many tokens of a prompt were cached.")

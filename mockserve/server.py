@@ -5,7 +5,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -58,16 +58,16 @@ class RunningServer:
                 os.unlink(self.uds)
 
 
-def serve(options: ServeOptions) -> int:
-    """Serve until SIGINT or SIGTERM. Returns the exit code.
+def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | None = None) -> int:
+    """Serve, with a server for each of the options, until SIGINT or SIGTERM. Returns the exit code.
 
     Raises BlisError for a deployment that cannot be, or an address that cannot be listened on.
     """
-    deployment = deployment_of(options)
-    for note in (*deployment.notes, *_notes(options)):
+    wanted = [(options, deployment_of(options)) for options in all_options]
+    for note in (*wanted[0][1].notes, *_notes(wanted[0][0])):
         sys.stderr.write(f"note: {note}\n")
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
-        runner.run(_serve_until_signal(options, deployment))
+        runner.run(_serve_until_signal(wanted, environment))
     return 0
 
 
@@ -150,16 +150,28 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     return uvloop.new_event_loop
 
 
-async def _serve_until_signal(options: ServeOptions, deployment: Deployment) -> None:
-    server = await start(options, deployment)
+async def _serve_until_signal(
+    wanted: Sequence[tuple[ServeOptions, Deployment]], environment: ServerEnvironment | None
+) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
-    # What exists by now lives as long as the process; not looking at it again keeps the collector's pauses short.
-    gc.collect()
-    gc.freeze()
-    sys.stderr.write(startup_line(options, deployment, server) + "\n")
-    sys.stderr.flush()
-    await stopping.wait()
-    await server.stop()
+    with suppress(TimeoutError):
+        await asyncio.wait_for(stopping.wait(), wanted[0][0].startup_s)
+    servers: list[RunningServer] = []
+    try:
+        if not stopping.is_set():
+            for options, deployment in wanted:
+                servers.append(await start(options, deployment, environment))
+            # What exists by now lives as long as the process; not looking at it again keeps the collector's pauses
+            # short.
+            gc.collect()
+            gc.freeze()
+            for (options, deployment), server in zip(wanted, servers, strict=True):
+                sys.stderr.write(startup_line(options, deployment, server) + "\n")
+            sys.stderr.flush()
+        await stopping.wait()
+    finally:
+        for server in servers:
+            await server.stop()

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -19,6 +19,7 @@ from mockserve.cors import Cors, new_cors
 from mockserve.deploying import with_features
 from mockserve.engine_metrics import EngineMetrics
 from mockserve.environment import ServerEnvironment
+from mockserve.fake_metrics import read_fake_metrics
 from mockserve.faults.draw import FaultSource
 from mockserve.faults.engine_faults import EngineFaults
 from mockserve.generation import Planner
@@ -43,6 +44,7 @@ class Network:
     root_path: str
     cors: Cors
     adds_request_ids: bool
+    further_headers: Mapping[str, str]
 
 
 @dataclass(slots=True)
@@ -95,7 +97,8 @@ class Service:
         if limits.limits_anything:
             limit = limits.exceeded(self.driver.num_flights, num_new, self.driver.num_waiting_tokens)
             if limit is not None:
-                self.metrics_source.rejections[limit] += 1
+                if limit in self.metrics_source.rejections:
+                    self.metrics_source.rejections[limit] += 1
                 raise too_busy(limit)
 
     def close(self) -> None:
@@ -122,7 +125,7 @@ def build_service(options: ServeOptions, deployment: Deployment, environment: Se
     driver = RealtimeDriver(engine, metrics, lateness, options.speed)
     tokenizer, conversations = open_vocabulary(options, deployment.model.vocab_size)
     names = options.model_names
-    publisher = open_publisher(options, environment, config, rank=0)
+    publisher = open_publisher(options, environment, config, options.data_parallel_rank)
     if publisher is not None:
         driver.tell_cache_changes = publisher.publish
     faults = FaultSource(options.faults, options.fault_seed)
@@ -146,15 +149,25 @@ def build_service(options: ServeOptions, deployment: Deployment, environment: Se
         driver=driver,
         metrics=metrics,
         metrics_source=new_source(
-            names[0], [MeasuredEngine(driver, metrics)], cache_config_labels(options, deployment), lateness
+            names[0],
+            [MeasuredEngine(driver, metrics)],
+            cache_config_labels(options, deployment),
+            lateness,
+            read_fake_metrics(options.fake_metrics),
         ),
-        queue_limits=QueueLimits(options.max_num_queued_reqs, options.max_num_queued_tokens),
+        queue_limits=_queue_limits(options),
         faults=faults,
         engine_faults=engine_faults,
         kv_events=publisher,
         options=options,
         tracks_load=options.enable_server_load_tracking,
     )
+
+
+def _queue_limits(options: ServeOptions) -> QueueLimits:
+    waiting = options.max_waiting_requests
+    unfinished = None if waiting is None else options.max_num_seqs + waiting
+    return QueueLimits(options.max_num_queued_reqs, options.max_num_queued_tokens, unfinished)
 
 
 def _network(options: ServeOptions) -> Network:
@@ -164,6 +177,7 @@ def _network(options: ServeOptions) -> Network:
             options.allowed_origins, options.allowed_methods, options.allowed_headers, options.allow_credentials
         ),
         adds_request_ids=options.enable_request_id_headers,
+        further_headers=dict(header.split("=", 1) for header in options.pod_headers),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from blis_options import OptionError
 from mockserve.vllm_arguments.config_file import without_config_file
 from mockserve.vllm_arguments.dotted import with_objects
-from mockserve.vllm_arguments.table import VllmFlag, read_table
+from mockserve.vllm_arguments.table import VllmFlag
 from mockserve.vllm_arguments.values import checked
 
 NO_EFFECT_FLAG = "--accepted-without-effect"
@@ -29,12 +29,11 @@ TRANSLATIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 _LEVEL = re.compile(r"-O=?([0-3])")
 
 
-def rewritten(arguments: list[str], own_flags: Collection[str]) -> list[str]:
-    """`arguments` with vLLM's syntax turned into ours, for a command whose flags are `own_flags`.
+def rewritten(arguments: list[str], own_flags: Collection[str], table: Mapping[str, VllmFlag]) -> list[str]:
+    """`arguments` with the syntax of `table` turned into ours, for a command whose flags are `own_flags`.
 
-    What neither vLLM nor we know is left for the command to complain about. Raises OptionError for a bad value.
+    What neither the table nor we know is left for the command to complain about. Raises OptionError for a bad value.
     """
-    table = read_table()
     opposites = {flag.name: flag.opposites[0] for flag in table.values() if flag.opposites}
     expanded = without_config_file(arguments, opposites)
     named = with_objects([_spelled(each, table, own_flags) for each in _with_long_levels(expanded)])

@@ -49,9 +49,9 @@ class VllmFlag:
         return tuple(found)
 
 
-def read_table() -> Mapping[str, VllmFlag]:
+def read_table(path: Path = TABLE) -> Mapping[str, VllmFlag]:
     """Every flag under each of its spellings, opposites included. Cost: about 1 ms."""
-    with TABLE.open(encoding="utf-8", newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         flags = [
             VllmFlag(
                 spellings=tuple(row["flags"].split()),

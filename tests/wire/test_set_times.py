@@ -1,5 +1,7 @@
 """Latencies that are set instead of simulated."""
 
+from typing import Any
+
 import pytest
 
 from mockserve.config import ServeOptions
@@ -7,7 +9,7 @@ from mockserve.deploying import deployment_of
 from tests.wire.plain_http import chat, complete, metric
 from tests.wire.serving import running_server
 
-TIMES = {
+TIMES: dict[str, Any] = {
     "latency_calculator": "constant",
     "time_to_first_token_ms": 100.0,
     "inter_token_latency_ms": 10.0,
@@ -45,5 +47,5 @@ def test_any_model_can_be_served() -> None:
 
 
 def test_set_times_need_slots() -> None:
-    with pytest.raises(Exception, match="^--latency-calculator constant needs --scheduling vllm$"):
+    with pytest.raises(Exception, match=r"^--latency-calculator constant needs --scheduling vllm$"):
         ServeOptions(model="m", latency_calculator="constant", scheduling="blis")

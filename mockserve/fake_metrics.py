@@ -1,0 +1,157 @@
+"""Made-up figures for the metrics page, constant or by a function of time, to test who reads it.
+
+The keys are those of llm-d-inference-sim.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from blis_options import OptionError
+from mockserve.durations import milliseconds
+from mockserve.histogram import Histogram
+
+FLAG = "--fake-metrics"
+
+Course: TypeAlias = Callable[[float], float]
+"""From seconds since the start to a figure."""
+
+GAUGES: Mapping[str, str] = {
+    "running-requests": "num_requests_running",
+    "waiting-requests": "num_requests_waiting",
+    "kv-cache-usage": "kv_cache_usage_perc",
+}
+COUNTERS: Mapping[str, str] = {
+    "total-prompt-tokens": "prompt_tokens",
+    "total-generation-tokens": "generation_tokens",
+    "prefix-cache-hits": "prefix_cache_hits",
+    "prefix-cache-queries": "prefix_cache_queries",
+}
+HISTOGRAMS: Mapping[str, str] = {
+    "ttft-buckets-values": "time_to_first_token_seconds",
+    "tpot-buckets-values": "inter_token_latency_seconds",
+    "request-tpot-buckets-values": "request_time_per_output_token_seconds",
+    "e2erl-buckets-values": "e2e_request_latency_seconds",
+    "queue-time-buckets-values": "request_queue_time_seconds",
+    "inf-time-buckets-values": "request_inference_time_seconds",
+    "prefill-time-buckets-values": "request_prefill_time_seconds",
+    "decode-time-buckets-values": "request_decode_time_seconds",
+    "request-prompt-tokens": "request_prompt_tokens",
+    "request-generation-tokens": "request_generation_tokens",
+    "request-max-generation-tokens": "request_max_num_generation_tokens",
+    "request-params-max-tokens": "request_params_max_tokens",
+}
+"""Keys to names of metrics; the values are counts per bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class FakeLora:
+    """A state of adapters that lora_requests_info shows."""
+
+    running: str
+    waiting: str
+    unix_time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FakeMetrics:
+    """What to show instead of the truth, by names of metrics without their `vllm:`."""
+
+    courses: Mapping[str, Course] = field(default_factory=dict)
+    buckets: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    success: Mapping[str, float] | None = None
+    """Requests finished, by reason."""
+    loras: Sequence[FakeLora] | None = None
+
+    def replace(self, name: str, value: object, seconds: float) -> Any:
+        """The figure to show for a metric so long after the start, where `value` is the true one."""
+        if name in self.courses:
+            return self.courses[name](seconds)
+        if name in self.buckets and isinstance(value, Histogram):
+            return _histogram(value, self.buckets[name])
+        if name == "request_success" and self.success is not None and isinstance(value, Mapping):
+            return {reason: self.success.get(reason, 0) for reason in value}
+        return value
+
+
+def read_fake_metrics(text: str) -> FakeMetrics:
+    """The figures in a JSON object, none for an empty text. Raises OptionError for what it cannot read."""
+    if not text:
+        return FakeMetrics()
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"{FLAG} must be a JSON object, got {text!r}") from error
+    if not isinstance(given, dict):
+        raise OptionError(f"{FLAG} must be a JSON object, got {text!r}")
+    known = (*GAUGES, *COUNTERS, *HISTOGRAMS, "request-success-total", "loras")
+    for key in given:
+        if key not in known:
+            raise OptionError(f"{FLAG}: unknown key {key!r}, known are {', '.join(known)}")
+    names = {**GAUGES, **COUNTERS}
+    return FakeMetrics(
+        courses={names[key]: _course(key, value) for key, value in given.items() if key in names},
+        buckets={HISTOGRAMS[key]: _counts(key, value) for key, value in given.items() if key in HISTOGRAMS},
+        success=_success(given.get("request-success-total")),
+        loras=_loras(given.get("loras")),
+    )
+
+
+def _course(key: str, value: object) -> Course:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        number = float(value)
+        return lambda _seconds: number
+    kind, *parts = str(value).split(":")
+    if kind not in _COURSES or len(parts) != 3:
+        shapes = ", ".join(f"{name}:start:end:period" for name in _COURSES)
+        raise OptionError(f"{FLAG}: {key} must be a number or one of {shapes}, got {value!r}")
+    try:
+        start, end = float(parts[0]), float(parts[1])
+    except ValueError as error:
+        raise OptionError(f"{FLAG}: {key} must go from a number to a number, got {value!r}") from error
+    period_s = milliseconds(f"{FLAG}: {key}", parts[2]) / 1000
+    if period_s <= 0:
+        raise OptionError(f"{FLAG}: {key} must have a period above 0, got {value!r}")
+    shape = _COURSES[kind]
+    return lambda seconds: start + (end - start) * shape(seconds / period_s)
+
+
+_COURSES: Mapping[str, Course] = {
+    "oscillate": lambda periods: (1 - math.cos(2 * math.pi * periods)) / 2,
+    "ramp": lambda periods: min(1.0, periods),
+    "rampreset": lambda periods: periods % 1,
+    "squarewave": lambda periods: float(periods % 1 >= 0.5),
+}
+"""From elapsed periods to the share of the way from start to end."""
+
+
+def _counts(key: str, value: object) -> Sequence[int]:
+    if not isinstance(value, list) or not all(isinstance(each, int) and each >= 0 for each in value):
+        raise OptionError(f"{FLAG}: {key} must be a list of counts per bucket, got {value!r}")
+    return value
+
+
+def _histogram(true: Histogram, counts: Sequence[int]) -> Histogram:
+    found = Histogram(true.bounds)
+    for bound, count in zip((*true.bounds, true.bounds[-1]), counts, strict=False):
+        found.observe(bound, count)
+    return found
+
+
+def _success(value: object) -> Mapping[str, float] | None:
+    if value is not None and not isinstance(value, dict):
+        raise OptionError(f"{FLAG}: request-success-total must map reasons to numbers, got {value!r}")
+    return value
+
+
+def _loras(value: object) -> Sequence[FakeLora] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise OptionError(f"{FLAG}: loras must be a list of objects, got {value!r}")
+    return [
+        FakeLora(str(each.get("running", "")), str(each.get("waiting", "")), float(each.get("timestamp", 0)))
+        for each in value
+    ]

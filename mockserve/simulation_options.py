@@ -1,0 +1,33 @@
+"""The settings of `blis serve` that make it a better stand-in: slow starts, made-up figures, refusals of its own."""
+
+from dataclasses import dataclass
+
+from blis_options import OptionError, option
+from mockserve.fake_metrics import read_fake_metrics
+from mockserve.timing_options import TimingOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationOptions(TimingOptions):
+    """What no vLLM has."""
+
+    startup_s: float = option(0.0, "Seconds until the server listens, as if it were loading weights.", at_least=0)
+    max_waiting_requests: int | None = option(
+        None, "Requests that may wait for a place in the batch; more are refused with status 429.", at_least=0
+    )
+    max_body_mb: int = option(256, "Largest body of a request, in MiB.", at_least=1)
+    fake_metrics: str = option(
+        "",
+        "Figures for the metrics page instead of the true ones: a JSON object such as "
+        '{"running-requests": 3, "kv-cache-usage": "ramp:0:1:60s"}.',
+        metavar="JSON",
+    )
+    offers_ready_route: bool = option(False, "Offer GET /health/ready as well.", hidden=True)
+    pod_headers: tuple[str, ...] = option((), "Headers of every reply, as name=value.", hidden=True)
+
+    def __post_init__(self) -> None:
+        TimingOptions.__post_init__(self)
+        read_fake_metrics(self.fake_metrics)
+        for header in self.pod_headers:
+            if "=" not in header:
+                raise OptionError(f"--pod-headers must be name=value, got {header!r}")

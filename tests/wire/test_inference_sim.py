@@ -1,0 +1,179 @@
+"""The program `llm-d-inference-sim`, as suites made for that project start it."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blis_options import BlisError
+from mockserve.durations import milliseconds
+from mockserve.inference_sim.command import rewritten
+from mockserve.inference_sim.mapping import serve_options
+from mockserve.inference_sim.options import InferenceSimOptions
+
+PROGRAM = (sys.executable, "-c", "from blis_cli.main import inference_sim; inference_sim()")
+DEADLINE_S = 30
+
+
+@contextmanager
+def simulator(*arguments: str, servers: int = 1) -> Iterator[list[str]]:
+    """The program with these arguments, and the addresses it serves on."""
+    command = [*PROGRAM, "--port", "0", "--model", "my/model", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        addresses: list[str] = []
+        try:
+            while len(addresses) < servers:
+                line = running.stderr.readline()
+                assert line, "it ended"
+                addresses += re.findall(r"https?://\S+", line)
+            yield addresses
+            running.send_signal(signal.SIGTERM)
+            assert running.wait(DEADLINE_S) == 0
+        finally:
+            running.kill()
+
+
+def ask(address: str, path: str = "/v1/completions", **fields: Any) -> Any:
+    body = {"prompt": "hello", "max_tokens": 5, "ignore_eos": True, **fields}
+    request = urllib.request.Request(address + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=DEADLINE_S) as reply:
+        return json.load(reply)
+
+
+def options(**settings: Any) -> InferenceSimOptions:
+    return InferenceSimOptions(model="my/model", **settings)
+
+
+def test_it_starts_as_other_suites_start_it() -> None:
+    arguments = (
+        "--max-waiting-queue-length", "10", "--time-to-first-token", "100", "--time-to-first-token-std-dev=0",
+        "--inter-token-latency", "20ms", "--max-num-seqs", "4", "--seed", "42", "--v=4", "--enforce-eager=true",
+        "--served-model-name", "a", "b", "--render-url", "http://nowhere", "--mode", "echo",
+    )  # fmt: skip
+    with simulator(*arguments) as (address,):
+        started = time.monotonic()
+        reply = ask(address, model="b", prompt="one two three", max_tokens=3)
+        assert time.monotonic() - started >= 0.1 + 2 * 0.02
+        assert reply["model"] == "a"
+        assert reply["choices"][0]["text"] == "one two three"
+        with urllib.request.urlopen(f"{address}/health/ready") as ready:
+            assert ready.status == 200
+
+
+def test_every_rank_has_a_port_of_its_own() -> None:
+    with simulator("--data-parallel-size", "2", servers=2) as addresses:
+        assert len(set(addresses)) == 2
+        assert [ask(address)["usage"]["completion_tokens"] for address in addresses] == [5, 5]
+
+
+def test_failures_are_injected_at_the_rate_given() -> None:
+    with simulator("--failure-injection-rate", "100", "--failure-types", "rate_limit", "server_error") as (address,):
+        statuses = set()
+        for _ in range(20):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                ask(address)
+            statuses.add(refused.value.code)
+            refused.value.close()
+        assert statuses == {429, 503}
+
+
+def test_the_metrics_page_shows_made_up_figures() -> None:
+    fakes = {
+        "running-requests": 7,
+        "kv-cache-usage": "squarewave:0.25:0.25:1s",
+        "ttft-buckets-values": [1, 2],
+        "request-success-total": {"stop": 3},
+        "total-prompt-tokens": 99,
+    }
+    with simulator("--fake-metrics", json.dumps(fakes)) as (address,):
+        with urllib.request.urlopen(f"{address}/metrics") as reply:
+            page = reply.read().decode()
+        labels = 'engine="0",model_name="my/model"'
+        for line in (
+            f"vllm:num_requests_running{{{labels}}} 7.0",
+            f"vllm:kv_cache_usage_perc{{{labels}}} 0.25",
+            f"vllm:time_to_first_token_seconds_count{{{labels}}} 3.0",
+            f"vllm:prompt_tokens_total{{{labels}}} 99.0",
+            'vllm:request_success_total{engine="0",finished_reason="stop",model_name="my/model"} 3.0',
+        ):
+            assert line in page
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0", 0), ("100", 100), ("1.5", 1.5), ("100ms", 100), ("1.5s", 1500), ("1m30s", 90_000), ("250us", 0.25)],
+)
+def test_durations_have_units_or_are_milliseconds(text: str, expected: float) -> None:
+    assert milliseconds("--x", text) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("text", ["", "x", "10 ms", "-1", "5sx", "nan"])
+def test_other_durations_are_refused(text: str) -> None:
+    with pytest.raises(BlisError, match=r"^--x must be "):
+        milliseconds("--x", text)
+
+
+def test_its_flags_become_settings_of_ours() -> None:
+    found = serve_options(
+        options(
+            time_to_first_token="200ms",
+            inter_token_latency="20",
+            time_factor_under_load=3.0,
+            enable_kvcache=True,
+            kv_cache_size=100,
+            failure_injection_rate=50,
+            failure_types=("rate_limit", "server_error"),
+            max_waiting_queue_length=7,
+            port=8000,
+        ),
+        {"POD_IP": "10.0.0.1", "POD_NAME": "p", "POD_NAMESPACE": "n"},
+        rank=1,
+    )
+    assert found.port == 8001
+    assert found.latency_calculator == "constant"
+    timing = found.request_timing
+    assert timing is not None
+    assert (timing.first_token_us, timing.token_gap_us, timing.load_factor, timing.num_slots) == (200e3, 20e3, 3, 5)
+    assert (found.total_kv_blocks, found.enable_prefix_caching, found.max_waiting_requests) == (101, True, 7)
+    assert found.faults.rates == {"rate_limit": 0.25, "overloaded": 0.25}
+    assert found.kv_events.topic == "kv@10.0.0.1:8001@my/model"
+    assert found.kv_events.of_rank(found.data_parallel_rank).endpoint == "tcp://127.0.0.1:5558"
+    assert found.pod_headers == ("x-inference-pod=p", "x-inference-namespace=n", "x-inference-port=8001")
+
+
+def test_without_a_time_to_the_first_token_it_depends_on_the_prompt() -> None:
+    found = serve_options(options(prefill_time_per_token="1"), {}, rank=0)
+    assert found.latency_calculator == "per-token"
+    assert not found.kv_events.publishes
+    assert not found.enable_prefix_caching
+
+
+def test_flags_without_meaning_are_named_and_wrong_ones_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SIM_MODEL", "m")
+    file = tmp_path / "config.yaml"
+    file.write_text("port: 9000\nenable-kvcache: true\nfailure-types: [rate_limit, server_error]\nlog-http: true\n")
+    assert rewritten(["--config", str(file), "--enable-kvcache=false", "--dtype", "auto"]) == [
+        "--port", "9000", "--enable-kvcache", "--no-enable-kvcache",
+        "--failure-types", '["rate_limit", "server_error"]',
+        "--accepted-without-effect", "--dtype,--log-http", "--model", "m",
+    ]  # fmt: skip
+    for settings, complaint in (
+        ({"inter_token_latency_std_dev": "1"}, "--inter-token-latency-std-dev must be at most 30 % of"),
+        ({"failure_types": ("flood",)}, "--failure-types must be one of rate_limit, "),
+        ({"max_loras": 3, "max_cpu_loras": 2}, "--max-cpu-loras must be at least --max-loras, 3, got 2"),
+    ):
+        with pytest.raises(BlisError, match=f"^{complaint}"):
+            options(**settings)
