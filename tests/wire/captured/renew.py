@@ -1,6 +1,6 @@
 """Writes `open_cases.txt` and `coverage.csv` anew from what the server answers now, and says how many are open.
 
-    python -m tests.wire.captured.renew SHARED_FOLDER
+python -m tests.wire.captured.renew SHARED_FOLDER
 """
 
 import sys
