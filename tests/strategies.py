@@ -7,12 +7,18 @@ from hypothesis import strategies as st
 
 from engine.config import EngineConfig
 from engine.core import Engine
-from engine.request import PrefixGroupBlocks, Request, UniqueBlocks
+from engine.cpu_tier_config import CpuTierConfig
+from engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
+from engine.scheduler.priorities import PRIORITIES
 from engine.speculation import DRAFTERS, Speculation
 from engine.units import Micros
+from replay.synthetic import ConversationBlocks
 from tests.fakes import TestLatency, config
 
 GRID_US = 500
+
+CPU_TIERS = (CpuTierConfig(9, base_latency_us=GRID_US), CpuTierConfig(20, "threshold", offload_threshold=0.5))
+"""One that holds copies, one that takes blocks under pressure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +32,7 @@ class Workload:
     speculation: Speculation | None = None
 
     def config(self, **more: Any) -> EngineConfig:
-        return replace(config(**self.settings, **more), speculation=self.speculation)
+        return replace(config(**(self.settings | more)), speculation=self.speculation)
 
     def engine(self) -> Engine:
         return Engine(self.config(), self.latency)
@@ -38,23 +44,13 @@ def workloads(
     with_hang_ups: bool = True,
     schedulings: tuple[str, ...] = ("blis", "vllm"),
     with_speculation: bool = True,
+    shares_replies: bool = True,
 ) -> Workload:
-    """Small and nasty: few blocks, small budgets, shared prefixes, deadlines, all policies."""
+    """Small and nasty: few blocks, small budgets, shared prefixes and replies, deadlines, all policies and switches."""
     block_size = draw(st.sampled_from([1, 2, 4, 16]))
     num_blocks = draw(st.integers(4, 40))
-    max_model_len = draw(st.sampled_from([0, 0, 8, 30]))
-    settings: dict[str, Any] = {
-        "total_kv_blocks": num_blocks,
-        "block_size_tokens": block_size,
-        "max_num_seqs": draw(st.integers(1, 6)),
-        "max_num_batched_tokens": draw(st.integers(1, 40)),
-        "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 3, 10])),
-        "max_model_len": min(max_model_len, (num_blocks - 1) * block_size),
-        "scheduler": draw(st.sampled_from(["fcfs", "fcfs", "priority-fcfs", "sjf", "reverse-priority"])),
-        "preemption_policy": draw(st.sampled_from(["fcfs", "priority"])),
-        "scheduling": draw(st.sampled_from(schedulings)),
-        "async_scheduling": draw(st.booleans()),
-    }
+    capacity = (num_blocks - 1) * block_size
+    settings = _settings(draw, num_blocks, block_size, draw(st.sampled_from(schedulings)))
     latency = TestLatency(
         step_us=draw(st.sampled_from([1, GRID_US, 2 * GRID_US])),
         prefill_token_us=draw(st.sampled_from([0, 100])),
@@ -63,11 +59,13 @@ def workloads(
         output_token_time=draw(st.sampled_from([0, 40])),
         post_decode_time=draw(st.sampled_from([0, 300])),
     )
-    capacity = (num_blocks - 1) * block_size
     count = draw(st.integers(1, 12))
     arrivals = sorted(
         (
-            (draw(st.integers(0, 20)) * GRID_US, _request(draw, f"r{index}", capacity, block_size))
+            (
+                draw(st.integers(0, 20)) * GRID_US,
+                _request(draw, f"r{index}", capacity, block_size, ["own", "prefix", "talk"][: 2 + shares_replies]),
+            )
             for index in range(count)
         ),
         key=lambda arrival: arrival[0],
@@ -107,20 +105,65 @@ def speculations(draw: st.DrawFn, max_num_batched_tokens: int = 100) -> Speculat
     )
 
 
-def _request(draw: st.DrawFn, request_id: str, capacity: int, block_size: int) -> Request:
+def _settings(draw: st.DrawFn, num_blocks: int, block_size: int, scheduling: str) -> dict[str, Any]:
+    capacity = (num_blocks - 1) * block_size
+    settings: dict[str, Any] = {
+        "total_kv_blocks": num_blocks,
+        "block_size_tokens": block_size,
+        "max_num_seqs": draw(st.integers(1, 6)),
+        "max_num_batched_tokens": draw(st.integers(1, 40)),
+        "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 3, 10])),
+        "max_model_len": min(draw(st.sampled_from([0, 0, 8, 30])), capacity),
+        "scheduler": draw(st.sampled_from(["fcfs", "fcfs", "priority-fcfs", "sjf", "reverse-priority"])),
+        "priority_policy": draw(st.sampled_from(["slo-class", "slo-class", *PRIORITIES])),
+        "preemption_policy": draw(st.sampled_from(["fcfs", "priority"])),
+        "scheduling": scheduling,
+        "async_scheduling": draw(st.booleans()),
+    }
+    if scheduling == "vllm":
+        return settings | _vllm_switches(draw, settings, capacity)
+    return settings | {"cpu_tier": draw(st.sampled_from([None, None, None, None, *CPU_TIERS]))}
+
+
+def _vllm_switches(draw: st.DrawFn, settings: dict[str, Any], capacity: int) -> dict[str, Any]:
+    switches: dict[str, Any] = {
+        "enable_chunked_prefill": draw(st.sampled_from([True, True, False])),
+        "enable_prefix_caching": draw(st.sampled_from([True, True, True, False])),
+        "reserve_full_prompt": draw(st.booleans()),
+        "watermark_fraction": draw(st.sampled_from([0.0, 0.0, 0.05, 0.4])),
+        "prefill_schedule_interval": draw(st.sampled_from([1, 1, 1, 2, 3, 7])),
+    }
+    if not switches["enable_chunked_prefill"]:
+        # A prompt that never fits the budget would wait for ever.
+        limit_tokens = settings["max_model_len"] or capacity
+        switches["max_num_batched_tokens"] = max(settings["max_num_batched_tokens"], limit_tokens)
+    return switches
+
+
+def _request(draw: st.DrawFn, request_id: str, capacity: int, block_size: int, kinds: list[str]) -> Request:
     input_tokens = draw(st.integers(0, max(1, capacity // 2)))
     # A request whose prompt and output outgrow the whole cache preempts itself forever, as in BLIS.
     output_tokens = draw(st.integers(0, max(0, min(25, capacity - input_tokens - 1))))
-    group = draw(st.sampled_from(["", "", "g", "h"]))
-    blocks: UniqueBlocks | PrefixGroupBlocks = UniqueBlocks(request_id)
-    if group:
-        blocks = PrefixGroupBlocks(request_id, group, draw(st.integers(0, input_tokens // block_size)))
     return Request(
         id=request_id,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         max_output_tokens=draw(st.sampled_from([output_tokens, output_tokens, 0])),
-        blocks=blocks,
+        blocks=_blocks(draw, request_id, block_size, input_tokens, output_tokens, draw(st.sampled_from(kinds))),
         deadline_us=draw(st.sampled_from([0, 0, 0, 5_000, 12_000])),
         slo_class=draw(st.sampled_from(["", "critical", "standard", "batch", "background"])),
+        priority=draw(st.sampled_from([None, None, None, -1, 4])),
+        reads_prefix_cache=draw(st.sampled_from([True, True, True, True, False])),
     )
+
+
+def _blocks(
+    draw: st.DrawFn, request_id: str, block_size: int, input_tokens: int, output_tokens: int, kind: str
+) -> BlockIdentities:
+    group = draw(st.sampled_from(["g", "h"]))
+    if kind == "own":
+        return UniqueBlocks(request_id)
+    if kind == "prefix":
+        return PrefixGroupBlocks(request_id, group, draw(st.integers(0, input_tokens // block_size)))
+    num_shareable = (input_tokens + max(0, output_tokens - 1)) // block_size
+    return ConversationBlocks(request_id, f"talk {group}", num_shareable, group="", shared_blocks=0)

@@ -15,6 +15,9 @@ from engine.request import BlockIdentities
 from engine.sequence import Sequence
 from engine.units import Micros
 
+MOST_PREEMPTIONS = 100
+"""Who was preempted so often fetches no more: what it fetched may be what leaves it too few blocks, again and again."""
+
 
 class Displaced(NamedTuple):
     """A block after other content than in its request: prompts lead there by detours only, but it takes a place."""
@@ -91,6 +94,8 @@ class TieredKVCache(KVCache, ABC):
         They join the end of the free list, to be found there. The front of it is overwritten, and that may be
         `cached`.
         """
+        if sequence.num_preemptions >= MOST_PREEMPTIONS:
+            return 0
         size, blocks, owned = self.block_size_tokens, sequence.request.blocks, sequence.block_ids
         known = cached if len(cached) > len(owned) else owned
         content = self.index.identity_of(known[-1]) if known else None

@@ -8,7 +8,8 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
 from engine.cpu_tier_config import CpuTierConfig
-from engine.request import PrefixGroupBlocks, Request
+from engine.kv_cache.tiered_cache import MOST_PREEMPTIONS
+from engine.request import Request
 from engine.sequence import Sequence
 
 Chain = tuple[object, ...]
@@ -121,10 +122,7 @@ class LiteralTiers:
         return self.owned.setdefault(sequence.request.id, [])
 
     def _tokens(self, request: Request, start: int, end: int) -> list[object]:
-        blocks = request.blocks
-        shared = blocks.shared_blocks * self.size if isinstance(blocks, PrefixGroupBlocks) else 0
-        group = blocks.group if isinstance(blocks, PrefixGroupBlocks) else ""
-        return [(group, at) if at < shared else (request.id, at) for at in range(start, end)]
+        return [(request.blocks.identity(at // self.size), at) for at in range(start, end)]
 
     def _prompt_chains(self, request: Request, seed: Chain, first: int) -> list[Chain]:
         chains = []
@@ -134,6 +132,8 @@ class LiteralTiers:
         return chains
 
     def _reload(self, sequence: Sequence, cached: SequenceOf[int]) -> bool:
+        if sequence.num_preemptions >= MOST_PREEMPTIONS:
+            return False
         owned = self._blocks_of(sequence)
         known = cached if len(cached) > len(owned) else owned
         seed = self.blocks[known[-1]].hash if known else ()

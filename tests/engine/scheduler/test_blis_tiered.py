@@ -7,6 +7,7 @@ from engine.cpu_tier_config import CpuTierConfig
 from engine.errors import EngineError
 from engine.kv_cache.tiered_cache import TieredKVCache
 from engine.request import PrefixGroupBlocks, Request
+from engine.sequence import Outcome
 from tests.fakes import TestLatency, config, request, run
 
 TIER = CpuTierConfig(100, bandwidth_tokens_per_us=4.0, base_latency_us=299)
@@ -62,6 +63,14 @@ def test_a_tier_smaller_than_what_runs_thrashes() -> None:
     assert isinstance(tiered.kv, TieredKVCache)
     assert tiered.kv.tier.num_stored == 4 * 4
     assert tiered.kv.thrashing_rate == (16 - 2) / 16
+
+
+def test_requests_whose_fetched_blocks_leave_them_too_few_end_all_the_same() -> None:
+    """Both hold blocks of their prefix before they compute them, outgrow the cache and preempt themselves."""
+    limits = config(9, long_prefill_token_threshold=2, cpu_tier=CpuTierConfig(16))
+    tiered = Engine(limits, TestLatency())
+    run(tiered, [(0, shared("a", 19, 10)), (0, shared("b", 16, 10))], 2_000_000)
+    assert tiered.counters.ended[Outcome.COMPLETED] == 2
 
 
 def test_vllm_scheduling_has_no_tier() -> None:
