@@ -40,6 +40,14 @@ def _breakdown(found: Findings) -> JsonObject:
             for name, each in found.tenants.items()
         },
     }
+    if found.cpu_tier is not None:
+        content["kv_cpu_tier"] = {
+            "blocks_stored": found.cpu_tier.num_stored,
+            "blocks_evicted": found.cpu_tier.num_evicted,
+            "blocks_brought_back": found.cpu_tier.num_fetched,
+            "blocks_thrashed": found.cpu_tier.num_thrashed,
+            "thrashing_rate": found.cpu_tier.thrashing_rate,
+        }
     if found.tenants:
         content["jain_fairness_index"] = jain_index([each.num_tokens for each in found.tenants.values()])
     if found.sessions is not None:

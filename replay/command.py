@@ -43,7 +43,6 @@ def run(options: ReplayOptions) -> int:
     from engine.core import Engine
     from engine.deployment import resolve
     from replay.arrivals import arrivals_of
-    from replay.cpu_tier import cpu_tier_notes
     from replay.progress import progress_bar
     from replay.report import questions_of, recording_tokens, report
     from replay.simulate import simulate
@@ -65,8 +64,6 @@ def run(options: ReplayOptions) -> int:
     ):
         engine = Engine(deployment.config, deployment.latency, reports_steps=False)
         simulated = simulate(engine, arrivals.arrivals, options.horizon, advance, on_tokens)
-    for note in cpu_tier_notes(engine):
-        _say(note)
     header = TraceHeader(
         mode="replayed",
         goodput_slo_targets=questions.targets,

@@ -1,23 +1,31 @@
-"""What a CPU tier did during a run, in words."""
+"""What a CPU tier of the KV cache did during a run."""
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 
 from engine.core import Engine
 from engine.kv_cache.tiered_cache import TieredKVCache
 
 
-def thrashing_rate(engine: Engine) -> float:
-    """As the tier defines it; 0 for an engine without one."""
-    kv = engine.kv
-    return kv.thrashing_rate if isinstance(kv, TieredKVCache) else 0.0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuTierFigures:
+    """Blocks that the tier took, threw out and gave back, the last also within a millisecond."""
+
+    num_stored: int
+    num_evicted: int
+    num_fetched: int
+    num_thrashed: int
+    thrashing_rate: float
 
 
-def cpu_tier_notes(engine: Engine) -> Iterator[str]:
-    """One line when the engine has a CPU tier. The thrashing rate is named as BLIS's reports name it."""
+def cpu_tier_figures(engine: Engine) -> CpuTierFigures | None:
+    """Those of a finished run; None for an engine without a tier."""
     kv = engine.kv
-    if isinstance(kv, TieredKVCache):
-        tier = kv.tier
-        yield (
-            f"CPU tier: {tier.num_stored} blocks stored, {tier.num_evicted} evicted, {tier.num_fetched} brought back, "
-            f"{tier.num_thrashed} of them within 1 ms; KV Thrashing Rate: {kv.thrashing_rate:.4f}"
-        )
+    if not isinstance(kv, TieredKVCache):
+        return None
+    return CpuTierFigures(
+        num_stored=kv.tier.num_stored,
+        num_evicted=kv.tier.num_evicted,
+        num_fetched=kv.tier.num_fetched,
+        num_thrashed=kv.tier.num_thrashed,
+        thrashing_rate=kv.thrashing_rate,
+    )

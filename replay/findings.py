@@ -16,7 +16,7 @@ from replay.breakdown import (
     by_slo_class,
     by_tenant,
 )
-from replay.cpu_tier import thrashing_rate
+from replay.cpu_tier import CpuTierFigures, cpu_tier_figures
 from replay.fitness import Fitness, fitness
 from replay.goodput import Goodput, goodput
 from replay.outputs import JsonObject, aggregate, cache_hit_rate
@@ -44,8 +44,7 @@ class Findings:
     preemption_rate: float
     """Preemptions per completed request."""
     cache_hit_rate: float
-    thrashing_rate: float
-    """Of the blocks stored in CPU memory, those that left it too soon; 0 without such a tier."""
+    cpu_tier: CpuTierFigures | None
     num_priority_inversions: int
     classes: Mapping[str, ClassLatencies]
     models: Mapping[str, ModelFigures]
@@ -68,7 +67,7 @@ def examine(simulated: Simulated, questions: Questions) -> Findings:
         metrics=metrics,
         preemption_rate=metrics["preemption_count"] / num_completed if num_completed else 0.0,
         cache_hit_rate=cache_hit_rate(simulated),
-        thrashing_rate=thrashing_rate(simulated.engine),
+        cpu_tier=cpu_tier_figures(simulated.engine),
         num_priority_inversions=priority_inversions(record) if by_priority else 0,
         classes=classes,
         models=by_model(record, duration_s),

@@ -53,10 +53,11 @@ def _anomalies(found: Findings) -> Iterator[str]:
 
 
 def _kv_cache(found: Findings) -> Iterator[str]:
-    if found.preemption_rate or found.cache_hit_rate:
+    thrashing_rate = found.cpu_tier.thrashing_rate if found.cpu_tier else 0.0
+    if found.preemption_rate or found.cache_hit_rate or thrashing_rate:
         yield f"Preemption Rate: {found.preemption_rate:.4f}"
         yield f"Cache Hit Rate: {found.cache_hit_rate:.4f}"
-        yield f"KV Thrashing Rate: {found.thrashing_rate:.4f}"
+        yield f"KV Thrashing Rate: {thrashing_rate:.4f}"
 
 
 def _classes(found: Findings) -> Iterator[str]:

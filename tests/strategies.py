@@ -45,12 +45,15 @@ def workloads(
     schedulings: tuple[str, ...] = ("blis", "vllm"),
     with_speculation: bool = True,
     shares_replies: bool = True,
+    with_cpu_tier: bool = False,
 ) -> Workload:
     """Small and nasty: few blocks, small budgets, shared prefixes and replies, deadlines, all policies and switches."""
     block_size = draw(st.sampled_from([1, 2, 4, 16]))
     num_blocks = draw(st.integers(4, 40))
     capacity = (num_blocks - 1) * block_size
     settings = _settings(draw, num_blocks, block_size, draw(st.sampled_from(schedulings)))
+    if with_cpu_tier and settings["scheduling"] == "blis":
+        settings["cpu_tier"] = draw(st.sampled_from([None, *CPU_TIERS]))
     latency = TestLatency(
         step_us=draw(st.sampled_from([1, GRID_US, 2 * GRID_US])),
         prefill_token_us=draw(st.sampled_from([0, 100])),
@@ -122,7 +125,7 @@ def _settings(draw: st.DrawFn, num_blocks: int, block_size: int, scheduling: str
     }
     if scheduling == "vllm":
         return settings | _vllm_switches(draw, settings, capacity)
-    return settings | {"cpu_tier": draw(st.sampled_from([None, None, None, None, *CPU_TIERS]))}
+    return settings
 
 
 def _vllm_switches(draw: st.DrawFn, settings: dict[str, Any], capacity: int) -> dict[str, Any]:

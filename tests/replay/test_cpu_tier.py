@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,12 +20,30 @@ PREFIX = [
 SMALL = ("--total-kv-blocks", "63", "--max-model-len", "1008", "--kv-cpu-blocks", "500")
 
 
-def test_what_the_tier_did_is_said_beside_the_metrics(tmp_path: Path, capsys: Captured) -> None:
-    _, notes = replayed(written(tmp_path, PREFIX), capsys, *SMALL)
-    assert notes == (
-        "blis replay: CPU tier: 66 blocks stored, 0 evicted, 4 brought back, 0 of them within 1 ms; "
-        "KV Thrashing Rate: 0.0000\n"
-    )
+def breakdown(header: Path, capsys: Captured, *flags: str) -> dict[str, Any]:
+    assert run(["replay", str(header), *DEPLOYMENT, "--json", *flags]) == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)["breakdown"]
+    return told
+
+
+def test_what_the_tier_did_is_part_of_the_breakdown(tmp_path: Path, capsys: Captured) -> None:
+    assert breakdown(written(tmp_path, PREFIX), capsys, *SMALL)["kv_cpu_tier"] == {
+        "blocks_stored": 66,
+        "blocks_evicted": 0,
+        "blocks_brought_back": 4,
+        "blocks_thrashed": 0,
+        "thrashing_rate": 0,
+    }
+
+
+def test_without_a_tier_there_is_no_word_of_it(tmp_path: Path, capsys: Captured) -> None:
+    assert "kv_cpu_tier" not in breakdown(written(tmp_path, PREFIX), capsys)
+
+
+def test_the_thrashing_rate_is_printed(tmp_path: Path, capsys: Captured) -> None:
+    assert run(["replay", str(written(tmp_path, PREFIX)), *DEPLOYMENT, *SMALL, "--kv-cpu-blocks", "1"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[printed.index("=== KV Cache Metrics ===") + 3] == "KV Thrashing Rate: 0.9952"
 
 
 def test_bringing_blocks_back_takes_time(tmp_path: Path, capsys: Captured) -> None:
@@ -52,9 +71,3 @@ def test_a_simulated_trace_whose_chain_of_tiers_is_not_simulated_is_noted(
     _, notes = replayed(header, capsys)
     said = f"blis replay: {header}: its kv_offload is not simulated"
     assert notes.startswith(said) == is_noted
-
-
-def test_run_says_it_too(capsys: Captured) -> None:
-    flags = ("--num-requests", "3", "--rate", "1", *DEPLOYMENT, "--kv-cpu-blocks", "500")
-    assert run(["run", *flags]) == 0
-    assert "blis run: CPU tier: " in capsys.readouterr().err
