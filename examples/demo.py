@@ -48,7 +48,7 @@ def _loop(folder: Path, num_requests: int, rate: float) -> int:
         server.wait(timeout=20)
     header, results = str(folder / "trace.yaml"), str(folder / "results.json")
     with (folder / "metrics.json").open("w") as metrics:
-        _run(["replay", header, "--model", MODEL, *ENGINE, "--results-path", results], metrics)
+        _run(["replay", header, "--model", MODEL, *ENGINE, "--results-path", results, "--json"], metrics)
     itl = ["--itl-data", str(folder / "trace.itl.csv")]
     return _run(["calibrate", header, "--sim-results", results, *itl, "--report", str(folder / "report.json")])
 

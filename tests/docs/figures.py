@@ -22,13 +22,14 @@ ROW = {
 
 
 def replay_keys() -> set[str]:
-    """Keys of both files, of a trace whose row says all it can."""
+    """Keys of both files, of a trace whose row says all it can, judged by all that judges."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "t.yaml").write_text(HEADER)
         (folder / "t.csv").write_text(f"{','.join(ROW)}\n{','.join(ROW.values())}\n")
         written = ["--metrics-path", str(folder / "m.json"), "--results-path", str(folder / "r.json")]
-        assert run(["replay", str(folder / "t.yaml"), "--model", "qwen3-14b", *written]) == 0
+        judged = ["--slo-ttft", "critical=1s", "--detectors", "all"]
+        assert run(["replay", str(folder / "t.yaml"), "--model", "qwen3-14b", *written, *judged]) == 0
         metrics: dict[str, Any] = json.loads((folder / "m.json").read_text())
         (result,) = json.loads((folder / "r.json").read_text())
         (row,) = metrics["requests"]
