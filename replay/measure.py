@@ -54,7 +54,10 @@ def latencies(engine: Engine, sequence: Sequence) -> Latencies:
 
 
 def token_times(engine: Engine, sequence: Sequence) -> npt.NDArray[np.int64]:
-    """When each token of a completed request reached its client, on the engine's clock, in microseconds."""
+    """When tokens of a completed request reached its client, on the engine's clock, in microseconds.
+
+    One instant per step that brought any, as the tokens of a step travel together.
+    """
     assert sequence.first_token_at is not None
     overhead_us = engine.latency.output_token_time
     first_us = sequence.first_token_at + overhead_us

@@ -20,7 +20,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 OnTokens = Callable[[int, Ints], None]
-"""Takes a completed request's number and when each of its tokens reached the client, in microseconds."""
+"""Takes a completed request's number and when its tokens reached the client, step by step, in microseconds."""
 
 NEVER = -1
 """In a column of durations: what has not happened."""

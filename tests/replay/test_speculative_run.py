@@ -31,6 +31,14 @@ def test_gaps_lie_between_steps_for_the_tokens_of_one_step_come_together() -> No
     assert [pool.at_rank(rank) for rank in range(len(pool))] == [1_000] * 3
 
 
+def test_tokens_that_come_together_are_one_chunk_of_the_recording() -> None:
+    limits = replace(config(scheduling="vllm"), speculation=SPECULATION)
+    told: list[list[int]] = []
+    engine = Engine(limits, TestLatency(step_us=1_000, output_token_time=5))
+    simulate(engine, [Arrival(0, request(output_tokens=8), row())], on_tokens=lambda _, us: told.append(us.tolist()))
+    assert told == [[1_005, 2_005, 3_005, 4_005]]
+
+
 def test_the_figures_of_a_run_say_what_was_drafted() -> None:
     figures = aggregate(simulated(8))
     assert figures["total_output_tokens"] == 8
