@@ -12,7 +12,7 @@ from mockserve.content.answer import Answer, Kind
 from mockserve.content.constraint import GENEROSITIES, constrained_text
 from mockserve.content.dataset import Dataset
 from mockserve.content.form import PLAIN, AnswerForm
-from mockserve.content.prose import Prose
+from mockserve.content.prose import Prose, tokens_of
 from mockserve.content.script import Performance, Segment, perform, sorted_by_kind
 from mockserve.content.split import Split
 from mockserve.content.stops import stopped
@@ -60,7 +60,7 @@ class Composer:
         if said is None:
             said = [Segment(Kind.CONTENT, "".join(self._prose(random, sampling, left)[0].pieces))]
         names_function = form.tools is not None and form.tools.is_named
-        how = Performance(self.tokenizer, sampling, budget, form.stop_token_ids, names_function)
+        how = Performance(self.tokenizer, sampling, budget, names_function)
         return perform([*thought, *said], how)
 
     def _said(
@@ -84,7 +84,7 @@ class Composer:
 
     def _plain(self, random: Random, sampling: Sampling, budget: int, form: AnswerForm) -> Answer:
         """Nothing but prose, token by token as it was written."""
-        answer = stopped(*self._prose(random, sampling, budget), sampling, form.stop_token_ids)
+        answer = stopped(*self._prose(random, sampling, budget), sampling)
         if not form.is_parsed:
             return answer
         script = [Segment(Kind.CONTENT, "".join(answer.texts))]
@@ -93,10 +93,19 @@ class Composer:
     def _prose(self, random: Random, sampling: Sampling, budget: int) -> tuple[Split, Ending]:
         num_tokens = self.fixed_tokens or natural_length(random)
         num_tokens = max(num_tokens, sampling.min_tokens + 1)
-        if sampling.ignore_eos or num_tokens > budget:
-            return self.prose.write(random, budget), Ending("length")
-        said = self.prose.write(random, num_tokens - 1)
+        allowed = sampling.allowed_token_ids
+        can_end = allowed is None or self.tokenizer.eos_token_id in allowed
+        if sampling.ignore_eos or num_tokens > budget or not can_end:
+            return self._words(random, sampling, budget), Ending("length")
+        said = self._words(random, sampling, num_tokens - 1)
         return Split([*said.ids, self.tokenizer.eos_token_id], [*said.pieces, ""]), Ending("stop")
+
+    def _words(self, random: Random, sampling: Sampling, num_tokens: int) -> Split:
+        """Words in plenty: any, or those that the request has left."""
+        if sampling.allowed_token_ids is not None:
+            return tokens_of(sampling.allowed_token_ids, self.tokenizer, random, num_tokens)
+        prose = self.prose.without(sampling.bad_words) if sampling.bad_words else self.prose
+        return prose.write(random, num_tokens)
 
     def _fitting(self, left: int, written: Callable[[int], list[Segment]]) -> list[Segment]:
         """What is written with as much of what is optional as leaves room for the end marker, else the least."""

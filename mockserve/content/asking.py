@@ -17,7 +17,6 @@ def completion_form(body: Mapping[str, Any], prompt: str | None) -> AnswerForm:
     Raises ApiError for a form that is none.
     """
     return AnswerForm(
-        stop_token_ids=_token_ids(body.get("stop_token_ids")),
         constraint=read_constraint(body),
         asked=() if prompt is None else (prompt,),
     )
@@ -29,7 +28,6 @@ def chat_form(body: Mapping[str, Any], prompt: str, model_name: str, options: Co
     Raises ApiError for a form that is none.
     """
     return AnswerForm(
-        stop_token_ids=_token_ids(body.get("stop_token_ids")),
         constraint=read_constraint(body),
         tools=_tools(body, options),
         thinking=_thinking(body, options),
@@ -58,7 +56,3 @@ def _last_words(body: Mapping[str, Any], model_name: str) -> str:
     """What the user said last; what anyone said last if no user did."""
     messages = read_messages(body.get("messages") or [], model_name)
     return next((each.content for each in reversed(messages) if each.role == "user"), messages[-1].content)
-
-
-def _token_ids(value: Any) -> tuple[int, ...]:
-    return tuple(each for each in value if type(each) is int) if isinstance(value, list) else ()

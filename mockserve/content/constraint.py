@@ -62,6 +62,16 @@ def constrained_text(constraint: Constraint, random: Random, generosity: int) ->
         raise ApiError(f"Grammar error: {error}") from None
 
 
+def json_form(schema: Any) -> JsonForm:
+    """The form of a JSON schema. Raises ApiError for what is none."""
+    try:
+        check_schema(schema)
+    except (SchemaError, RegexError) as error:
+        message = str(error)
+        raise ApiError(message if message.startswith("The JSON schema") else f"Grammar error: {message}") from None
+    return JsonForm(schema)
+
+
 def read_constraint(body: Mapping[str, Any]) -> Constraint | None:
     """What `response_format` and `structured_outputs` demand, if anything. Raises ApiError in vLLM's words."""
     wanted = body.get("structured_outputs")
@@ -96,12 +106,7 @@ def _read_json(given: Mapping[str, Any]) -> Constraint:
             schema = json.loads(schema)
         except ValueError:
             raise ApiError("Invalid JSON grammar specification.") from None
-    try:
-        check_schema(schema)
-    except (SchemaError, RegexError) as error:
-        message = str(error)
-        raise ApiError(message if message.startswith("The JSON schema") else f"Grammar error: {message}") from None
-    return JsonForm(schema)
+    return json_form(schema)
 
 
 def _read_regex(given: Mapping[str, Any]) -> Constraint:

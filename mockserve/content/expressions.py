@@ -8,7 +8,7 @@ from typing import TypeAlias
 MOST_REPEATS = 8
 """How often a part that may come any number of times comes at most, beyond its least number."""
 
-ENDLESS = 1 << 20
+ENDLESS = 1 << 17
 """The length of what can never end, and of what is too long to write."""
 
 
@@ -70,7 +70,7 @@ class Grammar:
 
     @property
     def can_end(self) -> bool:
-        """Whether any text of less than a million characters matches."""
+        """Whether any text of less than a hundred thousand characters matches."""
         return _shortest(self.start, _shortest_of_rules(self)) < ENDLESS
 
 

@@ -14,7 +14,6 @@ class AnswerForm:
     `is_parsed`: the server has a parser for tool calls or reasoning, which all chat answers go through.
     """
 
-    stop_token_ids: tuple[int, ...] = ()
     constraint: Constraint | None = None
     tools: ToolUse | None = None
     thinking: Thinking | None = None

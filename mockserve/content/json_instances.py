@@ -14,6 +14,7 @@ from mockserve.content.words import WORDS
 
 MOST_TRIES = 40
 MOST_ITEMS = 10_000
+MOST_VALUES = 20_000
 MOST_DEPTH = 5
 """Beyond this depth only what is required is made, by the shortest way there is."""
 
@@ -74,9 +75,13 @@ class _Maker:
         self._random = random
         self._generosity = generosity
         self._heights: dict[int, int] = {}
+        self._num_made = 0
         self._measured: list[Schema] = []  # kept, so that no other object gets the identity of one
 
     def make(self, schema: Schema, depth: int) -> Any:
+        self._num_made += 1
+        if self._num_made > MOST_VALUES:
+            raise SchemaError(f"Unsatisfiable schema: it asks for more than {MOST_VALUES} values")
         if depth > ENDLESS_DEPTH // 10:
             raise SchemaError("Unsatisfiable schema: it asks for itself without end")
         found = resolved(schema, self._root)

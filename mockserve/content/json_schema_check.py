@@ -9,11 +9,21 @@ from mockserve.content.regex_parser import parse_regex
 
 MOST_NESTED = 64
 
-_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
-_SINGLE = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
+_SINGLE = ("items", "additionalItems", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
 _BOUNDS = (("minimum", "maximum"), ("minLength", "maxLength"), ("minItems", "maxItems"))
-_NUMBERS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains")
+_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains")
+_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+
+_KINDS: tuple[tuple[tuple[str, ...], tuple[type, ...], str], ...] = (
+    ((*_MAPS, "dependentRequired"), (Mapping,), "an object"),
+    ((*_LISTS, "enum", "required"), (list,), "an array"),
+    (("pattern", "format", "$ref"), (str,), "a string"),
+    (_COUNTS, (int,), "an integer"),
+    (_NUMBERS, (int, float, bool), "a number"),
+)
+"""Keywords by what their values must be. Older drafts had booleans for exclusive bounds, which say nothing here."""
 
 
 def check_schema(schema: Any) -> None:
@@ -47,28 +57,29 @@ def nesting(value: Any) -> int:
 
 def _check_one(schema: Mapping[str, Any]) -> None:
     type_options(schema)
-    for name in _MAPS:
-        if not isinstance(schema.get(name, {}), Mapping):
-            raise SchemaError(f"{name} must be an object")
-    if not isinstance(schema.get("required", []), list):
-        raise SchemaError("required must be an array")
+    for names, kinds, expected in _KINDS:
+        for name in names:
+            if name in schema and not isinstance(schema[name], kinds):
+                raise SchemaError(f"{name} must be {expected}")
+    if not all(isinstance(name, str) for name in schema.get("required", [])):
+        raise SchemaError("required must be an array of strings")
     if schema.get("enum") == []:
         raise SchemaError("Unsatisfiable schema: anyOf is empty")
     options_of(schema)
     _check_bounds(schema)
-    if isinstance(schema.get("pattern"), str):
-        parse_regex(schema["pattern"])
+    for pattern in (schema.get("pattern", ""), *schema.get("patternProperties", {})):
+        parse_regex(pattern)
     if "format" in schema and "string" in type_options(schema):
         check_format(schema["format"])
 
 
 def _check_bounds(schema: Mapping[str, Any]) -> None:
-    for name in _NUMBERS:
-        if type(schema.get(name, 0)) is not int:
-            raise SchemaError(f"{name} must be an integer")
+    for name in _COUNTS:
+        if isinstance(schema.get(name), bool) or schema.get(name, 0) < 0:
+            raise SchemaError(f"{name} must not be negative")
     for low, high in _BOUNDS:
         least, most = schema.get(low), schema.get(high)
-        if isinstance(least, int | float) and isinstance(most, int | float) and least > most:
+        if least is not None and most is not None and least > most:
             raise SchemaError(f"Unsatisfiable schema: {low} ({least}) is greater than {high} ({most})")
 
 
@@ -76,8 +87,6 @@ def _parts(schema: Mapping[str, Any]) -> Iterator[Any]:
     for name in _MAPS:
         yield from schema.get(name, {}).values()
     for name in _LISTS:
-        if not isinstance(schema.get(name, []), list):
-            raise SchemaError(f"{name} must be an array")
         yield from schema.get(name, [])
     for name in _SINGLE:
         part = schema.get(name, True)

@@ -1,6 +1,7 @@
 """Plausible prose of a given number of tokens: whoever counts the text again finds that number."""
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
@@ -61,6 +62,23 @@ class Prose:
             split = again
         return split.first(num_tokens)
 
+    def without(self, bad_words: Sequence[str]) -> "Prose":
+        """The same, but for the words that contain one of these; all of them if none is left."""
+        bad = [each.strip() for each in bad_words]
+        units = self._units
+        kept = [index for index, word in enumerate(units.words) if not any(each in word for each in bad)]
+        if not kept:
+            return self
+        found = copy(self)
+        found._units = Units(
+            [units.words[index] for index in kept],
+            [each for each in units.openers if not any(word in each for word in bad)],
+            list(accumulate(1 / (rank + 8) for rank in range(len(kept)))),
+            "" if units.comma in bad else units.comma,
+            "" if units.full_stop in bad else units.full_stop,
+        )
+        return found
+
     def _completed(self, text: str, num_tokens: int) -> Split | None:
         """`text`, cut shorter and shorter, with one word that makes the number come out right."""
         for dropped in range(4):
@@ -88,6 +106,13 @@ class Prose:
         if pieces[0].startswith(" "):
             pieces[0] = pieces[0][1:]
         return pieces[:count]
+
+
+def tokens_of(allowed: Sequence[int], tokenizer: Tokenizer, random: Random, num_tokens: int) -> Split:
+    """So many of the allowed tokens, in no order; marks and parts of characters have no text."""
+    ids = random.choices([each for each in allowed if each != tokenizer.eos_token_id] or allowed, k=num_tokens)
+    texts = {each: tokenizer.decode([each], skip_special_tokens=True) for each in set(ids)}
+    return Split(ids, ["" if "\ufffd" in texts[each] else texts[each] for each in ids])
 
 
 def _units_of(tokenizer: Tokenizer) -> Units:

@@ -29,7 +29,6 @@ class Performance:
     tokenizer: Tokenizer
     sampling: Sampling
     budget: int
-    stop_token_ids: Sequence[int] = ()
     names_function: bool = False
     """Whether the client named the function to call: it then asked for no more, and the answer simply stops."""
 
@@ -41,7 +40,7 @@ def perform(script: Sequence[Segment], how: Performance) -> Answer:
     """
     script = [_readable(each) for each in script]
     said = how.tokenizer.split("".join(each.text for each in script))
-    answer = stopped(*_ended(said, how), how.sampling, how.stop_token_ids)
+    answer = stopped(*_ended(said, how), how.sampling)
     answer = replace(
         answer,
         deltas=sorted_by_kind(answer.texts, script),

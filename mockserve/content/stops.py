@@ -1,7 +1,6 @@
 """Where an answer ends before its time: stop tokens, stop strings, and the text held back while one may be forming."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from itertools import accumulate
 
 from mockserve.content.answer import Answer
@@ -11,12 +10,12 @@ from mockserve.protocol.bodies import Ending
 from mockserve.protocol.sampling import Repetition, Sampling
 
 
-def stopped(said: Split, ending: Ending, sampling: Sampling, stop_token_ids: Sequence[int] = ()) -> Answer:
+def stopped(said: Split, ending: Ending, sampling: Sampling) -> Answer:
     """What is left of `said` after stop tokens, stop strings and repetition, which count only after `min_tokens`."""
     if sampling.repetition is not None:
         said, ending = _cut_at_repetition(said, ending, sampling, sampling.repetition)
-    if stop_token_ids:
-        said, ending = _cut_at_stop_token(said, ending, sampling, frozenset(stop_token_ids))
+    if sampling.stop_token_ids:
+        said, ending = _cut_at_stop_token(said, ending, sampling, frozenset(sampling.stop_token_ids))
     if not sampling.stop:
         return Answer(said.pieces, ending, said.pieces, said.ids)
     return _cut_at_stop_string(said, ending, sampling)

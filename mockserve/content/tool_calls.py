@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from mockserve.content.answer import Kind
-from mockserve.content.constraint import JsonForm, constrained_text
+from mockserve.content.constraint import constrained_text, json_form
 from mockserve.content.script import Segment
 from mockserve.protocol.errors import ApiError
 
@@ -92,7 +92,7 @@ def call_script(use: ToolUse, functions: Sequence[Function], random: Random, gen
 def _arguments(use: ToolUse, function: Function, random: Random, generosity: int) -> str:
     """The arguments as JSON. A schema that is none spoils only a call that is forced."""
     try:
-        return constrained_text(JsonForm(function.schema), random, generosity)
+        return constrained_text(json_form(function.schema), random, generosity)
     except ApiError:
         if use.is_forced:
             raise

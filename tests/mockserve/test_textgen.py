@@ -38,6 +38,22 @@ def test_lengths_stay_within_their_bounds(seed: int, budget: int, min_tokens: in
         assert answer.num_tokens == budget
 
 
+def test_a_banned_word_is_not_said() -> None:
+    free, bound = (composed(1, Sampling(ignore_eos=True, bad_words=words), 400) for words in ((), ("the", "of", ".")))
+    assert " the " in "".join(free.texts)
+    assert not any(each in "".join(bound.texts).split() for each in ("the", "of", "The", "."))
+    assert TOKENIZER.count("".join(bound.texts)) == 400
+
+
+def test_only_allowed_tokens_are_said() -> None:
+    ids = tuple(TOKENIZER.encode(" one two three"))
+    answer = composed(1, Sampling(allowed_token_ids=ids), 50)
+    assert set(answer.token_ids) == set(ids)
+    assert (answer.num_tokens, answer.ending.finish_reason) == (50, "length")
+    answer = composed(1, Sampling(allowed_token_ids=(*ids, TOKENIZER.eos_token_id)), 5000)
+    assert (answer.ending.finish_reason, answer.token_ids[-1]) == ("stop", TOKENIZER.eos_token_id)
+
+
 def test_natural_lengths_spread_around_their_median() -> None:
     lengths = [natural_length(Random(seed)) for seed in range(2000)]
     assert statistics.median(lengths) == pytest.approx(200, rel=0.1)

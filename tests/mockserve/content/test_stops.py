@@ -74,19 +74,19 @@ def composed_of(pieces: list[str], sampling: Sampling) -> Answer:
 
 
 def test_a_stop_token_is_counted_but_not_shown() -> None:
-    answer = stopped(Split([7, 8, 9], ["a", "b", "c"]), Ending("length"), Sampling(), [8])
+    answer = stopped(Split([7, 8, 9], ["a", "b", "c"]), Ending("length"), Sampling(stop_token_ids=(8,)))
     assert (answer.texts, answer.token_ids, answer.ending) == (["a", ""], [7, 8], Ending("stop", 8))
 
 
 def test_a_stop_token_is_shown_on_request() -> None:
-    sampling = Sampling(include_stop_str_in_output=True)
-    assert stopped(Split([7, 8], ["a", "b"]), Ending("length"), sampling, [8]).texts == ["a", "b"]
+    sampling = Sampling(include_stop_str_in_output=True, stop_token_ids=(8,))
+    assert stopped(Split([7, 8], ["a", "b"]), Ending("length"), sampling).texts == ["a", "b"]
 
 
 def test_stop_tokens_do_not_count_before_the_least_number_of_tokens() -> None:
     said = Split([8, 8, 8], ["a", "b", "c"])
-    assert stopped(said, Ending("length"), Sampling(min_tokens=2), [8]).num_tokens == 3
+    assert stopped(said, Ending("length"), Sampling(min_tokens=2, stop_token_ids=(8,))).num_tokens == 3
 
 
 def test_the_end_marker_is_no_stop_token() -> None:
-    assert stopped(Split([7, 2], ["a", ""]), Ending("stop"), Sampling(), [2]).ending == Ending("stop")
+    assert stopped(Split([7, 2], ["a", ""]), Ending("stop"), Sampling(stop_token_ids=(2,))).ending == Ending("stop")

@@ -43,16 +43,16 @@ class StandIn:
             return self._parsed(ids, sampling, budget, form)
         pieces = list(self._pieces(ids))
         if num_words == budget:
-            return stopped(Split(ids, pieces), Ending("length"), sampling, form.stop_token_ids)
+            return stopped(Split(ids, pieces), Ending("length"), sampling)
         said = Split([*ids, self._tokenizer.eos_token_id], [*pieces, ""])
-        return stopped(said, Ending("stop"), sampling, form.stop_token_ids)
+        return stopped(said, Ending("stop"), sampling)
 
     def _parsed(self, ids: list[int], sampling: Sampling, budget: int, form: AnswerForm) -> Answer:
         """The same as a server with parsers reads it."""
         text = self._tokenizer.decode(ids)
         script = segments(text, self._has_reasoning, has_calls=form.tools is not None)
         names_function = form.tools is not None and form.tools.is_named
-        answer = perform(script, Performance(self._tokenizer, sampling, budget, form.stop_token_ids, names_function))
+        answer = perform(script, Performance(self._tokenizer, sampling, budget, names_function))
         # vLLM counts what stands between the marks, and without the first there is nothing between them.
         return answer if text.startswith(START) else replace(answer, num_reasoning_tokens=0)
 
