@@ -11,7 +11,7 @@ from mockserve.content.grammar_lexer import GrammarError
 from mockserve.content.grammar_parser import parse_grammar
 from mockserve.content.json_instances import instance_text
 from mockserve.content.json_schema import SchemaError
-from mockserve.content.json_schema_check import check_schema
+from mockserve.content.json_schema_check import check_schema, unimplemented_keywords
 from mockserve.content.regex_parser import RegexError, parse_regex
 from mockserve.content.structural_tags import check_tag, tag_text
 from mockserve.protocol.errors import ApiError, bad_value
@@ -106,7 +106,11 @@ def _read_json(given: Mapping[str, Any]) -> Constraint:
             schema = json.loads(schema)
         except ValueError:
             raise ApiError("Invalid JSON grammar specification.") from None
-    return json_form(schema)
+    form = json_form(schema)
+    unknown = unimplemented_keywords(schema)
+    if unknown:
+        raise ApiError(f"Grammar error: Unimplemented keys: {json.dumps(unknown)}")
+    return form
 
 
 def _read_regex(given: Mapping[str, Any]) -> Constraint:

@@ -77,7 +77,8 @@ def call_script(use: ToolUse, functions: Sequence[Function], random: Random, gen
     script: list[Segment] = []
     for call, function in enumerate(functions):
         arguments = _arguments(use, function, random, generosity)
-        opening = "<tool_call>\n" if call == 0 else "\n<tool_call>\n"
+        # Models put calls on lines of their own; vLLM's grammar for calls that are forced has nothing between them.
+        opening = "<tool_call>\n" if call == 0 or use.is_forced else "\n<tool_call>\n"
         script += [
             Segment(Kind.MARKUP, f'{opening}{{"name": "'),
             # The name is known to be complete with the quotation mark after it.

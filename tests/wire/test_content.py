@@ -130,6 +130,8 @@ def test_choices_patterns_grammars_and_tags_are_kept_to(server: TestServer) -> N
         ({"grammar": "start: x"}, 'Grammar error: at 1(8): unknown name: "x"'),
         ({"json": "{"}, "Invalid JSON grammar specification."),
         ({"json": ""}, "structured_outputs.json cannot be an empty string"),
+        ({"json": {"type": "array", "uniqueItems": True}}, 'Grammar error: Unimplemented keys: ["uniqueItems"]'),
+        ({"json": {"items": {"type": "array", "contains": {}}}}, 'Grammar error: Unimplemented keys: ["contains"]'),
         ({"json": {"type": "foo"}}, "Grammar error: Invalid type: foo"),
         ({"json": {"pattern": "(("}}, "Grammar error: regex parse error:\n    ((\n     ^\nerror: unclosed group"),
         ({"json_object": False}, "structured_outputs.json_object must be True if set; omit structured_outputs to"),
