@@ -3,13 +3,17 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: demo test check fix docs bench clean
+.PHONY: demo test test-clients check fix docs bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# Clients and fuzzers that bring versions of their own of what others need.
+test-clients: $(VENV)-clients/.installed-clients
+	$(VENV)-clients/bin/python -m pytest tests/wire/clients
 
 check: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
@@ -29,13 +33,20 @@ bench: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/engine_cost.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)-clients/bin/python:
+	$(PYTHON) -m venv $(VENV)-clients
+
+$(VENV)-clients/.installed-clients: pyproject.toml | $(VENV)-clients/bin/python
+	$(VENV)-clients/bin/python -m pip install --quiet --disable-pip-version-check -e ".[test,clients]"
 	touch $@
 
 $(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python

@@ -6,6 +6,7 @@ from mockserve.handlers import Handler
 from mockserve.middlewares import MIDDLEWARES, sign
 from mockserve.routes.chat import chat_completions
 from mockserve.routes.completions import completions
+from mockserve.routes.documentation import documentation, openapi
 from mockserve.routes.faults import change_faults, end_faults, show_faults
 from mockserve.routes.metrics import metrics
 from mockserve.routes.models import models
@@ -26,6 +27,9 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("HEAD", "/metrics", metrics),
     ("GET", "/metrics/", metrics),
     ("HEAD", "/metrics/", metrics),
+    ("GET", "/openapi.json", openapi),
+    ("GET", "/docs", documentation),
+    ("GET", "/redoc", documentation),
 )
 """Every route. `web.Request` is all a handler gets; what it shares with others is in `SERVICE`."""
 

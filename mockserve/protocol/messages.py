@@ -62,6 +62,8 @@ def media_of(messages: list[Any]) -> list[Medium]:
 def check_parts(messages: list[Any]) -> None:
     """Raise ApiError for content parts and tool calls that have the right place and the wrong form."""
     for message in messages:
+        if "role" not in message:  # harmony's messages have an author instead, and no chat template knows them
+            raise ApiError("a message must have a 'role'")
         for part in _parts(message):
             _check_part(part)
         calls = message.get("tool_calls")

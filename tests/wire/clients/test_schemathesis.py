@@ -1,0 +1,44 @@
+"""Requests made up from the server's own OpenAPI document: none of them breaks it, or stays in the engine."""
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.wire.clients.optional import client_library
+from tests.wire.serving import TestServer
+
+schemathesis = client_library("schemathesis")
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+MAX_CHOICES = 4
+"""More take as long as as many requests."""
+
+
+def checked(case: Any) -> None:
+    """Send one request and look at the reply."""
+    if isinstance(case.body, dict) and isinstance(case.body.get("n"), int):
+        case.body["n"] = min(case.body["n"], MAX_CHOICES)
+    response = case.call(timeout=20)
+    assert response.status_code < 500, response.text
+    if response.status_code >= 400 and case.method != "HEAD":
+        assert list(response.json()) in (["error"], ["detail"])
+
+
+def test_no_described_request_breaks_the_server(server: TestServer) -> None:
+    document = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    operations = [each.ok() for each in document.get_all_operations()]
+    assert operations
+    for operation in operations:
+        examples = 60 if operation.body else 2
+        quick: Any = settings(max_examples=examples, suppress_health_check=list(HealthCheck), database=None)
+        modes = list(schemathesis.GenerationMode) if operation.body else [schemathesis.GenerationMode.POSITIVE]
+        for mode in modes:
+            made_up: Any = given(operation.as_strategy(generation_mode=mode))
+            quick(made_up(checked))()
+    deadline = time.monotonic() + 10
+    while server.service.driver.num_flights and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert server.service.driver.num_flights == 0
