@@ -6,6 +6,7 @@ from contextlib import suppress
 from aiohttp import HttpVersion11, web
 
 from engine.units import Micros
+from mockserve.connection import wanted_rank
 from mockserve.flight import Reply, new_siblings
 from mockserve.protocol.json_text import compact_json
 from mockserve.replies import CollectedChoice, EventStream, ReplySet, StreamedChoice
@@ -26,7 +27,7 @@ async def answer(
 
     `arrived_at` is when the request came in on the driver's clock, so that reading it costs no simulated time.
     """
-    replies = ReplySet(job)
+    replies = ReplySet(job, wanted_rank(request))
     with service.answering():
         if job.delivery.stream:
             return await _stream(request, service, replies, arrived_at)
@@ -85,7 +86,7 @@ async def _run(service: Service, replies: ReplySet, choices: Sequence[Reply], ar
         for prompt in replies.job.prompts:
             siblings = new_siblings(len(prompt.generations))
             for generation in prompt.generations:
-                flight = driver.submit(generation.request, next(waiting), arrived_at, siblings)
+                flight = driver.submit(generation.request, next(waiting), arrived_at, siblings, replies.rank)
                 replies.add_flight(flight)
         await replies.done
     finally:

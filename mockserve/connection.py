@@ -10,6 +10,7 @@ import time
 from aiohttp import web
 
 from engine.units import Micros
+from mockserve.ranks import RankedDriver
 from mockserve.realtime import RealtimeDriver
 
 CREDIBLE_WAY_S = 0.05
@@ -46,7 +47,7 @@ class StampedConnection(asyncio.Protocol):
         self._inner.resume_writing()
 
 
-def arrived_at(request: web.Request, driver: RealtimeDriver) -> Micros:
+def arrived_at(request: web.Request, driver: RealtimeDriver | RankedDriver) -> Micros:
     """When `request`, whose body has been read, arrived on the driver's clock: when its last byte came in.
 
     A client on this machine may say when it sent it, in the header that proxies use for that. What the machine took to
@@ -61,6 +62,14 @@ def arrived_at(request: web.Request, driver: RealtimeDriver) -> Micros:
     if sent_at_s is not None and 0 <= received_at_s - sent_at_s <= CREDIBLE_WAY_S:
         return driver.instant_at(sent_at_s)
     return driver.instant_at(received_at_s)
+
+
+def wanted_rank(request: web.Request) -> int | None:
+    """The data-parallel rank that a header asks for; None if there is none, or no number."""
+    try:
+        return int(request.headers["X-data-parallel-rank"])
+    except (KeyError, ValueError):
+        return None
 
 
 def _sent_at(request: web.Request) -> float | None:

@@ -7,6 +7,7 @@ from engine.deployment import Deployment, resolve
 from engine.latency.catalogue.reader import knows_model
 from engine.latency.instant import InstantLatency
 from engine.latency.model import LatencyModel
+from engine.latency.step_work import MOE_COMM_BACKENDS
 from mockserve.config import ServeOptions
 
 STAND_IN_MODEL = "qwen/qwen3-14b"
@@ -16,16 +17,22 @@ STAND_IN_GPU = "H100"
 
 def deployment_of(options: ServeOptions) -> Deployment:
     """What to simulate. Raises EngineError when model and GPU are unknown or do not fit together."""
+    options = replace(options, model_argument="")
     if options.request_timing is None or knows_model(options.model):
-        return resolve(options)
+        return _resolved(options)
     known = replace(
         options,
         model=STAND_IN_MODEL,
-        model_argument="",
         hardware=options.hardware or STAND_IN_GPU,
         tp=options.tp or 1,
     )
-    return resolve(known)
+    return _resolved(known)
+
+
+def _resolved(options: ServeOptions) -> Deployment:
+    """Each data-parallel rank by itself; only experts, which ranks share, make its steps depend on the others."""
+    alone = resolve(replace(options, dp=1, moe_comm_backend=MOE_COMM_BACKENDS[0]) if options.dp > 1 else options)
+    return resolve(options) if options.dp > 1 and alone.model.num_experts > 1 else alone
 
 
 def with_features(options: ServeOptions, deployment: Deployment) -> tuple[EngineConfig, LatencyModel]:

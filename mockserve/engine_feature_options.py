@@ -13,6 +13,12 @@ from mockserve.network_options import NetworkOptions
 class EngineFeatureOptions(NetworkOptions):
     """Limits of the queue, and what others are told of the KV cache."""
 
+    dp: int = option(
+        1,
+        "Data-parallel ranks: engines of their own behind one endpoint, which shares requests out as vLLM does.",
+        flags=("--dp", "--data-parallel-size"),
+        at_least=1,
+    )
     max_num_queued_reqs: int | None = option(
         None, "Requests that may be unfinished at once; more are refused with status 503.", at_least=0
     )

@@ -48,17 +48,21 @@ class RealtimeDriver:
         lateness: Lateness,
         speed: float = 1.0,
         monotonic: Callable[[], float] = time.monotonic,
+        origin_s: float | None = None,
     ) -> None:
+        """`origin_s` is what the monotonic clock reads at the simulated instant 0, by default now."""
         self.engine = engine
         self.lateness = lateness
         self.failure: BaseException | None = None
         """What the engine broke with; from then on every request fails."""
         self.tell_cache_changes: Callable[[Sequence[CacheChange]], None] = _ignore_cache_changes
         """Who wants to know what happens to the content of the prefix cache, step by step."""
+        self.tell_step: Callable[[Micros], None] = _ignore_step
+        """Who wants to know when a step has ended."""
         self._recorder = recorder
         self._monotonic = monotonic
         self._us_per_s = speed * 1e6
-        self._origin_s = monotonic()
+        self._origin_s = monotonic() if origin_s is None else origin_s
         self._flights: dict[str, Flight] = {}
         self._outbox: list[tuple[Micros, int, Flight, int, bool]] = []
         self._numbers = itertools.count()
@@ -95,10 +99,11 @@ class RealtimeDriver:
         reply: Reply,
         arrived_at: Micros | None = None,
         siblings: Siblings | None = None,
+        rank: int | None = None,
     ) -> Flight:
         """Let `request` arrive, now or at an instant just past; its tokens go to `reply`.
 
-        `siblings` are the choices of the same prompt, if it is not the only one.
+        `siblings` are the choices of the same prompt, if it is not the only one. `rank` is 0 or None: there is one.
 
         Raises RuntimeError when the engine has failed.
         """
@@ -253,6 +258,7 @@ class RealtimeDriver:
                 self._send(due_at, now, flight, number, False)
         if num_tokens:
             self._recorder.step(num_prompt_tokens, num_tokens, gaps)
+        self.tell_step(at)
 
     def _scheduled(self, event: Scheduled) -> None:
         flight = self._flights.get(event.sequence.request.id)
@@ -299,6 +305,10 @@ class RealtimeDriver:
         self.close()
         for flight in {id(flight): flight for flight in waiting}.values():
             flight.reply.fail(str(error), is_refusal=False)
+
+
+def _ignore_step(_at: Micros) -> None:
+    """Nobody listens."""
 
 
 def _ignore_cache_changes(_changes: Sequence[CacheChange]) -> None:

@@ -19,8 +19,10 @@ from mockserve.reply_job import AT_THE_END, ReplyJob
 class ReplySet:
     """The choices of one HTTP reply: it is done when each of them is, or when one fails."""
 
-    def __init__(self, job: ReplyJob) -> None:
+    def __init__(self, job: ReplyJob, rank: int | None = None) -> None:
         self.job = job
+        self.rank = rank
+        """The data-parallel rank that its requests are to go to; None leaves it to the server."""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.completion_tokens = 0
         self._flights: list[Flight] = []

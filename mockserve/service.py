@@ -7,32 +7,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
-from engine.core import Engine
 from engine.deployment import Deployment
-from engine.latency.slowed import SlowedLatency
 from mockserve.admission import QueueLimits, too_busy
 from mockserve.cache_config_labels import cache_config_labels
 from mockserve.config import ServeOptions
 from mockserve.cors import Cors, new_cors
 from mockserve.deploying import with_features
-from mockserve.engine_metrics import EngineMetrics
+from mockserve.engines import RankEngine, build_engines, driver_of
 from mockserve.environment import ServerEnvironment
 from mockserve.fake_metrics import read_fake_metrics
 from mockserve.faults.draw import FaultSource
 from mockserve.faults.engine_faults import EngineFaults
 from mockserve.generation import Planner
-from mockserve.kv_events.setup import block_naming, open_publisher
+from mockserve.kv_events.setup import block_naming
 from mockserve.lateness import Lateness
 from mockserve.prometheus import MeasuredEngine, MetricsSource, new_source
 from mockserve.protocol.errors import unknown_model
+from mockserve.ranks import RankedDriver
 from mockserve.realtime import RealtimeDriver
 from mockserve.reply_options import ReplyOptions
 from mockserve.vocabulary import new_composer, open_vocabulary
-
-if TYPE_CHECKING:
-    from mockserve.kv_events.publisher import KVEventPublisher
 
 VLLM_VERSION = "0.33.0"
 
@@ -59,15 +54,13 @@ class Service:
     fingerprint: str
     api_keys: frozenset[str]
     planner: Planner
-    driver: RealtimeDriver
-    metrics: EngineMetrics
+    driver: RealtimeDriver | RankedDriver
+    engines: Sequence[RankEngine]
     metrics_source: MetricsSource
     queue_limits: QueueLimits
     options: ReplyOptions
     faults: FaultSource
     engine_faults: EngineFaults
-    num_engines: int = 1
-    kv_events: "KVEventPublisher | None" = None
     tracks_load: bool = False
     num_answering: int = 0
     """Requests to the model routes that are being answered."""
@@ -91,6 +84,11 @@ class Service:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), timeout_s)
 
+    @property
+    def num_engines(self) -> int:
+        """Data-parallel ranks."""
+        return len(self.engines)
+
     def check_queue(self, num_new: int) -> None:
         """Raise ApiError when `num_new` more requests are too many."""
         limits = self.queue_limits
@@ -105,8 +103,9 @@ class Service:
         """Let go of the clock and of the sockets beside those of HTTP."""
         self.engine_faults.close()
         self.driver.close()
-        if self.kv_events is not None:
-            self.kv_events.close()
+        for engine in self.engines:
+            if engine.kv_events is not None:
+                engine.kv_events.close()
 
     def check_model(self, name: str) -> None:
         """Raise ApiError unless `name` is served; an empty name means the first one."""
@@ -116,20 +115,14 @@ class Service:
 
 def build_service(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> Service:
     """Everything but the HTTP server. The driver's clock starts now."""
-    config, latency_model = with_features(options, deployment)
-    max_model_len = config.max_model_len or config.kv_capacity_tokens
-    metrics = EngineMetrics(max_model_len)
-    latency = SlowedLatency(latency_model)
-    engine = Engine(config, latency)
+    config, _ = with_features(options, deployment)
     lateness = Lateness()
-    driver = RealtimeDriver(engine, metrics, lateness, options.speed)
+    engines = build_engines(options, deployment, environment, lateness)
+    driver = driver_of(engines)
     tokenizer, conversations = open_vocabulary(options, deployment.model.vocab_size)
     names = options.model_names
-    publisher = open_publisher(options, environment, config, options.data_parallel_rank)
-    if publisher is not None:
-        driver.tell_cache_changes = publisher.publish
     faults = FaultSource(options.faults, options.fault_seed)
-    engine_faults = EngineFaults(driver, latency, faults)
+    engine_faults = EngineFaults(engines, faults)
     engine_faults.plan(options.timed_faults)
     return Service(
         network=_network(options),
@@ -140,17 +133,17 @@ def build_service(options: ServeOptions, deployment: Deployment, environment: Se
         api_keys=frozenset(key for key in options.api_key or (environment.api_key,) if key),
         planner=Planner(
             tokenizer,
-            max_model_len,
+            config.limit_tokens,
             block_naming(options, environment, config),
             options.seed,
             new_composer(options, tokenizer),
             conversations,
         ),
         driver=driver,
-        metrics=metrics,
+        engines=engines,
         metrics_source=new_source(
             names[0],
-            [MeasuredEngine(driver, metrics)],
+            [MeasuredEngine(each.driver, each.metrics) for each in engines],
             cache_config_labels(options, deployment),
             lateness,
             read_fake_metrics(options.fake_metrics),
@@ -158,7 +151,6 @@ def build_service(options: ServeOptions, deployment: Deployment, environment: Se
         queue_limits=_queue_limits(options),
         faults=faults,
         engine_faults=engine_faults,
-        kv_events=publisher,
         options=options,
         tracks_load=options.enable_server_load_tracking,
     )

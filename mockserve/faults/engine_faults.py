@@ -5,13 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from blis_options import OptionError
 from engine.core import Engine
-from engine.latency.slowed import SlowedLatency
 from engine.scheduler.hold import Hold
 from engine.units import Micros
+from mockserve.engines import RankEngine
 from mockserve.fault_options import TimedFault
 from mockserve.faults.draw import FaultSource
 from mockserve.faults.kinds import ENGINE_FAULTS
-from mockserve.realtime import RealtimeDriver
 
 
 class EngineDeathError(RuntimeError):
@@ -19,11 +18,10 @@ class EngineDeathError(RuntimeError):
 
 
 class EngineFaults:
-    """Starts and ends what goes wrong with one engine. Use it from one event loop only."""
+    """Starts and ends what goes wrong with the engines, or with one of them. Use it from one event loop only."""
 
-    def __init__(self, driver: RealtimeDriver, latency: SlowedLatency, source: FaultSource) -> None:
-        self._driver = driver
-        self._latency = latency
+    def __init__(self, engines: Sequence[RankEngine], source: FaultSource) -> None:
+        self._engines = engines
         self._source = source
         self._active: dict[str, None] = {}
         self._timers: set[asyncio.TimerHandle] = set()
@@ -45,7 +43,7 @@ class EngineFaults:
         Raises OptionError for another kind, and EngineError for an engine that cannot have this one.
         """
         _check(kind)
-        if self._driver.failure is not None:
+        if self._has_died:
             return
         _STARTS[kind](self)
         self._active[kind] = None
@@ -55,7 +53,7 @@ class EngineFaults:
     def end(self, kind: str) -> None:
         """Let it be well again. The dead stay dead. Raises OptionError for a kind that there is not."""
         _check(kind)
-        if kind in self._active and kind != "death" and self._driver.failure is None:
+        if kind in self._active and kind != "death" and not self._has_died:
             del self._active[kind]
             _ENDS[kind](self)
 
@@ -65,14 +63,29 @@ class EngineFaults:
             timer.cancel()
         self._timers.clear()
 
+    @property
+    def _has_died(self) -> bool:
+        return any(engine.driver.failure is not None for engine in self._engines)
+
+    @property
+    def _chosen(self) -> Sequence[RankEngine]:
+        """The engines that something is to happen to."""
+        rank = self._source.settings.rank
+        if rank >= len(self._engines):
+            raise OptionError(f"rank must be at most {len(self._engines) - 1}, got {rank}")
+        return self._engines if rank < 0 else [self._engines[rank]]
+
     def _hang(self) -> None:
-        self._driver.interfere(lambda engine, at: engine.hold(Hold.EVERYTHING, at))
+        for each in self._chosen:
+            each.driver.interfere(lambda engine, at: engine.hold(Hold.EVERYTHING, at))
 
     def _go_on(self) -> None:
-        self._driver.interfere(lambda engine, at: engine.hold(Hold.NONE, at))
+        for each in self._engines:
+            each.driver.interfere(lambda engine, at: engine.hold(Hold.NONE, at))
 
     def _die(self) -> None:
-        self._driver.fail(EngineDeathError("the engine died on purpose"))
+        for each in self._engines:
+            each.driver.fail(EngineDeathError("the engine died on purpose"))
 
     def _exhaust(self) -> None:
         fraction = self._source.settings.kv_fraction
@@ -81,18 +94,22 @@ class EngineFaults:
             free = engine.kv.num_blocks - engine.kv.num_used_blocks
             engine.withhold_blocks(int(free * fraction), at)
 
-        self._driver.interfere(withhold)
+        for each in self._chosen:
+            each.driver.interfere(withhold)
 
     def _replenish(self) -> None:
-        self._driver.interfere(lambda engine, at: engine.withhold_blocks(0, at))
+        for each in self._engines:
+            each.driver.interfere(lambda engine, at: engine.withhold_blocks(0, at))
 
     def _slow_down(self) -> None:
-        if self._driver.engine.config.timing is not None:
-            raise OptionError("an engine whose times are set cannot be slow: it takes no steps")
-        self._latency.factor = self._source.settings.slow_factor
+        for each in self._chosen:
+            if each.driver.engine.config.timing is not None:
+                raise OptionError("an engine whose times are set cannot be slow: it takes no steps")
+            each.latency.factor = self._source.settings.slow_factor
 
     def _speed_up(self) -> None:
-        self._latency.factor = 1.0
+        for each in self._engines:
+            each.latency.factor = 1.0
 
 
 _STARTS: Mapping[str, Callable[[EngineFaults], None]] = {

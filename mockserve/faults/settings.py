@@ -25,6 +25,8 @@ class FaultSettings:
     trickle_bytes: int = 16
     slow_factor: float = 4.0
     """How many times as long the steps of a slow engine take."""
+    rank: int = -1
+    """The data-parallel rank that engine faults hit; -1 is all. Death takes all, as it does in vLLM."""
     kv_fraction: float = 0.9
     """Share of the free KV blocks that exhaustion takes away."""
 
@@ -39,6 +41,7 @@ class FaultSettings:
         for name in ("retry_after_s", "first_token_delay_s", "stall_s", "after_events", "trickle_pause_s"):
             self._at_least(name, 0)
         self._at_least("trickle_bytes", 1)
+        self._at_least("rank", -1)
         self._at_least("slow_factor", 1)
         if not 0 <= self.kv_fraction <= 1:
             raise OptionError(f"kv_fraction must be from 0 to 1, got {self.kv_fraction}")

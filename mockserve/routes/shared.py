@@ -4,6 +4,7 @@ from typing import Any
 
 from aiohttp import web
 
+from mockserve.connection import wanted_rank
 from mockserve.protocol.errors import ApiError, wrong_media_type
 from mockserve.protocol.fields import parse_json
 from mockserve.service import Service, new_id
@@ -30,7 +31,7 @@ def wanted_priority(request: web.Request) -> int | None:
 
 def check_rank(request: web.Request, service: Service) -> None:
     """Raise ApiError when a header asks for an engine that there is not."""
-    rank = _number(request.headers.get("X-data-parallel-rank"))
+    rank = wanted_rank(request)
     if rank is not None and not 0 <= rank < service.num_engines:
         raise ApiError(f"data_parallel_rank {rank} is out of range [0, {service.num_engines}).")
 

@@ -91,10 +91,10 @@ def metric(server: TestServer, name: str, **labels: str) -> float:
     raise AssertionError(f"no sample {name} {labels}")
 
 
-def wait_for_metric(server: TestServer, name: str, value: float, timeout_s: float = 5.0) -> None:
+def wait_for_metric(server: TestServer, name: str, value: float, timeout_s: float = 5.0, **labels: str) -> None:
     """Poll until a sample has a value. Fails with the last one seen."""
     deadline = time.monotonic() + timeout_s
-    while (seen := metric(server, name)) != value:
+    while (seen := metric(server, name, **labels)) != value:
         assert time.monotonic() < deadline, f"{name} is {seen}, not {value}"
         time.sleep(0.01)
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from engine.deployment import resolve
 from engine.latency.model import LatencyModel
 from mockserve.config import ServeOptions
+from mockserve.deploying import deployment_of
 from mockserve.server import RunningServer, fastest_loop, start
 from mockserve.service import Service
 from tests.fakes import TestLatency
@@ -38,7 +38,7 @@ def running_server(latency: LatencyModel | None = None, **settings: Any) -> Iter
     given: dict[str, Any] = {"model": "qwen/qwen3-14b", "hardware": "H100", "tp": 1, "served_model_name": ("m",)}
     given |= {"max_model_len": 2048, "speed": 20.0, "host": "127.0.0.1", "port": 0}
     options = ServeOptions(**{**given, **settings})
-    deployment = dataclasses.replace(resolve(options), latency=latency or TestLatency(step_us=1000))
+    deployment = dataclasses.replace(deployment_of(options), latency=latency or TestLatency(step_us=1000))
     started = threading.Event()
     found: list[RunningServer] = []
     loop = fastest_loop()()

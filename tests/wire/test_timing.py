@@ -41,7 +41,7 @@ def ends_of_steps(server: TestServer, first: int = 0) -> list[Micros]:
 async def test_tokens_arrive_when_their_steps_end_in_real_time() -> None:
     with running_server(TestLatency(step_us=20_000), speed=1.0) as server:
         instants = await arrivals(server, max_tokens=40)
-        due = [server.service.driver.seconds_at(end) for end in ends_of_steps(server)]
+        due = [server.service.engines[0].driver.seconds_at(end) for end in ends_of_steps(server)]
     assert len(instants) == len(due) == 40
     lateness = [instant - at for instant, at in zip(instants, due, strict=True)]
     assert min(lateness) >= 0
@@ -53,7 +53,7 @@ async def test_tokens_arrive_when_their_steps_end_in_real_time() -> None:
 async def test_a_faster_clock_scales_all_times(speed: float) -> None:
     with running_server(TestLatency(step_us=int(2_000 * speed)), speed=speed) as server:
         instants = await arrivals(server, max_tokens=100)
-        due = [server.service.driver.seconds_at(end) for end in ends_of_steps(server)]
+        due = [server.service.engines[0].driver.seconds_at(end) for end in ends_of_steps(server)]
     assert due[-1] - due[0] == pytest.approx(99 * 0.002)
     assert all(instant >= at for instant, at in zip(instants, due, strict=True))
     assert instants[-1] < due[-1] + STALL_S
@@ -65,7 +65,7 @@ async def test_overheads_delay_tokens_but_not_the_engine() -> None:
         before = server.service.driver.clock()
         instants = await arrivals(server, max_tokens=5)
         ends = ends_of_steps(server)
-        seconds_at = server.service.driver.seconds_at
+        seconds_at = server.service.engines[0].driver.seconds_at
     assert ends[0] >= before + 30_000 + 10_000
     assert [later - earlier for earlier, later in itertools.pairwise(ends)] == [10_000] * 4
     due = [seconds_at(end + 2_000) for end in ends]
@@ -77,7 +77,7 @@ async def test_overheads_delay_tokens_but_not_the_engine() -> None:
 async def test_many_streams_keep_their_pace_together() -> None:
     with running_server(TestLatency(step_us=25_000), speed=1.0) as server:
         streams = await asyncio.gather(*(arrivals(server, max_tokens=20) for _ in range(30)))
-        due = [server.service.driver.seconds_at(end) for end in ends_of_steps(server)]
+        due = [server.service.engines[0].driver.seconds_at(end) for end in ends_of_steps(server)]
     for instants in streams:
         assert all(instant >= at for instant, at in zip(instants, due, strict=False))
         assert instants[-1] < due[-1] + STALL_S

@@ -1,0 +1,54 @@
+"""The simulated engines of a server: one for each data-parallel rank, each with a driver and counters of its own."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.core import Engine
+from engine.deployment import Deployment
+from engine.latency.slowed import SlowedLatency
+from mockserve.config import ServeOptions
+from mockserve.deploying import with_features
+from mockserve.engine_metrics import EngineMetrics
+from mockserve.environment import ServerEnvironment
+from mockserve.kv_events.setup import open_publisher
+from mockserve.lateness import Lateness
+from mockserve.ranks import RankedDriver
+from mockserve.realtime import RealtimeDriver
+
+if TYPE_CHECKING:
+    from mockserve.kv_events.publisher import KVEventPublisher
+
+
+@dataclass(frozen=True, slots=True)
+class RankEngine:
+    """One rank."""
+
+    driver: RealtimeDriver
+    metrics: EngineMetrics
+    latency: SlowedLatency
+    kv_events: "KVEventPublisher | None"
+
+
+def build_engines(
+    options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, lateness: Lateness
+) -> Sequence[RankEngine]:
+    """All ranks, whose clocks start now. Raises OptionError when KV events cannot be published."""
+    config, latency_model = with_features(options, deployment)
+    origin_s = time.monotonic()
+    ranks: list[RankEngine] = []
+    for rank in range(options.dp):
+        latency = SlowedLatency(latency_model)
+        metrics = EngineMetrics(config.limit_tokens)
+        driver = RealtimeDriver(Engine(config, latency), metrics, lateness, options.speed, origin_s=origin_s)
+        publisher = open_publisher(options, environment, config, options.data_parallel_rank + rank)
+        if publisher is not None:
+            driver.tell_cache_changes = publisher.publish
+        ranks.append(RankEngine(driver, metrics, latency, publisher))
+    return ranks
+
+
+def driver_of(ranks: Sequence[RankEngine]) -> RealtimeDriver | RankedDriver:
+    """What requests are handed to."""
+    return ranks[0].driver if len(ranks) == 1 else RankedDriver([rank.driver for rank in ranks])

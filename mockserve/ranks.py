@@ -1,0 +1,141 @@
+"""Several engines behind one endpoint: data-parallel ranks, among which requests are shared out as vLLM does it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from engine.core import Engine
+from engine.dp_balance import LoadReports, RankBalancer, load_of
+from engine.request import Request
+from engine.units import Micros
+from mockserve.flight import Flight, Reply, Siblings
+from mockserve.realtime import RealtimeDriver
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class RankedReply:
+    """A reply that also tells when it has ended, which is when its rank has a request less."""
+
+    reply: Reply
+    ended: Callable[[], None]
+
+    @property
+    def finish_reason(self) -> str:
+        return self.reply.finish_reason
+
+    def token(self, number: int) -> None:
+        self.reply.token(number)
+
+    def finish(self, num_tokens: int) -> None:
+        self.ended()
+        self.reply.finish(num_tokens)
+
+    def fail(self, message: str, is_refusal: bool) -> None:
+        self.ended()
+        self.reply.fail(message, is_refusal)
+
+
+class RankedDriver:
+    """The drivers of all ranks as one. Their clocks must read the same."""
+
+    def __init__(self, drivers: Sequence[RealtimeDriver]) -> None:
+        self.drivers = drivers
+        self._balancer = RankBalancer(len(drivers))
+        self._reports = LoadReports(len(drivers))
+        self._rank_of: dict[str, int] = {}
+        for rank, driver in enumerate(drivers):
+            driver.tell_step = self._listener(rank)
+
+    @property
+    def engine(self) -> Engine:
+        """That of rank 0; all are configured alike."""
+        return self.drivers[0].engine
+
+    @property
+    def num_flights(self) -> int:
+        """Requests whose last token no engine has produced yet."""
+        return sum(driver.num_flights for driver in self.drivers)
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Prompt tokens of the requests that have no token yet."""
+        return sum(driver.num_waiting_tokens for driver in self.drivers)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What one of the engines broke with."""
+        return next((driver.failure for driver in self.drivers if driver.failure is not None), None)
+
+    def clock(self) -> Micros:
+        """The present instant in simulated microseconds."""
+        return self.drivers[0].clock()
+
+    def instant_at(self, reading_s: float) -> Micros:
+        """The simulated instant at which the monotonic clock reads `reading_s`."""
+        return self.drivers[0].instant_at(reading_s)
+
+    def submit(
+        self,
+        request: Request,
+        reply: Reply,
+        arrived_at: Micros | None = None,
+        siblings: Siblings | None = None,
+        rank: int | None = None,
+    ) -> Flight:
+        """Let `request` arrive at the rank it asks for, or at that with the least load.
+
+        Raises RuntimeError when an engine has failed.
+        """
+        if rank is None:
+            self._hear(self.clock())
+            rank = self._balancer.choose()
+        else:
+            self._balancer.send_to(rank)
+        self._rank_of[request.id] = rank
+        try:
+            ranked = RankedReply(reply, lambda: self._ended(request.id))
+            return self.drivers[rank].submit(request, ranked, arrived_at, siblings)
+        except BaseException:
+            self._ended(request.id)
+            raise
+
+    def abort(self, request_id: str) -> None:
+        """The client of `request_id` is gone: free what it holds now. Its reply hears nothing more."""
+        rank = self._rank_of.get(request_id)
+        if rank is not None:
+            self._ended(request_id)
+            self.drivers[rank].abort(request_id)
+
+    def interfere(self, act: Callable[[Engine, Micros], T]) -> T:
+        """Let `act` do something to every engine now. Returns the first result that is not true, or else the last."""
+        results = [driver.interfere(act) for driver in self.drivers]
+        return next((result for result in results if not result), results[-1])
+
+    def fail(self, error: BaseException) -> None:
+        """The engines are broken: nobody may wait for them any longer."""
+        for driver in self.drivers:
+            driver.fail(error)
+
+    def close(self) -> None:
+        """Stop waking up. Open replies hear nothing more."""
+        for driver in self.drivers:
+            driver.close()
+
+    def _ended(self, request_id: str) -> None:
+        rank = self._rank_of.pop(request_id, None)
+        if rank is not None:
+            self._balancer.finished(rank)
+
+    def _listener(self, rank: int) -> Callable[[Micros], None]:
+        def step_ended(at: Micros) -> None:
+            self._hear(at)
+            self._reports.report(rank, load_of(self.drivers[rank].engine.stats), at)
+
+        return step_ended
+
+    def _hear(self, at: Micros) -> None:
+        """Take in all that was told up to `at`."""
+        while (due_at := self._reports.due_at()) is not None and due_at <= at:
+            self._balancer.hear(self._reports.tell(due_at))
