@@ -38,5 +38,7 @@ def _resolved(options: ServeOptions) -> Deployment:
 def with_features(options: ServeOptions, deployment: Deployment) -> tuple[EngineConfig, LatencyModel]:
     """The engine's configuration and latency model with what only a server's options say."""
     timing = options.request_timing
-    config = replace(deployment.config, reports_kv_changes=options.kv_events.publishes, timing=timing)
+    config = replace(
+        deployment.config, reports_kv_changes=options.kv_events.publishes, timing=timing, lora=options.lora
+    )
     return config, deployment.latency if timing is None else InstantLatency()

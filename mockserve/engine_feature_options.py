@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from blis_options import OptionError, option
+from engine.lora import LoraSettings
 from mockserve.kv_events.config import FLAG as KV_EVENTS_FLAG
 from mockserve.kv_events.config import KVEventsConfig, read_kv_events_config
 from mockserve.kv_events.hashing import ALGORITHMS
@@ -19,6 +20,13 @@ class EngineFeatureOptions(NetworkOptions):
         flags=("--dp", "--data-parallel-size"),
         at_least=1,
     )
+    enable_lora: bool = option(False, "Take LoRA adapters.")
+    max_loras: int = option(1, "Adapters that one step may compute with, and that fit on the GPU.", at_least=1)
+    max_cpu_loras: int | None = option(
+        None, "Adapters kept in the memory of the machine (default: as many as fit on the GPU).", at_least=1
+    )
+    lora_load_ms: float = option(0.0, "What a step waits while an adapter is read into memory.", at_least=0)
+    lora_swap_ms: float = option(0.0, "What a step waits while an adapter is copied to the GPU.", at_least=0)
     max_num_queued_reqs: int | None = option(
         None, "Requests that may be unfinished at once; more are refused with status 503.", at_least=0
     )
@@ -37,8 +45,24 @@ class EngineFeatureOptions(NetworkOptions):
 
     def __post_init__(self) -> None:
         NetworkOptions.__post_init__(self)
-        if self.kv_events.publishes and self.scheduling != "vllm":
-            raise OptionError(f"{KV_EVENTS_FLAG} needs --scheduling vllm")
+        for flag, is_wanted in ((KV_EVENTS_FLAG, self.kv_events.publishes), ("--enable-lora", self.enable_lora)):
+            if is_wanted and self.scheduling != "vllm":
+                raise OptionError(f"{flag} needs --scheduling vllm")
+        if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
+            least = f"--max-loras, {self.max_loras}"
+            raise OptionError(f"--max-cpu-loras must be at least {least}, got {self.max_cpu_loras}")
+
+    @property
+    def lora(self) -> LoraSettings | None:
+        """The slots for adapters; None where none are taken."""
+        if not self.enable_lora:
+            return None
+        return LoraSettings(
+            max_loras=self.max_loras,
+            max_cpu_loras=self.max_cpu_loras or 0,
+            load_us=round(self.lora_load_ms * 1000),
+            swap_us=round(self.lora_swap_ms * 1000),
+        )
 
     @property
     def kv_events(self) -> KVEventsConfig:

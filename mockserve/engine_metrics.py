@@ -3,6 +3,8 @@
 `prometheus_families.py` says which of vLLM's names each figure has.
 """
 
+import time
+
 from engine.units import Micros
 from mockserve.flight import Flight
 from mockserve.histogram import Histogram
@@ -33,6 +35,35 @@ def token_count_buckets(max_model_len: int) -> tuple[int, ...]:
         bounds += [step * scale for step in (1, 2, 5) if step * scale <= max_model_len]
         scale *= 10
     return tuple(bounds)
+
+
+class Adapters:
+    """Which LoRA adapters were in use together, and when last.
+
+    vLLM's front end hears of a request when its first token comes, so only those that have one are seen; its two lists,
+    of running and of waiting adapters, both name every adapter with such a request.
+    """
+
+    def __init__(self) -> None:
+        self.last_seen: dict[str, float] = {}
+        """The adapters' names, joined by commas, to a Unix time."""
+        self._numbers: dict[str, int] = {}
+
+    def began(self, adapter: str) -> None:
+        """A request with this adapter, or with none if it is empty, has its first token."""
+        if adapter:
+            self._numbers[adapter] = self._numbers.get(adapter, 0) + 1
+
+    def ended(self, adapter: str) -> None:
+        """Such a request has ended."""
+        if adapter:
+            self._numbers[adapter] -= 1
+            if not self._numbers[adapter]:
+                del self._numbers[adapter]
+
+    def seen(self) -> None:
+        """The present state is one that was seen now."""
+        self.last_seen[",".join(self._numbers)] = time.time()
 
 
 class EngineMetrics:
@@ -66,6 +97,7 @@ class EngineMetrics:
         self.params_max_tokens = Histogram(counts)
         self.params_n = Histogram(CHOICE_BUCKETS)
         self.preemptions = Histogram(PREEMPTION_BUCKETS)
+        self.adapters = Adapters()
 
     @property
     def prompt_tokens_cached(self) -> int:
@@ -85,14 +117,22 @@ class EngineMetrics:
         self.prompt_tokens_by_source["local_compute"] += flight.num_computed_prompt_tokens
         self.prompt_tokens_by_source["local_cache_hit"] += flight.num_cached_tokens
         self.first_token_s.observe(latency_us / 1e6)
+        self.adapters.began(flight.request.adapter)
 
     def step(self, num_prompt_tokens: int, num_tokens: int, gaps_us: dict[Micros, int]) -> None:
         self.generation_tokens += num_tokens
         self.iteration_tokens.observe(num_prompt_tokens + num_tokens)
         for gap, times in gaps_us.items():
             self.token_gap_s.observe(gap / 1e6, times)
+        self.adapters.seen()
+
+    def aborted(self, flight: Flight) -> None:
+        if flight.num_tokens:
+            self.adapters.ended(flight.request.adapter)
 
     def completed(self, flight: Flight, latency_us: Micros) -> None:
+        self.adapters.ended(flight.request.adapter)
+        self.adapters.seen()
         self.request_success[flight.reply.finish_reason] += 1
         self.e2e_s.observe(latency_us / 1e6)
         self.prompt_lengths.observe(flight.request.input_tokens)

@@ -88,6 +88,10 @@ class FlightRecorder(Protocol):
         """A step produced `num_tokens` tokens; `gaps_us` counts the gaps to each request's token before."""
         ...
 
+    def aborted(self, flight: Flight) -> None:
+        """The client of `flight` has gone."""
+        ...
+
     def completed(self, flight: Flight, latency_us: Micros) -> None:
         """`flight` had its last token, so long after its arrival."""
         ...

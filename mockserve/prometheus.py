@@ -73,6 +73,7 @@ class MetricsSource:
         yield self._rejections()
         for family in HISTOGRAMS:
             yield self._family(family, states)
+        yield from self._adapters()
         yield self._cache_config()
         yield from self.http.collect()
         yield self._lateness()
@@ -104,6 +105,29 @@ class MetricsSource:
         for reason, number in self.rejections.items():
             metric.add_metric([self.model_name, reason], number, created=self.engines[0].created)
         return metric
+
+    def _adapters(self) -> Iterator[Metric]:
+        """The states of adapters, each valued with when it was seen last; without adapters there is no such metric."""
+        lora = self.engines[0].driver.engine.config.lora
+        if lora is None and self.fakes.loras is None:
+            return
+        metric = GaugeMetricFamily(
+            "vllm:lora_requests_info",
+            "Adapters of requests, and when they were seen last.",
+            labels=["max_lora", "waiting_lora_adapters", "running_lora_adapters"],
+        )
+        most = str(lora.max_loras if lora is not None else 1)
+        if self.fakes.loras is not None:
+            for fake in self.fakes.loras:
+                metric.add_metric([most, fake.waiting, fake.running], fake.unix_time_s)
+        else:
+            last_seen: dict[str, float] = {}
+            for engine in self.engines:
+                for names, at in engine.metrics.adapters.last_seen.items():
+                    last_seen[names] = max(at, last_seen.get(names, 0.0))
+            for names, at in last_seen.items():
+                metric.add_metric([most, names, names], at)
+        yield metric
 
     def _cache_config(self) -> Metric:
         names = sorted([*self.cache_config, "engine"])

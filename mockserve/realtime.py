@@ -123,6 +123,7 @@ class RealtimeDriver:
         flight = self._flights.pop(request_id, None)
         if flight is None or self.failure is not None:
             return
+        self._recorder.aborted(flight)
         self.engine.abort(request_id, self._soonest(self.clock()))
         self._arm()
 

@@ -64,6 +64,9 @@ class Logbook:
         for gap, times in gaps_us.items():
             self.gaps[gap] = self.gaps.get(gap, 0) + times
 
+    def aborted(self, flight: Flight) -> None:
+        pass
+
     def completed(self, flight: Flight, latency_us: Micros) -> None:
         self.completions.append((flight, latency_us))
 
