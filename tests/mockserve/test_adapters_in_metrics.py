@@ -23,8 +23,8 @@ def test_adapters_are_named_while_a_request_of_theirs_has_tokens() -> None:
 
 
 def test_the_metric_is_there_only_where_adapters_are_taken() -> None:
-    for settings, is_there in (({}, False), ({"enable_lora": True, "max_loras": 3}, True)):
-        with running_server(**settings) as server:
+    for takes_adapters, is_there in ((False, False), (True, True)):
+        with running_server(enable_lora=takes_adapters, max_loras=3) as server:
             complete(server, max_tokens=2)
             page = call(server, "GET", "/metrics").body.decode()
         line = 'vllm:lora_requests_info{max_lora="3",running_lora_adapters="",waiting_lora_adapters=""}'
