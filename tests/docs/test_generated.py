@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import typer
 
 from blis_cli.commands import COMMANDS
 from blis_cli.flags import command_function
+from mockserve.inference_sim import command as inference_sim
+from mockserve.inference_sim.options import InferenceSimOptions
 from mockserve.vllm_arguments.table import read_table
 from tests.docs.figures import replay_keys
 from tests.docs.pages import PROJECT, run_script
@@ -30,10 +33,13 @@ def section(text: str, heading: str) -> str:
 
 def shown_flags(name: str) -> set[str]:
     """Every flag that `--help` of a command shows."""
-    row = COMMANDS[name]
-    module = importlib.import_module(row.module)
+    module = importlib.import_module(COMMANDS[name].module)
+    return flags_of(getattr(module, COMMANDS[name].options), module.run)
+
+
+def flags_of(options: type[Any], run: Callable[[Any], int]) -> set[str]:
     app = typer.Typer(add_completion=False)
-    app.command()(command_function(getattr(module, row.options), module.run))
+    app.command()(command_function(options, run))
     command: Any = typer.main.get_command(app)
     return {flag for each in command.params for flag in (*each.opts, *each.secondary_opts) if flag.startswith("-")} - {
         "--help"
@@ -56,6 +62,7 @@ def test_every_setting_of_a_command_is_on_the_page_of_flags(name: str) -> None:
 
 def test_every_flag_that_pages_speak_of_exists() -> None:
     known = {flag for name in COMMANDS for flag in shown_flags(name)} | {"--help", "--version"}
+    known |= flags_of(InferenceSimOptions, inference_sim.run)
     known |= set(re.findall(r"`(--[\w-]+)`", page("cli.md")))
     known |= {spelling for spelling in read_table() if spelling.startswith("--")}
     others = {"--check", "--recording", "--output", "--flag", "--enable-x", "--disable-x", "--no-enable-x"}
