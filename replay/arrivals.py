@@ -3,15 +3,17 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 from engine.config import EngineConfig
 from engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
 from engine.units import Micros
 from traces import Trace, TraceRow
-from traces.workload import WorkloadRequest
 
-Origin: TypeAlias = TraceRow | WorkloadRequest
+if TYPE_CHECKING:
+    from traces.workload import WorkloadRequest  # a replay does not wait for the generators to be loaded
+
+Origin: TypeAlias = Union[TraceRow, "WorkloadRequest"]
 """What a request is made from. Both kinds say under the same names whose it is."""
 
 FAILED_STATUSES = frozenset({"error", "timeout"})

@@ -62,7 +62,6 @@ def report(options: ReportOptions, questions: "Questions", simulated: "Simulated
     from replay.findings import events_of, examine
     from replay.outputs import judgements, metrics_file, result_rows
     from replay.summary import summary
-    from replay.trace_output import write_simulated
     from traces import dump_json, write_json, write_results
     from traces.saturation import write_report
 
@@ -76,5 +75,7 @@ def report(options: ReportOptions, questions: "Questions", simulated: "Simulated
         events = events_of(simulated.requests)
         write_report(options.saturation_report, events, questions.detectors, questions.saturation, found.labels)
     if options.trace_output is not None:
+        from replay.trace_output import write_simulated
+
         write_simulated(f"{options.trace_output}.yaml", header, simulated)
     sys.stdout.write(dump_json(as_json(found)) + "\n" if options.json else summary(found))
