@@ -8,8 +8,9 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from mockserve.app import ROUTES
+from mockserve.gates import Gate
 from mockserve.protocol.request_fields import CHAT_FIELDS, COMPLETION_FIELDS
+from mockserve.routes.table import ROUTES, Route
 
 FOLDER = Path(__file__).resolve().parent
 WIRE_TESTS = FOLDER.parent / "tests/wire"
@@ -18,7 +19,8 @@ CAPTURED = WIRE_TESTS / "captured"
 
 def compared_routes() -> Sequence[Sequence[str]]:
     """Method, path, what it answers, how many captured requests agree, and which tests ask it."""
-    described = {(method, path): _summary(handler.__doc__) for method, path, handler in ROUTES}
+    # Of several rows for one route the first is what it does, the others stand in for it where it is not offered.
+    described = {(each.method, each.path): _offer(each) for each in reversed(ROUTES)}
     counts = {(row["method"], row["path"]): row for row in _rows(CAPTURED / "coverage.csv")}
     tests = {path.stem: path.read_text(encoding="utf-8") for path in sorted(WIRE_TESTS.glob("test_*.py"))}
     rows = []
@@ -66,6 +68,11 @@ def open_requests() -> str:
         return f"All {total} captured requests are answered as vLLM answers them, but for the differences above."
     cases = [line.partition(" / ")[2] for line in lines]
     return f"{len(lines)} of {total} captured requests are answered differently still: {', '.join(cases)}."
+
+
+def _offer(route: Route) -> str:
+    summary = _summary(route.handler.__doc__)
+    return summary if route.gate in (Gate.ALWAYS, Gate.GENERATION) else f"{summary} Needs {route.gate}."
 
 
 def _agreement(row: dict[str, str] | None) -> str:

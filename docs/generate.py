@@ -25,8 +25,8 @@ from blis_options.option import Setting
 from engine.deployment import DeploymentOptions, resolve
 from engine.latency.catalogue import reader
 from engine.latency.catalogue.files import read_mapping
-from mockserve.app import ROUTES
 from mockserve.config import ServeOptions
+from mockserve.routes.table import ROUTES
 from mockserve.server import start
 from mockserve.vllm_arguments.rewrite import TRANSLATIONS
 from mockserve.vllm_arguments.table import read_table
@@ -58,9 +58,10 @@ def commands() -> str:
 def routes() -> str:
     """Every route of the server, with the first line of what its handler says of itself."""
     rows = [
-        (method, f"`{path}`", (handler.__doc__ or "").strip().partition("\n")[0]) for method, path, handler in ROUTES
+        (each.method, f"`{each.path}`", (each.handler.__doc__ or "").strip().partition("\n")[0], each.gate.value)
+        for each in ROUTES
     ]
-    return table(("method", "path", "answer"), rows)
+    return table(("method", "path", "answer", "only with"), rows)
 
 
 def metrics() -> str:

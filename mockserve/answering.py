@@ -1,13 +1,18 @@
 """From a planned reply to an HTTP response: submit it, deliver what comes, and free it when the client leaves."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 
 from aiohttp import HttpVersion11, web
 
 from engine.units import Micros
 from mockserve.connection import wanted_rank
 from mockserve.flight import Reply, new_siblings
+from mockserve.frames import http_chunk
+from mockserve.protocol.bodies import Choice
+from mockserve.protocol.errors import paused
 from mockserve.protocol.json_text import compact_json
 from mockserve.replies import CollectedChoice, EventStream, ReplySet, StreamedChoice
 from mockserve.reply_job import ReplyJob
@@ -27,29 +32,56 @@ async def answer(
 
     `arrived_at` is when the request came in on the driver's clock, so that reading it costs no simulated time.
     """
-    replies = ReplySet(job, wanted_rank(request))
-    with service.answering():
-        if job.delivery.stream:
-            return await _stream(request, service, replies, arrived_at)
-        return await _collect(service, replies, arrived_at, headers or {})
+    rank = wanted_rank(request)
+    if job.delivery.stream:
+        with service.answering():
+            return await _stream(request, service, ReplySet(job, rank), arrived_at)
+    replies, choices = await collect(service, job, arrived_at, rank)
+    whole = job.bodies.whole(choices, replies.usage(is_stream=False), replies.metrics(is_stream=False))
+    return web.Response(body=compact_json(whole), content_type="application/json", headers=headers or {})
 
 
-async def _collect(
-    service: Service, replies: ReplySet, arrived_at: Micros, headers: Mapping[str, str]
-) -> web.StreamResponse:
-    job = replies.job
+async def collect(
+    service: Service, job: ReplyJob, arrived_at: Micros, rank: int | None = None
+) -> tuple[ReplySet, list[Choice]]:
+    """All choices of a reply once they are complete, and what they have cost. Raises ApiError if one fails.
+
+    `rank` is the data-parallel rank that its requests are to go to; None leaves it to the server.
+    """
+    replies = ReplySet(job, rank)
     choices = [
         CollectedChoice(replies, job.new_writer(prompt, each), each)
         for prompt in job.prompts
         for each in prompt.generations
     ]
-    await _run(service, replies, choices, arrived_at)
-    finished = [each.choice for each in choices if each.choice is not None]
-    whole = job.bodies.whole(finished, replies.usage(is_stream=False), replies.metrics(is_stream=False))
-    return web.Response(body=compact_json(whole), content_type="application/json", headers=headers)
+    with service.answering():
+        if service.suspension.rejects_new:
+            raise paused()
+        await fly(service, replies, choices, arrived_at)
+    return replies, [each.choice for each in choices if each.choice is not None]
 
 
-async def _stream(request: web.Request, service: Service, replies: ReplySet, arrived_at: Micros) -> web.StreamResponse:
+@dataclass(frozen=True, slots=True)
+class Outlet:
+    """Where the events of a stream leave: straight to the transport, one event per write, none to a client gone."""
+
+    response: web.StreamResponse
+    transport: asyncio.Transport
+    chunked: bool
+
+    def write(self, data: bytes) -> None:
+        """Bytes as they are."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    def send(self, data: bytes) -> None:
+        """One event."""
+        self.write(http_chunk(data) if self.chunked else data)
+
+
+@asynccontextmanager
+async def event_outlet(request: web.Request) -> AsyncIterator[Outlet]:
+    """A stream of events as the response to `request`, which ends when the block does."""
     response = web.StreamResponse(headers={"Content-Type": EVENT_STREAM})
     chunked = request.version >= HttpVersion11
     if chunked:
@@ -58,26 +90,28 @@ async def _stream(request: web.Request, service: Service, replies: ReplySet, arr
     transport = request.transport
     if transport is None:
         raise ConnectionResetError("the client left before the first token")
-
-    def write(data: bytes) -> None:
-        # Straight to the transport: one event per write, and none to a client that has gone.
-        if not transport.is_closing():
-            transport.write(data)
-
-    job = replies.job
-    stream = EventStream(replies, write, chunked)
-    choices: list[StreamedChoice] = []
-    for prompt in job.prompts:
-        for number, generation in enumerate(prompt.generations):
-            writer = job.new_writer(prompt, generation)
-            choices.append(StreamedChoice(stream, writer, prompt, number, len(choices)))
-    await _run(service, replies, choices, arrived_at)
+    yield Outlet(response, transport, chunked)
     with suppress(ConnectionResetError):  # a client may leave as soon as it has the last event
         await response.write_eof()
-    return response
 
 
-async def _run(service: Service, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros) -> None:
+async def _stream(request: web.Request, service: Service, replies: ReplySet, arrived_at: Micros) -> web.StreamResponse:
+    job = replies.job
+    async with event_outlet(request) as outlet:
+        stream = EventStream(replies, outlet.write, outlet.chunked)
+        choices: list[StreamedChoice] = []
+        for prompt in job.prompts:
+            for number, generation in enumerate(prompt.generations):
+                writer = job.new_writer(prompt, generation)
+                choices.append(StreamedChoice(stream, writer, prompt, number, len(choices)))
+        if service.suspension.rejects_new:
+            stream.fail(paused("InternalServerError"))
+        else:
+            await fly(service, replies, choices, arrived_at)
+    return outlet.response
+
+
+async def fly(service: Service, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros) -> None:
     """Submit every choice and wait for the last. Whatever ends the wait, what is still in the engine is freed."""
     driver = service.driver
     requests = [each.request for prompt in replies.job.prompts for each in prompt.generations]

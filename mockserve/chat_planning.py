@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mockserve.accounting import Accounting
+from mockserve.adapters import Adapter
 from mockserve.chat_writer import ChatShape
 from mockserve.content.asking import chat_form
 from mockserve.planned_prompt import PlannedPrompt
@@ -21,12 +22,22 @@ from mockserve.service import Service, unix_time
 
 
 def plan_chat(
-    service: Service, chat: ChatRequest, body: dict[str, Any], reply_id: str, priority: int | None = None
+    service: Service,
+    chat: ChatRequest,
+    body: dict[str, Any],
+    reply_id: str,
+    adapter: Adapter | None = None,
+    priority: int | None = None,
+    refuses_unavailable: bool = True,
 ) -> ReplyJob:
-    """Raises ApiError for whatever vLLM refuses once it knows the model. `priority` overrides that of the body."""
+    """Raises ApiError for whatever vLLM refuses once it knows the model. `priority` overrides that of the body.
+
+    Other routes than chat completions take what the server has no parser for: then it has no effect.
+    """
     model = service.model_names[0]
     service.check_queue(chat.sampling.n)
-    refuse_unavailable(body, service.options.calls_tools, service.options.reasoning_parser is not None)
+    if refuses_unavailable:
+        refuse_unavailable(body, service.options.calls_tools, service.options.reasoning_parser is not None)
     media = media_of(chat.messages)
     if media and not service.options.tokens_per_medium:
         raise ApiError(f"{model} is not a multimodal model")
@@ -37,7 +48,7 @@ def plan_chat(
     check_vocabulary(sampling, body.get("logit_bias"), planner.tokenizer.vocabulary_size, service.options.max_logprobs)
     form = chat_form(body, text, model, service.options)
     urgency = chat.common.priority if priority is None else priority
-    generations = planner.plan(ids, sampling, reply_id, chat.common.cache_salt, form, priority=urgency)
+    generations = planner.plan(ids, sampling, reply_id, chat.common.cache_salt, form, adapter, urgency)
     prompt = PlannedPrompt(
         token_ids=ids,
         text=text.replace(MEDIA_MARK, ""),
@@ -50,7 +61,7 @@ def plan_chat(
         bodies=ChatBodies(
             id=reply_id,
             created=unix_time(),
-            model=model,
+            model=service.reply_name(adapter),
             fingerprint=service.fingerprint,
             ends_with_usage=delivery.include_usage,
             role=chat.role,

@@ -3,6 +3,7 @@
 from typing import Any
 
 from mockserve.accounting import Accounting
+from mockserve.adapters import Adapter
 from mockserve.completion_writer import CompletionShape
 from mockserve.content.asking import completion_form
 from mockserve.planned_prompt import PlannedPrompt
@@ -18,7 +19,12 @@ from mockserve.service import Service, unix_time
 
 
 def plan_completion(
-    service: Service, asked: CompletionRequest, body: dict[str, Any], reply_id: str, priority: int | None = None
+    service: Service,
+    asked: CompletionRequest,
+    body: dict[str, Any],
+    reply_id: str,
+    adapter: Adapter | None = None,
+    priority: int | None = None,
 ) -> ReplyJob:
     """Raises ApiError for whatever vLLM refuses once it knows the model. `priority` overrides that of the body."""
     service.check_queue(asked.sampling.n)
@@ -30,7 +36,7 @@ def plan_completion(
     check_vocabulary(sampling, body.get("logit_bias"), planner.tokenizer.vocabulary_size, service.options.max_logprobs)
     urgency = asked.common.priority if priority is None else priority
     prompts = [
-        _planned(service, asked, body, prompt, prompt_ids, reply_id, urgency)
+        _planned(service, asked, body, prompt, prompt_ids, reply_id, urgency, adapter)
         for prompt, prompt_ids in zip(asked.prompts, ids, strict=True)
     ]
     delivery = delivery_of(service, asked.delivery)
@@ -46,7 +52,7 @@ def plan_completion(
         bodies=CompletionBodies(
             id=reply_id,
             created=unix_time(),
-            model=service.model_names[0],
+            model=service.reply_name(adapter),
             fingerprint=service.fingerprint,
             ends_with_usage=delivery.include_usage,
             shows_prompt_ids=wanted.token_ids,
@@ -77,11 +83,12 @@ def _planned(
     ids: list[int],
     reply_id: str,
     priority: int,
+    adapter: Adapter | None,
 ) -> PlannedPrompt:
     planner = service.planner
     text = prompt if isinstance(prompt, str) else None
     form = completion_form(body, text)
-    generations = planner.plan(ids, asked.sampling, reply_id, asked.common.cache_salt, form, priority=priority)
+    generations = planner.plan(ids, asked.sampling, reply_id, asked.common.cache_salt, form, adapter, priority)
     decodes = text is None and asked.echo
     scores = prompt_scores(service, asked.sampling, ids, generations)
     return PlannedPrompt(

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from blis_options import OptionError, option
-from mockserve.reply_options import ReplyOptions
+from mockserve.route_options import RouteOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeOptions(ReplyOptions):
+class ServeOptions(RouteOptions):
     """What to serve and how. The model may be given as an argument, as vLLM wants it, or as --model."""
 
     model: str = option("", "The same as MODEL.")
@@ -31,7 +31,7 @@ class ServeOptions(ReplyOptions):
         object.__setattr__(self, "model", self.model or self.model_argument)
         if not self.model:
             raise OptionError("MODEL must be given, as in: blis serve qwen/qwen3-14b")
-        ReplyOptions.__post_init__(self)
+        RouteOptions.__post_init__(self)
 
     @property
     def model_names(self) -> tuple[str, ...]:

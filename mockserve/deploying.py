@@ -9,6 +9,7 @@ from engine.latency.instant import InstantLatency
 from engine.latency.model import LatencyModel
 from engine.latency.step_work import MOE_COMM_BACKENDS
 from mockserve.config import ServeOptions
+from mockserve.route_options import GENERATING_TASKS, tasks_of
 
 STAND_IN_MODEL = "qwen/qwen3-14b"
 STAND_IN_GPU = "H100"
@@ -41,4 +42,7 @@ def with_features(options: ServeOptions, deployment: Deployment) -> tuple[Engine
     config = replace(
         deployment.config, reports_kv_changes=options.kv_events.publishes, timing=timing, lora=options.lora
     )
+    if not tasks_of(options) & GENERATING_TASKS:
+        # A pooling model takes prompts as long as its context, needs no room for output, and is not run ahead of.
+        config = replace(config, max_model_len=0, async_scheduling=False)
     return config, deployment.latency if timing is None else InstantLatency()

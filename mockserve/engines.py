@@ -40,7 +40,7 @@ def build_engines(
     ranks: list[RankEngine] = []
     for rank in range(options.dp):
         latency = SlowedLatency(latency_model)
-        metrics = EngineMetrics(config.limit_tokens)
+        metrics = EngineMetrics(deployment.config.limit_tokens)
         driver = RealtimeDriver(Engine(config, latency), metrics, lateness, options.speed, origin_s=origin_s)
         publisher = open_publisher(options, environment, config, options.data_parallel_rank + rank)
         if publisher is not None:

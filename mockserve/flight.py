@@ -26,6 +26,10 @@ class Reply(Protocol):
         """The last of `num_tokens` tokens is due, and with it the end."""
         ...
 
+    def abort(self, num_tokens: int) -> None:
+        """The server ends it here, with the tokens it has."""
+        ...
+
     def fail(self, message: str, is_refusal: bool) -> None:
         """There will be no more tokens: the engine refused the request, or broke."""
         ...

@@ -20,6 +20,11 @@ def event(body: dict[str, Any]) -> bytes:
     return b"data: %b\n\n" % compact_json(body)
 
 
+def named_event(body: dict[str, Any]) -> bytes:
+    """One event with its `type` as its name."""
+    return b"event: %b\ndata: %b\n\n" % (body["type"].encode(), compact_json(body))
+
+
 def http_chunk(data: bytes) -> bytes:
     """`data` as one chunk of a chunked HTTP body."""
     return b"%x\r\n%b\r\n" % (len(data), data)

@@ -119,6 +119,25 @@ class Planner:
             generations.append(Generation(request, answer, crc32(seed.encode("utf-8", "surrogatepass"))))
         return generations
 
+    def prompt_only(
+        self,
+        prompt: Sequence[int],
+        request_id: str,
+        cache_salt: str | None = None,
+        lora: Lora | None = None,
+        priority: int = 0,
+    ) -> Request:
+        """What the engine is asked for a prompt that is only read: done with the token that ends its prefill."""
+        engine_id = f"{request_id}-{next(self._numbers)}"
+        return Request(
+            id=engine_id,
+            input_tokens=len(prompt),
+            output_tokens=1,
+            blocks=self._name_blocks(engine_id, prompt, Scope(cache_salt or "", lora)),
+            max_output_tokens=1,
+            priority=priority,
+        )
+
 
 def _too_long(limit: int, num_tokens: int, at_least: str) -> ApiError:
     message = (

@@ -12,7 +12,7 @@ from mockserve.faults.inject import inject_faults
 from mockserve.handlers import Handler, json_response
 from mockserve.http_metrics import NO_ROUTE
 from mockserve.protocol.errors import ApiError, internal_error
-from mockserve.routes.shared import SERVICE
+from mockserve.routes.shared import SERVICE, UNTYPED
 
 GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere")
 """Where an API key is demanded; everything else is open, as in vLLM."""
@@ -99,6 +99,8 @@ async def sign(request: web.BaseRequest, response: web.StreamResponse) -> None:
         found = network.cors.reply_headers(request.headers.get("Origin"))
         headers.update({name: value for name, value in found.items() if name not in headers})
     headers.update(network.further_headers)
+    if headers.get("Content-Type") == UNTYPED:
+        del headers["Content-Type"]
     if network.adds_request_ids:
         headers["X-Request-Id"] = request.headers.get("X-Request-Id") or uuid.uuid4().hex
 

@@ -1,6 +1,6 @@
 """Several engines behind one endpoint: data-parallel ranks, among which requests are shared out as vLLM does it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -31,6 +31,10 @@ class RankedReply:
     def finish(self, num_tokens: int) -> None:
         self.ended()
         self.reply.finish(num_tokens)
+
+    def abort(self, num_tokens: int) -> None:
+        self.ended()
+        self.reply.abort(num_tokens)
 
     def fail(self, message: str, is_refusal: bool) -> None:
         self.ended()
@@ -112,6 +116,20 @@ class RankedDriver:
         """Let `act` do something to every engine now. Returns the first result that is not true, or else the last."""
         results = [driver.interfere(act) for driver in self.drivers]
         return next((result for result in results if not result), results[-1])
+
+    @property
+    def request_ids(self) -> Collection[str]:
+        """Requests that have not ended."""
+        return [each for driver in self.drivers for each in driver.request_ids]
+
+    def end_early(self, request_ids: Collection[str] | None = None) -> int:
+        """Let requests, all or those named, end with the tokens they have. Returns how many did."""
+        return sum(driver.end_early(request_ids) for driver in self.drivers)
+
+    async def until(self, is_so: Callable[[Engine], bool]) -> None:
+        """Return when something holds of every engine."""
+        for driver in self.drivers:
+            await driver.until(is_so)
 
     def fail(self, error: BaseException) -> None:
         """The engines are broken: nobody may wait for them any longer."""

@@ -7,8 +7,8 @@ deadlines are absolute, so being late once delays nothing that comes after, and 
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
+from collections.abc import Callable, Collection, Sequence
+from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
 from engine.core import Engine
@@ -66,6 +66,7 @@ class RealtimeDriver:
         self._flights: dict[str, Flight] = {}
         self._outbox: list[tuple[Micros, int, Flight, int, bool]] = []
         self._numbers = itertools.count()
+        self._awaited: list[tuple[Callable[[Engine], bool], asyncio.Future[None]]] = []
         self._wake_at: Micros | None = None
         self._handle: asyncio.Handle | PreciseTimer | None = None
         self._timer: PreciseTimer | None = None
@@ -80,6 +81,11 @@ class RealtimeDriver:
     def num_waiting_tokens(self) -> int:
         """Prompt tokens of the requests that have no token yet. Cost: O(requests)."""
         return sum(flight.request.input_tokens for flight in self._flights.values() if not flight.num_tokens)
+
+    @property
+    def request_ids(self) -> Collection[str]:
+        """Their ids."""
+        return self._flights.keys()
 
     def clock(self) -> Micros:
         """The present instant in simulated microseconds."""
@@ -127,6 +133,18 @@ class RealtimeDriver:
         self.engine.abort(request_id, self._soonest(self.clock()))
         self._arm()
 
+    def end_early(self, request_ids: Collection[str] | None = None) -> int:
+        """Let requests, all or those named, end with the tokens they have. Returns how many did."""
+        ending = [each for id, each in self._flights.items() if request_ids is None or id in request_ids]
+        # Tokens still under way to their clients would come after the end.
+        leaving = set(map(id, ending))
+        self._outbox = [entry for entry in self._outbox if id(entry[2]) not in leaving]
+        heapify(self._outbox)
+        for flight in ending:
+            self.abort(flight.request.id)
+            flight.reply.abort(flight.num_tokens)
+        return len(ending)
+
     def interfere(self, act: Callable[[Engine, Micros], T]) -> T:
         """Let `act` do something to the engine now, after all that is due, at the instant it is given."""
         now = self.clock()
@@ -134,6 +152,13 @@ class RealtimeDriver:
         result = act(self.engine, self._soonest(now))
         self._arm()
         return result
+
+    async def until(self, is_so: Callable[[Engine], bool]) -> None:
+        """Return when something holds of the engine."""
+        if not is_so(self.engine):
+            found = asyncio.get_running_loop().create_future()
+            self._awaited.append((is_so, found))
+            await found
 
     def close(self) -> None:
         """Stop waking up. Open replies hear nothing more."""
@@ -196,6 +221,8 @@ class RealtimeDriver:
             self.fail(error)
             raise
         self._arm()
+        if self._awaited:
+            self._tell_awaited()
 
     def _catch_up(self, now: Micros) -> None:
         """Do what is due up to `now`, instant by instant. After `BACKLOG_SLICE_S` the rest waits for the next turn."""
@@ -208,6 +235,15 @@ class RealtimeDriver:
             self._run_engine(due_at, now)
             if self._monotonic() > stop_s:
                 return
+
+    def _tell_awaited(self) -> None:
+        """Wake those who wait for something that is so by now; who was cancelled waits no more."""
+        for entry in list(self._awaited):
+            is_so, found = entry
+            if found.done() or is_so(self.engine):
+                self._awaited.remove(entry)
+                if not found.done():
+                    found.set_result(None)
 
     # --- what is due ---
 

@@ -71,7 +71,13 @@ class CollectedChoice:
         pass
 
     def finish(self, num_tokens: int) -> None:
-        choice = self._writer.choice(num_tokens, ending_at(self._generation, num_tokens))
+        self._end(num_tokens, ending_at(self._generation, num_tokens))
+
+    def abort(self, num_tokens: int) -> None:
+        self._end(num_tokens, Ending("abort"))
+
+    def _end(self, num_tokens: int, ending: Ending) -> None:
+        choice = self._writer.choice(num_tokens, ending)
         self.choice = replace(choice, kv_transfer_params=self._replies.job.kv_transfer_params)
         if self._replies.choice_finished(num_tokens):
             self._replies.resolve()
@@ -171,11 +177,17 @@ class StreamedChoice:
         stream.write(template.fill_chunk(text) if stream.chunked else template.fill(text))
 
     def finish(self, num_tokens: int) -> None:
+        self._end(num_tokens, ending_at(self._generation, num_tokens))
+
+    def abort(self, num_tokens: int) -> None:
+        self._end(num_tokens, Ending("abort"))
+
+    def _end(self, num_tokens: int, ending: Ending) -> None:
         stream = self._stream
         stream.open()
         piece = replace(
             self._writer.last_piece(self._num_sent, num_tokens),
-            ending=ending_at(self._generation, num_tokens),
+            ending=ending,
             num_tokens=num_tokens,
             kv_transfer_params=stream.job.kv_transfer_params,
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from engine.deployment import Deployment
+from mockserve.adapters import Adapter, Adapters, with_modules
 from mockserve.admission import QueueLimits, too_busy
 from mockserve.cache_config_labels import cache_config_labels
 from mockserve.config import ServeOptions
@@ -19,14 +20,17 @@ from mockserve.environment import ServerEnvironment
 from mockserve.fake_metrics import read_fake_metrics
 from mockserve.faults.draw import FaultSource
 from mockserve.faults.engine_faults import EngineFaults
+from mockserve.gates import Gate, open_gates
 from mockserve.generation import Planner
 from mockserve.kv_events.setup import block_naming
 from mockserve.lateness import Lateness
+from mockserve.pooler import Pooler, new_pooler
 from mockserve.prometheus import MeasuredEngine, MetricsSource, new_source
 from mockserve.protocol.errors import unknown_model
 from mockserve.ranks import RankedDriver
 from mockserve.realtime import RealtimeDriver
-from mockserve.reply_options import ReplyOptions
+from mockserve.response_store import ResponseStore
+from mockserve.suspension import Suspension
 from mockserve.vocabulary import new_composer, open_vocabulary
 
 VLLM_VERSION = "0.33.0"
@@ -58,9 +62,18 @@ class Service:
     engines: Sequence[RankEngine]
     metrics_source: MetricsSource
     queue_limits: QueueLimits
-    options: ReplyOptions
+    options: ServeOptions
     faults: FaultSource
     engine_faults: EngineFaults
+    deployment: Deployment
+    gates: frozenset[Gate]
+    """Which routes there are."""
+    adapters: Adapters
+    suspension: Suspension
+    responses: ResponseStore
+    pooler: Pooler | None
+    """None for a model that generates only."""
+    weight_version: str = "default"
     tracks_load: bool = False
     num_answering: int = 0
     """Requests to the model routes that are being answered."""
@@ -107,10 +120,16 @@ class Service:
             if engine.kv_events is not None:
                 engine.kv_events.close()
 
-    def check_model(self, name: str) -> None:
-        """Raise ApiError unless `name` is served; an empty name means the first one."""
-        if name and name not in self.model_names:
+    def check_model(self, name: str) -> Adapter | None:
+        """The adapter that `name` is, if it is one. Raises ApiError unless it is served; empty means the first name."""
+        adapter = self.adapters.get(name)
+        if name and adapter is None and name not in self.model_names:
             raise unknown_model(name, self.model_names)
+        return adapter
+
+    def reply_name(self, adapter: Adapter | None) -> str:
+        """What a reply calls the model, whichever of its names was asked for."""
+        return self.model_names[0] if adapter is None else adapter.name
 
 
 def build_service(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> Service:
@@ -133,7 +152,7 @@ def build_service(options: ServeOptions, deployment: Deployment, environment: Se
         api_keys=frozenset(key for key in options.api_key or (environment.api_key,) if key),
         planner=Planner(
             tokenizer,
-            config.limit_tokens,
+            deployment.config.limit_tokens,
             block_naming(options, environment, config),
             options.seed,
             new_composer(options, tokenizer),
@@ -152,6 +171,12 @@ def build_service(options: ServeOptions, deployment: Deployment, environment: Se
         faults=faults,
         engine_faults=engine_faults,
         options=options,
+        deployment=deployment,
+        gates=open_gates(options, environment),
+        responses=ResponseStore(environment.stores_responses),
+        adapters=with_modules(Adapters(names, options.enable_lora), options.lora_modules),
+        suspension=Suspension(driver),
+        pooler=new_pooler(options, deployment.model, options.seed),
         tracks_load=options.enable_server_load_tracking,
     )
 

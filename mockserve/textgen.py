@@ -58,7 +58,7 @@ class Composer:
         if said is None and not thought:
             return self._plain(random, sampling, budget, form)
         if said is None:
-            said = [Segment(Kind.CONTENT, "".join(self._prose(random, sampling, left)[0].pieces))]
+            said = [Segment(Kind.CONTENT, "".join(self._prose(random, sampling, left, form)[0].pieces))]
         names_function = form.tools is not None and form.tools.is_named
         how = Performance(self.tokenizer, sampling, budget, names_function)
         return perform([*thought, *said], how)
@@ -84,14 +84,14 @@ class Composer:
 
     def _plain(self, random: Random, sampling: Sampling, budget: int, form: AnswerForm) -> Answer:
         """Nothing but prose, token by token as it was written."""
-        answer = stopped(*self._prose(random, sampling, budget), sampling)
+        answer = stopped(*self._prose(random, sampling, budget, form), sampling)
         if not form.is_parsed:
             return answer
         script = [Segment(Kind.CONTENT, "".join(answer.texts))]
         return replace(answer, deltas=sorted_by_kind(answer.texts, script))
 
-    def _prose(self, random: Random, sampling: Sampling, budget: int) -> tuple[Split, Ending]:
-        num_tokens = self.fixed_tokens or natural_length(random)
+    def _prose(self, random: Random, sampling: Sampling, budget: int, form: AnswerForm) -> tuple[Split, Ending]:
+        num_tokens = self.fixed_tokens or form.natural_tokens or natural_length(random)
         num_tokens = max(num_tokens, sampling.min_tokens + 1)
         allowed = sampling.allowed_token_ids
         can_end = allowed is None or self.tokenizer.eos_token_id in allowed

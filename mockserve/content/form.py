@@ -19,6 +19,8 @@ class AnswerForm:
     thinking: Thinking | None = None
     asked: tuple[str, ...] = ()
     is_parsed: bool = False
+    natural_tokens: int | None = None
+    """Length of an answer that ends by itself, where what is asked sets it."""
 
 
 PLAIN = AnswerForm()

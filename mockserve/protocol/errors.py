@@ -103,6 +103,16 @@ def unknown_model(name: str, served: Sequence[str]) -> ApiError:
     )
 
 
+def bad_request(message: str) -> ApiError:
+    """A request refused by a route's own check rather than by a field's type."""
+    return ApiError(message, kind="Bad Request")
+
+
+def paused(kind: str = "ServiceUnavailableError") -> ApiError:
+    """Nothing is generated for now. Inside a chat stream vLLM calls the same an InternalServerError."""
+    return ApiError("Generation is paused. Please retry after it resumes.", status=503, kind=kind)
+
+
 def internal_error(message: str = "Internal server error") -> ApiError:
     """Something broke on our side."""
     return ApiError(message, status=500, kind="InternalServerError")

@@ -1,16 +1,27 @@
 """The model list."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 
-def model_list(names: Sequence[str], root: str, max_model_len: int, created: int, permission_id: str) -> dict[str, Any]:
-    """One card per served name. `permission_id` is what follows `modelperm-`."""
-    cards = [_card(name, root, max_model_len, created, permission_id) for name in names]
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """One card of the list: a name of the base model, or an adapter, whose `parent` is the base model."""
+
+    name: str
+    root: str
+    parent: str | None = None
+    max_model_len: int | None = None
+
+
+def model_list(models: Sequence[ServedModel], created: int, permission_ids: Sequence[str]) -> dict[str, Any]:
+    """One card per model. `permission_ids` are what follows `modelperm-`."""
+    cards = [_card(model, created, permission) for model, permission in zip(models, permission_ids, strict=True)]
     return {"object": "list", "data": cards}
 
 
-def _card(name: str, root: str, max_model_len: int, created: int, permission_id: str) -> dict[str, Any]:
+def _card(model: ServedModel, created: int, permission_id: str) -> dict[str, Any]:
     permission = {
         "id": f"modelperm-{permission_id}",
         "object": "model_permission",
@@ -26,12 +37,12 @@ def _card(name: str, root: str, max_model_len: int, created: int, permission_id:
         "is_blocking": False,
     }
     return {
-        "id": name,
+        "id": model.name,
         "object": "model",
         "created": created,
         "owned_by": "vllm",
-        "root": root,
-        "parent": None,
-        "max_model_len": max_model_len,
+        "root": model.root,
+        "parent": model.parent,
+        "max_model_len": model.max_model_len,
         "permission": [permission],
     }

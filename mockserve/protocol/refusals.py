@@ -26,7 +26,7 @@ def refuse_chat_contradictions(body: dict[str, Any]) -> None:
         raise bad_value("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
     refuse_stream_options(body)
     _refuse_bad_format(body)
-    _refuse_bad_salt(body.get("cache_salt"))
+    refuse_bad_salt(body.get("cache_salt"))
     _refuse_bad_thinking_budget(body.get("thinking_token_budget"))
 
 
@@ -45,7 +45,7 @@ def refuse_completion_contradictions(body: dict[str, Any]) -> None:
     _refuse_bad_logprobs(body, "logprobs")
     _refuse_several_constraints(body, excludes_tools=False)
     _refuse_bad_format(body)
-    _refuse_bad_salt(body.get("cache_salt"))
+    refuse_bad_salt(body.get("cache_salt"))
     _refuse_bad_thinking_budget(body.get("thinking_token_budget"))
 
 
@@ -130,7 +130,8 @@ def _refuse_bad_format(body: dict[str, Any]) -> None:
         raise bad_value("Invalid response_format structural_tag specification.", "response_format")
 
 
-def _refuse_bad_salt(salt: Any) -> None:
+def refuse_bad_salt(salt: Any) -> None:
+    """A `cache_salt` that vLLM does not take. Raises ApiError."""
     if salt is None:
         return
     if not isinstance(salt, str) or not salt:

@@ -2,16 +2,15 @@
 
 from aiohttp import web
 
-from mockserve.protocol.json_text import compact_json
-from mockserve.protocol.models import model_list
-from mockserve.routes.shared import SERVICE
+from mockserve.protocol.models import ServedModel, model_list
+from mockserve.routes.shared import SERVICE, json_reply
 from mockserve.service import new_id, unix_time
 
 
 async def models(request: web.Request) -> web.StreamResponse:
-    """A card for each served name."""
+    """A card for each served name and each adapter."""
     service = request.app[SERVICE]
-    cards = model_list(
-        service.model_names, service.root, service.planner.max_model_len, unix_time(), permission_id=new_id()
-    )
-    return web.Response(body=compact_json(cards), content_type="application/json")
+    limit = service.planner.max_model_len
+    served = [ServedModel(name, service.root, max_model_len=limit) for name in service.model_names]
+    served += [ServedModel(each.name, each.path, parent=each.parent) for each in service.adapters]
+    return json_reply(model_list(served, unix_time(), [new_id() for _ in served]))

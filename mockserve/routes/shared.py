@@ -1,15 +1,21 @@
 """What every route starts with."""
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
 
 from mockserve.connection import wanted_rank
-from mockserve.protocol.errors import ApiError, wrong_media_type
+from mockserve.protocol.errors import ApiError, bad_request, wrong_media_type
 from mockserve.protocol.fields import parse_json
+from mockserve.protocol.json_text import compact_json
 from mockserve.service import Service, new_id
 
 SERVICE = web.AppKey("service", Service)
+
+UNTYPED = "application/x-untyped"
+"""Stands for no media type at all: the library would choose one."""
 
 
 async def read_body(request: web.Request) -> dict[str, Any]:
@@ -41,3 +47,27 @@ def _number(text: str | None) -> int | None:
         return None if text is None else int(text)
     except ValueError:
         return None
+
+
+def json_reply(body: Mapping[str, Any], status: int = 200) -> web.Response:
+    """A JSON object as a reply."""
+    return web.Response(status=status, body=compact_json(body), content_type="application/json")
+
+
+def untyped_reply(text: str = "") -> web.Response:
+    """Text, or nothing, without a media type, as FastAPI sends a bare string."""
+    return web.Response(body=text.encode(), content_type=UNTYPED)
+
+
+async def read_object(request: web.Request, complaint: str | None = None) -> dict[str, Any]:
+    """The JSON object of a route that reads its body by itself, whatever its media type.
+
+    `complaint` replaces what the JSON parser says. Raises ApiError when there is no object.
+    """
+    try:
+        body = json.loads(await request.read())
+    except ValueError as error:
+        raise bad_request(complaint or f"JSON decode error: {error}") from None
+    if not isinstance(body, dict):
+        raise bad_request("Request body must be a JSON object")
+    return body

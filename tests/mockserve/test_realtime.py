@@ -39,6 +39,9 @@ class Listener:
         self.token(num_tokens)
         self.done.set()
 
+    def abort(self, num_tokens: int) -> None:
+        self.finish(num_tokens)
+
     def fail(self, message: str, is_refusal: bool) -> None:
         self.failure = message
         self.done.set()

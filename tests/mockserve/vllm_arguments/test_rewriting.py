@@ -83,7 +83,7 @@ def test_what_we_simulate_gets_our_syntax(given: list[str], ours: list[str]) -> 
         ["-cc", '{"level": 3}'],
         ["--compilation-config.level", "3", "--compilation-config.pass_config.fuse=true"],
         ["--compilation-config.sizes+", "1,2", "--compilation-config.sizes+=4"],
-        ["--hf-overrides", "mine.py"],
+        ["--hf-config-path", "mine"],
         ["--hf-token"],
         ["--allowed-media-domains", "a", "b"],
         ["--quantization", "None"],

@@ -48,7 +48,7 @@ def _header_differences(theirs: Mapping[str, str], ours: Mapping[str, str]) -> I
 
 def _body_differences(case: Case, capture: Capture, reply: PlainReply) -> Iterator[tuple[str, str, str]]:
     ours = reply.body.decode("utf-8", "replace")
-    is_cut = len(capture.reply) >= case.limit_chars
+    is_cut = _is_cut(case, capture)
     if capture.reply_headers.get("content-type", "").startswith("text/event-stream"):
         theirs_events = events_of(capture.reply, is_cut)
         our_events = events_of(ours, is_cut=False)
@@ -59,6 +59,12 @@ def _body_differences(case: Case, capture: Capture, reply: PlainReply) -> Iterat
             yield from _walk("body", normal_text(capture.reply), normal_text(ours.rstrip("\n")))
     else:
         yield from _walk("body", normal(json.loads(capture.reply)), normal(_parsed(ours)))
+
+
+def _is_cut(case: Case, capture: Capture) -> bool:
+    """Whether the capture is only the beginning of a reply. Paths in it were shortened afterwards."""
+    is_object = capture.reply.startswith("{")
+    return len(capture.reply) >= case.limit_chars or (is_object and isinstance(_parsed(capture.reply), str))
 
 
 def _parsed(text: str) -> Any:

@@ -97,7 +97,7 @@ SETUPS = (
         "model",
         "model3",
         max_model_len=512,
-        settings={"runner": "pooling", "convert": "embed"},
+        settings={"runner": "pooling", "convert": "embed", "hf_overrides": '{"hidden_size": 8}'},
     ),
 )
 

@@ -1,0 +1,111 @@
+"""The LoRA adapters a server knows, by the names clients ask for."""
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from blis_options import OptionError
+from mockserve.protocol.errors import ApiError
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """One adapter. `number` counts from 1 and stays when an adapter is loaded anew; `parent` is its base model."""
+
+    name: str
+    path: str
+    number: int
+    parent: str
+
+
+class Adapters:
+    """Loads and unloads adapters. Weights are not read: any path will do."""
+
+    def __init__(self, base_names: Sequence[str], is_enabled: bool) -> None:
+        self._base_names = base_names
+        self._is_enabled = is_enabled
+        self._loaded: dict[str, Adapter] = {}
+        self._numbers = itertools.count(1)
+
+    def __iter__(self) -> Iterator[Adapter]:
+        """In the order in which they were loaded first."""
+        return iter(self._loaded.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._loaded
+
+    def get(self, name: str) -> Adapter | None:
+        """The adapter of this name, if there is one."""
+        return self._loaded.get(name)
+
+    def load(self, name: str, path: str, replaces: bool = False, parent: str | None = None) -> Adapter:
+        """Make an adapter known. Raises ApiError for a name in use, unless it `replaces` the adapter of that name."""
+        if not name or not path:
+            raise _bad_input("Both 'lora_name' and 'lora_path' must be provided.")
+        if name in self._base_names:
+            raise _bad_input(f"The lora adapter '{name}' conflicts with a served base model.")
+        known = self._loaded.get(name)
+        if known is not None and not replaces:
+            raise _bad_input(
+                f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in place, "
+                "set 'load_inplace' to True."
+            )
+        if not self._is_enabled:
+            message = "Call to add_lora method failed: LoRA is not enabled. Use --enable-lora to enable LoRA."
+            raise ApiError(message, status=500, kind="InternalServerError")
+        number = known.number if known is not None else next(self._numbers)
+        adapter = Adapter(name, path, number, parent if parent in self._base_names and parent else self._base_names[0])
+        self._loaded[name] = adapter
+        return adapter
+
+    def unload(self, name: str) -> None:
+        """Forget an adapter. Raises ApiError when there is none of this name."""
+        if not name:
+            raise _bad_input("'lora_name' needs to be provided to unload a LoRA adapter.")
+        if name not in self._loaded:
+            message = f"The lora adapter '{name}' cannot be found."
+            raise ApiError(message, status=404, kind="NotFoundError")
+        del self._loaded[name]
+
+
+def with_modules(adapters: Adapters, modules: Iterable[str]) -> Adapters:
+    """`adapters` with those of --lora-modules. Raises OptionError for one that cannot be loaded."""
+    for module in _rejoined(modules):
+        name, path, parent = _parse_module(module)
+        try:
+            adapters.load(name, path, parent=parent)
+        except ApiError as error:
+            raise OptionError(f"--lora-modules {module}: {error.message}") from error
+    return adapters
+
+
+def _rejoined(modules: Iterable[str]) -> Iterator[str]:
+    """The modules, with JSON objects whole again that a list was split at the commas of."""
+    pending = ""
+    for module in modules:
+        pending = f"{pending},{module}" if pending else module
+        if not pending.lstrip().startswith("{") or pending.rstrip().endswith("}"):
+            yield pending
+            pending = ""
+    if pending:
+        yield pending
+
+
+def _parse_module(module: str) -> tuple[str, str, str | None]:
+    if module.lstrip().startswith("{"):
+        try:
+            found = json.loads(module)
+        except ValueError as error:
+            raise OptionError(f"--lora-modules must be name=path or a JSON object, got {module!r}") from error
+        if isinstance(found.get("name"), str) and isinstance(found.get("path"), str):
+            return found["name"], found["path"], found.get("base_model_name")
+        raise OptionError(f'--lora-modules as a JSON object must have "name" and "path", got {module!r}')
+    name, has_path, path = module.partition("=")
+    if not has_path:
+        raise OptionError(f"--lora-modules must be name=path or a JSON object, got {module!r}")
+    return name, path, None
+
+
+def _bad_input(message: str) -> ApiError:
+    return ApiError(message, kind="InvalidUserInput")

@@ -1,0 +1,54 @@
+"""Which routes a server has: vLLM registers some only for certain tasks, flags or environment variables."""
+
+from enum import StrEnum
+
+from mockserve.environment import ServerEnvironment
+from mockserve.pooler import labels_of
+from mockserve.route_options import RouteOptions, config_overrides, pooling_task_of, tasks_of
+
+
+class Gate(StrEnum):
+    """What opens a route. The values are words for the documentation."""
+
+    ALWAYS = ""
+    GENERATION = "a model that generates"
+    POOLING = "a pooling model"
+    EMBED = "a model that embeds"
+    CLASSIFY = "a model that classifies"
+    SCORE = "a model that scores"
+    TRANSCRIPTION = "a model that transcribes"
+    TOKENIZER_INFO = "--enable-tokenizer-info-endpoint"
+    SCALE_OUT = "--enable-scale-out or --tokens-only"
+    TOKENS_ONLY = "--tokens-only"
+    RUNTIME_LORA = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
+    DEV_MODE = "VLLM_SERVER_DEV_MODE=1"
+    FAULT_CONTROL = "--enable-fault-control"
+    READY_ROUTE = "llm-d-inference-sim's settings"
+
+
+def open_gates(options: RouteOptions, environment: ServerEnvironment) -> frozenset[Gate]:
+    """The gates that these settings open."""
+    tasks = tasks_of(options)
+    facts = {
+        Gate.ALWAYS: True,
+        Gate.GENERATION: "generate" in tasks,
+        Gate.POOLING: bool(tasks & {"embed", "classify", "token_embed", "token_classify"}),
+        Gate.EMBED: "embed" in tasks,
+        Gate.CLASSIFY: "classify" in tasks,
+        Gate.SCORE: _scores(options),
+        Gate.TRANSCRIPTION: "transcription" in tasks,
+        Gate.TOKENIZER_INFO: options.enable_tokenizer_info_endpoint,
+        Gate.SCALE_OUT: options.scales_out,
+        Gate.TOKENS_ONLY: options.tokens_only,
+        Gate.RUNTIME_LORA: environment.allows_runtime_lora,
+        Gate.DEV_MODE: environment.dev_mode,
+        Gate.FAULT_CONTROL: options.enable_fault_control,
+        Gate.READY_ROUTE: options.offers_ready_route,
+    }
+    return frozenset(gate for gate, is_open in facts.items() if is_open)
+
+
+def _scores(options: RouteOptions) -> bool:
+    """A model that embeds compares vectors; one that classifies must have a single class."""
+    task = pooling_task_of(options)
+    return task in ("embed", "token_embed") or (task == "classify" and len(labels_of(config_overrides(options))) == 1)

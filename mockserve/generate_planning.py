@@ -1,0 +1,174 @@
+"""From token ids that were sent to the reply to write, which consists of token ids."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mockserve.accounting import Accounting
+from mockserve.adapters import Adapter
+from mockserve.chat_writer import ChatShape, ChatWriter
+from mockserve.choice_writer import ChoiceWriter, NewScorer, scored_tokens
+from mockserve.content.answer import Delta
+from mockserve.content.form import PLAIN
+from mockserve.generation import Generation
+from mockserve.planned_prompt import PlannedPrompt
+from mockserve.protocol.bodies import Choice, Ending, Piece
+from mockserve.protocol.errors import ApiError
+from mockserve.protocol.generate import GenerateRequest, check_room
+from mockserve.protocol.generate_bodies import GenerateBodies, token_logprobs
+from mockserve.protocol.logprob_shapes import chat_logprobs
+from mockserve.protocol.vocabulary_checks import check_vocabulary
+from mockserve.reply_job import ReplyJob
+from mockserve.reply_planning import new_scorers, num_top, prompt_scores
+from mockserve.service import Service, unix_time
+
+
+def plan_generate(
+    service: Service, asked: GenerateRequest, reply_id: str, adapter: Adapter | None, priority: int | None
+) -> ReplyJob:
+    """Raises ApiError for whatever vLLM refuses once it knows the model. `priority` overrides that of the body."""
+    _check_server(service, asked)
+    planner, sampling = service.planner, asked.sampling
+    limit = planner.max_model_len
+    check_room(len(asked.token_ids), limit)
+    planner.check_ids(asked.token_ids)
+    check_vocabulary(sampling, asked.logit_bias, planner.tokenizer.vocabulary_size, service.options.max_logprobs)
+    if sampling.max_tokens is not None:
+        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, limit))
+    urgency = asked.common.priority if priority is None else priority
+    generations = planner.plan(asked.token_ids, sampling, reply_id, asked.common.cache_salt, PLAIN, adapter, urgency)
+    prompt = PlannedPrompt(
+        token_ids=asked.token_ids,
+        text="",
+        generations=generations,
+        scores=prompt_scores(service, sampling, asked.token_ids, generations),
+    )
+    shape = GenerateShape(
+        output_mode=asked.output_mode,
+        new_scorer=new_scorers(service, sampling),
+        num_top=num_top(sampling, extra=1),
+        shows_prompt_ids=asked.returns_prompt_ids,
+        includes_reasoning=asked.includes_reasoning,
+    )
+    return ReplyJob(
+        bodies=GenerateBodies(
+            id=reply_id,
+            created=unix_time(),
+            model=service.reply_name(adapter),
+            output_mode=asked.output_mode,
+            shows_prompt_ids=asked.returns_prompt_ids,
+            weight_version=service.weight_version,
+        ),
+        new_writer=shape.writer,
+        delivery=asked.delivery,
+        prompts=[prompt],
+        accounting=Accounting(
+            shows_prompt_details=service.options.enable_prompt_tokens_details,
+        ),
+        stream_interval=service.options.stream_interval,
+    )
+
+
+def _check_server(service: Service, asked: GenerateRequest) -> None:
+    """What this server, as it was started, does not do. Raises ApiError."""
+    most = service.deployment.config.max_num_seqs
+    if asked.sampling.n > most:
+        raise ApiError(f"sampling_params.n must be at most the server's max_num_seqs ({most}), got {asked.sampling.n}.")
+    if not service.options.tokens_only:
+        return
+    if asked.sampling.stop:
+        raise ApiError(
+            "stop strings are not supported on a --tokens-only server because detokenization is disabled. "
+            "Check stop strings on the coordinator, or use stop_token_ids."
+        )
+    if asked.output_mode != "tokens":
+        raise ApiError(
+            f"output_mode={asked.output_mode!r} requires a tokenizer, but this server does not load one "
+            "(--tokens-only or --skip-tokenizer-init). Send the request to a server that loads a tokenizer, or use "
+            "output_mode='tokens'."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateShape:
+    """How the client wants its choices: ids alone, with their text, or as a parsed message."""
+
+    output_mode: str
+    new_scorer: NewScorer | None
+    num_top: int | None
+    shows_prompt_ids: bool
+    includes_reasoning: bool
+
+    def writer(self, prompt: PlannedPrompt, generation: Generation) -> ChoiceWriter:
+        """What writes one choice."""
+        if self.output_mode == "derender":
+            chat = ChatShape(
+                new_scorer=self.new_scorer,
+                num_top=None if self.num_top is None else self.num_top - 1,
+                shows_token_ids=True,
+                includes_reasoning=self.includes_reasoning,
+            )
+            return MessageWriter(chat, prompt, generation)
+        return TokenWriter(self, prompt, generation)
+
+
+class TokenWriter:
+    """Writes one choice as token ids."""
+
+    sends_text_only = False
+
+    def __init__(self, shape: GenerateShape, prompt: PlannedPrompt, generation: Generation) -> None:
+        self._shape = shape
+        self._prompt = prompt
+        self._generation = generation
+        self._answer = generation.answer
+        self._scorer = None if shape.new_scorer is None else shape.new_scorer(generation)
+
+    def text_piece(self, text: str) -> Piece:
+        return Piece(delta={"text": text})
+
+    def stretch(self, place: int) -> Delta | None:
+        return None
+
+    def stretch_piece(self, stretch: Delta) -> Piece:
+        return self.text_piece(stretch.text)
+
+    def piece(self, first: int, last: int) -> Piece | None:
+        return self.last_piece(first, last)
+
+    def last_piece(self, first: int, last: int) -> Piece:
+        tells_prompt = first == 0 and self._shape.shows_prompt_ids
+        return Piece(
+            delta=self._content(first, last),
+            token_ids=self._answer.token_ids[first:last],
+            prompt_token_ids=self._prompt.token_ids if tells_prompt else None,
+            logprobs=self._logprobs(first, last),
+        )
+
+    def choice(self, num_tokens: int, ending: Ending) -> Choice:
+        return Choice(
+            content=self._content(0, num_tokens),
+            ending=ending,
+            num_tokens=num_tokens,
+            token_ids=self._answer.token_ids[:num_tokens],
+            logprobs=self._logprobs(0, num_tokens),
+            prompted=self._prompt.prompted,
+        )
+
+    def _content(self, first: int, last: int) -> dict[str, Any]:
+        return {"text": "".join(self._answer.texts[first:last])} if self._shape.output_mode == "text" else {}
+
+    def _logprobs(self, first: int, last: int) -> dict[str, Any] | None:
+        if self._scorer is None:
+            return None
+        tokens = scored_tokens(self._scorer, self._generation, first, last)
+        if self._shape.output_mode == "text":
+            return chat_logprobs(tokens, self._shape.num_top, as_ids=False)
+        return token_logprobs(tokens)
+
+
+class MessageWriter(ChatWriter):
+    """Writes one choice as an assistant's message, parsed from what was generated."""
+
+    def choice(self, num_tokens: int, ending: Ending) -> Choice:
+        found = super().choice(num_tokens, ending)
+        return replace(found, content={"message": found.content})

@@ -1,0 +1,98 @@
+"""Streams of typed events: one choice, told by a narrator."""
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+from engine.units import Micros
+from mockserve.answering import event_outlet, fly
+from mockserve.choice_writer import ChoiceWriter
+from mockserve.connection import wanted_rank
+from mockserve.frames import named_event
+from mockserve.generation import Generation
+from mockserve.planned_prompt import PlannedPrompt
+from mockserve.protocol.bodies import Ending
+from mockserve.protocol.errors import ApiError, paused
+from mockserve.protocol.narration import Event, Narrator
+from mockserve.replies import ReplySet, ending_at, engine_reason, failure
+from mockserve.reply_job import ReplyJob
+from mockserve.service import Service
+
+Tell = Callable[[Event], None]
+
+
+class ToldChoice:
+    """The only choice of a reply, told to `tell` event by event."""
+
+    def __init__(self, replies: ReplySet, narrator: Narrator, tell: Tell) -> None:
+        self._replies = replies
+        self._narrator = narrator
+        self._tell = tell
+        self._prompt: PlannedPrompt = replies.job.prompts[0]
+        self._generation: Generation = self._prompt.generations[0]
+        self._writer: ChoiceWriter = replies.job.new_writer(self._prompt, self._generation)
+        self._num_sent = 0
+        self._is_open = False
+        if narrator.opens_at_once:
+            self._open()
+
+    def token(self, number: int) -> None:
+        self._open()
+        piece = self._writer.piece(self._num_sent, number)
+        self._num_sent = number
+        if piece is not None:
+            self._tell_all(self._narrator.said(piece))
+
+    def finish(self, num_tokens: int) -> None:
+        self._end(num_tokens, ending_at(self._generation, num_tokens))
+
+    def abort(self, num_tokens: int) -> None:
+        self._end(num_tokens, Ending("abort"))
+
+    def fail(self, message: str, is_refusal: bool) -> None:
+        self.give_up(failure(message, is_refusal))
+
+    def give_up(self, error: ApiError) -> None:
+        """End the reply with an error."""
+        self._tell_all(self._narrator.failed(error))
+        self._replies.resolve()
+
+    @property
+    def finish_reason(self) -> str:
+        return engine_reason(self._generation)
+
+    def _open(self) -> None:
+        if not self._is_open:
+            self._is_open = True
+            self._tell_all(self._narrator.opening(self._replies.job.accounting.running_usage(self._prompt, 0, 0)))
+
+    def _end(self, num_tokens: int, ending: Ending) -> None:
+        self._open()
+        self._tell_all(self._narrator.said(self._writer.last_piece(self._num_sent, num_tokens)))
+        self._replies.choice_finished(num_tokens)
+        self._tell_all(self._narrator.ended(ending, self._replies.usage(is_stream=True)))
+        self._replies.resolve()
+
+    def _tell_all(self, events: list[Event]) -> None:
+        for each in events:
+            self._tell(each)
+
+
+async def narrate(service: Service, replies: ReplySet, narrator: Narrator, tell: Tell, arrived_at: Micros) -> None:
+    """Tell a reply to `tell` as the engine brings it. A caller that is cancelled frees what is in the engine."""
+    choice = ToldChoice(replies, narrator, tell)
+    if service.suspension.rejects_new:
+        choice.give_up(paused("InternalServerError"))
+    else:
+        await fly(service, replies, [choice], arrived_at)
+
+
+async def narrate_to_client(
+    request: web.Request, service: Service, job: ReplyJob, narrator: Narrator, arrived_at: Micros
+) -> web.StreamResponse:
+    """The same as the response to `request`."""
+    with service.answering():
+        async with event_outlet(request) as outlet:
+            replies = ReplySet(job, wanted_rank(request))
+            await narrate(service, replies, narrator, lambda told: outlet.send(named_event(told)), arrived_at)
+        return outlet.response

@@ -1,0 +1,66 @@
+"""Prompts that only have to be read: each is done when its prefill is, and nothing is generated."""
+
+import asyncio
+from collections.abc import Sequence
+
+from engine.request import Request
+from engine.units import Micros
+from mockserve.protocol.errors import ApiError, internal_error, paused
+from mockserve.service import Service
+
+
+class _Batch:
+    """The prompts of one HTTP request."""
+
+    def __init__(self, num_requests: int) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._num_open = num_requests
+
+    def one_done(self) -> None:
+        self._num_open -= 1
+        if not self._num_open and not self.done.done():
+            self.done.set_result(None)
+
+    def fail(self, error: ApiError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+class _Prefill:
+    """One prompt. Its only token stands for the end of prefill."""
+
+    finish_reason = "stop"
+
+    def __init__(self, batch: _Batch) -> None:
+        self._batch = batch
+
+    def token(self, number: int) -> None:
+        pass
+
+    def finish(self, num_tokens: int) -> None:
+        self._batch.one_done()
+
+    def abort(self, num_tokens: int) -> None:
+        self._batch.fail(internal_error("Failed to generate results for all prompts"))
+
+    def fail(self, message: str, is_refusal: bool) -> None:
+        self._batch.fail(ApiError(message) if is_refusal else internal_error())
+
+
+async def prefill(service: Service, requests: Sequence[Request], arrived_at: Micros) -> None:
+    """Return when the engine has read all prompts. Whatever ends the wait, what is still in the engine is freed.
+
+    Raises ApiError when it refuses one.
+    """
+    if service.suspension.rejects_new:
+        raise paused()
+    batch = _Batch(len(requests))
+    try:
+        with service.answering():
+            for request in requests:
+                service.driver.submit(request, _Prefill(batch), arrived_at)
+            await batch.done
+    finally:
+        batch.done.cancel()
+        for request in requests:
+            service.driver.abort(request.id)

@@ -1,0 +1,71 @@
+"""Prompts cut to a length: which tokens stay, and that marks at both ends stay with them."""
+
+from collections.abc import Sequence
+
+from mockserve.generation import Planner
+from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.tokenizer import Tokenizer
+
+WHOLE_CONTEXT = -1
+
+
+def fitted(
+    planner: Planner, prompt: str | Sequence[int], truncate_to: int | None, keeps_end: bool, add_special_tokens: bool
+) -> list[int]:
+    """The token ids of a prompt, cut to `truncate_to` of them: -1 is all that the context holds, None cuts nothing.
+
+    Raises ApiError for a prompt that is too long, empty or has unknown ids.
+    """
+    limit = planner.max_model_len
+    if truncate_to is not None and truncate_to > limit:
+        raise ApiError(
+            "truncate_prompt_tokens value is greater than max_model_len. Please request a smaller truncation size."
+        )
+    length = limit if truncate_to == WHOLE_CONTEXT else truncate_to
+    if isinstance(prompt, str):
+        ids = cut_text(planner.tokenizer, prompt, length, keeps_end, add_special_tokens)
+    else:
+        ids = list(prompt) if length is None else _cut(prompt, length, keeps_end)
+        _check_known(planner.tokenizer, ids)
+    if len(ids) > limit:
+        raise _too_long(limit)
+    if not ids:
+        raise ApiError("The decoder prompt cannot be empty")
+    return ids
+
+
+def cut_text(
+    tokenizer: Tokenizer, text: str, length: int | None, keeps_end: bool, add_special_tokens: bool
+) -> list[int]:
+    """The token ids of `text`, at most `length`: of the text itself the beginning or the end, of its marks all."""
+    ids = tokenizer.encode(text, add_special_tokens)
+    if length is None or len(ids) <= length:
+        return ids
+    bare = tokenizer.encode(text) if add_special_tokens else ids
+    num_marks = len(ids) - len(bare)
+    if num_marks > length:
+        return _cut(ids, length, keeps_end)
+    start = next((i for i in range(num_marks + 1) if ids[i : i + len(bare)] == bare), 0)
+    return [*ids[:start], *_cut(bare, length - num_marks, keeps_end), *ids[start + len(bare) :]]
+
+
+def _cut(ids: Sequence[int], length: int, keeps_end: bool) -> list[int]:
+    if len(ids) <= length:
+        return list(ids)
+    return list(ids[len(ids) - length :] if keeps_end else ids[:length])
+
+
+def _check_known(tokenizer: Tokenizer, ids: Sequence[int]) -> None:
+    unknown = next((each for each in ids if not 0 <= each < tokenizer.vocabulary_size), None)
+    if unknown is not None:
+        raise ApiError(f"Token id {unknown} is out of vocabulary")
+
+
+def _too_long(limit: int) -> ApiError:
+    return bad_value(
+        f"This model's maximum context length is {limit} tokens. However, your prompt contains at least {limit + 1} "
+        "input tokens, which exceeds this limit even without any output tokens. "
+        "Please reduce the length of the input prompt.",
+        "input_tokens",
+        limit + 1,
+    )

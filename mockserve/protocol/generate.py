@@ -1,0 +1,178 @@
+"""The body of POST /inference/v1/generate: token ids in, token ids out."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from mockserve.protocol.errors import ApiError, Problem, bad_fields
+from mockserve.protocol.field_containers import AnyOf, ListOf, MapOf, Nullable, Record
+from mockserve.protocol.field_types import (
+    LARGEST_INT64,
+    SMALLEST_INT64,
+    Anything,
+    FieldType,
+    Flag,
+    Integer,
+    Number,
+    OneOf,
+    Text,
+    as_flag,
+    as_integer,
+    integer_problem,
+)
+from mockserve.protocol.fields import Fields
+from mockserve.protocol.read_sampling import read_sampling
+from mockserve.protocol.refusals import refuse_bad_salt
+from mockserve.protocol.sampling import Sampling
+from mockserve.protocol.stream_options import Delivery, read_delivery
+from mockserve.protocol.wanted import Common, read_common
+
+OUTPUT_MODES = ("tokens", "text", "derender")
+
+
+class TokenIds:
+    """A list of token ids, at least one."""
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        if not isinstance(value, list):
+            return [Problem("list_type", location, "Input should be a valid list", value)]
+        if not value:
+            context = {"field_type": "List", "min_length": 1, "actual_length": 0}
+            message = "List should have at least 1 item after validation, not 0"
+            return [Problem("too_short", location, message, value, context)]
+        found = (integer_problem(each, f"{location}.{index}") for index, each in enumerate(value))
+        wrong = [problem for problem in found if problem is not None]
+        if not wrong and any(as_integer(each) < 0 for each in value):
+            reason = "token_ids must not contain negative values"
+            wrong = [Problem("value_error", location, f"Value error, {reason}", value, {"error": ValueError(reason)})]
+        return wrong
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+
+
+class SamplingParameters:
+    """vLLM's own object of sampling parameters; what is wrong with it is told twice."""
+
+    inner = Record(
+        {
+            "n": Integer(),
+            "presence_penalty": Number(),
+            "frequency_penalty": Number(),
+            "repetition_penalty": Number(),
+            "temperature": Number(),
+            "top_p": Number(),
+            "top_k": Integer(),
+            "min_p": Number(),
+            "seed": Nullable(Integer()),
+            "stop": Nullable(AnyOf((Text(), ListOf(Text())))),
+            "stop_token_ids": Nullable(ListOf(Integer())),
+            "ignore_eos": Flag(),
+            "max_tokens": Nullable(Integer()),
+            "min_tokens": Integer(),
+            "logprobs": Nullable(Integer()),
+            "prompt_logprobs": Nullable(Integer()),
+            "detokenize": Flag(),
+            "skip_special_tokens": Flag(),
+            "include_stop_str_in_output": Flag(),
+            "logit_bias": Nullable(MapOf(Number())),
+            "allowed_token_ids": Nullable(ListOf(Integer())),
+            "bad_words": Nullable(ListOf(Text())),
+            "logprob_token_ids": Nullable(ListOf(Integer())),
+        },
+        kind="dict_type",
+    )
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        found = self.inner.problems(value, location)
+        if not found:
+            return []
+        message, context = "Input should be an instance of SamplingParams", {"class": "SamplingParams"}
+        return [Problem("is_instance_of", location, message, value, context), *found]
+
+    def schema(self) -> dict[str, Any]:
+        return self.inner.schema()
+
+
+GENERATE_FIELDS: dict[str, FieldType] = {
+    "request_id": Text(),
+    "token_ids": TokenIds(),
+    "token_offsets": Nullable(ListOf(ListOf(Integer()))),
+    "features": Nullable(MapOf(Anything())),
+    "content_parts": Nullable(ListOf(MapOf(Anything()))),
+    "sampling_params": SamplingParameters(),
+    "model": Nullable(Text()),
+    "reasoning_ended": Nullable(Flag()),
+    "reasoning_parser_kwargs": Nullable(MapOf(Anything())),
+    "return_token_ids": Nullable(Flag()),
+    "output_mode": OneOf(OUTPUT_MODES),
+    "parse_context": Nullable(MapOf(Anything())),
+    "stream": Nullable(Flag()),
+    "stream_options": Nullable(Record({"include_usage": Nullable(Flag()), "continuous_usage_stats": Nullable(Flag())})),
+    "cache_salt": Nullable(Text()),
+    "priority": Integer(SMALLEST_INT64, LARGEST_INT64),
+    "kv_transfer_params": Nullable(MapOf(Anything())),
+    "ec_transfer_params": Nullable(MapOf(Anything())),
+}
+_GENERATE = Record(GENERATE_FIELDS, required=("token_ids", "sampling_params"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """A parsed request. An empty `model` means the first served name."""
+
+    model: str
+    token_ids: list[int]
+    sampling: Sampling
+    logit_bias: dict[str, Any] | None
+    delivery: Delivery
+    output_mode: str
+    returns_prompt_ids: bool
+    includes_reasoning: bool
+    common: Common
+
+
+def parse_generate(body: dict[str, Any]) -> GenerateRequest:
+    """Raises ApiError for whatever vLLM refuses before it looks at the model."""
+    refuse_bad_salt(body.get("cache_salt"))
+    problems = _GENERATE.problems(body, "body")
+    if problems:
+        raise bad_fields(problems)
+    given = body["sampling_params"]
+    detokenizes = as_flag(given.get("detokenize", True))
+    if given.get("stop") and not detokenizes:
+        raise ApiError("stop strings are only supported when detokenize is True. Set detokenize=True to use stop.")
+    output_mode = body.get("output_mode", "tokens")
+    if output_mode != "tokens" and not detokenizes:
+        reason = f"output_mode={output_mode!r} requires sampling_params.detokenize to be true"
+        raise bad_fields(
+            [Problem("value_error", "body", f"Value error, {reason}", body, {"error": ValueError(reason)})]
+        )
+    fields, sampling_fields = Fields(body), Fields(given)
+    delivery = read_delivery(fields)
+    if delivery.stream and output_mode == "derender":
+        raise ApiError("output_mode='derender' does not support stream=true.")
+    max_tokens, num_logprobs = sampling_fields.integer("max_tokens"), sampling_fields.integer("logprobs")
+    context = body.get("parse_context") or {}
+    return GenerateRequest(
+        model=body.get("model") or "",
+        token_ids=[as_integer(each) for each in body["token_ids"]],
+        sampling=read_sampling(sampling_fields, max_tokens, "max_tokens", num_logprobs),
+        logit_bias=given.get("logit_bias"),
+        delivery=delivery,
+        output_mode=output_mode,
+        returns_prompt_ids=fields.flag("return_token_ids"),
+        includes_reasoning=context.get("include_reasoning") is not False,
+        common=read_common(fields),
+    )
+
+
+def check_room(num_tokens: int, max_model_len: int) -> None:
+    """Raise ApiError for a prompt that leaves no room for output, in this route's own words."""
+    if num_tokens > max_model_len:
+        raise ApiError(f"Input length ({num_tokens}) exceeds model's maximum context length ({max_model_len}).")
+    if num_tokens == max_model_len:
+        raise ApiError(
+            f"The decoder prompt (length {num_tokens}) plus the number of requested output tokens (at least 1) is "
+            f"longer than the maximum model length of {max_model_len}. Make sure that `max_model_len` is no smaller "
+            "than the number of text tokens (prompt + requested output tokens)."
+        )

@@ -1,0 +1,105 @@
+"""What a response is made of: messages, thoughts and calls, in vLLM's order of keys."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Item = dict[str, Any]
+NewId = Callable[[], str]
+
+COMPLETED, INCOMPLETE, IN_PROGRESS = "completed", "incomplete", "in_progress"
+
+
+def text_part(text: str, logprobs: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+    """The text of a message."""
+    return {"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs}
+
+
+def reasoning_part(text: str) -> dict[str, Any]:
+    """The text of a thought."""
+    return {"text": text, "type": "reasoning_text"}
+
+
+def message_item(item_id: str, parts: Sequence[Mapping[str, Any]], status: str) -> Item:
+    return {
+        "id": item_id,
+        "content": list(parts),
+        "role": "assistant",
+        "status": status,
+        "type": "message",
+        "phase": None,
+    }
+
+
+def reasoning_item(item_id: str, parts: Sequence[Mapping[str, Any]] | None, status: str | None) -> Item:
+    return {
+        "id": item_id,
+        "summary": [],
+        "type": "reasoning",
+        "content": parts,
+        "encrypted_content": None,
+        "status": status,
+    }
+
+
+def call_item(item_id: str, call_id: str, name: str, arguments: str, status: str) -> Item:
+    return {
+        "arguments": arguments,
+        "call_id": call_id,
+        "name": name,
+        "type": "function_call",
+        "id": item_id,
+        "async": None,
+        "caller": None,
+        "namespace": None,
+        "status": status,
+    }
+
+
+def output_items(
+    said: Mapping[str, Any],
+    logprobs: Mapping[str, Any] | None,
+    is_cut: bool,
+    has_parser: bool,
+    new_id: NewId,
+) -> list[Item]:
+    """The items of a whole response from the chat message that says the same. Only the last one can be cut short.
+
+    Without a parser there is a message even if it is empty.
+    """
+    items: list[Item] = []
+    last_status = INCOMPLETE if is_cut else COMPLETED
+    calls, content = said.get("tool_calls", ()), said["content"]
+    if said["reasoning"]:
+        items.append(reasoning_item(f"rs_{new_id()}", [reasoning_part(said["reasoning"])], None))
+    if content or not has_parser:
+        parts = [text_part(content, full_logprobs(logprobs))] if content else []
+        items.append(message_item(f"msg_{new_id()}", parts, COMPLETED if calls else last_status))
+    for number, call in enumerate(calls):
+        status = last_status if number == len(calls) - 1 else COMPLETED
+        function = call["function"]
+        items.append(call_item(f"fc_{new_id()}", call["id"], function["name"], function["arguments"], status))
+    return items
+
+
+def full_logprobs(logprobs: Mapping[str, Any] | None) -> list[dict[str, Any]] | None:
+    """Log-probabilities of a chat choice as a finished item has them."""
+    if logprobs is None:
+        return None
+    return [{**_scored(each), "top_logprobs": [_scored(top) for top in each["top_logprobs"]]} for each in _of(logprobs)]
+
+
+def delta_logprobs(logprobs: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """The same as an event has them, without bytes."""
+    return [
+        {**_scored(each, False), "top_logprobs": [_scored(top, False) for top in each["top_logprobs"]]}
+        for each in _of(logprobs)
+    ]
+
+
+def _of(logprobs: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
+    return logprobs["content"] if logprobs is not None else ()
+
+
+def _scored(token: Mapping[str, Any], has_bytes: bool = True) -> dict[str, Any]:
+    shown = {"token": token["token"], "bytes": token["bytes"], "logprob": token["logprob"]}
+    return shown if has_bytes else {name: value for name, value in shown.items() if name != "bytes"}

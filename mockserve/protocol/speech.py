@@ -1,0 +1,203 @@
+"""The form of POST /v1/audio/transcriptions and /v1/audio/translations, and their replies."""
+
+import json
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mockserve.protocol.bodies import Ending, Usage
+from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.protocol.field_containers import ListOf, MapOf, Nullable
+from mockserve.protocol.field_types import (
+    LARGEST_INT64,
+    SMALLEST_INT64,
+    Anything,
+    FieldType,
+    Flag,
+    Integer,
+    Number,
+    OneOf,
+    Text,
+)
+from mockserve.protocol.fields import Fields, check_types
+from mockserve.protocol.read_sampling import read_sampling
+from mockserve.protocol.sampling import Sampling
+
+VERBOSE, DIARIZED = "verbose_json", "diarized_json"
+SUPPORTED_FORMATS = ("text", "json", VERBOSE, DIARIZED)
+STREAM_OPTIONS = ("stream_include_usage", "stream_continuous_usage_stats")
+GRANULARITIES = "timestamp_granularities[]"
+NO_LANGUAGE = "en"
+
+_TEXT: FieldType = Nullable(Text())
+_FLAG: FieldType = Nullable(Flag())
+_NUMBER: FieldType = Nullable(Number())
+_FORMATS = ("json", "text", "srt", VERBOSE, "vtt")
+
+SPEECH_FIELDS: Mapping[str, FieldType] = {
+    "file": Anything(),
+    "model": _TEXT,
+    "language": _TEXT,
+    "hotwords": _TEXT,
+    "prompt": Text(),
+    GRANULARITIES: ListOf(OneOf(("word", "segment"))),
+    "stream": _FLAG,
+    "stream_include_usage": _FLAG,
+    "stream_continuous_usage_stats": _FLAG,
+    "vllm_xargs": Nullable(MapOf(Anything())),
+    "to_language": _TEXT,
+    "use_beam_search": Flag(),
+    "n": Integer(),
+    "length_penalty": Number(),
+    "include_stop_str_in_output": Flag(),
+    "temperature": Number(),
+    "top_p": _NUMBER,
+    "top_k": Nullable(Integer()),
+    "min_p": _NUMBER,
+    "seed": Nullable(Integer(SMALLEST_INT64, LARGEST_INT64)),
+    "frequency_penalty": _NUMBER,
+    "repetition_penalty": _NUMBER,
+    "presence_penalty": _NUMBER,
+    "max_completion_tokens": Nullable(Integer()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """What is done with speech: its verb as ids and events have it."""
+
+    verb: str
+    event: str
+    formats: tuple[str, ...]
+
+
+TRANSCRIBE = Speech("transcribe", "transcription.chunk", (*_FORMATS, DIARIZED))
+TRANSLATE = Speech("translate", "translation.chunk", _FORMATS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeechRequest:
+    """A checked form."""
+
+    model: str
+    language: str
+    prompt: str
+    response_format: str
+    streams: bool
+    include_usage: bool
+    continuous_usage: bool
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spoken:
+    """What was heard in one stretch of a recording."""
+
+    text: str
+    token_ids: Sequence[int]
+    start_s: float
+    end_s: float
+    avg_logprob: float
+
+
+def parse_speech(form: Mapping[str, Any], speech: Speech) -> SpeechRequest:
+    """Raises ApiError for whatever vLLM refuses before it looks at the model."""
+    if isinstance(form.get("file"), str):
+        message = "Expected 'file' to be a file-like object, not 'str'."
+        raise ApiError(message, status=422, kind="Unprocessable Entity")
+    fields = Fields(_with_arguments(form))
+    if not form.get("stream"):
+        option = next((name for name in STREAM_OPTIONS if form.get(name)), None)
+        if option is not None:
+            raise bad_value("Stream options can only be defined when `stream=True`.", option)
+    check_types(fields.body, {**SPEECH_FIELDS, "response_format": OneOf(speech.formats)}, ("file",))
+    streams, max_tokens = fields.flag("stream"), fields.integer("max_completion_tokens")
+    fields.body.setdefault("temperature", 0.0)
+    sampling = read_sampling(fields, max_tokens, "max_completion_tokens", num_logprobs=None)
+    return SpeechRequest(
+        model=fields.text("model") or "",
+        language=(fields.text("language") or NO_LANGUAGE).lower(),
+        prompt=fields.text("prompt") or "",
+        response_format=fields.text("response_format") or "json",
+        streams=streams,
+        include_usage=streams and fields.flag("stream_include_usage"),
+        continuous_usage=streams and fields.flag("stream_continuous_usage_stats"),
+        sampling=sampling,
+    )
+
+
+def check_speech(asked: SpeechRequest, model: str) -> None:
+    """Raise ApiError for what a model that recognizes speech does not do."""
+    if asked.streams and asked.sampling.use_beam_search:
+        raise ApiError("Streaming is not currently supported with beam search")
+    if asked.response_format not in SUPPORTED_FORMATS:
+        raise ApiError("Currently only support response_format: `text`, `json`, `verbose_json` or `diarized_json`")
+    if asked.response_format == DIARIZED:
+        raise ApiError(f"Currently do not support diarized_json for {model}")
+    if asked.response_format == VERBOSE and asked.streams:
+        raise ApiError("verbose_json format doesn't support streaming case")
+
+
+def whole_speech(asked: SpeechRequest, speech: Speech, heard: Sequence[Spoken], duration_s: float) -> dict[str, Any]:
+    """All that was heard. Text is an object with text, too."""
+    text = " ".join(each.text for each in heard)
+    if asked.response_format == VERBOSE:
+        segments = [_segment(number, each, asked) for number, each in enumerate(heard)]
+        found = {"duration": duration_s, "language": asked.language, "text": text}
+        return {**found, "segments": segments, "words": None}
+    usage = {"type": "duration", "seconds": math.ceil(duration_s)}
+    return {"text": text, "usage": usage} if speech is TRANSCRIBE else {"text": text}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeechChunks:
+    """The events of one stream."""
+
+    id: str
+    created: int
+    model: str
+    speech: Speech
+
+    def text(self, text: str, ending: Ending | None, usage: Usage | None) -> dict[str, Any]:
+        """What one or more tokens bring."""
+        choice: dict[str, Any] = {"delta": {"content": text}}
+        if ending is not None:
+            choice |= {"finish_reason": ending.finish_reason, "stop_reason": ending.stop_reason}
+        chunk = {**self._head(), "choices": [choice]}
+        return chunk if usage is None else {**chunk, "usage": usage.counts()}
+
+    def usage(self, usage: Usage) -> dict[str, Any]:
+        """The counts at the end."""
+        return {**self._head(), "choices": [], "usage": usage.counts()}
+
+    def _head(self) -> dict[str, Any]:
+        return {"id": self.id, "object": self.speech.event, "created": self.created, "model": self.model}
+
+
+def _with_arguments(form: Mapping[str, Any]) -> dict[str, Any]:
+    """The form with the JSON in it read."""
+    given = form.get("vllm_xargs")
+    if not isinstance(given, str):
+        return dict(form)
+    try:
+        return {**form, "vllm_xargs": json.loads(given)}
+    except ValueError as error:
+        raise bad_value(f"Failed to parse vllm_xargs. Must be valid JSON: {error}", "vllm_xargs") from None
+
+
+def _segment(number: int, spoken: Spoken, asked: SpeechRequest) -> dict[str, Any]:
+    data = spoken.text.encode()
+    return {
+        "id": number,
+        "avg_logprob": spoken.avg_logprob,
+        "compression_ratio": len(data) / len(zlib.compress(data)),
+        "end": spoken.end_s,
+        "no_speech_prob": None,
+        "seek": int(spoken.start_s),
+        "start": spoken.start_s,
+        "temperature": asked.sampling.temperature,
+        "text": spoken.text,
+        "tokens": list(spoken.token_ids),
+    }

@@ -1,0 +1,104 @@
+"""Responses that clients may ask for later, and those that are made while nobody waits."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.protocol.narration import Event
+
+UNFINISHED = ("queued", "in_progress")
+
+
+@dataclass(slots=True)
+class StoredResponse:
+    """One response: its object as it is by now, and the conversation that it answers.
+
+    `events` is None unless it is made in the background as a stream.
+    """
+
+    body: dict[str, Any]
+    messages: Sequence[dict[str, Any]]
+    events: list[Event] | None = None
+    task: "asyncio.Task[None] | None" = None
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_unfinished(self) -> bool:
+        return self.body["status"] in UNFINISHED
+
+    def add_event(self, event: Event) -> None:
+        """The next event of a stream made in the background."""
+        assert self.events is not None
+        self.events.append(event)
+        self._news.set()
+
+    def events_after(self, number: int | None) -> AsyncIterator[Event]:
+        """All events after that with this number, until the last one has come. Raises ApiError if there are none."""
+        if self.events is None:
+            raise bad_value(f"Unknown response_id: {self.body['id']}", "response_id")
+        return self._told(self.events, 0 if number is None else number + 1)
+
+    async def _told(self, events: Sequence[Event], place: int) -> AsyncIterator[Event]:
+        while True:
+            while place < len(events):
+                yield events[place]
+                place += 1
+            if self.task is None or self.task.done():
+                return
+            self._news.clear()
+            await self._news.wait()
+
+    def make(self, making: Coroutine[Any, Any, None]) -> None:
+        """Make it in the background."""
+        self.task = asyncio.create_task(making, name=f"response {self.body['id']}")
+        self.task.add_done_callback(lambda _: self._news.set())
+
+    def cancel(self) -> None:
+        """Stop making it. Raises ApiError when there is nothing to stop."""
+        if not self.is_unfinished:
+            raise _refusal("Cannot cancel a synchronous response.", 400)
+        self.body = {**self.body, "status": "cancelled"}
+        if self.task is not None:
+            self.task.cancel()
+
+
+class ResponseStore:
+    """The responses of one server; without `is_enabled` it keeps none."""
+
+    def __init__(self, is_enabled: bool) -> None:
+        self.is_enabled = is_enabled
+        self._responses: dict[str, StoredResponse] = {}
+
+    def find(self, response_id: str) -> StoredResponse:
+        """Raises ApiError for an id that no response has."""
+        found = self._responses.get(response_id)
+        if found is None:
+            raise _refusal(f"Response with id '{response_id}' not found.", 404)
+        return found
+
+    def keep(self, response: StoredResponse) -> None:
+        """Keep a response under its id."""
+        if self.is_enabled:
+            self._responses[response.body["id"]] = response
+
+    def close(self) -> None:
+        """Stop whatever is made in the background."""
+        for each in self._responses.values():
+            if each.task is not None:
+                each.task.cancel()
+
+
+def _refusal(message: str, status: int) -> ApiError:
+    return ApiError(message, status=status, kind="invalid_request_error", param="response_id")
+
+
+def no_background() -> ApiError:
+    """The server keeps no responses, so none can be made in the background."""
+    message = (
+        "This vLLM engine does not support `store=True` and therefore does not support the background mode. To enable "
+        "these features, set the environment variable `VLLM_ENABLE_RESPONSES_API_STORE=1` when launching the vLLM "
+        "server."
+    )
+    return ApiError(message, kind="invalid_request_error", param="background")

@@ -1,0 +1,92 @@
+"""POST /v1/audio/transcriptions and /v1/audio/translations."""
+
+from typing import Any
+
+from aiohttp import web
+
+from engine.units import Micros
+from mockserve.answering import collect, event_outlet, fly
+from mockserve.connection import arrived_at
+from mockserve.frames import DONE, event
+from mockserve.protocol.errors import bad_value, paused
+from mockserve.protocol.speech import (
+    GRANULARITIES,
+    TRANSCRIBE,
+    TRANSLATE,
+    Speech,
+    SpeechChunks,
+    SpeechRequest,
+    check_speech,
+    parse_speech,
+    whole_speech,
+)
+from mockserve.replies import ReplySet
+from mockserve.routes.shared import SERVICE, json_reply, reply_id
+from mockserve.service import Service, unix_time
+from mockserve.speaking import SpokenStream
+from mockserve.speech_planning import SpeechPlan, plan_speech
+
+MAX_FILE_BYTES = 25 * 2**20
+
+
+async def transcribe(request: web.Request) -> web.StreamResponse:
+    """What is said in a recording."""
+    return await _answer(request, TRANSCRIBE)
+
+
+async def translate(request: web.Request) -> web.StreamResponse:
+    """The same in English."""
+    return await _answer(request, TRANSLATE)
+
+
+async def _answer(request: web.Request, speech: Speech) -> web.StreamResponse:
+    service = request.app[SERVICE]
+    form = await _form(request)
+    arrived = arrived_at(request, service.driver)
+    asked = parse_speech(form, speech)
+    recording: bytes = form["file"]
+    if len(recording) > MAX_FILE_BYTES:
+        raise bad_value("Maximum file size exceeded", "audio_filesize_mb", len(recording) / 2**20)
+    adapter = service.check_model(asked.model)
+    model = service.reply_name(adapter)
+    check_speech(asked, model)
+    name = reply_id(request, speech.verb, None)
+    plan = plan_speech(service, asked, speech, recording, name, adapter)
+    if asked.streams:
+        chunks = SpeechChunks(id=name, created=unix_time(), model=model, speech=speech)
+        return await _stream(request, service, asked, plan, chunks, arrived)
+    _, choices = await collect(service, plan.job, arrived)
+    return json_reply(whole_speech(asked, speech, plan.heard(choices), plan.duration_s))
+
+
+async def _form(request: web.Request) -> dict[str, Any]:
+    """The fields of a form; a file as its bytes."""
+    form: dict[str, Any] = {}
+    posted = await request.post()
+    for name in posted:
+        value = posted[name]
+        if name == GRANULARITIES:
+            form[name] = [str(each) for each in posted.getall(name)]
+        else:
+            form[name] = value.file.read() if isinstance(value, web.FileField) else value
+    return form
+
+
+async def _stream(
+    request: web.Request,
+    service: Service,
+    asked: SpeechRequest,
+    plan: SpeechPlan,
+    chunks: SpeechChunks,
+    arrived: Micros,
+) -> web.StreamResponse:
+    replies = ReplySet(plan.job)
+    with service.answering():
+        async with event_outlet(request) as outlet:
+            stream = SpokenStream(replies, plan, asked, chunks, lambda told: outlet.send(event(told)))
+            if service.suspension.rejects_new:
+                stream.fail(paused("InternalServerError"))
+            else:
+                await fly(service, replies, stream.replies(), arrived)
+            outlet.send(DONE)
+        return outlet.response

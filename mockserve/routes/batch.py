@@ -1,0 +1,57 @@
+"""POST /v1/chat/completions/batch: several conversations, answered together in one reply."""
+
+from dataclasses import replace
+from typing import Any
+
+from aiohttp import web
+
+from mockserve.answering import answer
+from mockserve.chat_planning import plan_chat
+from mockserve.connection import arrived_at
+from mockserve.protocol.chat import parse_chat
+from mockserve.protocol.errors import Problem, bad_fields, bad_value
+from mockserve.routes.shared import SERVICE, read_body, reply_id, wanted_priority
+
+
+async def batch_chat(request: web.Request) -> web.StreamResponse:
+    """Answer each conversation with one choice."""
+    service = request.app[SERVICE]
+    body = await read_body(request)
+    arrived = arrived_at(request, service.driver)
+    asked = [{**body, "messages": each} for each in _conversations(body)]
+    for each in asked:
+        each.pop("stream", None)
+        each.pop("stream_options", None)
+    chats = [parse_chat(each) for each in asked]
+    if chats[0].sampling.n > 1:
+        raise bad_value("Batch chat completions do not support `n > 1`. Please set `n` to 1.", "n", chats[0].sampling.n)
+    adapter = service.check_model(chats[0].model)
+    name = reply_id(request, "chatcmpl", chats[0].common.request_id)
+    priority = wanted_priority(request)
+    jobs = [
+        plan_chat(service, chat, each, name, adapter, priority, refuses_unavailable=False)
+        for chat, each in zip(chats, asked, strict=True)
+    ]
+    return await answer(request, service, replace(jobs[0], prompts=[job.prompts[0] for job in jobs]), arrived)
+
+
+def _conversations(body: dict[str, Any]) -> list[list[Any]]:
+    """The conversations of a body. Raises ApiError when there are none."""
+    location = "body.messages"
+    if "messages" not in body:
+        raise bad_fields([Problem("missing", location, "Field required", body)])
+    given = body["messages"]
+    if not isinstance(given, list):
+        raise bad_fields([Problem("list_type", location, "Input should be a valid list", given)])
+    if not given:
+        context = {"field_type": "List", "min_length": 1, "actual_length": 0}
+        message = "List should have at least 1 item after validation, not 0"
+        raise bad_fields([Problem("too_short", location, message, given, context)])
+    problems = [
+        Problem("list_type", f"{location}.{index}", "Input should be a valid list", each)
+        for index, each in enumerate(given)
+        if not isinstance(each, list)
+    ]
+    if problems:
+        raise bad_fields(problems)
+    return given

@@ -1,0 +1,18 @@
+"""POST /reset_prefix_cache, /reset_mm_cache and /reset_encoder_cache."""
+
+from aiohttp import web
+
+from mockserve.protocol.query import query_flag
+from mockserve.routes.shared import SERVICE, json_reply, untyped_reply
+
+
+async def reset_prefix_cache(request: web.Request) -> web.StreamResponse:
+    """Forget all cached prefixes; fails while requests run, unless they may be preempted."""
+    preempts_running = query_flag(request.query, "reset_running_requests", False)
+    query_flag(request.query, "reset_external", False)
+    return json_reply({"success": request.app[SERVICE].suspension.reset_prefix_cache(preempts_running)})
+
+
+async def reset_other_cache(_request: web.Request) -> web.StreamResponse:
+    """Empty: what the multi-modal and the encoder cache would hold is not kept in the first place."""
+    return untyped_reply()

@@ -1,0 +1,22 @@
+"""POST /inference/v1/generate."""
+
+from aiohttp import web
+
+from mockserve.answering import answer
+from mockserve.connection import arrived_at
+from mockserve.generate_planning import plan_generate
+from mockserve.protocol.generate import parse_generate
+from mockserve.routes.shared import SERVICE, check_rank, read_body, reply_id, wanted_priority
+
+
+async def generate(request: web.Request) -> web.StreamResponse:
+    """Continue token ids, and answer with token ids."""
+    service = request.app[SERVICE]
+    body = await read_body(request)
+    arrived = arrived_at(request, service.driver)
+    asked = parse_generate(body)
+    adapter = service.check_model(asked.model)
+    name = reply_id(request, "generate-tokens", asked.common.request_id)
+    job = plan_generate(service, asked, name, adapter, wanted_priority(request))
+    check_rank(request, service)
+    return await answer(request, service, job, arrived)

@@ -1,0 +1,81 @@
+"""POST /v1/messages and its relatives: conversations in the words of Anthropic's API."""
+
+from typing import Any
+from uuid import uuid4
+
+from aiohttp import web
+
+from mockserve.answering import collect
+from mockserve.chat_planning import plan_chat
+from mockserve.connection import arrived_at, wanted_rank
+from mockserve.narrating import narrate_to_client
+from mockserve.prompting import conversation_ids
+from mockserve.protocol.anthropic_bodies import AnthropicEvents, AnthropicReply, message
+from mockserve.protocol.anthropic_requests import anthropic_error, chat_body, check_count, check_messages
+from mockserve.protocol.chat import parse_chat
+from mockserve.protocol.errors import ApiError
+from mockserve.protocol.messages import media_of
+from mockserve.protocol.refusals import refuse_unavailable
+from mockserve.routes.render import rendered_chat
+from mockserve.routes.shared import SERVICE, json_reply, read_body, reply_id, wanted_priority
+from mockserve.service import Service
+
+
+async def messages(request: web.Request) -> web.StreamResponse:
+    """Answer a conversation."""
+    service = request.app[SERVICE]
+    body = await read_body(request)
+    arrived = arrived_at(request, service.driver)
+    check_messages(body)
+    try:
+        asked = _chat_body(service, body)
+        chat = parse_chat(asked)
+        adapter = service.check_model(chat.model)
+        name = reply_id(request, "chatcmpl", None)
+        job = plan_chat(service, chat, asked, name, adapter, wanted_priority(request))
+        reply = AnthropicReply(name, service.reply_name(adapter), lambda: uuid4().hex)
+        if job.delivery.stream:
+            return await narrate_to_client(request, service, job, AnthropicEvents(reply), arrived)
+        replies, choices = await collect(service, job, arrived, wanted_rank(request))
+    except ApiError as error:
+        raise anthropic_error(error) from None
+    return json_reply(message(reply, choices[0], replies.usage(is_stream=False)))
+
+
+async def count_tokens(request: web.Request) -> web.StreamResponse:
+    """How many tokens a conversation has."""
+    service = request.app[SERVICE]
+    body = await read_body(request)
+    check_count(body)
+    try:
+        count = len(_token_ids(service, _chat_body(service, body)))
+    except ApiError as error:
+        raise anthropic_error(error) from None
+    return json_reply({"input_tokens": count, "context_management": {"original_input_tokens": count}})
+
+
+async def render_messages(request: web.Request) -> web.StreamResponse:
+    """A conversation as a request for token ids."""
+    service = request.app[SERVICE]
+    body = await read_body(request)
+    check_messages(body)
+    try:
+        rendered = rendered_chat(service, _chat_body(service, body), reply_id(request, "chatcmpl", None))
+    except ApiError as error:
+        raise anthropic_error(error) from None
+    return json_reply(rendered.as_json())
+
+
+def _chat_body(service: Service, body: dict[str, Any]) -> dict[str, Any]:
+    return chat_body(body, can_call_tools=service.options.calls_tools)
+
+
+def _token_ids(service: Service, asked: dict[str, Any]) -> list[int]:
+    chat = parse_chat(asked)
+    service.check_model(chat.model)
+    refuse_unavailable(asked, service.options.calls_tools, service.options.reasoning_parser is not None)
+    text = service.planner.conversations.prompt(asked, service.model_names[0])
+    media, tokens_per_medium = media_of(chat.messages), service.options.tokens_per_medium
+    if media and not tokens_per_medium:
+        raise ApiError(f"{service.model_names[0]} is not a multimodal model")
+    return conversation_ids(service.planner, text, media, tokens_per_medium, False, chat.sampling)

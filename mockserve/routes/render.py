@@ -1,0 +1,101 @@
+"""POST /v1/chat/completions/render and /v1/completions/render: prompts as token ids, and nothing generated."""
+
+from itertools import accumulate
+from typing import Any
+
+from aiohttp import web
+
+from mockserve.prompting import conversation_ids, given_ids, text_ids
+from mockserve.protocol.chat import parse_chat
+from mockserve.protocol.completions import CompletionRequest, Prompt, parse_completion
+from mockserve.protocol.errors import ApiError
+from mockserve.protocol.json_text import compact_json
+from mockserve.protocol.messages import media_of
+from mockserve.protocol.refusals import refuse_unavailable
+from mockserve.protocol.rendering import Rendered, parse_context, sampling_object, template_arguments
+from mockserve.protocol.sampling import check_sampling, output_budget
+from mockserve.routes.shared import SERVICE, json_reply, read_body, reply_id
+from mockserve.service import Service
+from mockserve.tokenizer import Tokenizer
+
+
+async def render_chat(request: web.Request) -> web.StreamResponse:
+    """A conversation as a request for token ids."""
+    service = request.app[SERVICE]
+    body = await read_body(request)
+    name = parse_chat(body).common.request_id
+    return json_reply(rendered_chat(service, body, reply_id(request, "chatcmpl", name)).as_json())
+
+
+async def render_completion(request: web.Request) -> web.StreamResponse:
+    """Prompts as requests for token ids, one for each."""
+    service = request.app[SERVICE]
+    body = await read_body(request)
+    asked = parse_completion(body)
+    service.check_model(asked.model)
+    _refuse_beams(asked.sampling.use_beam_search)
+    name = reply_id(request, "cmpl", asked.common.request_id)
+    names = [name] if len(asked.prompts) == 1 else [f"{name}-{index}" for index in range(len(asked.prompts))]
+    rendered = [
+        _rendered_prompt(service, asked, body, prompt, each) for prompt, each in zip(asked.prompts, names, strict=True)
+    ]
+    return web.Response(body=compact_json([each.as_json() for each in rendered]), content_type="application/json")
+
+
+def rendered_chat(service: Service, body: dict[str, Any], name: str) -> Rendered:
+    """The prompt of a chat request with everything around it. Raises ApiError for a request that is refused."""
+    chat = parse_chat(body)
+    service.check_model(chat.model)
+    _refuse_beams(chat.sampling.use_beam_search)
+    planner, options = service.planner, service.options
+    refuse_unavailable(body, options.calls_tools, options.reasoning_parser is not None)
+    text = planner.conversations.prompt(body, service.model_names[0])
+    media = media_of(chat.messages)
+    if media and not options.tokens_per_medium:
+        raise ApiError(f"{service.model_names[0]} is not a multimodal model")
+    ids = conversation_ids(planner, text, media, options.tokens_per_medium, chat.add_special_tokens, chat.sampling)
+    budget = output_budget(chat.sampling, len(ids), planner.max_model_len)
+    check_sampling(chat.sampling, budget)
+    arguments = template_arguments(body, planner.conversations.default_arguments)
+    return Rendered(
+        request_id=name,
+        token_ids=ids,
+        token_offsets=_offsets(planner.tokenizer, text) if body.get("return_token_offsets") else None,
+        sampling=sampling_object(chat.sampling, body, budget, chat.delivery.stream),
+        body=body,
+        streams=chat.delivery.stream,
+        reasoning_ended=None if chat.includes_reasoning else True,
+        parse_context=parse_context(body, arguments),
+    )
+
+
+def _rendered_prompt(
+    service: Service, asked: CompletionRequest, body: dict[str, Any], prompt: Prompt, name: str
+) -> Rendered:
+    planner, sampling = service.planner, asked.sampling
+    if isinstance(prompt, str):
+        ids = text_ids(planner, prompt, asked.add_special_tokens, sampling)
+    else:
+        ids = given_ids(planner, prompt, sampling)
+    budget = output_budget(sampling, len(ids), planner.max_model_len)
+    check_sampling(sampling, budget)
+    wants_offsets = body.get("return_token_offsets") and isinstance(prompt, str)
+    return Rendered(
+        request_id=name,
+        token_ids=ids,
+        token_offsets=_offsets(planner.tokenizer, str(prompt)) if wants_offsets else None,
+        sampling=sampling_object(sampling, body, budget, asked.delivery.stream),
+        body=body,
+        streams=asked.delivery.stream,
+    )
+
+
+def _offsets(tokenizer: Tokenizer, text: str) -> list[tuple[int, int]]:
+    """Where each token begins and ends in the text."""
+    ends = list(accumulate(len(each) for each in tokenizer.split(text).pieces))
+    return list(zip([0, *ends], ends, strict=False))
+
+
+def _refuse_beams(use_beam_search: bool) -> None:
+    if use_beam_search:
+        raise ApiError("Beam search is not supported by the render endpoint")

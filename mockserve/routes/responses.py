@@ -1,0 +1,104 @@
+"""POST /v1/responses, and what can be asked about a response later."""
+
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+from engine.units import Micros
+from mockserve.answering import collect, event_outlet
+from mockserve.connection import arrived_at, wanted_rank
+from mockserve.frames import named_event
+from mockserve.narrating import narrate, narrate_to_client
+from mockserve.protocol.errors import ApiError
+from mockserve.protocol.narration import Event
+from mockserve.protocol.query import query_flag, query_number
+from mockserve.protocol.response_events import ResponseEvents
+from mockserve.protocol.response_requests import ResponseRequest, parse_response
+from mockserve.replies import ReplySet
+from mockserve.response_planning import ResponsePlan, plan_response
+from mockserve.response_store import StoredResponse, no_background
+from mockserve.routes.shared import SERVICE, check_rank, json_reply, read_body, wanted_priority
+from mockserve.service import Service, new_id
+
+
+async def create_response(request: web.Request) -> web.StreamResponse:
+    """Make a response: at once or in the background, whole or as a stream."""
+    service = request.app[SERVICE]
+    body = await read_body(request)
+    arrived = arrived_at(request, service.driver)
+    asked = parse_response(body)
+    service.check_model(asked.model)
+    if asked.in_background and not service.responses.is_enabled:
+        raise no_background()
+    plan = plan_response(service, asked, wanted_priority(request))
+    check_rank(request, service)
+    if asked.in_background:
+        stored = _start(service, plan, asked, arrived)
+        return await _told(request, stored.events_after(None)) if asked.streams else json_reply(stored.body)
+    if asked.streams:
+        narrator = _narrator(plan)
+        response = await narrate_to_client(request, service, plan.job, narrator, arrived)
+        _keep(service, asked, StoredResponse(narrator.final or plan.response.body("failed"), plan.messages))
+        return response
+    stored = StoredResponse(await _whole(service, plan, arrived, wanted_rank(request)), plan.messages)
+    _keep(service, asked, stored)
+    return json_reply(stored.body)
+
+
+async def get_response(request: web.Request) -> web.StreamResponse:
+    """A response as it is by now, or its events."""
+    service = request.app[SERVICE]
+    starting_after = query_number(request.query, "starting_after")
+    streams = query_flag(request.query, "stream", False)
+    stored = service.responses.find(request.match_info["response_id"])
+    return await _told(request, stored.events_after(starting_after)) if streams else json_reply(stored.body)
+
+
+async def cancel_response(request: web.Request) -> web.StreamResponse:
+    """Stop a response that is made in the background."""
+    stored = request.app[SERVICE].responses.find(request.match_info["response_id"])
+    stored.cancel()
+    return json_reply(stored.body)
+
+
+def _start(service: Service, plan: ResponsePlan, asked: ResponseRequest, arrived: Micros) -> StoredResponse:
+    stored = StoredResponse(plan.response.body("queued"), plan.messages, [] if asked.streams else None)
+    _keep(service, asked, stored)
+    making = _make_stream(service, plan, stored, arrived) if asked.streams else _make(service, plan, stored, arrived)
+    stored.make(making)
+    return stored
+
+
+async def _make(service: Service, plan: ResponsePlan, stored: StoredResponse, arrived: Micros) -> None:
+    try:
+        stored.body = await _whole(service, plan, arrived)
+    except ApiError:
+        stored.body = {**stored.body, "status": "failed"}
+
+
+async def _make_stream(service: Service, plan: ResponsePlan, stored: StoredResponse, arrived: Micros) -> None:
+    narrator = _narrator(plan)
+    with service.answering():
+        await narrate(service, ReplySet(plan.job), narrator, stored.add_event, arrived)
+    stored.body = narrator.final or stored.body
+
+
+async def _whole(service: Service, plan: ResponsePlan, arrived: Micros, rank: int | None = None) -> dict[str, object]:
+    replies, choices = await collect(service, plan.job, arrived, rank)
+    return plan.whole(choices[0], replies.usage(is_stream=False), replies.metrics(is_stream=False))
+
+
+def _narrator(plan: ResponsePlan) -> ResponseEvents:
+    return ResponseEvents(plan.response, new_id, plan.raw)
+
+
+def _keep(service: Service, asked: ResponseRequest, stored: StoredResponse) -> None:
+    if asked.stores:
+        service.responses.keep(stored)
+
+
+async def _told(request: web.Request, events: AsyncIterator[Event]) -> web.StreamResponse:
+    async with event_outlet(request) as outlet:
+        async for each in events:
+            outlet.send(named_event(each))
+    return outlet.response

@@ -1,0 +1,127 @@
+"""Every route of the server, and what opens it. A new route is one file beside this one and one row here."""
+
+from dataclasses import dataclass
+
+from mockserve.gates import Gate
+from mockserve.handlers import Handler
+from mockserve.routes.aborting import abort_named_requests, abort_requests
+from mockserve.routes.adapters import load_lora_adapter, unload_lora_adapter
+from mockserve.routes.audio import transcribe, translate
+from mockserve.routes.batch import batch_chat
+from mockserve.routes.caches import reset_other_cache, reset_prefix_cache
+from mockserve.routes.chat import chat_completions
+from mockserve.routes.cohere_embed import cohere_embed
+from mockserve.routes.completions import completions
+from mockserve.routes.documentation import documentation, openapi
+from mockserve.routes.elastic import is_scaling_elastic_ep, scale_elastic_ep
+from mockserve.routes.faults import change_faults, end_faults, show_faults
+from mockserve.routes.generate import generate
+from mockserve.routes.invocations import invocations
+from mockserve.routes.messages import count_tokens, messages, render_messages
+from mockserve.routes.metrics import metrics
+from mockserve.routes.models import models
+from mockserve.routes.pooling import classify, embeddings, pooling
+from mockserve.routes.render import render_chat, render_completion
+from mockserve.routes.responses import cancel_response, create_response, get_response
+from mockserve.routes.scale_out import scale_out_disabled
+from mockserve.routes.scoring import rerank, score
+from mockserve.routes.server_info import kv_event_sources, server_info
+from mockserve.routes.server_state import health, load, version
+from mockserve.routes.suspension import (
+    is_paused,
+    is_sleeping,
+    pause,
+    release_kv_cache_memory,
+    resume,
+    sleep,
+    wake_up,
+)
+from mockserve.routes.tokenization import detokenize, show_tokenizer_info, tokenize
+from mockserve.routes.weights import collective_rpc, update_weight_version, weight_info, world_size
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One route. `web.Request` is all a handler gets; what it shares with others is in `SERVICE`."""
+
+    method: str
+    path: str
+    handler: Handler
+    gate: Gate = Gate.ALWAYS
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("POST", "/v1/chat/completions", chat_completions, Gate.GENERATION),
+    Route("POST", "/v1/completions", completions, Gate.GENERATION),
+    Route("POST", "/v1/chat/completions/batch", batch_chat, Gate.GENERATION),
+    Route("POST", "/invocations", invocations),
+    Route("POST", "/v1/responses", create_response, Gate.GENERATION),
+    Route("GET", "/v1/responses/{response_id}", get_response, Gate.GENERATION),
+    Route("POST", "/v1/responses/{response_id}/cancel", cancel_response, Gate.GENERATION),
+    Route("POST", "/v1/messages", messages, Gate.GENERATION),
+    Route("POST", "/v1/messages/count_tokens", count_tokens, Gate.GENERATION),
+    Route("POST", "/v1/audio/transcriptions", transcribe, Gate.TRANSCRIPTION),
+    Route("POST", "/v1/audio/translations", translate, Gate.TRANSCRIPTION),
+    Route("POST", "/v1/embeddings", embeddings, Gate.EMBED),
+    Route("POST", "/v2/embed", cohere_embed, Gate.EMBED),
+    Route("POST", "/pooling", pooling, Gate.POOLING),
+    Route("POST", "/classify", classify, Gate.CLASSIFY),
+    Route("POST", "/score", score, Gate.SCORE),
+    Route("POST", "/v1/score", score, Gate.SCORE),
+    Route("POST", "/rerank", rerank, Gate.SCORE),
+    Route("POST", "/v1/rerank", rerank, Gate.SCORE),
+    Route("POST", "/v2/rerank", rerank, Gate.SCORE),
+    Route("GET", "/v1/models", models),
+    Route("POST", "/tokenize", tokenize),
+    Route("POST", "/detokenize", detokenize),
+    Route("GET", "/tokenizer_info", show_tokenizer_info, Gate.TOKENIZER_INFO),
+    Route("GET", "/health", health),
+    Route("GET", "/ping", health),
+    Route("POST", "/ping", health),
+    Route("GET", "/health/ready", health, Gate.READY_ROUTE),
+    Route("GET", "/version", version),
+    Route("GET", "/load", load),
+    Route("GET", "/metrics", metrics),
+    Route("HEAD", "/metrics", metrics),
+    Route("GET", "/metrics/", metrics),
+    Route("HEAD", "/metrics/", metrics),
+    Route("GET", "/openapi.json", openapi),
+    Route("GET", "/docs", documentation),
+    Route("GET", "/redoc", documentation),
+    Route("GET", "/kv_event_sources", kv_event_sources),
+    Route("POST", "/v1/load_lora_adapter", load_lora_adapter, Gate.RUNTIME_LORA),
+    Route("POST", "/v1/unload_lora_adapter", unload_lora_adapter, Gate.RUNTIME_LORA),
+    Route("POST", "/scale_elastic_ep", scale_elastic_ep, Gate.GENERATION),
+    Route("POST", "/is_scaling_elastic_ep", is_scaling_elastic_ep, Gate.GENERATION),
+    Route("POST", "/v1/chat/completions/render", render_chat, Gate.SCALE_OUT),
+    Route("POST", "/v1/chat/completions/render", scale_out_disabled, Gate.GENERATION),
+    Route("POST", "/v1/completions/render", render_completion, Gate.SCALE_OUT),
+    Route("POST", "/v1/completions/render", scale_out_disabled, Gate.GENERATION),
+    Route("POST", "/v1/messages/render", render_messages, Gate.SCALE_OUT),
+    Route("POST", "/v1/messages/render", scale_out_disabled, Gate.GENERATION),
+    Route("POST", "/inference/v1/generate", generate, Gate.SCALE_OUT),
+    Route("POST", "/inference/v1/generate", scale_out_disabled, Gate.GENERATION),
+    Route("POST", "/inference/v1/abort_requests", abort_named_requests, Gate.SCALE_OUT),
+    Route("POST", "/inference/v1/abort_requests", scale_out_disabled, Gate.GENERATION),
+    Route("POST", "/abort_requests", abort_requests, Gate.DEV_MODE),
+    Route("POST", "/abort_requests", abort_named_requests, Gate.TOKENS_ONLY),
+    Route("POST", "/pause", pause, Gate.DEV_MODE),
+    Route("POST", "/resume", resume, Gate.DEV_MODE),
+    Route("GET", "/is_paused", is_paused, Gate.DEV_MODE),
+    Route("POST", "/sleep", sleep, Gate.DEV_MODE),
+    Route("POST", "/wake_up", wake_up, Gate.DEV_MODE),
+    Route("GET", "/is_sleeping", is_sleeping, Gate.DEV_MODE),
+    Route("POST", "/release_kv_cache_memory", release_kv_cache_memory, Gate.DEV_MODE),
+    Route("POST", "/reset_prefix_cache", reset_prefix_cache, Gate.DEV_MODE),
+    Route("POST", "/reset_mm_cache", reset_other_cache, Gate.DEV_MODE),
+    Route("POST", "/reset_encoder_cache", reset_other_cache, Gate.DEV_MODE),
+    Route("GET", "/server_info", server_info, Gate.DEV_MODE),
+    Route("GET", "/get_world_size", world_size, Gate.DEV_MODE),
+    Route("GET", "/weight_info", weight_info, Gate.DEV_MODE),
+    Route("POST", "/update_weight_version", update_weight_version, Gate.DEV_MODE),
+    Route("POST", "/collective_rpc", collective_rpc, Gate.DEV_MODE),
+    Route("GET", "/blis/faults", show_faults, Gate.FAULT_CONTROL),
+    Route("POST", "/blis/faults", change_faults, Gate.FAULT_CONTROL),
+    Route("DELETE", "/blis/faults", end_faults, Gate.FAULT_CONTROL),
+)
+"""Where two open rows share a path, the first one answers."""

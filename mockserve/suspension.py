@@ -1,0 +1,102 @@
+"""Pausing, sleeping and clearing caches: what trainers do to a server between two sets of weights."""
+
+from typing import Literal, TypeAlias
+
+from engine.core import Engine
+from engine.scheduler.hold import Hold
+from mockserve.protocol.errors import ApiError
+from mockserve.ranks import RankedDriver
+from mockserve.realtime import RealtimeDriver
+
+PauseMode: TypeAlias = Literal["abort", "wait", "keep"]
+
+SLEEP_TAGS = frozenset({"weights", "kv_cache"})
+
+
+class Suspension:
+    """How far a server is suspended. Facts: vllm/v1/engine/core.py, `pause_generation`, `sleep`, `wake_up`."""
+
+    def __init__(self, driver: RealtimeDriver | RankedDriver) -> None:
+        self._driver = driver
+        self._hold = Hold.NONE
+        self._asleep: set[str] = set()
+        """Parts of the memory that are given away."""
+        self.rejects_new = False
+        """Whether requests that arrive now are turned away instead of queued."""
+
+    @property
+    def is_paused(self) -> bool:
+        return self._hold is not Hold.NONE
+
+    @property
+    def is_sleeping(self) -> bool:
+        return self.is_paused or bool(self._asleep)
+
+    async def pause(self, mode: PauseMode, clears_caches: bool) -> None:
+        """Return when the engine is idle: its requests ended early, waited for, or kept until it resumes."""
+        self.rejects_new = mode != "keep"
+        await self._suspend(mode, clears_caches)
+
+    def resume(self) -> None:
+        """Go on with what is queued or kept."""
+        self.rejects_new = False
+        self._set_hold(Hold.NONE)
+
+    async def sleep(self, level: int, mode: PauseMode) -> None:
+        """Pause; from level 1 on give memory away. Requests are queued until the engine is fully awake."""
+        await self._suspend(mode, clears_caches=level >= 1)
+        if level >= 1:
+            self._asleep |= SLEEP_TAGS
+
+    def wake_up(self, tags: list[str] | None) -> bool:
+        """Take back the parts named, or all of them; scheduling resumes with the last. Returns whether it has."""
+        wanted = None if tags is None else [tag for tag in tags if tag != "scheduling"]
+        if wanted is None:
+            self._asleep.clear()
+        elif self._asleep.issuperset(wanted):
+            self._asleep.difference_update(wanted)
+        if not self._asleep:
+            self.resume()
+        return not self._asleep
+
+    def release_kv_cache(self) -> None:
+        """Give the KV cache's memory away until the engine wakes up. Raises ApiError unless it is paused and idle."""
+        if not self.is_paused or not self._driver.interfere(lambda engine, _: _is_empty(engine)):
+            raise _failed_call("release_kv_cache_memory() requires a completed pause first")
+        if self._asleep:
+            raise _failed_call("release_kv_cache_memory() requires all executor memory to be resident")
+        self.reset_prefix_cache(preempts_running=True)
+        self._asleep.add("kv_cache")
+
+    def reset_prefix_cache(self, preempts_running: bool) -> bool:
+        """Whether it succeeded: without preempting it does not while anything runs."""
+        return self._driver.interfere(lambda engine, at: engine.reset_prefix_cache(at, preempts_running))
+
+    async def _suspend(self, mode: PauseMode, clears_caches: bool) -> None:
+        if mode == "abort":
+            self._driver.end_early()
+        self._set_hold(Hold.EVERYTHING if mode == "keep" else Hold.ADMISSIONS)
+        await self._driver.until(_is_between_steps if mode == "keep" else _is_drained)
+        if clears_caches:
+            self.reset_prefix_cache(preempts_running=True)
+
+    def _set_hold(self, hold: Hold) -> None:
+        self._hold = hold
+        self._driver.interfere(lambda engine, at: engine.hold(hold, at))
+
+
+def _is_drained(engine: Engine) -> bool:
+    return engine.stats.num_running == 0
+
+
+def _is_empty(engine: Engine) -> bool:
+    return not engine.stats.num_running and not engine.stats.num_waiting
+
+
+def _is_between_steps(engine: Engine) -> bool:
+    return engine.next_event_at() is None
+
+
+def _failed_call(message: str) -> ApiError:
+    message = f"Call to release_kv_cache_memory method failed: {message}"
+    return ApiError(message, status=500, kind="InternalServerError")

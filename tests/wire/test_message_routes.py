@@ -1,0 +1,162 @@
+"""Conversations in the words of Anthropic's API."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.wire.plain_http import PlainReply, call, chat, events_of
+from tests.wire.serving import TestServer, running_server
+
+TOOL = {"name": "f", "input_schema": {"type": "object", "properties": {"x": {"type": "integer"}}}}
+USER = {"role": "user", "content": "hello there"}
+
+
+@pytest.fixture(scope="module")
+def thinking() -> Iterator[TestServer]:
+    with running_server(
+        enable_auto_tool_choice=True,
+        tool_call_parser="hermes",
+        reasoning_parser="deepseek_r1",
+        enable_prompt_tokens_details=True,
+        enable_scale_out=True,
+    ) as running:
+        yield running
+
+
+def ask(server: TestServer, **fields: Any) -> PlainReply:
+    return call(server, "POST", "/v1/messages", {"model": "m", "max_tokens": 200, "messages": [USER], **fields})
+
+
+def told(reply: PlainReply) -> list[Any]:
+    """The events of a stream; their names must be their types."""
+    events = [each.split("\ndata: ", 1) for each in events_of(reply.body)]
+    found = [(name.removeprefix("event: "), json.loads(data)) for name, data in events]
+    assert all(name == event["type"] for name, event in found)
+    return [event for _, event in found]
+
+
+def test_an_answer_has_as_many_tokens_as_it_says(server: TestServer) -> None:
+    body = ask(server, max_tokens=5).json
+    assert (body["type"], body["role"], body["stop_reason"]) == ("message", "assistant", "max_tokens")
+    assert body["usage"]["output_tokens"] == 5
+    assert body["content"][0]["type"] == "text"
+
+
+def test_a_stop_sequence_is_named(server: TestServer) -> None:
+    text = ask(server, temperature=0, max_tokens=20).json["content"][0]["text"]
+    stop = text.split()[2]
+    body = ask(server, temperature=0, max_tokens=20, stop_sequences=[stop]).json
+    assert (body["stop_reason"], body["stop_sequence"]) == ("stop_sequence", stop)
+
+
+def test_thoughts_are_signed_and_calls_have_their_input(thinking: TestServer) -> None:
+    body = ask(thinking, tools=[TOOL], tool_choice={"type": "any"}).json
+    thought, *calls = body["content"]
+    assert (thought["type"], len(thought["signature"])) == ("thinking", 32)
+    assert all(each["type"] == "tool_use" and isinstance(each["input"], dict) for each in calls)
+    assert (body["stop_reason"], bool(calls)) == ("tool_use", True)
+
+
+def test_each_block_of_a_stream_ends_before_the_next_begins(thinking: TestServer) -> None:
+    events = told(ask(thinking, tools=[TOOL], tool_choice={"type": "any"}, stream=True))
+    kinds = [each["type"] for each in events]
+    assert (kinds[0], kinds[-2:]) == ("message_start", ["message_delta", "message_stop"])
+    starts = [each for each in events if each["type"] == "content_block_start"]
+    assert [each["index"] for each in starts] == list(range(len(starts)))
+    assert kinds.count("content_block_stop") == len(starts)
+    arguments = "".join(each["delta"].get("partial_json", "") for each in events if "delta" in each)
+    assert arguments.startswith("{")
+    assert events[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+
+
+def test_cached_tokens_are_no_input_tokens(thinking: TestServer) -> None:
+    system = "word " * 200
+    first = ask(thinking, system=system, max_tokens=2).json["usage"]
+    second = ask(thinking, system=system, max_tokens=2).json["usage"]
+    assert second["cache_read_input_tokens"] == first["cache_creation_input_tokens"] > 100
+    assert sum(first[name] for name in first if "input" in name) == sum(
+        second[name] for name in second if "input" in name
+    )
+
+
+def test_tokens_are_counted_as_they_are_used(server: TestServer) -> None:
+    body = {"model": "m", "messages": [USER], "system": "be brief"}
+    counted = call(server, "POST", "/v1/messages/count_tokens", body).json
+    assert counted["input_tokens"] == ask(server, system="be brief", max_tokens=1).json["usage"]["input_tokens"]
+    assert counted["context_management"] == {"original_input_tokens": counted["input_tokens"]}
+
+
+def test_the_same_conversation_has_the_same_prompt_as_in_chat(server: TestServer) -> None:
+    usage = chat(server, max_tokens=1).json["usage"]
+    assert ask(server, max_tokens=1).json["usage"]["input_tokens"] == usage["prompt_tokens"]
+
+
+def test_results_of_tools_and_pictures_become_turns(thinking: TestServer) -> None:
+    use = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {"x": 1}}]}
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "42"}]}
+    body = ask(thinking, messages=[USER, use, result], tools=[TOOL]).json
+    assert body["content"][-1]["type"] == "text"
+    source = {"type": "url", "url": "http://example.com/x.png"}
+    refused = ask(thinking, messages=[{"role": "user", "content": [{"type": "image", "source": source}]}])
+    assert refused.json == {
+        "type": "error",
+        "error": {"type": "invalid_request_error", "message": "m is not a multimodal model"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"max_tokens": 0}, "body.max_tokens"),
+        ({"model": ""}, "body.model"),
+        ({"messages": [{"role": "zz", "content": "x"}]}, "body.messages.0.role"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 10}}, "body.thinking.enabled.budget_tokens"),
+        ({"thinking": {"type": "zz"}}, "body.thinking"),
+        ({"thinking": {}}, "body.thinking"),
+        ({"thinking": 5}, "body.thinking"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "body"),
+        ({"tool_choice": {"type": "tool"}}, "body.tool_choice"),
+        ({"tools": [{"name": "f"}]}, "body.tools.0.input_schema"),
+    ],
+)
+def test_what_has_no_form_is_refused_by_place(server: TestServer, fields: dict[str, Any], where: str) -> None:
+    reply = ask(server, **fields)
+    assert (reply.status, reply.json["error"]["param"]) == (400, where)
+
+
+def test_other_refusals_speak_anthropics_words(server: TestServer) -> None:
+    unknown = ask(server, model="nope")
+    assert (unknown.status, unknown.json["error"]["type"]) == (404, "not_found_error")
+    assert ask(server, tools=[TOOL]).json["error"]["type"] == "invalid_request_error"
+    assert (
+        "not found in the tools list"
+        in ask(server, tools=[TOOL], tool_choice={"type": "tool", "name": "g"}).json["error"]["message"]
+    )
+
+
+def test_a_conversation_can_be_rendered(thinking: TestServer) -> None:
+    body = {"model": "m", "max_tokens": 3, "messages": [USER]}
+    rendered = call(thinking, "POST", "/v1/messages/render", body).json
+    assert len(rendered["token_ids"]) == call(thinking, "POST", "/v1/messages/count_tokens", body).json["input_tokens"]
+
+
+def test_a_batch_has_one_choice_for_each_conversation(server: TestServer) -> None:
+    body = {"model": "m", "messages": [[USER], [USER, {"role": "assistant", "content": "a"}, USER]], "max_tokens": 3}
+    reply = call(server, "POST", "/v1/chat/completions/batch", body).json
+    assert [each["index"] for each in reply["choices"]] == [0, 1]
+    assert reply["usage"]["completion_tokens"] == 6
+    assert call(server, "POST", "/v1/chat/completions/batch", {**body, "n": 2}).json["error"]["param"] == "n"
+    for wrong in ([], [USER], "x", None):
+        refused = call(server, "POST", "/v1/chat/completions/batch", {**body, "messages": wrong})
+        assert refused.json["error"]["param"].startswith("body.messages")
+
+
+def test_an_invocation_does_what_its_fields_say(server: TestServer) -> None:
+    assert (
+        call(server, "POST", "/invocations", {"messages": [USER], "max_tokens": 1}).json["object"] == "chat.completion"
+    )
+    assert call(server, "POST", "/invocations", {"prompt": "a", "max_tokens": 1}).json["object"] == "text_completion"
+    assert call(server, "POST", "/invocations", b"[]").status == 400
+    assert call(server, "POST", "/invocations", b"{x").json["error"]["message"].startswith("JSON decode error")

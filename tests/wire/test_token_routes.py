@@ -1,0 +1,101 @@
+"""Token ids in and out, and prompts rendered to be sent there."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.wire.plain_http import PlainReply, call, chat, chunks_of
+from tests.wire.serving import TestServer, running_server
+
+MESSAGES = [{"role": "user", "content": "hello there"}]
+
+
+@pytest.fixture(scope="module")
+def scaled_out() -> Iterator[TestServer]:
+    with running_server(enable_scale_out=True) as running:
+        yield running
+
+
+def generate(server: TestServer, sampling: Any, **fields: Any) -> PlainReply:
+    body = {"token_ids": [1000, 1001, 1002], "sampling_params": sampling, **fields}
+    return call(server, "POST", "/inference/v1/generate", body)
+
+
+@pytest.mark.parametrize("path", ["/inference/v1/generate", "/v1/chat/completions/render", "/v1/completions/render"])
+def test_without_the_flag_the_routes_are_forbidden(server: TestServer, path: str) -> None:
+    reply = call(server, "POST", path, {})
+    assert (reply.status, reply.json["error"]["type"]) == (403, "PermissionDeniedError")
+
+
+def test_as_many_ids_come_as_were_asked_for(scaled_out: TestServer) -> None:
+    reply = generate(scaled_out, {"max_tokens": 7, "ignore_eos": True}).json
+    assert len(reply["choices"][0]["token_ids"]) == 7 == reply["usage"]["completion_tokens"]
+    assert reply["choices"][0]["weight_versions"] == [{"version": "default", "start": 0, "end": 7}]
+
+
+def test_a_stream_brings_the_ids_of_the_whole_reply(scaled_out: TestServer) -> None:
+    sampling = {"max_tokens": 9, "temperature": 0, "ignore_eos": True}
+    whole = generate(scaled_out, sampling).json["choices"][0]["token_ids"]
+    chunks = chunks_of(generate(scaled_out, sampling, stream=True).body)
+    assert [each for chunk in chunks for each in chunk["choices"][0]["token_ids"]] == whole
+    assert chunks[-1]["choices"][0]["finish_reason"] == "length"
+
+
+def test_the_text_is_that_of_the_ids(scaled_out: TestServer) -> None:
+    sampling = {"max_tokens": 9, "temperature": 0, "ignore_eos": True}
+    choice = generate(scaled_out, sampling, output_mode="text").json["choices"][0]
+    decoded = call(scaled_out, "POST", "/detokenize", {"tokens": choice["token_ids"]}).json["prompt"]
+    assert choice["text"].strip() == decoded.strip()
+    message = generate(scaled_out, sampling, output_mode="derender").json["choices"][0]["message"]
+    assert message["content"] == choice["text"]
+
+
+def test_log_probabilities_are_of_the_tokens_that_came(scaled_out: TestServer) -> None:
+    choice = generate(scaled_out, {"max_tokens": 4, "logprobs": 2, "ignore_eos": True}).json["choices"][0]
+    assert [each["token_id"] for each in choice["logprobs"]["content"]] == choice["token_ids"]
+
+
+def test_without_a_limit_the_answer_may_fill_the_context(scaled_out: TestServer) -> None:
+    reply = generate(scaled_out, {"ignore_eos": True}).json
+    assert reply["usage"]["total_tokens"] == 2048
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"token_ids": [], "sampling_params": {}}, "List should have at least 1 item"),
+        ({"token_ids": [-1], "sampling_params": {}}, "token_ids must not contain negative values"),
+        ({"token_ids": [1], "sampling_params": 5}, "Input should be an instance of SamplingParams"),
+        ({"token_ids": [1], "sampling_params": {"top_p": 2}}, "top_p must be in (0, 1], got 2.0."),
+        ({"token_ids": [1] * 2048, "sampling_params": {}}, "longer than the maximum model length of 2048"),
+        ({"token_ids": [1], "sampling_params": {"stop": "x", "detokenize": False}}, "stop strings are only supported"),
+        ({"token_ids": [1], "sampling_params": {}, "stream": True, "output_mode": "derender"}, "does not support"),
+    ],
+)
+def test_bad_requests_are_refused(scaled_out: TestServer, body: Any, message: str) -> None:
+    reply = call(scaled_out, "POST", "/inference/v1/generate", body)
+    assert reply.status == 400
+    assert message in reply.json["error"]["message"]
+
+
+def test_a_rendered_chat_can_be_sent_on_and_costs_the_same(scaled_out: TestServer) -> None:
+    ask = {"model": "m", "messages": MESSAGES, "max_tokens": 5, "ignore_eos": True}
+    rendered = call(scaled_out, "POST", "/v1/chat/completions/render", ask).json
+    reply = call(scaled_out, "POST", "/inference/v1/generate", rendered).json
+    assert reply["usage"] == chat(scaled_out, max_tokens=5, ignore_eos=True).json["usage"]
+
+
+def test_prompts_are_rendered_one_by_one(scaled_out: TestServer) -> None:
+    ask = {"model": "m", "prompt": ["a b", "c"], "max_tokens": 3, "return_token_offsets": True}
+    first, second = call(scaled_out, "POST", "/v1/completions/render", ask).json
+    assert first["request_id"].removesuffix("-0") == second["request_id"].removesuffix("-1")
+    assert first["token_offsets"] == [[0, 1], [1, 3]]
+    assert first["sampling_params"]["max_tokens"] == 3
+
+
+def test_a_server_for_tokens_only_knows_no_text() -> None:
+    with running_server(tokens_only=True) as server:
+        assert "stop strings are not supported" in generate(server, {"stop": ["x"]}).json["error"]["message"]
+        assert "requires a tokenizer" in generate(server, {}, output_mode="text").json["error"]["message"]
+        assert call(server, "POST", "/abort_requests", {"request_ids": []}).status == 200
