@@ -53,7 +53,7 @@ class Engine:
         That may be an instant already done, for an arrival by itself changes nothing; but not so early that the request
         would have joined the wait queue by now. Raises ValueError then, and for an id still in use.
         """
-        queued_at = at + self.latency.queueing_time(request.input_tokens)
+        queued_at = at + self.queueing_time(request)
         self._demand_future(queued_at)
         if request.id in self._instance.live:
             raise ValueError(f"request {request.id!r} is still in the engine")
@@ -63,6 +63,11 @@ class Engine:
         self._queue.push(queued_at, Due.QUEUED, sequence, at)
         self._note_arrivals()
         self._arrivals.append(at)
+
+    def queueing_time(self, request: Request) -> Micros:
+        """From the arrival of a request until it joins the wait queue, which is when what is external has come over."""
+        transfer_us = 0 if request.external is None else request.external.transfer_us
+        return self.latency.queueing_time(request.input_tokens) + transfer_us
 
     def abort(self, request_id: str, at: Micros) -> None:
         """Let the client of `request_id` hang up at `at`; ids not there then are ignored."""

@@ -74,6 +74,14 @@ class HashedBlocks:
 
 
 @dataclass(frozen=True, slots=True)
+class ExternalPrompt:
+    """What another instance has computed of a prompt: its first tokens, whose KV blocks take a while to come over."""
+
+    num_tokens: int
+    transfer_us: Micros
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One generation request. Immutable: what happens to it lives in the engine's sequence.
 
@@ -95,3 +103,5 @@ class Request:
     """False computes the whole prompt, as vLLM does when prompt log-probabilities are asked for."""
     adapter: str = ""
     """The LoRA adapter it needs; empty for none."""
+    external: ExternalPrompt | None = None
+    """Set when another instance has computed its prompt."""

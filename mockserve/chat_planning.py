@@ -48,7 +48,9 @@ def plan_chat(
     check_vocabulary(sampling, body.get("logit_bias"), planner.tokenizer.vocabulary_size, service.options.max_logprobs)
     form = chat_form(body, text, model, service.options)
     urgency = chat.common.priority if priority is None else priority
-    generations = planner.plan(ids, sampling, reply_id, chat.common.cache_salt, form, adapter, urgency)
+    params = chat.common.kv_transfer_params
+    external = service.external_prompt(params, len(ids))
+    generations = planner.plan(ids, sampling, reply_id, chat.common.cache_salt, form, adapter, urgency, external)
     prompt = PlannedPrompt(
         token_ids=ids,
         text=text.replace(MEDIA_MARK, ""),
@@ -80,6 +82,7 @@ def plan_chat(
             media_tokens=_media_tokens(media, service.options.tokens_per_medium),
         ),
         stream_interval=interval_of(service, sampling, chat.wanted),
+        kv_transfer_params=service.handover(params, generations),
     )
 
 

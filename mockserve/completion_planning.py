@@ -66,6 +66,7 @@ def plan_completion(
             shows_metrics=service.options.enable_per_request_metrics,
         ),
         stream_interval=interval_of(service, sampling, wanted),
+        kv_transfer_params=service.handover(asked.common.kv_transfer_params, prompts[0].generations),
     )
 
 
@@ -88,7 +89,10 @@ def _planned(
     planner = service.planner
     text = prompt if isinstance(prompt, str) else None
     form = completion_form(body, text)
-    generations = planner.plan(ids, asked.sampling, reply_id, asked.common.cache_salt, form, adapter, priority)
+    external = service.external_prompt(asked.common.kv_transfer_params, len(ids))
+    generations = planner.plan(
+        ids, asked.sampling, reply_id, asked.common.cache_salt, form, adapter, priority, external
+    )
     decodes = text is None and asked.echo
     scores = prompt_scores(service, asked.sampling, ids, generations)
     return PlannedPrompt(

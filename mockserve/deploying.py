@@ -4,11 +4,14 @@ from dataclasses import replace
 
 from engine.config import EngineConfig
 from engine.deployment import Deployment, resolve
+from engine.kv_cache.sizing import kv_bytes_per_token
 from engine.latency.catalogue.reader import knows_model
 from engine.latency.instant import InstantLatency
 from engine.latency.model import LatencyModel
 from engine.latency.step_work import MOE_COMM_BACKENDS
 from mockserve.config import ServeOptions
+from mockserve.environment import ServerEnvironment
+from mockserve.kv_transfer import KVTransfer
 from mockserve.route_options import GENERATING_TASKS, tasks_of
 
 STAND_IN_MODEL = "qwen/qwen3-14b"
@@ -46,3 +49,21 @@ def with_features(options: ServeOptions, deployment: Deployment) -> tuple[Engine
         # A pooling model takes prompts as long as its context, needs no room for output, and is not run ahead of.
         config = replace(config, max_model_len=0, async_scheduling=False)
     return config, deployment.latency if timing is None else InstantLatency()
+
+
+def transfer_of(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> KVTransfer | None:
+    """This instance's end of KV transfers; None without --kv-transfer-config."""
+    transfer = options.kv_transfer
+    if not transfer.is_on:
+        return None
+    return KVTransfer(
+        engine_id=transfer.engine_id,
+        host=environment.side_channel_host,
+        port=environment.side_channel_port,
+        tp=deployment.tp,
+        block_size_tokens=deployment.config.block_size_tokens,
+        # Set times say what a transfer takes, too.
+        bytes_per_token=0 if options.request_timing else kv_bytes_per_token(deployment.model, deployment.tp),
+        gb_per_s=options.kv_transfer_gb_per_s,
+        latency_us=round(options.kv_transfer_latency_ms * 1000),
+    )

@@ -7,6 +7,8 @@ from engine.lora import LoraSettings
 from mockserve.kv_events.config import FLAG as KV_EVENTS_FLAG
 from mockserve.kv_events.config import KVEventsConfig, read_kv_events_config
 from mockserve.kv_events.hashing import ALGORITHMS
+from mockserve.kv_transfer import FLAG as TRANSFER_FLAG
+from mockserve.kv_transfer import TransferConfig, read_transfer_config
 from mockserve.network_options import NetworkOptions
 
 
@@ -39,13 +41,22 @@ class EngineFeatureOptions(NetworkOptions):
     data_parallel_rank: int = option(
         0, "Which of several servers that share a load this is; KV events name it.", at_least=0
     )
+    kv_transfer_config: str = option(
+        "", "Take over prompts computed elsewhere and hand over those computed here, as vLLM takes it.", metavar="JSON"
+    )
+    kv_transfer_gb_per_s: float = option(50.0, "How fast each GPU takes over KV blocks, in 10^9 bytes.", above=0)
+    kv_transfer_latency_ms: float = option(0.0, "What each takeover takes besides.", at_least=0)
     prefix_caching_hash_algo: str = option(
         "sha256", "How KV blocks are hashed where others are told of them.", choices=ALGORITHMS
     )
 
     def __post_init__(self) -> None:
         NetworkOptions.__post_init__(self)
-        for flag, is_wanted in ((KV_EVENTS_FLAG, self.kv_events.publishes), ("--enable-lora", self.enable_lora)):
+        for flag, is_wanted in (
+            (TRANSFER_FLAG, self.kv_transfer.is_on),
+            (KV_EVENTS_FLAG, self.kv_events.publishes),
+            ("--enable-lora", self.enable_lora),
+        ):
             if is_wanted and self.scheduling != "vllm":
                 raise OptionError(f"{flag} needs --scheduling vllm")
         if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
@@ -63,6 +74,11 @@ class EngineFeatureOptions(NetworkOptions):
             load_us=round(self.lora_load_ms * 1000),
             swap_us=round(self.lora_swap_ms * 1000),
         )
+
+    @property
+    def kv_transfer(self) -> TransferConfig:
+        """Whether prompts are taken and handed over."""
+        return read_transfer_config(self.kv_transfer_config)
 
     @property
     def kv_events(self) -> KVEventsConfig:

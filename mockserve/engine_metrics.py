@@ -107,15 +107,21 @@ class EngineMetrics:
         if flight.first_scheduled_at is not None:
             return
         flight.first_scheduled_at = at
-        self.prompt_tokens_cached_by_source["device"] += flight.num_cached_tokens
+        local = flight.num_cached_tokens - flight.num_external_tokens
+        self.prompt_tokens_cached_by_source["device"] += local
+        self.prompt_tokens_cached_by_source["p2p"] += flight.num_external_tokens
         if flight.request.reads_prefix_cache:
             self.prefix_cache_queries += flight.request.input_tokens
-            self.prefix_cache_hits += flight.num_cached_tokens
+            self.prefix_cache_hits += local
+        if flight.request.external is not None:
+            self.external_prefix_cache_queries += flight.request.input_tokens - local
+            self.external_prefix_cache_hits += flight.num_external_tokens
 
     def first_token(self, flight: Flight, latency_us: Micros) -> None:
         self.prompt_tokens += flight.request.input_tokens
         self.prompt_tokens_by_source["local_compute"] += flight.num_computed_prompt_tokens
-        self.prompt_tokens_by_source["local_cache_hit"] += flight.num_cached_tokens
+        self.prompt_tokens_by_source["local_cache_hit"] += flight.num_cached_tokens - flight.num_external_tokens
+        self.prompt_tokens_by_source["external_kv_transfer"] += flight.num_external_tokens
         self.first_token_s.observe(latency_us / 1e6)
         self.adapters.began(flight.request.adapter)
 

@@ -8,6 +8,7 @@ from blis_options import OptionError
 
 DEFAULT_KEEP_ALIVE_S = 5
 DEFAULT_MAX_STOP_STRINGS = 4
+DEFAULT_SIDE_CHANNEL_PORT = 5600
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,10 @@ class ServerEnvironment:
     """VLLM_HTTP_TIMEOUT_KEEP_ALIVE: how long an idle connection stays open."""
     kv_events_use_int_hashes: bool = True
     """VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES: block hashes in KV events as 64-bit numbers instead of all their bytes."""
+    side_channel_host: str = "localhost"
+    """VLLM_NIXL_SIDE_CHANNEL_HOST: where other instances are told to fetch KV blocks."""
+    side_channel_port: int = DEFAULT_SIDE_CHANNEL_PORT
+    """VLLM_NIXL_SIDE_CHANNEL_PORT, likewise."""
     python_hash_seed: str | None = None
     """PYTHONHASHSEED: what block hashes start from."""
 
@@ -43,6 +48,8 @@ def read_environment(variables: Mapping[str, str] | None = None) -> ServerEnviro
         max_stop_strings=_whole_number(found, "VLLM_MAX_STOP_STRINGS", DEFAULT_MAX_STOP_STRINGS),
         keep_alive_s=_whole_number(found, "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", DEFAULT_KEEP_ALIVE_S),
         kv_events_use_int_hashes=bool(_whole_number(found, "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES", 1)),
+        side_channel_host=found.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "localhost"),
+        side_channel_port=_whole_number(found, "VLLM_NIXL_SIDE_CHANNEL_PORT", DEFAULT_SIDE_CHANNEL_PORT),
         python_hash_seed=found.get("PYTHONHASHSEED"),
     )
 

@@ -68,12 +68,14 @@ class Flight:
     num_tokens: int = 0
     num_preemptions: int = 0
     num_cached_tokens: int = 0
-    """Prompt tokens that the prefix cache held at its first admission."""
+    """Prompt tokens that the prefix cache held at its first admission, or that another instance has computed."""
+    num_external_tokens: int = 0
+    """Those of them that another instance has computed."""
     siblings: Siblings = field(default_factory=lambda: new_siblings(1))
 
     @property
     def num_computed_prompt_tokens(self) -> int:
-        """Prompt tokens that the cache did not hold."""
+        """Prompt tokens that had to be computed here."""
         return self.request.input_tokens - self.num_cached_tokens
 
 

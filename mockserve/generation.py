@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from zlib import crc32
 
-from engine.request import Request
+from engine.request import ExternalPrompt, Request
 from mockserve.block_hashes import token_digest
 from mockserve.block_naming import Lora, NameBlocks, Scope
 from mockserve.content.answer import Answer
@@ -88,10 +88,12 @@ class Planner:
         form: AnswerForm = PLAIN,
         lora: Lora | None = None,
         priority: int = 0,
+        external: ExternalPrompt | None = None,
     ) -> list[Generation]:
         """The `sampling.n` choices for one prompt. Requests share cached blocks only under the same salt and adapter.
 
-        A smaller `priority` is more urgent, where the scheduler looks at priorities.
+        A smaller `priority` is more urgent, where the scheduler looks at priorities. `external` is what another
+        instance has computed of the prompt.
 
         Raises ApiError for sampling fields out of bounds.
         """
@@ -115,6 +117,7 @@ class Planner:
                 priority=priority,
                 reads_prefix_cache=sampling.num_prompt_logprobs is None,
                 adapter="" if lora is None else lora.name,
+                external=external,
             )
             generations.append(Generation(request, answer, crc32(seed.encode("utf-8", "surrogatepass"))))
         return generations

@@ -115,7 +115,7 @@ class RealtimeDriver:
         """
         if self.failure is not None:
             raise RuntimeError("the engine has failed") from self.failure
-        queueing_us = self.engine.latency.queueing_time(request.input_tokens)
+        queueing_us = self.engine.queueing_time(request)
         queued_at = self._soonest((self.clock() if arrived_at is None else arrived_at) + queueing_us)
         at = queued_at - queueing_us
         self.engine.submit(request, at)
@@ -301,6 +301,7 @@ class RealtimeDriver:
         flight = self._flights.get(event.sequence.request.id)
         if flight is not None:
             flight.num_cached_tokens = event.sequence.num_cached_tokens
+            flight.num_external_tokens = event.sequence.num_external_tokens
             self._recorder.scheduled(flight, event.at)
 
     def _preempted(self, event: Preempted) -> None:

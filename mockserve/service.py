@@ -7,22 +7,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import Any
 
 from engine.deployment import Deployment
+from engine.request import ExternalPrompt
 from mockserve.adapters import Adapter, Adapters, with_modules
 from mockserve.admission import QueueLimits, too_busy
 from mockserve.cache_config_labels import cache_config_labels
 from mockserve.config import ServeOptions
 from mockserve.cors import Cors, new_cors
-from mockserve.deploying import with_features
+from mockserve.deploying import transfer_of, with_features
 from mockserve.engines import RankEngine, build_engines, driver_of
 from mockserve.environment import ServerEnvironment
 from mockserve.fake_metrics import read_fake_metrics
 from mockserve.faults.draw import FaultSource
 from mockserve.faults.engine_faults import EngineFaults
 from mockserve.gates import Gate, open_gates
-from mockserve.generation import Planner
+from mockserve.generation import Generation, Planner
 from mockserve.kv_events.setup import block_naming
+from mockserve.kv_transfer import KVTransfer
 from mockserve.lateness import Lateness
 from mockserve.pooler import Pooler, new_pooler
 from mockserve.prometheus import MeasuredEngine, MetricsSource, new_source
@@ -74,6 +77,7 @@ class Service:
     pooler: Pooler | None
     """None for a model that generates only."""
     weight_version: str = "default"
+    transfer: KVTransfer | None = None
     tracks_load: bool = False
     num_answering: int = 0
     """Requests to the model routes that are being answered."""
@@ -101,6 +105,18 @@ class Service:
     def num_engines(self) -> int:
         """Data-parallel ranks."""
         return len(self.engines)
+
+    def external_prompt(self, params: Mapping[str, Any] | None, prompt_tokens: int) -> ExternalPrompt | None:
+        """What another instance has computed of a prompt, according to a request."""
+        return None if self.transfer is None else self.transfer.incoming(params, prompt_tokens)
+
+    def handover(self, params: Mapping[str, Any] | None, generations: Sequence[Generation]) -> dict[str, Any] | None:
+        """What a later instance must be told, if a request wants that."""
+        if self.transfer is None:
+            return None
+        first = generations[0]
+        num_tokens = first.request.input_tokens + first.answer.num_tokens - 1
+        return self.transfer.outgoing(params, num_tokens, first.request.id)
 
     def check_queue(self, num_new: int) -> None:
         """Raise ApiError when `num_new` more requests are too many."""
@@ -177,6 +193,7 @@ def build_service(options: ServeOptions, deployment: Deployment, environment: Se
         adapters=with_modules(Adapters(names, options.enable_lora), options.lora_modules),
         suspension=Suspension(driver),
         pooler=new_pooler(options, deployment.model, options.seed),
+        transfer=transfer_of(options, deployment, environment),
         tracks_load=options.enable_server_load_tracking,
     )
 

@@ -27,7 +27,7 @@ def kv_blocks(
     """
     _check(model, gpu)
     free_gib = _free_gib(model, gpu, tp, gpu_memory_utilization)
-    block_bytes = int(_kv_bytes_per_token(model, tp) * block_size_tokens)
+    block_bytes = int(kv_bytes_per_token(model, tp) * block_size_tokens)
     blocks = int(free_gib * _GIB) // block_bytes if free_gib > 0 else 0
     if blocks < 1:
         raise EngineError(_no_room(model, gpu, tp, gpu_memory_utilization))
@@ -55,7 +55,7 @@ def _mlp_parameters(model: ModelSpec) -> int:
     return num_dense * 3 * hidden * model.dense_size + (model.num_layers - num_dense) * moe_layer
 
 
-def _kv_bytes_per_token(model: ModelSpec, tp: int) -> float:
+def kv_bytes_per_token(model: ModelSpec, tp: int) -> float:
     """On one GPU. A latent is held in full by each; fewer KV heads than GPUs are spread evenly all the same."""
     if model.is_mla:
         return model.num_layers * (model.kv_lora_rank + model.qk_rope_head_dim) * model.bytes_per_activation

@@ -10,6 +10,7 @@ from engine.instance import Instance
 from engine.kv_cache.vllm_cache import VllmKVCache
 from engine.queue import Due
 from engine.scheduler.hold import Hold
+from engine.scheduler.vllm_batch import num_external_tokens
 from engine.scheduler.waiting import ORDERS
 from engine.sequence import Outcome, Sequence
 from engine.units import Micros
@@ -125,7 +126,8 @@ class SlotStepping:
         self._waiting.popleft()
         self.kv.count_lookup(sequence, len(hits))
         if sequence.num_preemptions == 0:
-            sequence.num_cached_tokens = start
+            sequence.num_cached_tokens = max(start, num_external_tokens(sequence))
+            sequence.num_external_tokens = sequence.num_cached_tokens - start
         if sequence.scheduled_at is None:
             sequence.scheduled_at = at
         sequence.running = True
@@ -137,6 +139,8 @@ class SlotStepping:
 
     def _first_token_time(self, sequence: Sequence, num_cached: int) -> Micros:
         number, num_tokens = self._running[sequence], sequence.request.input_tokens
+        if sequence.num_external_tokens:
+            return self._timing.transfer_time(number, num_tokens)
         return self._timing.first_token_time(number, num_tokens, num_cached, len(self._running))
 
     def _await_token(self, sequence: Sequence, wait: Micros, at: Micros) -> None:

@@ -179,12 +179,13 @@ class VllmBatch:
                 passed_over.appendleft(self.waiting.popleft())
                 continue
             hits = self.kv.cached_prefix(sequence)
-            start = len(hits) * self._config.block_size_tokens
+            cached = len(hits) * self._config.block_size_tokens
+            start = max(cached, num_external_tokens(sequence))
             if defers and start < sequence.num_tokens - 1:
                 break
             num_tokens = self._admission_tokens(sequence, start)
             if num_tokens == 0 or not self.kv.admit(
-                sequence, num_tokens, hits, self._config.reserve_full_prompt, self.num_running > 0
+                sequence, start - cached + num_tokens, hits, self._config.reserve_full_prompt, self.num_running > 0
             ):
                 break
             self.kv.count_lookup(sequence, len(hits))
@@ -193,6 +194,7 @@ class VllmBatch:
             sequence.num_computed_tokens = start
             if sequence.num_preemptions == 0:
                 sequence.num_cached_tokens = start
+                sequence.num_external_tokens = start - cached
             self._had_prefill |= start < sequence.num_tokens - 1
             self._granted[sequence] = num_tokens
             self._budget -= num_tokens + self._drafter_rows
@@ -239,3 +241,11 @@ class VllmBatch:
         if samples and self._config.async_scheduling:
             sequence.num_placeholders += 1
         return Grant(sequence, num_tokens, context, sequence.num_tokens, samples)
+
+
+def num_external_tokens(sequence: Sequence) -> int:
+    """Tokens that came from another instance; after a preemption they are gone. The last one is computed here."""
+    external = sequence.request.external
+    if external is None or sequence.num_preemptions:
+        return 0
+    return min(external.num_tokens, sequence.num_tokens - 1)

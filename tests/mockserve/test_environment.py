@@ -20,10 +20,12 @@ def test_variables_are_read_as_vllm_reads_them() -> None:
             "VLLM_MAX_STOP_STRINGS": "9",
             "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "7",
             "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
+            "VLLM_NIXL_SIDE_CHANNEL_HOST": "h",
+            "VLLM_NIXL_SIDE_CHANNEL_PORT": "1",
             "PYTHONHASHSEED": "0",
         }
     )
-    assert found == ServerEnvironment("k", True, True, True, 9, 7, False, "0")
+    assert found == ServerEnvironment("k", True, True, True, 9, 7, False, "h", 1, "0")
 
 
 def test_a_value_that_is_no_number_is_named() -> None:
