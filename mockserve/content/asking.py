@@ -39,7 +39,9 @@ def chat_form(body: Mapping[str, Any], prompt: str, model_name: str, options: Co
 def _tools(body: Mapping[str, Any], options: ContentOptions) -> ToolUse | None:
     if not options.calls_tools:
         return None
-    return read_tool_use(body, options.tool_call_probability, options.tool_call_extra_probability)
+    return read_tool_use(
+        body, options.tool_call_probability, options.tool_call_extra_probability, options.tool_call_taste
+    )
 
 
 def _thinking(body: Mapping[str, Any], options: ContentOptions) -> Thinking | None:

@@ -14,6 +14,7 @@ from mockserve.content.json_schema import SchemaError
 from mockserve.content.json_schema_check import check_schema, unimplemented_keywords
 from mockserve.content.regex_parser import RegexError, parse_regex
 from mockserve.content.structural_tags import check_tag, tag_text
+from mockserve.content.taste import ANY, Taste
 from mockserve.protocol.errors import ApiError, bad_value
 
 ROOM_CHARS = 120
@@ -26,6 +27,7 @@ class JsonForm:
     """A value of a JSON schema."""
 
     schema: Any
+    taste: Taste = ANY
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,8 @@ def constrained_text(constraint: Constraint, random: Random, generosity: int) ->
     """
     try:
         match constraint:
-            case JsonForm(schema):
-                return instance_text(schema, random, generosity)
+            case JsonForm(schema, taste):
+                return instance_text(schema, random, generosity, taste)
             case GrammarForm(grammar):
                 return matching_text(grammar, random, ROOM_CHARS * generosity // 2)
             case TagForm(tag):
@@ -62,14 +64,14 @@ def constrained_text(constraint: Constraint, random: Random, generosity: int) ->
         raise ApiError(f"Grammar error: {error}") from None
 
 
-def json_form(schema: Any) -> JsonForm:
+def json_form(schema: Any, taste: Taste = ANY) -> JsonForm:
     """The form of a JSON schema. Raises ApiError for what is none."""
     try:
         check_schema(schema)
     except (SchemaError, RegexError) as error:
         message = str(error)
         raise ApiError(message if message.startswith("The JSON schema") else f"Grammar error: {message}") from None
-    return JsonForm(schema)
+    return JsonForm(schema, taste)
 
 
 def read_constraint(body: Mapping[str, Any]) -> Constraint | None:

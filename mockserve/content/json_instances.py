@@ -10,6 +10,7 @@ from mockserve.content.expressions import Grammar, matching_text
 from mockserve.content.json_scalars import make_number, make_string
 from mockserve.content.json_schema import Schema, SchemaError, options_of, resolved, type_options
 from mockserve.content.regex_parser import parse_regex
+from mockserve.content.taste import ANY, Taste
 from mockserve.content.words import WORDS
 
 MOST_TRIES = 40
@@ -31,18 +32,18 @@ SOLE_KEYWORDS = frozenset({"enum", "const", "anyOf"})
 ANNOTATIONS = frozenset({"title", "description", "default", "examples", "type", "$defs", "definitions", "$schema"})
 
 
-def instance_text(schema: Schema, random: Random, generosity: int) -> str:
+def instance_text(schema: Schema, random: Random, generosity: int, taste: Taste = ANY) -> str:
     """A value of `schema` as JSON. `generosity` 0 gives the least that is accepted, 2 most of what is optional.
 
     Raises SchemaError for a schema that is none or that nothing satisfies, RegexError for a pattern that is none.
     """
-    return json.dumps(make_instance(schema, random, generosity), ensure_ascii=False)
+    return json.dumps(make_instance(schema, random, generosity, taste), ensure_ascii=False)
 
 
-def make_instance(schema: Schema, random: Random, generosity: int) -> Any:
+def make_instance(schema: Schema, random: Random, generosity: int, taste: Taste = ANY) -> Any:
     """A value of `schema`; see `instance_text`."""
     if not _mentions_checked(schema):
-        return _Maker(schema, random, generosity).make(schema, 0)
+        return _Maker(schema, random, generosity, taste).make(schema, 0)
     from jsonschema import Draft202012Validator
 
     validator = Draft202012Validator(schema)
@@ -50,7 +51,7 @@ def make_instance(schema: Schema, random: Random, generosity: int) -> Any:
     for attempt in range(MOST_TRIES):
         try:
             # The least value is always the same one: if it is refused, others must be tried.
-            maker = _Maker(schema, random, max(generosity, 1) if attempt else generosity)
+            maker = _Maker(schema, random, max(generosity, 1) if attempt else generosity, taste)
             value = maker.make(schema, 0)
         except SchemaError as error:  # another alternative may be satisfiable
             reason = error
@@ -70,10 +71,11 @@ def _is_valid(validator: Any, value: Any) -> bool:
 class _Maker:
     """Makes values of one document's schemas."""
 
-    def __init__(self, root: Schema, random: Random, generosity: int) -> None:
+    def __init__(self, root: Schema, random: Random, generosity: int, taste: Taste) -> None:
         self._root = root
         self._random = random
         self._generosity = generosity
+        self._taste = taste
         self._heights: dict[int, int] = {}
         self._num_made = 0
         self._measured: list[Schema] = []  # kept, so that no other object gets the identity of one
@@ -96,8 +98,8 @@ class _Maker:
             "object": lambda: self._object(found, depth),
             "array": lambda: self._array(found, depth),
             "string": lambda: make_string(found, self._random, self._generosity),
-            "integer": lambda: make_number(found, self._random, integer=True),
-            "number": lambda: make_number(found, self._random, integer=False),
+            "integer": lambda: make_number(found, self._random, self._taste.integers, integer=True),
+            "number": lambda: make_number(found, self._random, self._taste.numbers, integer=False),
             "boolean": lambda: self._random.random() < 0.5,
             "null": lambda: None,
         }
@@ -149,7 +151,8 @@ class _Maker:
     def _takes_optional(self, schema: Schema, depth: int) -> bool:
         if schema is False or self._is_terse(depth) or self._height(schema, 0) >= ENDLESS_DEPTH:
             return False
-        return self._random.random() < 0.4 * self._generosity - 0.1 * depth
+        fixed = self._taste.optional_field_probability if depth else self._taste.optional_probability
+        return self._random.random() < (0.4 * self._generosity - 0.1 * depth if fixed is None else fixed)
 
     def _property(self, name: str, schema: Mapping[str, Any]) -> Schema:
         properties = schema.get("properties", {})
@@ -196,7 +199,7 @@ class _Maker:
         first, rest = _item_schemas(schema)
         count = least
         if not self._is_terse(depth) and self._height(rest, 0) < ENDLESS_DEPTH:
-            more = max(least, len(first)) + self._random.randint(0, self._generosity)
+            more = self._more_items(max(least, len(first)))
             count = more if most is None else min(most, more)
         if rest is False:
             count = min(count, len(first))
@@ -205,6 +208,11 @@ class _Maker:
         if wanted:
             kinds[:wanted] = [schema["contains"]] * wanted
         return self._items(kinds, bool(schema.get("uniqueItems")), least, depth)
+
+    def _more_items(self, least: int) -> int:
+        if self._taste.array_lengths is None:
+            return least + self._random.randint(0, self._generosity)
+        return max(least, self._random.randint(*self._taste.array_lengths))
 
     def _items(self, kinds: list[Schema], unique: bool, least: int, depth: int) -> list[Any]:
         items: list[Any] = []

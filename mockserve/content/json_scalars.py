@@ -37,9 +37,9 @@ def make_string(schema: Mapping[str, Any], random: Random, generosity: int) -> s
     return text
 
 
-def make_number(schema: Mapping[str, Any], random: Random, integer: bool) -> float:
-    """A number within the bounds: small, not negative and with few digits where they allow it."""
-    low, high = _number_bounds(schema, integer)
+def make_number(schema: Mapping[str, Any], random: Random, usual: tuple[float, float], integer: bool) -> float:
+    """A number within the bounds, or within the `usual` ones where there are none; with few digits if they allow it."""
+    low, high = _number_bounds(schema, usual, integer)
     step = schema.get("multipleOf")
     if isinstance(step, int | float) and step > 0:
         first, last = math.ceil(low / step), math.floor(high / step)
@@ -91,14 +91,15 @@ def _length_bounds(schema: Mapping[str, Any]) -> tuple[int, int | None]:
     return least, most
 
 
-def _number_bounds(schema: Mapping[str, Any], integer: bool) -> tuple[float, float]:
-    """The closed range to draw from: the schema's, else 0 to 100 or 100 wide."""
+def _number_bounds(schema: Mapping[str, Any], usual: tuple[float, float], integer: bool) -> tuple[float, float]:
+    """The closed range to draw from: the schema's, else the usual one, moved where the schema has only one end."""
     lows = [schema[name] for name in ("minimum", "exclusiveMinimum") if _is_number(schema.get(name))]
     highs = [schema[name] for name in ("maximum", "exclusiveMaximum") if _is_number(schema.get(name))]
     if lows and highs and max(lows) > min(highs):
         raise SchemaError(f"Unsatisfiable schema: minimum ({max(lows)}) is greater than maximum ({min(highs)})")
-    low: float = max(lows) if lows else min(0, min(highs) - 100) if highs else 0
-    high: float = min(highs) if highs else max(100, low + 100)
+    width = usual[1] - usual[0]
+    low: float = max(lows) if lows else min(usual[0], min(highs) - width) if highs else usual[0]
+    high: float = min(highs) if highs else max(usual[1], low + width)
     if integer:
         low, high = math.ceil(low), math.floor(high)
         low += not _is_within(low, schema)

@@ -8,6 +8,7 @@ from typing import Any
 from mockserve.content.answer import Kind
 from mockserve.content.constraint import constrained_text, json_form
 from mockserve.content.script import Segment
+from mockserve.content.taste import ANY, Taste
 from mockserve.protocol.errors import ApiError
 
 MOST_CALLS = 8
@@ -34,6 +35,7 @@ class ToolUse:
     is_parallel: bool = True
     probability: float = 1.0
     extra_probability: float = 0.0
+    taste: Taste = ANY
 
     def num_calls(self, random: Random) -> int:
         """How many calls to make; 0 for an answer in words."""
@@ -48,7 +50,9 @@ class ToolUse:
         return self.is_parallel and not self.is_named and count < MOST_CALLS
 
 
-def read_tool_use(body: Mapping[str, Any], probability: float, extra_probability: float) -> ToolUse | None:
+def read_tool_use(
+    body: Mapping[str, Any], probability: float, extra_probability: float, taste: Taste = ANY
+) -> ToolUse | None:
     """The calls that a body asks for or allows; None if there are to be none.
 
     Where calling is up to the model, it answers in words once it has the result of a call: loops come to an end.
@@ -69,6 +73,7 @@ def read_tool_use(body: Mapping[str, Any], probability: float, extra_probability
         is_parallel=body.get("parallel_tool_calls") is not False,
         probability=0.0 if has_result else probability,
         extra_probability=extra_probability,
+        taste=taste,
     )
 
 
@@ -93,7 +98,7 @@ def call_script(use: ToolUse, functions: Sequence[Function], random: Random, gen
 def _arguments(use: ToolUse, function: Function, random: Random, generosity: int) -> str:
     """The arguments as JSON. A schema that is none spoils only a call that is forced."""
     try:
-        return constrained_text(json_form(function.schema), random, generosity)
+        return constrained_text(json_form(function.schema, use.taste), random, generosity)
     except ApiError:
         if use.is_forced:
             raise

@@ -77,6 +77,18 @@ def test_every_rank_has_a_port_of_its_own() -> None:
         assert [ask(address)["usage"]["completion_tokens"] for address in addresses] == [5, 5]
 
 
+def test_functions_are_called_without_flags() -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"n": {"type": "integer"}}}}}]
+    messages = [{"role": "user", "content": "x"}]
+    bounds = ("--min-tool-call-integer-param", "7", "--max-tool-call-integer-param", "7")
+    rates = ("--tool-call-not-required-param-probability", "100", "--tool-call-extra-call-probability", "0")
+    with simulator(*bounds, *rates) as (address,):
+        fields = {"messages": messages, "tools": tools, "tool_choice": "required", "ignore_eos": False}
+        reply = ask(address, "/v1/chat/completions", **fields, max_tokens=100)
+        (call,) = reply["choices"][0]["message"]["tool_calls"]
+        assert json.loads(call["function"]["arguments"]) == {"n": 7}
+
+
 def test_failures_are_injected_at_the_rate_given() -> None:
     with simulator("--failure-injection-rate", "100", "--failure-types", "rate_limit", "server_error") as (address,):
         statuses = set()

@@ -132,6 +132,17 @@ def test_calls_fit_a_small_budget_or_are_cut(client: openai.OpenAI) -> None:
         assert (reply.choices[0].message.content or "").startswith("<tool_call>")
 
 
+def test_arguments_are_to_the_taste_of_the_server() -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"n": {"type": "integer"}}}}}]
+    settings: dict[str, Any] = {"min_tool_call_integer_param": 5, "max_tool_call_integer_param": 6}
+    settings["tool_call_not_required_param_probability"] = 100
+    with running_server(enable_auto_tool_choice=True, tool_call_parser="hermes", **settings) as server:
+        for seed in range(6):
+            body = {"messages": MESSAGES, "tools": tools, "seed": seed, "max_tokens": 500}
+            calls = call(server, "POST", "/v1/chat/completions", body).json["choices"][0]["message"]["tool_calls"]
+            assert all(json.loads(each["function"]["arguments"])["n"] in (5, 6) for each in calls)
+
+
 def test_reasoning_comes_first_and_is_counted(thinker: TestServer) -> None:
     reply = call(thinker, "POST", "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 60}).json
     message = reply["choices"][0]["message"]

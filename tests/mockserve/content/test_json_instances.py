@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -13,6 +14,7 @@ from jsonschema import Draft7Validator, Draft202012Validator
 from mockserve.content.json_instances import instance_text
 from mockserve.content.json_schema import SchemaError
 from mockserve.content.regex_parser import RegexError
+from mockserve.content.taste import Taste
 
 PERSON = {
     "type": "object",
@@ -160,6 +162,30 @@ def test_strings_have_the_format_asked_for(name: str, pattern: str) -> None:
 def test_what_nothing_satisfies_is_refused_in_vllms_words(schema: Any, reason: str, generosity: int) -> None:
     with pytest.raises(SchemaError, match=re.escape(reason)):
         instance_text(schema, Random(1), generosity)
+
+
+def test_open_values_are_to_the_taste_of_the_server() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "n": {"type": "integer"},
+            "x": {"type": "number"},
+            "list": {"type": "array", "items": {"type": "null"}},
+            "maybe": {"type": "object", "properties": {"field": {"type": "null"}}},
+            "bounded": {"type": "integer", "minimum": 1, "maximum": 2},
+        },
+        "required": ["n", "x", "list", "bounded"],
+    }
+    taste = Taste(integers=(7, 9), numbers=(0.5, 0.6), array_lengths=(3, 4), optional_probability=1.0)
+    for seed in range(40):
+        found = json.loads(instance_text(schema, Random(seed), 2, taste))
+        assert (found["n"] in (7, 8, 9), 0.5 <= found["x"] <= 0.6, len(found["list"]) in (3, 4)) == (True, True, True)
+        assert found["bounded"] in (1, 2)
+        assert "maybe" in found
+    without = replace(taste, optional_probability=0.0)
+    assert all("maybe" not in json.loads(instance_text(schema, Random(seed), 2, without)) for seed in range(40))
+    fields = replace(taste, optional_field_probability=0.0)
+    assert all(json.loads(instance_text(schema, Random(seed), 2, fields))["maybe"] == {} for seed in range(40))
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
