@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from mockserve.protocol.errors import ApiError
-
 Turn: TypeAlias = Mapping[str, Any]
 """A message as templates see it: `role`, `content`, and what else the client sent."""
 
@@ -75,10 +73,7 @@ def _tool_instructions(tools: Sequence[Any]) -> str:
 
 
 def turns_of(messages: Sequence[Any], texts: Sequence[str], takes_parts: bool) -> list[Turn]:
-    """Messages as templates see them: `texts` in place of their contents, arguments of earlier tool calls as objects.
-
-    Raises ApiError for arguments that are no JSON object.
-    """
+    """Messages as templates see them: `texts` in place of their contents, arguments of earlier calls as objects."""
     return [_turn_of(message, text, takes_parts) for message, text in zip(messages, texts, strict=True)]
 
 
@@ -100,10 +95,14 @@ def _with_parsed_arguments(call: Any) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return call
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
+    return {**call, "function": {**function, "arguments": _arguments(function.get("arguments"))}}
+
+
+def _arguments(given: Any) -> dict[str, Any]:
+    """What an earlier call was given. If that is no JSON object, the conversation goes on with an empty one."""
+    if isinstance(given, str):
         try:
-            arguments = json.loads(arguments or "{}")
-        except ValueError as error:
-            raise ApiError(f"the arguments of a tool call must be JSON: {error}") from None
-    return {**call, "function": {**function, "arguments": arguments or {}}}
+            given = json.loads(given or "{}")
+        except (ValueError, RecursionError):
+            return {}
+    return given if isinstance(given, dict) else {}

@@ -12,6 +12,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from blis_options import OptionError
 from mockserve.chat_template import TemplateRequest, Turn
+from mockserve.content.system_turns import without_developers
 from mockserve.protocol.errors import ApiError
 
 RESERVED_ARGUMENTS = frozenset({"chat_template", "tokenize"})
@@ -38,7 +39,7 @@ class JinjaTemplate:
         except jinja2.TemplateError as error:
             raise OptionError(f"--chat-template: not a Jinja template: {error}") from error
         self._special_tokens = dict(special_tokens)
-        self._knows_developers = "developer" in source
+        self._knows_developers = '"developer"' in source or "'developer'" in source
         self.takes_parts = _iterates_over_content(tree) if takes_parts is None else takes_parts
 
     def render(self, turns: Sequence[Turn], request: TemplateRequest) -> str:
@@ -46,7 +47,7 @@ class JinjaTemplate:
         if unexpected:
             raise ApiError(f"Found unexpected chat template kwargs from request: {unexpected}")
         if not self._knows_developers:
-            turns = [{**each, "role": "system"} if each.get("role") == "developer" else each for each in turns]
+            turns = without_developers(turns)
         try:
             prompt = self._template.render(
                 messages=turns,

@@ -7,6 +7,9 @@ from mockserve.protocol.field_types import as_integer
 from mockserve.protocol.fields import Fields
 from mockserve.protocol.sampling import Repetition, Sampling
 
+LOWEST_TEMPERATURE = 0.01
+"""Lower ones are raised to this, except 0."""
+
 
 def read_sampling(
     fields: Fields,
@@ -28,7 +31,7 @@ def read_sampling(
         stop_token_ids=_integers(fields.body.get("stop_token_ids")) or (),
         include_stop_str_in_output=fields.flag("include_stop_str_in_output"),
         seed=None if seed == -1 else seed,
-        temperature=_number(fields, "temperature", 1.0),
+        temperature=_temperature(_number(fields, "temperature", 1.0)),
         top_p=_number(fields, "top_p", 1.0),
         top_k=_integer(fields, "top_k", 0),
         min_p=_number(fields, "min_p", 0.0),
@@ -46,6 +49,11 @@ def read_sampling(
         truncation_side=fields.text("truncation_side"),
         repetition=_read_repetition(fields.body.get("repetition_detection")),
     )
+
+
+def _temperature(wanted: float) -> float:
+    """The temperature in force: nothing is almost greedy."""
+    return LOWEST_TEMPERATURE if 0 < wanted < LOWEST_TEMPERATURE else wanted
 
 
 def _read_repetition(value: dict[str, Any] | None) -> Repetition | None:

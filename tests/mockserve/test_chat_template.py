@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from blis_options import OptionError
+from mockserve.chat_template import turns_of
 from mockserve.config import ServeOptions
 from mockserve.content.conversations import Conversations, open_conversations
 from mockserve.protocol.errors import ApiError
@@ -51,10 +52,11 @@ def test_tools_and_earlier_calls_are_part_of_a_chatml_prompt() -> None:
     assert '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call><|im_end|>' in text
 
 
-def test_arguments_of_earlier_calls_must_be_json() -> None:
-    bad = {"function": {"name": "f", "arguments": "{"}}
-    with pytest.raises(ApiError, match="arguments of a tool call must be JSON"):
-        prompt(Conversations(), [{"role": "assistant", "tool_calls": [bad]}])
+@pytest.mark.parametrize("arguments", ["{", "[]", "42", 5, None])
+def test_arguments_of_earlier_calls_that_are_no_object_count_as_none(arguments: Any) -> None:
+    call = {"function": {"name": "f", "arguments": arguments}}
+    (turn,) = turns_of([{"role": "assistant", "tool_calls": [call]}], [""], takes_parts=False)
+    assert turn["tool_calls"][0]["function"]["arguments"] == {}
 
 
 @pytest.mark.parametrize(("model", "num_tokens"), [("model", 6), ("model2", 9)])
