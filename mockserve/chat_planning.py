@@ -74,13 +74,7 @@ def plan_chat(
         new_writer=_shape(service, chat, body).writer,
         delivery=delivery,
         prompts=[prompt],
-        accounting=Accounting(
-            shows_prompt_details=service.options.enable_prompt_tokens_details,
-            counts_reasoning=service.options.reasoning_parser is not None,
-            shows_metrics=service.options.enable_per_request_metrics,
-            block_size_tokens=service.driver.engine.config.block_size_tokens,
-            media_tokens=_media_tokens(media, service.options.tokens_per_medium),
-        ),
+        accounting=_accounting(service, media),
         stream_interval=interval_of(service, sampling, chat.wanted),
         kv_transfer_params=service.handover(params, generations),
     )
@@ -97,6 +91,17 @@ def _shape(service: Service, chat: ChatRequest, body: Mapping[str, Any]) -> Chat
         shows_token_ids=chat.wanted.token_ids,
         includes_reasoning=chat.includes_reasoning,
         empty_content="" if forces_tools else None,
+    )
+
+
+def _accounting(service: Service, media: list[Medium]) -> Accounting:
+    options = service.options
+    return Accounting(
+        shows_prompt_details=options.enable_prompt_tokens_details,
+        counts_reasoning=options.reasoning_parser is not None,
+        shows_metrics=options.enable_per_request_metrics,
+        block_size_tokens=service.driver.engine.config.block_size_tokens,
+        media_tokens=_media_tokens(media, options.tokens_per_medium),
     )
 
 

@@ -35,7 +35,11 @@ def plan_generate(
     if sampling.max_tokens is not None:
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, limit))
     urgency = asked.common.priority if priority is None else priority
-    generations = planner.plan(asked.token_ids, sampling, reply_id, asked.common.cache_salt, PLAIN, adapter, urgency)
+    params = asked.common.kv_transfer_params
+    external = service.external_prompt(params, len(asked.token_ids))
+    generations = planner.plan(
+        asked.token_ids, sampling, reply_id, asked.common.cache_salt, PLAIN, adapter, urgency, external
+    )
     prompt = PlannedPrompt(
         token_ids=asked.token_ids,
         text="",
@@ -65,6 +69,7 @@ def plan_generate(
             shows_prompt_details=service.options.enable_prompt_tokens_details,
         ),
         stream_interval=service.options.stream_interval,
+        kv_transfer_params=service.handover(params, generations),
     )
 
 

@@ -139,6 +139,7 @@ class Planner:
             blocks=self._name_blocks(engine_id, prompt, Scope(cache_salt or "", lora)),
             max_output_tokens=1,
             priority=priority,
+            adapter="" if lora is None else lora.name,
         )
 
 

@@ -37,7 +37,7 @@ class ResponsePlan:
 def plan_response(service: Service, asked: ResponseRequest, priority: int | None) -> ResponsePlan:
     """Raises ApiError for whatever vLLM refuses once it knows the model."""
     adapter = service.check_model(asked.model)
-    messages = _conversation(service, asked)
+    messages = conversation(service, asked)
     body = chat_body(asked, messages)
     chat = parse_chat(body)
     if chat.sampling.max_tokens_param == "max_completion_tokens":
@@ -59,12 +59,13 @@ def plan_response(service: Service, asked: ResponseRequest, priority: int | None
         asked=asked,
         sampling=chat.sampling,
         budget=prompt.generations[0].request.max_output_tokens or 0,
+        kv_transfer_params=job.kv_transfer_params,
     )
     has_parser = service.options.parses_answers
     return ResponsePlan(response, replace(job, accounting=accounting), messages, has_parser, raw)
 
 
-def _conversation(service: Service, asked: ResponseRequest) -> list[dict[str, Any]]:
+def conversation(service: Service, asked: ResponseRequest) -> list[dict[str, Any]]:
     """The messages to answer, with those of the response that this one continues."""
     body = asked.body
     earlier_id = body.get("previous_response_id")

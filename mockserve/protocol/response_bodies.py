@@ -30,6 +30,8 @@ class ResponseObject:
     sampling: Sampling
     budget: int
     """Most tokens that it may have."""
+    kv_transfer_params: Mapping[str, Any] | None = None
+    """What its end tells a later server about the blocks it left."""
 
     def body(
         self,
@@ -58,7 +60,7 @@ class ResponseObject:
             **({} if metrics is None else {"metrics": metrics}),
             "presence_penalty": self.sampling.presence_penalty,
             "frequency_penalty": self.sampling.frequency_penalty,
-            "kv_transfer_params": None,
+            "kv_transfer_params": None if usage is None else self.kv_transfer_params,
             "ec_transfer_params": None,
             "input_messages": None if raw is None else raw[0],
             "output_messages": None if raw is None else raw[1],

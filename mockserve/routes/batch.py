@@ -10,7 +10,7 @@ from mockserve.chat_planning import plan_chat
 from mockserve.connection import arrived_at
 from mockserve.protocol.chat import parse_chat
 from mockserve.protocol.errors import Problem, bad_fields, bad_value
-from mockserve.routes.shared import SERVICE, read_body, reply_id, wanted_priority
+from mockserve.routes.shared import SERVICE, check_rank, read_body, reply_id, wanted_priority
 
 
 async def batch_chat(request: web.Request) -> web.StreamResponse:
@@ -32,6 +32,7 @@ async def batch_chat(request: web.Request) -> web.StreamResponse:
         plan_chat(service, chat, each, name, adapter, priority, refuses_unavailable=False)
         for chat, each in zip(chats, asked, strict=True)
     ]
+    check_rank(request, service)
     return await answer(request, service, replace(jobs[0], prompts=[job.prompts[0] for job in jobs]), arrived)
 
 

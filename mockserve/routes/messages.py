@@ -17,7 +17,7 @@ from mockserve.protocol.errors import ApiError
 from mockserve.protocol.messages import media_of
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.routes.render import rendered_chat
-from mockserve.routes.shared import SERVICE, json_reply, read_body, reply_id, wanted_priority
+from mockserve.routes.shared import SERVICE, check_rank, json_reply, read_body, reply_id, wanted_priority
 from mockserve.service import Service
 
 
@@ -33,6 +33,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
         adapter = service.check_model(chat.model)
         name = reply_id(request, "chatcmpl", None)
         job = plan_chat(service, chat, asked, name, adapter, wanted_priority(request))
+        check_rank(request, service)
         reply = AnthropicReply(name, service.reply_name(adapter), lambda: uuid4().hex)
         if job.delivery.stream:
             return await narrate_to_client(request, service, job, AnthropicEvents(reply), arrived)

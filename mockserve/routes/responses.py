@@ -13,10 +13,11 @@ from mockserve.protocol.errors import ApiError
 from mockserve.protocol.narration import Event
 from mockserve.protocol.query import query_flag, query_number
 from mockserve.protocol.response_events import ResponseEvents
-from mockserve.protocol.response_requests import ResponseRequest, parse_response
+from mockserve.protocol.response_requests import ResponseRequest, chat_body, parse_response
 from mockserve.replies import ReplySet
-from mockserve.response_planning import ResponsePlan, plan_response
+from mockserve.response_planning import ResponsePlan, conversation, plan_response
 from mockserve.response_store import StoredResponse, no_background
+from mockserve.routes.render import rendered_chat
 from mockserve.routes.shared import SERVICE, check_rank, json_reply, read_body, wanted_priority
 from mockserve.service import Service, new_id
 
@@ -43,6 +44,14 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     stored = StoredResponse(await _whole(service, plan, arrived, wanted_rank(request)), plan.messages)
     _keep(service, asked, stored)
     return json_reply(stored.body)
+
+
+async def render_response(request: web.Request) -> web.StreamResponse:
+    """The prompt of a response as a request for token ids."""
+    service = request.app[SERVICE]
+    asked = parse_response(await read_body(request))
+    body = chat_body(asked, conversation(service, asked))
+    return json_reply(rendered_chat(service, body, str(asked.body.get("request_id") or f"resp_{new_id()}")).as_json())
 
 
 async def get_response(request: web.Request) -> web.StreamResponse:

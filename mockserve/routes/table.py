@@ -22,8 +22,8 @@ from mockserve.routes.metrics import metrics
 from mockserve.routes.models import models
 from mockserve.routes.pooling import classify, embeddings, pooling
 from mockserve.routes.render import render_chat, render_completion
-from mockserve.routes.responses import cancel_response, create_response, get_response
-from mockserve.routes.scale_out import scale_out_disabled
+from mockserve.routes.responses import cancel_response, create_response, get_response, render_response
+from mockserve.routes.scale_out import no_derendering, scale_out_disabled
 from mockserve.routes.scoring import rerank, score
 from mockserve.routes.server_info import kv_event_sources, server_info
 from mockserve.routes.server_state import health, load, version
@@ -99,8 +99,14 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/completions/render", scale_out_disabled, Gate.GENERATION),
     Route("POST", "/v1/messages/render", render_messages, Gate.SCALE_OUT),
     Route("POST", "/v1/messages/render", scale_out_disabled, Gate.GENERATION),
+    Route("POST", "/v1/responses/render", render_response, Gate.SCALE_OUT),
+    Route("POST", "/v1/responses/render", scale_out_disabled, Gate.GENERATION),
     Route("POST", "/inference/v1/generate", generate, Gate.SCALE_OUT),
     Route("POST", "/inference/v1/generate", scale_out_disabled, Gate.GENERATION),
+    Route("POST", "/v1/chat/completions/derender", no_derendering, Gate.SCALE_OUT),
+    Route("POST", "/v1/chat/completions/derender", scale_out_disabled, Gate.GENERATION),
+    Route("POST", "/v1/completions/derender", no_derendering, Gate.SCALE_OUT),
+    Route("POST", "/v1/completions/derender", scale_out_disabled, Gate.GENERATION),
     Route("POST", "/inference/v1/abort_requests", abort_named_requests, Gate.SCALE_OUT),
     Route("POST", "/inference/v1/abort_requests", scale_out_disabled, Gate.GENERATION),
     Route("POST", "/abort_requests", abort_requests, Gate.DEV_MODE),

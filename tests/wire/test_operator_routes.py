@@ -206,3 +206,18 @@ def test_server_info_names_the_model_in_both_formats(dev_server: TestServer) -> 
     found = call(dev_server, "GET", "/server_info?config_format=json").json
     assert found["vllm_config"]["model_config"]["served_model_name"] == "m"
     assert found["vllm_env"]["VLLM_SERVER_DEV_MODE"] == "1"
+
+
+def test_all_ranks_pause_end_early_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    with running_server(dp=2) as ranks:
+        under_way = [Background(ranks, **LONG) for _ in range(4)]
+        post(ranks, "/pause?mode=keep")
+        assert all(rank.driver.engine.next_event_at() is None for rank in ranks.service.engines)
+        assert not any(each.is_answered for each in under_way)
+        post(ranks, "/resume")
+        assert post(ranks, "/abort_requests", {}).json == {"status": "aborted", "aborted": 4}
+        reasons = {each.reply().json["choices"][0]["finish_reason"] for each in under_way}
+        assert reasons == {"abort"}
+        assert ranks.service.driver.num_flights == 0
+        assert complete(ranks, max_tokens=2).status == 200

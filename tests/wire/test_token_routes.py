@@ -1,5 +1,6 @@
 """Token ids in and out, and prompts rendered to be sent there."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +23,9 @@ def generate(server: TestServer, sampling: Any, **fields: Any) -> PlainReply:
     return call(server, "POST", "/inference/v1/generate", body)
 
 
-@pytest.mark.parametrize("path", ["/inference/v1/generate", "/v1/chat/completions/render", "/v1/completions/render"])
+@pytest.mark.parametrize(
+    "path", ["/inference/v1/generate", "/v1/chat/completions/render", "/v1/completions/render", "/v1/responses/render"]
+)
 def test_without_the_flag_the_routes_are_forbidden(server: TestServer, path: str) -> None:
     reply = call(server, "POST", path, {})
     assert (reply.status, reply.json["error"]["type"]) == (403, "PermissionDeniedError")
@@ -99,3 +102,24 @@ def test_a_server_for_tokens_only_knows_no_text() -> None:
         assert "stop strings are not supported" in generate(server, {"stop": ["x"]}).json["error"]["message"]
         assert "requires a tokenizer" in generate(server, {}, output_mode="text").json["error"]["message"]
         assert call(server, "POST", "/abort_requests", {"request_ids": []}).status == 200
+
+
+def test_a_response_can_be_rendered(scaled_out: TestServer) -> None:
+    body = {"model": "m", "input": "hello there", "max_output_tokens": 3}
+    rendered = call(scaled_out, "POST", "/v1/responses/render", body).json
+    used = call(scaled_out, "POST", "/v1/responses", body).json["usage"]["input_tokens"]
+    assert (len(rendered["token_ids"]), rendered["sampling_params"]["max_tokens"]) == (used, 3)
+
+
+def test_nothing_is_derendered(scaled_out: TestServer, server: TestServer) -> None:
+    for path in ("/v1/chat/completions/derender", "/v1/completions/derender"):
+        assert call(scaled_out, "POST", path, {}).status == 501
+        assert call(server, "POST", path, {}).status == 403
+
+
+def test_a_prefill_of_token_ids_says_where_its_blocks_are() -> None:
+    config = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both", "engine_id": "here"})
+    with running_server(enable_scale_out=True, kv_transfer_config=config, scheduling="vllm") as prefiller:
+        wanted = {"kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False}}
+        reply = generate(prefiller, {"max_tokens": 1}, token_ids=list(range(1, 101)), **wanted).json
+        assert reply["kv_transfer_params"]["remote_num_tokens"] == 100
