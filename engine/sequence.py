@@ -94,9 +94,8 @@ class Sequence:
         self.num_computed_tokens = 0
         """Prompt tokens done (cached ones included), then one more for each decode step."""
         self.num_cached_tokens = 0
-        """Prompt tokens found in the prefix cache at the first admission, or computed by another instance."""
         self.num_external_tokens = 0
-        """Those of them that another instance has computed."""
+        """Prompt tokens found at the first admission, and those of them that another instance has computed."""
         self.num_granted_tokens = 0
         """Tokens the scheduler has granted so far; it runs ahead of `num_computed_tokens` inside a step only."""
         self.new_tokens = 0
