@@ -191,11 +191,16 @@ def build_service(options: ServeOptions, deployment: Deployment, environment: Se
         gates=open_gates(options, environment),
         responses=ResponseStore(environment.stores_responses),
         adapters=with_modules(Adapters(names, options.enable_lora), options.lora_modules),
-        suspension=Suspension(driver),
+        suspension=Suspension(driver, lambda state: _tell_sleep(engines, state)),
         pooler=new_pooler(options, deployment.model, options.seed),
         transfer=transfer_of(options, deployment, environment),
         tracks_load=options.enable_server_load_tracking,
     )
+
+
+def _tell_sleep(engines: Sequence[RankEngine], state: str) -> None:
+    for engine in engines:
+        engine.metrics.sleep_state = state
 
 
 def _queue_limits(options: ServeOptions) -> QueueLimits:

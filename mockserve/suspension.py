@@ -1,9 +1,11 @@
 """Pausing, sleeping and clearing caches: what trainers do to a server between two sets of weights."""
 
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from engine.core import Engine
 from engine.scheduler.hold import Hold
+from mockserve.engine_metrics import SLEEP_STATES
 from mockserve.protocol.errors import ApiError
 from mockserve.ranks import RankedDriver
 from mockserve.realtime import RealtimeDriver
@@ -16,8 +18,12 @@ SLEEP_TAGS = frozenset({"weights", "kv_cache"})
 class Suspension:
     """How far a server is suspended. Facts: vllm/v1/engine/core.py, `pause_generation`, `sleep`, `wake_up`."""
 
-    def __init__(self, driver: RealtimeDriver | RankedDriver) -> None:
+    def __init__(
+        self, driver: RealtimeDriver | RankedDriver, tell_sleep: Callable[[str], None] = lambda _state: None
+    ) -> None:
+        """`tell_sleep` hears the name that the metrics page has for each new state of sleep."""
         self._driver = driver
+        self._tell_sleep = tell_sleep
         self._hold = Hold.NONE
         self._asleep: set[str] = set()
         """Parts of the memory that are given away."""
@@ -47,6 +53,7 @@ class Suspension:
         await self._suspend(mode, clears_caches=level >= 1)
         if level >= 1:
             self._asleep |= SLEEP_TAGS
+        self._tell_sleep(("", *SLEEP_STATES[1:])[level])
 
     def wake_up(self, tags: list[str] | None) -> bool:
         """Take back the parts named, or all of them; scheduling resumes with the last. Returns whether it has."""
@@ -57,6 +64,8 @@ class Suspension:
             self._asleep.difference_update(wanted)
         if not self._asleep:
             self.resume()
+        # As vLLM does, with the first part that is taken back.
+        self._tell_sleep(SLEEP_STATES[0])
         return not self._asleep
 
     def release_kv_cache(self) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from mockserve.engine_metrics import SLEEP_STATES
 from tests.fakes import TestLatency
 from tests.wire.metric_shapes import TABLE, shapes
 from tests.wire.plain_http import call, chat, complete, metric, open_request, wait_for_metric
@@ -171,3 +172,18 @@ def test_the_load_is_tracked_only_when_asked_for(tracked: bool) -> None:
             assert call(server, "GET", "/load").json == {"server_load": int(tracked)}
         wait_for_metric(server, "vllm:num_requests_running", 0)
         assert call(server, "GET", "/load").json == {"server_load": 0}
+
+
+@pytest.mark.parametrize(("level", "state"), [(0, None), (1, "weights_offloaded"), (2, "discard_all")])
+def test_sleep_shows(monkeypatch: pytest.MonkeyPatch, level: int, state: str | None) -> None:
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    with running_server() as server:
+
+        def shown() -> dict[str, float]:
+            return {each: metric(server, "vllm:engine_sleep_state", sleep_state=each) for each in SLEEP_STATES}
+
+        assert shown() == {each: float(each == "awake") for each in SLEEP_STATES}
+        assert call(server, "POST", f"/sleep?level={level}").status == 200
+        assert shown() == {each: float(each == state) for each in SLEEP_STATES}
+        assert call(server, "POST", "/wake_up").status == 200
+        assert shown() == {each: float(each == "awake") for each in SLEEP_STATES}
