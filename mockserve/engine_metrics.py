@@ -136,10 +136,10 @@ class EngineMetrics:
         if flight.num_tokens:
             self.adapters.ended(flight.request.adapter)
 
-    def completed(self, flight: Flight, latency_us: Micros) -> None:
-        self.adapters.ended(flight.request.adapter)
+    def completed(self, flight: Flight, latency_us: Micros, finish_reason: str) -> None:
+        self.aborted(flight)
         self.adapters.seen()
-        self.request_success[flight.reply.finish_reason] += 1
+        self.request_success[finish_reason] += 1
         self.e2e_s.observe(latency_us / 1e6)
         self.prompt_lengths.observe(flight.request.input_tokens)
         self.computed_prompt_lengths.observe(flight.num_computed_prompt_tokens)

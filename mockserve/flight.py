@@ -98,6 +98,6 @@ class FlightRecorder(Protocol):
         """The client of `flight` has gone."""
         ...
 
-    def completed(self, flight: Flight, latency_us: Micros) -> None:
-        """`flight` had its last token, so long after its arrival."""
+    def completed(self, flight: Flight, latency_us: Micros, finish_reason: str) -> None:
+        """`flight` had its last token, so long after its arrival, or was ended by the server."""
         ...

@@ -126,12 +126,18 @@ class RealtimeDriver:
 
     def abort(self, request_id: str) -> None:
         """The client of `request_id` is gone: free what it holds now. Its reply hears nothing more."""
+        flight = self._leave(request_id)
+        if flight is not None:
+            self._recorder.aborted(flight)
+
+    def _leave(self, request_id: str) -> Flight | None:
+        """Take a request out of the engine, if it is there."""
         flight = self._flights.pop(request_id, None)
         if flight is None or self.failure is not None:
-            return
-        self._recorder.aborted(flight)
+            return None
         self.engine.abort(request_id, self._soonest(self.clock()))
         self._arm()
+        return flight
 
     def end_early(self, request_ids: Collection[str] | None = None) -> int:
         """Let requests, all or those named, end with the tokens they have. Returns how many did."""
@@ -140,8 +146,10 @@ class RealtimeDriver:
         leaving = set(map(id, ending))
         self._outbox = [entry for entry in self._outbox if id(entry[2]) not in leaving]
         heapify(self._outbox)
+        now = self.clock()
         for flight in ending:
-            self.abort(flight.request.id)
+            self._leave(flight.request.id)
+            self._recorder.completed(flight, now - flight.arrived_at, "abort")
             flight.reply.abort(flight.num_tokens)
         return len(ending)
 
@@ -316,7 +324,7 @@ class RealtimeDriver:
         if event.outcome in (Outcome.COMPLETED, Outcome.LENGTH_CAPPED):
             number = flight.num_tokens
             due_at = event.at + output_delay(self.engine.config, self.engine.latency, number, is_last=True)
-            self._recorder.completed(flight, due_at - flight.arrived_at)
+            self._recorder.completed(flight, due_at - flight.arrived_at, flight.reply.finish_reason)
             self._send(due_at, now, flight, number, True)
         else:
             flight.reply.fail(f"the request was {event.outcome}: {event.detail}", is_refusal=True)

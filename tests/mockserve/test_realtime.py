@@ -70,7 +70,7 @@ class Logbook:
     def aborted(self, flight: Flight) -> None:
         pass
 
-    def completed(self, flight: Flight, latency_us: Micros) -> None:
+    def completed(self, flight: Flight, latency_us: Micros, finish_reason: str) -> None:
         self.completions.append((flight, latency_us))
 
 

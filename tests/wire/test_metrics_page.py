@@ -187,3 +187,18 @@ def test_sleep_shows(monkeypatch: pytest.MonkeyPatch, level: int, state: str | N
         assert shown() == {each: float(each == state) for each in SLEEP_STATES}
         assert call(server, "POST", "/wake_up").status == 200
         assert shown() == {each: float(each == "awake") for each in SLEEP_STATES}
+
+
+def test_what_the_server_ends_counts_as_aborted_and_who_hangs_up_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    slow = TestLatency(step_us=20_000)
+    long = {"stream": True, "max_tokens": 1000, "ignore_eos": True}
+    with running_server(slow, speed=1.0) as server:
+        with open_request(server, **long):
+            wait_for_metric(server, "vllm:num_requests_running", 1)
+        wait_for_metric(server, "vllm:num_requests_running", 0)
+        assert metric(server, "vllm:request_success_total", finished_reason="abort") == 0
+        with open_request(server, **long):
+            wait_for_metric(server, "vllm:num_requests_running", 1)
+            assert call(server, "POST", "/abort_requests").json == {"status": "aborted", "aborted": 1}
+            assert metric(server, "vllm:request_success_total", finished_reason="abort") == 1
