@@ -200,5 +200,5 @@ def test_what_the_server_ends_counts_as_aborted_and_who_hangs_up_does_not(monkey
         assert metric(server, "vllm:request_success_total", finished_reason="abort") == 0
         with open_request(server, **long):
             wait_for_metric(server, "vllm:num_requests_running", 1)
-            assert call(server, "POST", "/abort_requests").json == {"status": "aborted", "aborted": 1}
+            assert call(server, "POST", "/abort_requests", {}).json == {"status": "aborted", "aborted": 1}
             assert metric(server, "vllm:request_success_total", finished_reason="abort") == 1
