@@ -22,6 +22,7 @@ class Gate(StrEnum):
     TOKENS_ONLY = "--tokens-only"
     RUNTIME_LORA = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
     DEV_MODE = "VLLM_SERVER_DEV_MODE=1"
+    KV_TRANSFER = "--kv-transfer-config"
     FAULT_CONTROL = "--enable-fault-control"
     READY_ROUTE = "llm-d-inference-sim's settings"
 
@@ -42,6 +43,7 @@ def open_gates(options: RouteOptions, environment: ServerEnvironment) -> frozens
         Gate.TOKENS_ONLY: options.tokens_only,
         Gate.RUNTIME_LORA: environment.allows_runtime_lora,
         Gate.DEV_MODE: environment.dev_mode,
+        Gate.KV_TRANSFER: options.kv_transfer.is_on,
         Gate.FAULT_CONTROL: options.enable_fault_control,
         Gate.READY_ROUTE: options.offers_ready_route,
     }

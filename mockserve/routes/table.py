@@ -8,6 +8,7 @@ from mockserve.routes.aborting import abort_named_requests, abort_requests
 from mockserve.routes.adapters import load_lora_adapter, unload_lora_adapter
 from mockserve.routes.audio import transcribe, translate
 from mockserve.routes.batch import batch_chat
+from mockserve.routes.bootstrap import query
 from mockserve.routes.caches import reset_other_cache, reset_prefix_cache
 from mockserve.routes.chat import chat_completions
 from mockserve.routes.cohere_embed import cohere_embed
@@ -126,6 +127,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/weight_info", weight_info, Gate.DEV_MODE),
     Route("POST", "/update_weight_version", update_weight_version, Gate.DEV_MODE),
     Route("POST", "/collective_rpc", collective_rpc, Gate.DEV_MODE),
+    Route("GET", "/query", query, Gate.KV_TRANSFER),
     Route("GET", "/blis/faults", show_faults, Gate.FAULT_CONTROL),
     Route("POST", "/blis/faults", change_faults, Gate.FAULT_CONTROL),
     Route("DELETE", "/blis/faults", end_faults, Gate.FAULT_CONTROL),

@@ -102,3 +102,14 @@ def test_configurations_that_vllm_would_refuse_are_refused(config: str, complain
 
 def test_the_parameters_of_a_finished_decode_are_none(both: TestServer) -> None:
     assert call(both, "POST", "/v1/completions", {"prompt": PROMPT, "max_tokens": 2}).json["kv_transfer_params"] is None
+
+
+def test_a_decoder_can_ask_which_engine_has_which_rank(both: TestServer) -> None:
+    assert call(both, "GET", "/query").json == {
+        "0": {"engine_id": "here", "worker_addr": {"0": {"0": "tcp://localhost:5600"}}}
+    }
+
+
+def test_without_transfers_there_is_nobody_to_ask() -> None:
+    with running_server() as server:
+        assert call(server, "GET", "/query").status == 404
