@@ -4,6 +4,7 @@
 knows and computes the KV capacity.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from engine.flags_without_effect import flags_without_effect
 from engine.gpu_spec import GpuSpec
 from engine.kv_cache.sizing import kv_blocks
 from engine.latency.catalogue.reader import default_deployment, knows_model, load_gpu, load_model
+from engine.latency.coefficients_file import read_coefficients
 from engine.latency.model import LatencyModel
+from engine.latency.range_watch import RangeWatch
 from engine.latency.registry import DEFAULT_LATENCY_MODEL, LATENCY_MODELS, LatencyChoice, build
 from engine.latency.step_work import MOE_COMM_BACKENDS
 from engine.model_spec import ModelSpec
@@ -69,7 +72,7 @@ class DeploymentOptions:
     latency_model: str = option(
         DEFAULT_LATENCY_MODEL,
         "How step times are predicted: from physical work with trained weights, from peak rates alone, "
-        "or from a line fitted to one model on one GPU.",
+        "from a line fitted to one model on one GPU, or by what `blis fit` has learned from recordings.",
         choices=LATENCY_MODELS,
     )
     alpha_coeffs: tuple[float, ...] = option(
@@ -77,6 +80,9 @@ class DeploymentOptions:
     )
     beta_coeffs: tuple[float, ...] = option(
         (), "Coefficients of the step time, instead of those shipped; needs --alpha-coeffs.", at_least=0
+    )
+    coefficients: str | None = option(
+        None, "Coefficients that `blis fit` has learned; needs --latency-model fitted.", metavar="FILE"
     )
     gpu_memory_utilization: float = option(
         0.9, "Fraction of GPU memory for weights, activations and KV cache together.", above=0, at_most=1
@@ -189,6 +195,10 @@ class DeploymentOptions:
             raise OptionError("--alpha-coeffs needs --beta-coeffs")
         if self.beta_coeffs and self.latency_model == "roofline":
             raise OptionError("--alpha-coeffs and --beta-coeffs cannot be used with --latency-model roofline")
+        if self.coefficients is not None and self.latency_model != "fitted":
+            raise OptionError(f"--coefficients needs --latency-model fitted, got {self.latency_model}")
+        if self.coefficients is None and self.latency_model == "fitted":
+            raise OptionError("--latency-model fitted needs --coefficients, the file that `blis fit` writes")
         if self.kv_cpu_blocks and self.scheduling != "blis":
             raise OptionError(f"--kv-cpu-blocks needs --scheduling blis, whose rules it follows, got {self.scheduling}")
         if self.speculation is not None and self.scheduling != "vllm":
@@ -241,8 +251,11 @@ def resolve(options: DeploymentOptions) -> Deployment:
         moe_comm_backend=options.moe_comm_backend,
         alpha=options.alpha_coeffs,
         beta=options.beta_coeffs,
+        coefficients=options.coefficients,
     )
     latency = build(options.latency_model, choice)
+    if options.coefficients is not None:
+        notes.extend(_notes_on_coefficients(options, options.coefficients, model, gpu, tp))
     blocks = _total_kv_blocks(options, model, gpu, tp, notes)
     config = EngineConfig(
         total_kv_blocks=blocks,
@@ -266,6 +279,27 @@ def resolve(options: DeploymentOptions) -> Deployment:
     )
     notes.extend(flags_without_effect(options))
     return Deployment(model=model, gpu=gpu, tp=tp, dp=options.dp, latency=latency, config=config, notes=tuple(notes))
+
+
+def notes_after(deployment: Deployment) -> list[str]:
+    """What is to be said of a deployment's predictions once they have been made."""
+    latency = deployment.latency
+    if not isinstance(latency, RangeWatch):
+        return []
+    return [f"warning: outside the range of --coefficients: {line}" for line in latency.exceeded()]
+
+
+def _notes_on_coefficients(
+    options: DeploymentOptions, path: str, model: ModelSpec, gpu: GpuSpec, tp: int
+) -> Iterator[str]:
+    """What the coefficients were learned for, where that is not what they are used for."""
+    learned = read_coefficients(path)
+    uses = (("model", learned.model, model.name), ("GPU", learned.hardware, gpu.name), ("tp", learned.tp, tp))
+    for what, learned_for, used_for in uses:
+        if learned_for != used_for:
+            yield f"warning: {path} was learned for {what} {learned_for}, not for {used_for}"
+    if options.scheduling != "vllm":
+        yield f"warning: {path} was learned with --scheduling vllm, not with {options.scheduling}"
 
 
 def _model(options: DeploymentOptions, notes: list[str]) -> ModelSpec:

@@ -67,6 +67,8 @@ class RealtimeDriver:
         self._outbox: list[tuple[Micros, int, Flight, int, bool]] = []
         self._numbers = itertools.count()
         self._awaited: list[tuple[Callable[[Engine], bool], asyncio.Future[None]]] = []
+        self._num_outputs = 0
+        """Tokens that the latest step produced."""
         self._wake_at: Micros | None = None
         self._handle: asyncio.Handle | PreciseTimer | None = None
         self._timer: PreciseTimer | None = None
@@ -279,6 +281,7 @@ class RealtimeDriver:
         """Each sequence that emitted has more tokens; those that it had before a preemption are not sent again."""
         at, engine, flights = event.at, self.engine, self._flights
         gaps: dict[Micros, int] = {}
+        self._num_outputs = len(event.emitted)
         num_tokens = num_prompt_tokens = 0
         for sequence in event.emitted:
             flight = flights.get(sequence.request.id)
@@ -289,7 +292,7 @@ class RealtimeDriver:
             if number <= num_before:
                 continue
             flight.num_tokens = number
-            due_at = at + output_delay(engine.config, engine.latency, number, is_last=False)
+            due_at = at + output_delay(engine.config, engine.latency, number, self._num_outputs, is_last=False)
             num_tokens += number - num_before
             if not num_before:
                 flight.first_token_at = at
@@ -323,7 +326,9 @@ class RealtimeDriver:
             return
         if event.outcome in (Outcome.COMPLETED, Outcome.LENGTH_CAPPED):
             number = flight.num_tokens
-            due_at = event.at + output_delay(self.engine.config, self.engine.latency, number, is_last=True)
+            due_at = event.at + output_delay(
+                self.engine.config, self.engine.latency, number, self._num_outputs, is_last=True
+            )
             self._recorder.completed(flight, due_at - flight.arrived_at, flight.reply.finish_reason)
             self._send(due_at, now, flight, number, True)
         else:

@@ -13,7 +13,7 @@ from functools import partial
 from aiohttp import web
 
 from blis_options import OptionError
-from engine.deployment import Deployment
+from engine.deployment import Deployment, notes_after
 from mockserve.app import build_app
 from mockserve.config import ServeOptions
 from mockserve.connection import StampedConnection
@@ -68,6 +68,8 @@ def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | 
         sys.stderr.write(f"note: {note}\n")
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         runner.run(_serve_until_signal(wanted, environment))
+    for note in dict.fromkeys(note for _, deployment in wanted for note in notes_after(deployment)):
+        sys.stderr.write(f"note: {note}\n")
     return 0
 
 

@@ -38,13 +38,15 @@ class Arrivals:
     num_other_models_left_out: int
 
 
-def arrivals_of(trace: Trace, model: str, config: EngineConfig, include_failed: bool = False) -> Arrivals:
+def arrivals_of(
+    trace: Trace, model: str, config: EngineConfig, include_failed: bool = False, as_scheduled: bool = False
+) -> Arrivals:
     """The requests of a trace.
 
-    A row is injected when it was sent, or at its scheduled arrival if it never was. Clocks that start elsewhere, such
-    as the Unix epoch of a recording, are shifted so that the first one sent is sent at the first arrival. In recordings
-    of mode "real", rows that failed are left out unless `include_failed`. Rows that name another model than `model`,
-    whatever the case of letters, are left out too.
+    A row is injected when it was sent, or at its scheduled arrival if it never was, or if `as_scheduled`. Clocks that
+    start elsewhere, such as the Unix epoch of a recording, are shifted so that the first one sent is sent at the first
+    arrival. In recordings of mode "real", rows that failed are left out unless `include_failed`. Rows that name another
+    model than `model`, whatever the case of letters, are left out too.
     """
     leave_failed = trace.header.mode == "real" and not include_failed
     present = [row for row in trace.rows if not (leave_failed and row.status in FAILED_STATUSES)]
@@ -54,7 +56,7 @@ def arrivals_of(trace: Trace, model: str, config: EngineConfig, include_failed: 
     ids = _unique_ids(served)
     arrivals = [
         Arrival(
-            at=row.send_time_us - offset if row.send_time_us > 0 else row.arrival_time_us,
+            at=row.send_time_us - offset if row.send_time_us > 0 and not as_scheduled else row.arrival_time_us,
             request=_request(row, request_id, prefix_tokens, config),
             row=row,
         )

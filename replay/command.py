@@ -9,7 +9,12 @@ from blis_options import OptionError, option
 from replay.report_options import ReportOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from engine.deployment import Deployment
     from replay.arrivals import Arrivals
+    from replay.record import OnTokens
+    from replay.simulate import Simulated
     from traces import Trace
 
 
@@ -27,7 +32,28 @@ class ReplayOptions(ReportOptions):
     horizon: int | None = option(
         None, "Stop the simulated clock here, in microseconds. Default: run until drained.", above=0, metavar="US"
     )
+    reissue: bool = option(
+        False,
+        "Send by the recorded schedule and --max-concurrency, as the recording client did, "
+        "instead of at the recorded send times.",
+    )
+    max_concurrency: int = option(
+        0, "With --reissue: most requests in flight; others wait in line. 0: no limit.", at_least=0
+    )
+    phase_average: int = option(
+        1,
+        "Average over so many runs that differ in the phase of the engine's steps, which is chance in a real server.",
+        at_least=1,
+        metavar="K",
+    )
     include_failed: bool = option(False, "Replay rows of a real recording whose status is error or timeout, too.")
+
+    def __post_init__(self) -> None:
+        ReportOptions.__post_init__(self)
+        if self.max_concurrency and not self.reissue:
+            raise OptionError("--max-concurrency needs --reissue: recorded send times are under their cap already")
+        if self.phase_average > 1 and self.itl_path is not None:
+            raise OptionError("--phase-average cannot be used with --itl-path: tokens have no average times")
 
     @property
     def header_path(self) -> Path:
@@ -40,12 +66,13 @@ class ReplayOptions(ReportOptions):
 
 def run(options: ReplayOptions) -> int:
     """Replay, write the files asked for, print the summary on stdout; all else goes to stderr."""
-    from engine.core import Engine
-    from engine.deployment import resolve
+    from engine.deployment import notes_after, resolve
     from replay.arrivals import arrivals_of
+    from replay.outputs import aggregate
+    from replay.phases import averaged, mean_metrics
     from replay.progress import progress_bar
     from replay.report import questions_of, recording_tokens, report
-    from replay.simulate import simulate
+    from replay.simulate import Simulated
     from traces import TraceHeader, read_trace
 
     header_path = options.header_path
@@ -56,22 +83,51 @@ def run(options: ReplayOptions) -> int:
     deployment = resolve(options)
     for note in (*questions.saturation.notes, *deployment.notes):
         _say(note)
-    arrivals = arrivals_of(trace, options.model, deployment.config, options.include_failed)
+    arrivals = arrivals_of(trace, options.model, deployment.config, options.include_failed, options.reissue)
     _say_what_is_left_out(trace, arrivals, options.model)
     with (
         recording_tokens(options) as on_tokens,
-        progress_bar("replaying", len(arrivals.arrivals)) as advance,
+        progress_bar("replaying", len(arrivals.arrivals) * options.phase_average) as advance,
     ):
-        engine = Engine(deployment.config, deployment.latency, reports_steps=False)
-        simulated = simulate(engine, arrivals.arrivals, options.horizon, advance, on_tokens)
+        runs = [
+            _run(options, deployment, arrivals, phase, advance, on_tokens) for phase in range(options.phase_average)
+        ]
+    for note in notes_after(deployment):
+        _say(note)
     header = TraceHeader(
         mode="replayed",
         goodput_slo_targets=questions.targets,
         kv_offload=trace.header.kv_offload,
         observed_kv_metrics=trace.header.observed_kv_metrics,
     )
-    report(options, questions, simulated, header)
+    if len(runs) == 1:
+        report(options, questions, runs[0], header)
+        return 0
+    mean = Simulated(runs[0].engine, averaged([run.requests for run in runs]))
+    report(options, questions, mean, header, mean_metrics([aggregate(run) for run in runs]))
     return 0
+
+
+def _run(
+    options: ReplayOptions,
+    deployment: "Deployment",
+    arrivals: "Arrivals",
+    phase: int,
+    on_finished: "Callable[[], None] | None",
+    on_tokens: "OnTokens | None",
+) -> "Simulated":
+    """One replay; with several, each in a phase of its own."""
+    from engine.core import Engine
+    from engine.latency.phase_shift import PhaseShifted
+    from replay.reissue import simulate_reissued
+    from replay.simulate import simulate
+
+    latency = deployment.latency if options.phase_average == 1 else PhaseShifted(deployment.latency, phase)
+    engine = Engine(deployment.config, latency, reports_steps=False)
+    if options.reissue:
+        cap = options.max_concurrency
+        return simulate_reissued(engine, arrivals.arrivals, cap, options.horizon, on_finished, on_tokens)
+    return simulate(engine, arrivals.arrivals, options.horizon, on_finished, on_tokens)
 
 
 def _say(line: str) -> None:

@@ -17,7 +17,7 @@ class Latencies:
     """One request's latencies in microseconds; None for what never happened.
 
     TTFT includes the queueing overhead before the engine and the output overhead of the first token; E2E ends with the
-    last token and the overhead after it.
+    last token and the overhead after it. What tokens wait for the others of their step is not in it.
     """
 
     ttft_us: Micros | None

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from engine.units import Micros
 from replay.arrivals import Arrival, Origin
 from replay.measure import COMPLETED, latencies, token_times
 from replay.token_gaps import TokenGaps
+from replay.turns import OutputTurns
 from traces import TraceRow
 
 Ints = npt.NDArray[np.int64]
@@ -64,6 +66,7 @@ class Record:
         """What each request was made from."""
         self.ids: list[str] = []
         self.gaps = TokenGaps(engine)
+        self._turns = OutputTurns(engine)
         self._engine = engine
         self._on_tokens = on_tokens
         self._live: dict[str, tuple[int, Sequence | None]] = {}
@@ -136,6 +139,25 @@ class Record:
             if sequence is not None:
                 self._enter(place, sequence)
         self._live.clear()
+        self._wait_for_turns()
+
+    def with_latencies(self, ttft_us: Ints, e2e_us: Ints, itl_mean_us: Floats, scheduling_delay_us: Ints) -> "Record":
+        """The same requests with other latencies, in the same order; `NEVER` for what has not happened."""
+        other = copy(self)
+        other._ttft_us = array("q", ttft_us.tolist())
+        other._e2e_us = array("q", e2e_us.tolist())
+        other._itl_mean_us = array("d", itl_mean_us.tolist())
+        other._scheduling_delay_us = array("q", scheduling_delay_us.tolist())
+        return other
+
+    def _wait_for_turns(self) -> None:
+        """Add what tokens wait for the others of their step."""
+        for place, first_us, last_us in zip(*(column.tolist() for column in self._turns.delays()), strict=True):
+            if self._ttft_us[place] != NEVER:
+                self._ttft_us[place] += first_us
+            if self._e2e_us[place] != NEVER:
+                self._e2e_us[place] += last_us
+                self._itl_mean_us[place] += (last_us - first_us) / max(self._output_tokens[place] - 1, 1)
 
     @property
     def by_id(self) -> Ints:
@@ -182,6 +204,7 @@ class Record:
                 column[place] = value
         self._itl_mean_us[place] = found.itl_mean_us
         self._output_tokens[place] = found.output_tokens
+        self._turns.add(place, sequence)
         if sequence.outcome is not None:
             self._outcome[place] = _OUTCOMES.index(sequence.outcome)
         if sequence.outcome in COMPLETED:

@@ -10,6 +10,7 @@ from replay.report_options import ReportOptions
 
 if TYPE_CHECKING:
     from replay.findings import Questions
+    from replay.outputs import JsonObject
     from replay.record import Ints, OnTokens
     from replay.simulate import Simulated
     from traces import SloTargets, TraceHeader
@@ -56,8 +57,17 @@ def recording_tokens(options: ReportOptions) -> "Iterator[OnTokens | None]":
             writer.close()
 
 
-def report(options: ReportOptions, questions: "Questions", simulated: "Simulated", header: "TraceHeader") -> None:
-    """Write the files asked for, `header` on top of a trace, and print the summary. Raises TraceError."""
+def report(
+    options: ReportOptions,
+    questions: "Questions",
+    simulated: "Simulated",
+    header: "TraceHeader",
+    metrics: "JsonObject | None" = None,
+) -> None:
+    """Write the files asked for, `header` on top of a trace, and print the summary. Raises TraceError.
+
+    `metrics` replaces the aggregate metrics of the run.
+    """
     from replay.breakdown_json import as_json
     from replay.findings import events_of, examine
     from replay.outputs import judgements, metrics_file, result_rows
@@ -66,6 +76,8 @@ def report(options: ReportOptions, questions: "Questions", simulated: "Simulated
     from traces.saturation import write_report
 
     found = examine(simulated, questions)
+    if metrics is not None:
+        found = replace(found, metrics=metrics)
     if options.results_path is not None:
         write_results(options.results_path, result_rows(simulated.requests))
     if options.metrics_path is not None:

@@ -16,7 +16,7 @@ __all__ = ["RunOptions", "run", "spec_of"]
 def run(options: RunOptions) -> int:
     """Generate, simulate, write the files asked for, print the summary on stdout; all else goes to stderr."""
     from engine.core import Engine
-    from engine.deployment import resolve
+    from engine.deployment import notes_after, resolve
     from replay.progress import progress_bar
     from replay.report import questions_of, recording_tokens, report
     from replay.sessions import simulate_workload
@@ -33,6 +33,8 @@ def run(options: RunOptions) -> int:
     with recording_tokens(options) as on_tokens, progress_bar("simulating", total) as advance:
         engine = Engine(deployment.config, deployment.latency, reports_steps=keeps_context(workload))
         simulated = simulate_workload(engine, workload, options.horizon, advance, on_tokens)
+    for note in notes_after(deployment):
+        _say(note)
     header = TraceHeader(mode="generated", workload_seed=spec.seed, goodput_slo_targets=questions.targets)
     report(options, questions, simulated, header)
     if options.trace_output is not None and keeps_context(workload):

@@ -72,9 +72,13 @@ def run_sessions(
 
 
 def replied_at(engine: Engine, finished: Finished) -> Micros:
-    """When the last token of a completed request reaches its client."""
-    num_tokens = finished.sequence.num_output_tokens
-    return finished.at + output_delay(engine.config, engine.latency, max(1, num_tokens), is_last=num_tokens > 0)
+    """When the last token of a completed request reaches its client.
+
+    How many other tokens its step produced is taken to be how many requests the next step computes.
+    """
+    num_tokens, num_outputs = finished.sequence.num_output_tokens, engine.last_shape.num_requests
+    delay_us = output_delay(engine.config, engine.latency, max(1, num_tokens), num_outputs, is_last=num_tokens > 0)
+    return finished.at + delay_us
 
 
 def _earliest(one: Micros | None, other: Micros | None) -> Micros | None:

@@ -28,6 +28,7 @@ class TestLatency:
     queueing_us: Micros = 0
     output_token_time: Micros = 0
     post_decode_time: Micros = 0
+    output_sequence_time: Micros = 0
 
     def step_time(self, shape: BatchShape) -> Micros:
         return self.step_us + self.prefill_token_us * shape.prefill_tokens + self.decode_us * shape.decode_requests

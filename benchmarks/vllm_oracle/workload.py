@@ -67,6 +67,7 @@ class GridLatency:
     request_us: Micros
     output_token_time: Micros = 0
     post_decode_time: Micros = 0
+    output_sequence_time: Micros = 0
 
     def time_of(self, num_tokens: int, num_requests: int) -> Micros:
         return self.step_us + self.token_us * num_tokens + self.request_us * num_requests

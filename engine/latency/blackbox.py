@@ -46,6 +46,10 @@ class Blackbox:
         return int(self.alpha[2])
 
     @property
+    def output_sequence_time(self) -> Micros:
+        return 0
+
+    @property
     def post_decode_time(self) -> Micros:
         return 0
 

@@ -27,5 +27,9 @@ class InstantLatency:
         return 0
 
     @property
+    def output_sequence_time(self) -> Micros:
+        return 0
+
+    @property
     def post_decode_time(self) -> Micros:
         return 0

@@ -39,6 +39,11 @@ class LatencyModel(Protocol):
         ...
 
     @property
+    def output_sequence_time(self) -> Micros:
+        """Added to each token likewise, for every token that its step produced: they are handed out in turn."""
+        ...
+
+    @property
     def post_decode_time(self) -> Micros:
         """Added once after the last token; it never delays the engine."""
         ...

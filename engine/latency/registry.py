@@ -7,7 +7,10 @@ from engine.errors import EngineError
 from engine.gpu_spec import GpuSpec
 from engine.latency.blackbox import Blackbox
 from engine.latency.catalogue.reader import blackbox_coefficients, trained_coefficients
+from engine.latency.coefficients_file import read_coefficients
+from engine.latency.fitted import Fitted
 from engine.latency.model import LatencyModel
+from engine.latency.range_watch import RangeWatch
 from engine.latency.roofline import Roofline
 from engine.latency.step_work import MOE_COMM_BACKENDS
 from engine.latency.trained_physics import TrainedPhysics
@@ -27,6 +30,8 @@ class LatencyChoice:
     moe_comm_backend: str = MOE_COMM_BACKENDS[0]
     alpha: tuple[float, ...] = ()
     beta: tuple[float, ...] = ()
+    coefficients: str | None = None
+    """The file of a fitted model."""
 
 
 def build(name: str, choice: LatencyChoice) -> LatencyModel:
@@ -66,8 +71,20 @@ def _check_no_dp(name: str, choice: LatencyChoice) -> None:
         )
 
 
+def _fitted(choice: LatencyChoice) -> LatencyModel:
+    if choice.beta:
+        raise EngineError("the fitted model takes no alpha_coeffs and beta_coeffs, it has a file of coefficients")
+    if choice.coefficients is None:
+        raise EngineError("the fitted model needs a file of coefficients, as `blis fit` writes it")
+    _check_no_dp("fitted", choice)
+    learned = read_coefficients(choice.coefficients)
+    fitted = Fitted(choice.model, choice.gpu, choice.tp, learned.step, learned.request)
+    return RangeWatch(fitted, learned.seen)
+
+
 LATENCY_MODELS: Mapping[str, Callable[[LatencyChoice], LatencyModel]] = {
     "trained-physics": _trained_physics,
     "roofline": _roofline,
     "blackbox": _blackbox,
+    "fitted": _fitted,
 }

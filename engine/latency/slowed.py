@@ -35,5 +35,9 @@ class SlowedLatency:
         return self.inner.output_token_time
 
     @property
+    def output_sequence_time(self) -> Micros:
+        return self.inner.output_sequence_time
+
+    @property
     def post_decode_time(self) -> Micros:
         return self.inner.post_decode_time

@@ -76,6 +76,15 @@ class StepWork:
         """Time to read the KV of these decodes, the new tokens included."""
         return self.kv_bytes_per_token * (context + sequences) / self.bytes_per_us
 
+    def token_compute(self, tokens: int) -> float:
+        """Compute time of the matrix multiplications with weights; attention is not part of it."""
+        return self._compute(tokens, 0.0)
+
+    @property
+    def attention_pair_us(self) -> float:
+        """Compute time of one pair of a new token and a token it attends to, all layers."""
+        return self.num_layers * self.prefill_attention_flops / self.dp / self.flops_per_us
+
     def all_reduce(self, tokens: int) -> float:
         """Time to add up partial results over the `tp` shards."""
         if not self.all_reduce_share:

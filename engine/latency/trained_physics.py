@@ -78,6 +78,10 @@ class TrainedPhysics:
         return int(self.alpha[2])
 
     @property
+    def output_sequence_time(self) -> Micros:
+        return 0
+
+    @property
     def post_decode_time(self) -> Micros:
         return int(self.alpha[1])
 

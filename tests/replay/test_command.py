@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from blis_cli.main import run
+from tests import coefficients_file
 from tests.replay.small_traces import row, written
 from traces import TraceRow, read_results
 
@@ -212,3 +213,66 @@ def test_as_a_process_it_prints_json_on_stdout_and_notes_on_stderr(tmp_path: Pat
     process = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
     assert json.loads(process.stdout)["completed_requests"] == 3
     assert process.stderr.count("\n") == 1
+
+
+def test_a_reissued_trace_is_sent_by_schedule_and_cap(tmp_path: Path, capsys: Captured) -> None:
+    late = [row(0, 0, send_time_us=100), row(1, 0, send_time_us=40_000), row(2, 0, send_time_us=90_000)]
+    header = written(tmp_path, late)
+    as_sent, _ = replayed(header, capsys)
+    reissued, _ = replayed(header, capsys, "--reissue", "--max-concurrency", "1")
+    assert as_sent["vllm_estimated_duration_s"] == 0.0929
+    assert reissued["vllm_estimated_duration_s"] == 0.009002
+
+
+def test_a_cap_without_reissue_is_refused(tmp_path: Path, capsys: Captured) -> None:
+    message = refused(capsys, str(written(tmp_path, THREE)), "--max-concurrency", "5")
+    assert message == "--max-concurrency needs --reissue: recorded send times are under their cap already"
+
+
+def test_a_phase_average_is_reproducible_and_close_to_the_single_run(tmp_path: Path, capsys: Captured) -> None:
+    header = written(tmp_path, THREE)
+    averaged, _ = replayed(header, capsys, "--phase-average", "3")
+    again, _ = replayed(header, capsys, "--phase-average", "3")
+    assert averaged == again
+    assert averaged["completed_requests"] == 3
+    assert averaged["ttft_mean_ms"] == pytest.approx(1, rel=0.02)
+
+
+def fitted_flags(folder: Path, **sections: Any) -> list[str]:
+    file = coefficients_file.written(folder, **sections)
+    flags = ["--model", MODEL, "--hardware", "H100", "--tp", "1", "--scheduling", "vllm"]
+    return [*flags, "--latency-model", "fitted", "--coefficients", str(file), "--json"]
+
+
+def test_learned_coefficients_time_a_replay(tmp_path: Path, capsys: Captured) -> None:
+    header = written(tmp_path, [row(0, 0, input_tokens=1000, output_tokens=1)])
+    assert run(["replay", str(header), *fitted_flags(tmp_path)]) == 0
+    said = capsys.readouterr()
+    step_us = (0.5 * 1000 + 1.0 * 1024) * 26.7045 + 2.0 * 500_000 * 0.00082789 + 20.5 + 1500
+    assert json.loads(said.out)["ttft_mean_ms"] == pytest.approx((4500 + step_us + 940) / 1000, abs=0.002)
+    assert said.err == ""
+
+
+def test_batches_beyond_those_learned_from_are_warned_of(tmp_path: Path, capsys: Captured) -> None:
+    header = written(tmp_path, [row(number, 0) for number in range(40)])
+    assert run(["replay", str(header), *fitted_flags(tmp_path)]) == 0
+    assert "blis replay: warning: outside the range of --coefficients: up to 40 decoding requests in a step, " in (
+        capsys.readouterr().err
+    )
+
+
+def test_coefficients_of_another_deployment_are_warned_of(tmp_path: Path, capsys: Captured) -> None:
+    header = written(tmp_path, [row(0, 0)])
+    learned_for = {"model": "qwen3-8b", "hardware": "A100-SXM", "tp": 1}
+    assert run(["replay", str(header), *fitted_flags(tmp_path, learned_for=learned_for)]) == 0
+    said = capsys.readouterr().err
+    assert "was learned for model qwen3-8b, not for qwen3-14b" in said
+    assert "was learned for GPU A100-SXM, not for H100" in said
+
+
+def test_coefficients_and_the_fitted_model_need_each_other(tmp_path: Path, capsys: Captured) -> None:
+    header = written(tmp_path, THREE)
+    assert run(["replay", str(header), "--model", MODEL, "--latency-model", "fitted"]) == 2
+    assert "--latency-model fitted needs --coefficients" in capsys.readouterr().err
+    assert run(["replay", str(header), "--model", MODEL, "--coefficients", "c.yaml"]) == 2
+    assert "--coefficients needs --latency-model fitted, got trained-physics" in capsys.readouterr().err

@@ -177,3 +177,12 @@ def test_with_vllm_scheduling_time_in_which_a_request_got_nothing_is_between_its
         (first, count) = runs[-1]
         assert measured.e2e_us == found.engine.steps.end(first + count - 1)
     assert sum(itls(found)) == sum((each.e2e_us or 0) - (each.ttft_us or 0) for each in found.requests)
+
+
+def test_tokens_of_one_step_are_handed_out_in_turn() -> None:
+    latency = TestLatency(step_us=1_000, output_sequence_time=5)
+    arrivals = ((0, request("a", output_tokens=4)), (0, request("b", output_tokens=2)))
+    first, second = simulated(*arrivals, latency=latency, scheduling="vllm").requests
+    assert (first.ttft_us, second.ttft_us) == (1_010, 1_010)
+    assert (first.e2e_us, second.e2e_us) == (4_000 + 5, 2_000 + 10)
+    assert (first.itl_mean_us, second.itl_mean_us) == (2_995 / 3, 1_000)

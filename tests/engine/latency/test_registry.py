@@ -1,30 +1,47 @@
 """Which latency model a name stands for, and where its coefficients come from."""
 
+from pathlib import Path
+
 import pytest
 
 from engine.batch_shape import BatchShape
 from engine.errors import EngineError
 from engine.latency.catalogue.reader import load_gpu, load_model
 from engine.latency.registry import LATENCY_MODELS, LatencyChoice, build
+from tests.coefficients_file import written
 
 DECODES = BatchShape(decode_requests=4, decode_context_tokens=4000)
 
 
 def choice(
-    model: str = "qwen3-14b", gpu: str = "H100", tp: int = 1, dp: int = 1, alpha: int = 0, beta: int = 0
+    model: str = "qwen3-14b",
+    gpu: str = "H100",
+    tp: int = 1,
+    dp: int = 1,
+    alpha: int = 0,
+    beta: int = 0,
+    coefficients: str | None = None,
 ) -> LatencyChoice:
     """With so many alphas and betas, all 1."""
     return LatencyChoice(
-        model=load_model(model), gpu=load_gpu(gpu), tp=tp, dp=dp, alpha=(1.0,) * alpha, beta=(1.0,) * beta
+        model=load_model(model),
+        gpu=load_gpu(gpu),
+        tp=tp,
+        dp=dp,
+        alpha=(1.0,) * alpha,
+        beta=(1.0,) * beta,
+        coefficients=coefficients,
     )
 
 
-def test_every_latency_model_times_a_known_deployment() -> None:
-    assert {name: build(name, choice()).step_time(DECODES) > 1 for name in LATENCY_MODELS} == {
-        "trained-physics": True,
-        "roofline": True,
-        "blackbox": True,
+def test_every_latency_model_times_a_known_deployment(tmp_path: Path) -> None:
+    file = str(written(tmp_path))
+    times = {
+        name: build(name, choice(coefficients=file if name == "fitted" else None)).step_time(DECODES)
+        for name in LATENCY_MODELS
     }
+    assert list(times) == ["trained-physics", "roofline", "blackbox", "fitted"]
+    assert min(times.values()) > 1
 
 
 def test_trained_physics_ships_with_coefficients_for_all_models() -> None:
@@ -60,7 +77,9 @@ def test_given_coefficients_win_over_shipped_ones() -> None:
 @pytest.mark.parametrize(
     ("name", "chosen", "message"),
     [
-        ("oracle", choice(), "latency_model must be one of trained-physics, roofline, blackbox, got 'oracle'"),
+        ("fitted", choice(), "the fitted model needs a file of coefficients, as `blis fit` writes it"),
+        ("fitted", choice(alpha=3, beta=3), "the fitted model takes no alpha_coeffs and beta_coeffs"),
+        ("oracle", choice(), "latency_model must be one of trained-physics, roofline, blackbox, fitted, got 'oracle'"),
         ("trained-physics", choice(alpha=3), "alpha_coeffs and beta_coeffs must be given together"),
         ("trained-physics", choice(beta=7), "alpha_coeffs and beta_coeffs must be given together"),
         ("roofline", choice(alpha=3, beta=3), "the roofline model takes no alpha_coeffs and beta_coeffs"),

@@ -1,0 +1,66 @@
+"""The file that `blis fit` writes and the fitted latency model is built from."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import EngineError
+from engine.latency.catalogue.files import read_mapping
+from engine.latency.fitted import REQUEST_TERMS, STEP_TERMS, RequestCoefficients, StepCoefficients
+from engine.latency.range_watch import WATCHED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedCoefficients:
+    """What a file says: the coefficients, what they were learned for, and the largest batches seen in learning."""
+
+    model: str
+    hardware: str
+    tp: int
+    step: StepCoefficients
+    request: RequestCoefficients
+    seen: Mapping[str, int]
+
+
+def read_coefficients(path: str | Path) -> LearnedCoefficients:
+    """Read a file. Raises EngineError that names the file and the key for what is missing, unknown or no number."""
+    path = Path(path)
+    content = read_mapping(path)
+    if content.get("latency_model") != "fitted":
+        raise EngineError(f"{path}: latency_model must be fitted, got {content.get('latency_model')!r}")
+    learned_for = _section(path, content, "learned_for")
+    seen = _section(path, content, "seen")
+    return LearnedCoefficients(
+        model=str(learned_for.get("model", "")),
+        hardware=str(learned_for.get("hardware", "")),
+        tp=int(_number(path, "learned_for", learned_for, "tp")),
+        step=StepCoefficients(**_terms(path, content, "step", STEP_TERMS)),
+        request=RequestCoefficients(**_terms(path, content, "request", REQUEST_TERMS)),
+        seen={name: int(_number(path, "seen", seen, name)) for name in WATCHED if name in seen},
+    )
+
+
+def _section(path: Path, content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = content.get(name)
+    if not isinstance(section, Mapping):
+        found = "nothing" if section is None else repr(section)
+        raise EngineError(f"{path}: {name} must be a mapping of names to values, got {found}")
+    return section
+
+
+def _terms(path: Path, content: Mapping[str, Any], name: str, terms: tuple[str, ...]) -> dict[str, float]:
+    section = _section(path, content, name)
+    unknown = section.keys() - set(terms)
+    if unknown:
+        raise EngineError(f"{path}: {name} has an unknown key {min(map(str, unknown))!r}, known are {', '.join(terms)}")
+    return {term: _number(path, name, section, term) for term in terms}
+
+
+def _number(path: Path, section_name: str, section: Mapping[str, Any], key: str) -> float:
+    value = section.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
+        found = "nothing" if value is None else repr(value)
+        raise EngineError(f"{path}: {section_name}.{key} must be a number of at least 0, got {found}")
+    return float(value)

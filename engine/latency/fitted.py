@@ -1,0 +1,179 @@
+"""A latency model to be learned from recordings: the few things that take time in a step, each with a coefficient.
+
+The terms are times at the peak rates of the GPU, so a coefficient near 1.3 says that something runs at 77 % of its
+peak, and what was learned of one model says something about the next. What has no peak rate is in microseconds.
+"""
+
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.batch_shape import BatchShape
+from engine.errors import EngineError
+from engine.gpu_spec import GpuSpec
+from engine.latency.coefficients import checked
+from engine.latency.decode_steps import context_at_each_step, whole_micros_each
+from engine.latency.model import whole_micros
+from engine.latency.step_work import StepWork, step_work
+from engine.model_spec import ModelSpec
+from engine.units import Micros
+
+TILE_TOKENS = 128
+"""Matrix multiplications work on tiles of so many tokens, and a tile begun is a tile paid, in part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCoefficients:
+    """A step takes step + max(weights, tokens + tiles) + attention + kv + all_reduce + prompts + requests."""
+
+    weights: float
+    """Per time to read the weights once at peak bandwidth."""
+    tokens: float
+    """Per time to multiply the step's tokens with the weights at peak arithmetic rate."""
+    tiles: float
+    """The same for the tokens rounded up to whole tiles."""
+    attention: float
+    """Per time to multiply each new prompt token with all tokens before it at peak arithmetic rate."""
+    kv: float
+    """Per time to read the KV cache of the decoding requests at peak bandwidth."""
+    all_reduce: float
+    """Per time to add up partial results of the GPUs at the rate that trained-physics assumes."""
+    step_us: float
+    """Microseconds of every step."""
+    prompt_us: float
+    """Microseconds per request that computes prompt tokens: taking it in slows down the steps before and after."""
+    request_us: float
+    """Microseconds per decoding request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCoefficients:
+    """What passes outside of steps, in microseconds."""
+
+    arrival_us: float
+    """From arrival until the request enters the wait queue."""
+    arrival_token_us: float
+    """The same, per token of its prompt."""
+    output_us: float
+    """From the end of a step until its token reaches the client."""
+    output_request_us: float
+    """The same, per token that the step produced: the server hands them out one after the other."""
+
+
+STEP_TERMS = tuple(each.name for each in fields(StepCoefficients))
+REQUEST_TERMS = tuple(each.name for each in fields(RequestCoefficients))
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Step times as `StepCoefficients` says, for one deployment. A call of `step_time` costs about 1 us."""
+
+    model: ModelSpec
+    gpu: GpuSpec
+    tp: int
+    step: StepCoefficients
+    request: RequestCoefficients
+    _work: StepWork = field(init=False, repr=False, compare=False)
+    _weights_us: float = field(init=False, repr=False, compare=False)
+    _token_us: float = field(init=False, repr=False, compare=False)
+    """Per token, and per token rounded up to whole tiles."""
+    _tile_us: float = field(init=False, repr=False, compare=False)
+    _attention_us: float = field(init=False, repr=False, compare=False)
+    _kv_us: float = field(init=False, repr=False, compare=False)
+    _request_us: float = field(init=False, repr=False, compare=False)
+    """Per decoding request, the KV of its new token included."""
+
+    def __post_init__(self) -> None:
+        for coefficients in (self.step, self.request):
+            for each in fields(coefficients):
+                checked(each.name, (getattr(coefficients, each.name),), 1, 1)
+        if self.step.weights + self.step.tokens + self.step.tiles + self.step.step_us <= 0:
+            raise EngineError("weights, tokens, tiles and step_us must not all be 0: steps would take no time")
+        work = step_work(self.model, self.gpu, self.tp, 1, "naive")
+        token_us = work.token_compute(1)
+        values = {
+            "_work": work,
+            "_weights_us": self.step.weights * work.weight_us,
+            "_token_us": self.step.tokens * token_us,
+            "_tile_us": self.step.tiles * token_us,
+            "_attention_us": self.step.attention * work.attention_pair_us,
+            "_kv_us": self.step.kv * work.decode_kv(0, 1.0),
+            "_request_us": self.step.request_us + self.step.kv * work.decode_kv(0, 1.0),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def step_time(self, shape: BatchShape) -> Micros:
+        if not shape.prefill_tokens + shape.decode_requests:
+            return 1
+        return whole_micros(self._without_context(shape) + self._kv_us * float(shape.decode_context_tokens))
+
+    def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
+        if not shape.decode_requests:
+            return np.ones(steps, dtype=np.int64)
+        decodes_only = BatchShape(decode_requests=shape.decode_requests)
+        context = context_at_each_step(shape, steps)
+        return whole_micros_each(self._without_context(decodes_only) + self._kv_us * context)
+
+    def _without_context(self, shape: BatchShape) -> float:
+        """All of a step's time but reading the KV of its decodes, which grows from step to step."""
+        prefill_tokens, decodes = shape.prefill_tokens, shape.decode_requests
+        num_tokens = prefill_tokens + decodes
+        compute_us = self._token_us * num_tokens + self._tile_us * tiled(num_tokens)
+        total_us = max(self._weights_us, compute_us) + self.step.step_us + self._request_us * decodes
+        if self._work.all_reduce_share:
+            total_us += self.step.all_reduce * self._work.all_reduce(num_tokens)
+        if prefill_tokens:
+            total_us += self.step.prompt_us * shape.prefill_requests + self._attention_us * prefill_pairs(shape)
+        return total_us
+
+    def queueing_time(self, input_tokens: int) -> Micros:
+        return int(self.request.arrival_us + self.request.arrival_token_us * input_tokens)
+
+    @property
+    def output_token_time(self) -> Micros:
+        return int(self.request.output_us)
+
+    @property
+    def output_sequence_time(self) -> Micros:
+        return int(self.request.output_request_us)
+
+    @property
+    def post_decode_time(self) -> Micros:
+        return 0
+
+    @property
+    def coefficients(self) -> tuple[float, ...]:
+        """Those of the step, in the order of `STEP_TERMS`."""
+        return tuple(getattr(self.step, name) for name in STEP_TERMS)
+
+    def basis(self, shape: BatchShape) -> tuple[float, ...]:
+        """The terms in this order; of memory and compute the one that is hidden behind the other is 0."""
+        if not shape.num_tokens:
+            return (0.0,) * len(STEP_TERMS)
+        work, num_tokens = self._work, shape.num_tokens
+        token_us = work.token_compute(1)
+        is_compute_bound = self._token_us * num_tokens + self._tile_us * tiled(num_tokens) > self._weights_us
+        values = {
+            "weights": 0.0 if is_compute_bound else work.weight_us,
+            "tokens": token_us * num_tokens if is_compute_bound else 0.0,
+            "tiles": token_us * tiled(num_tokens) if is_compute_bound else 0.0,
+            "attention": work.attention_pair_us * prefill_pairs(shape),
+            "kv": work.decode_kv(shape.decode_requests, float(shape.decode_context_tokens)),
+            "all_reduce": work.all_reduce(num_tokens),
+            "step_us": 1.0,
+            "prompt_us": float(shape.prefill_requests),
+            "request_us": float(shape.decode_requests),
+        }
+        return tuple(values[name] for name in STEP_TERMS)
+
+
+def tiled(num_tokens: int) -> int:
+    """Tokens rounded up to whole tiles."""
+    return -(-num_tokens // TILE_TOKENS) * TILE_TOKENS
+
+
+def prefill_pairs(shape: BatchShape) -> float:
+    """Pairs of a new prompt token and a token it attends to."""
+    return shape.prefill_context_work + shape.prefill_tokens_squared / 2

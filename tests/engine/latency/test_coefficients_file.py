@@ -1,0 +1,52 @@
+"""Reading a file of learned coefficients, and noticing batches it has not seen."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.batch_shape import BatchShape
+from engine.errors import EngineError
+from engine.latency.coefficients_file import read_coefficients
+from engine.latency.range_watch import RangeWatch
+from tests.coefficients_file import CONTENT, written
+from tests.fakes import TestLatency
+
+
+def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    learned = read_coefficients(written(tmp_path))
+    assert (learned.model, learned.hardware, learned.tp) == ("qwen3-14b", "H100", 1)
+    assert (learned.step.weights, learned.request.arrival_us) == (1.4, 3000)
+    assert learned.seen == {"num_tokens": 3000, "decode_requests": 30, "decode_context_tokens": 33000}
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"latency_model": "blackbox"}, "latency_model must be fitted, got 'blackbox'"),
+        ({"step": None}, "step must be a mapping of names to values, got nothing"),
+        ({"step": {**CONTENT["step"], "warp": 1}}, "step has an unknown key 'warp', known are weights, tokens"),
+        ({"step": {**CONTENT["step"], "kv": "fast"}}, "step.kv must be a number of at least 0, got 'fast'"),
+        ({"request": {}}, "request.arrival_us must be a number of at least 0, got nothing"),
+        ({"learned_for": {"tp": -1}}, "learned_for.tp must be a number of at least 0, got -1"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_by_name_and_key(
+    tmp_path: Path, sections: dict[str, Any], message: str
+) -> None:
+    path = written(tmp_path, **sections)
+    with pytest.raises(EngineError) as caught:
+        read_coefficients(path)
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+def test_batches_within_what_was_seen_are_not_mentioned() -> None:
+    watch = RangeWatch(TestLatency(), CONTENT["seen"])
+    watch.step_time(BatchShape(prefill_tokens=2970, decode_requests=30, decode_context_tokens=33000))
+    assert watch.exceeded() == []
+
+
+def test_larger_batches_are_mentioned_with_both_numbers() -> None:
+    watch = RangeWatch(TestLatency(step_us=5), CONTENT["seen"])
+    assert watch.step_time(BatchShape(decode_requests=64, decode_context_tokens=1)) == 5
+    assert watch.exceeded() == ["up to 64 decoding requests in a step, the coefficients have seen up to 30"]

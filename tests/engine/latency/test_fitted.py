@@ -1,0 +1,119 @@
+"""The fitted latency model: what a step takes, and that its three ways of saying so agree."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.batch_shape import BatchShape
+from engine.errors import EngineError
+from engine.latency.catalogue.reader import load_gpu, load_model
+from engine.latency.fitted import STEP_TERMS, Fitted, RequestCoefficients, StepCoefficients
+from tests.coefficients_file import CONTENT
+
+STEP = StepCoefficients(**CONTENT["step"])
+REQUEST = RequestCoefficients(**CONTENT["request"])
+NOTHING = dict.fromkeys(STEP_TERMS, 0.0)
+WEIGHTS_US = 7_887.8
+TOKEN_US = 26.7045
+"""Qwen3-14B on one H100: 26.4 GB at 3.35 TB/s, and 26.4 GFLOP per token at 989.5 TFLOP/s."""
+
+
+def fitted(tp: int = 1, **step: float) -> Fitted:
+    return Fitted(load_model("qwen3-14b"), load_gpu("H100"), tp, dataclasses.replace(STEP, **step), REQUEST)
+
+
+def only(**step: float) -> Fitted:
+    return fitted(1, **{**NOTHING, **step})
+
+
+def prompt(tokens: int, context: int = 0) -> BatchShape:
+    return BatchShape(
+        prefill_requests=1,
+        prefill_tokens=tokens,
+        prefill_tokens_squared=tokens * tokens,
+        prefill_context_tokens=context,
+        prefill_context_work=tokens * context,
+    )
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> BatchShape:
+    prompts = [
+        prompt(tokens, context)
+        for tokens, context in draw(st.lists(st.tuples(st.integers(1, 8192), st.integers(0, 30_000)), max_size=3))
+    ]
+    decodes = draw(st.integers(0, 300))
+    sums = [sum(values) for values in zip(*prompts, strict=True)] if prompts else [0] * 8
+    sums[6], sums[7] = decodes, decodes * draw(st.integers(1, 5_000))
+    return BatchShape(*sums)
+
+
+@given(shapes(), st.sampled_from([1, 2, 8]))
+def test_a_step_takes_its_basis_times_the_coefficients(shape: BatchShape, tp: int) -> None:
+    model = fitted(tp)
+    summed = sum(one * other for one, other in zip(model.coefficients, model.basis(shape), strict=True))
+    assert model.step_time(shape) == pytest.approx(max(1, summed), abs=1.001)
+
+
+@given(st.integers(0, 300), st.integers(0, 10**6), st.integers(0, 400), st.sampled_from([1, 4]))
+def test_many_steps_at_once_take_as_long_as_one_by_one(decodes: int, context: int, steps: int, tp: int) -> None:
+    model = fitted(tp)
+    shape = BatchShape(decode_requests=decodes, decode_context_tokens=context)
+    one_by_one = [
+        model.step_time(shape._replace(decode_context_tokens=context + step * decodes)) for step in range(steps)
+    ]
+    assert model.decode_times(shape, steps).tolist() == one_by_one
+
+
+def test_a_small_step_takes_as_long_as_reading_the_weights() -> None:
+    model = only(weights=1.25, tokens=1.5)
+    assert model.step_time(prompt(10)) == model.step_time(prompt(100)) == int(1.25 * WEIGHTS_US)
+
+
+def test_a_large_step_takes_as_long_as_its_arithmetic() -> None:
+    assert only(weights=1.25, tokens=1.5).step_time(prompt(1000)) == pytest.approx(1.5 * 1000 * TOKEN_US, abs=1)
+
+
+def test_a_tile_begun_is_a_tile_paid() -> None:
+    model = only(tiles=1.0)
+    assert model.step_time(prompt(897)) == model.step_time(prompt(1024))
+    assert model.step_time(prompt(1025)) == pytest.approx(1152 * TOKEN_US, abs=1)
+
+
+def test_attention_grows_with_the_square_of_a_prompt_and_with_its_context() -> None:
+    model = only(step_us=1.0, attention=1.0)
+    whole = model.step_time(prompt(4000)) - 1
+    halves = model.step_time(prompt(2000)) + model.step_time(prompt(2000, context=2000)) - 2
+    assert whole == pytest.approx(halves, abs=2)
+    assert whole == pytest.approx(4 * (model.step_time(prompt(2000)) - 1), abs=4)
+
+
+def test_reading_the_kv_cache_is_added_to_either() -> None:
+    shape = BatchShape(decode_requests=10, decode_context_tokens=9_990)
+    added = fitted().step_time(shape) - fitted(kv=0.0).step_time(shape)
+    assert added == pytest.approx(1.1 * 10_000 * 163_840 / 3.35e6, abs=1)
+
+
+def test_each_prompt_and_each_decode_costs_its_share() -> None:
+    model = only(step_us=100.0, prompt_us=7.0, request_us=3.0)
+    assert model.step_time(BatchShape(prefill_requests=2, prefill_tokens=9, decode_requests=5)) == 100 + 14 + 15
+
+
+def test_adding_up_partial_results_costs_time_on_several_gpus_only() -> None:
+    assert fitted(tp=1).step_time(prompt(1000)) == fitted(tp=1, all_reduce=9.0).step_time(prompt(1000))
+    assert fitted(tp=2).step_time(prompt(1000)) < fitted(tp=2, all_reduce=9.0).step_time(prompt(1000))
+
+
+def test_what_passes_outside_of_steps() -> None:
+    model = fitted()
+    assert model.queueing_time(1000) == 3000 + 1500
+    assert (model.output_token_time, model.output_sequence_time, model.post_decode_time) == (900, 40, 0)
+
+
+def test_coefficients_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(EngineError, match="kv must be finite and at least 0, got -1"):
+        fitted(kv=-1.0)
+    with pytest.raises(EngineError, match="must not all be 0"):
+        only(kv=1.0)
