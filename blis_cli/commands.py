@@ -49,6 +49,11 @@ COMMANDS: dict[str, CommandRow] = {
         "replay.command",
         "ReplayOptions",
     ),
+    "fit": CommandRow(
+        "Learn the coefficients of a latency model from recordings of a real server.",
+        "calibrate.fit.command",
+        "FitOptions",
+    ),
     "calibrate": CommandRow(
         "Compare a recording with a simulation of it: errors, correlation, grades.",
         "calibrate.command",

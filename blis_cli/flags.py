@@ -19,7 +19,9 @@ def command_function(options_class: type, run: Callable[[Any], int]) -> Callable
     """A function that typer turns into flags: it builds the options, runs the command, exits with its code."""
 
     def command(**values: Any) -> None:
-        code = run(options_class(**values))
+        # typer gives repeated arguments as a list, and options are immutable.
+        given = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        code = run(options_class(**given))
         if code:
             raise typer.Exit(code)
 
@@ -37,7 +39,9 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     extra: dict[str, Any] = {"help": _help(setting), "show_default": setting.default not in (None, "", ())}
     if known.metavar is not None:
         extra["metavar"] = known.metavar
-    if typing.get_origin(kind) is tuple:
+    if typing.get_origin(kind) is tuple and known.positional:
+        kind = list[typing.get_args(kind)[0]]  # type: ignore[misc]
+    elif typing.get_origin(kind) is tuple:
         (element, _) = typing.get_args(kind)
         extra["parser"] = _list_parser(element, setting.label)
         extra.setdefault("metavar", "LIST")
@@ -63,7 +67,9 @@ def _parameter(setting: Setting) -> inspect.Parameter:
 
 
 def _default(setting: Setting) -> Any:
-    """Lists are parsed from text, so their default is text as well."""
+    """Lists are parsed from text, so their default is text as well; repeated arguments are lists."""
+    if setting.option.positional and isinstance(setting.default, tuple):
+        return list(setting.default)
     if isinstance(setting.default, tuple):
         return ",".join(map(str, setting.default))
     return setting.default

@@ -1,0 +1,84 @@
+"""The file that learned coefficients are kept in, with where they come from and how far to trust them."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import yaml
+
+from calibrate.compare import Comparison
+from calibrate.fit.learn import Learned
+from calibrate.fit.recording import Recording
+from calibrate.fit.score import Score
+from calibrate.fit.terms import TERMS, Deployed
+from engine.config import EngineConfig
+from engine.latency.fitted import REQUEST_TERMS, STEP_TERMS
+from engine.latency.range_watch import WATCHED
+
+_HEAD = """\
+# Learned by `blis fit`; use with --latency-model fitted --coefficients FILE.
+# step: times at peak rates are multiplied by these, names in _us are microseconds. spread: one standard deviation.
+# seen: the largest batches and the lengths learned from; beyond them predictions are extrapolation.
+# held_out: errors on the last fifth of each recording, predicted from the rest; means are signed.
+"""
+_ENGINE_SETTINGS = ("total_kv_blocks", "block_size_tokens", "max_num_seqs", "max_num_batched_tokens", "scheduling")
+
+
+def content(
+    learned: Learned, recordings: Sequence[Recording], deployed: Deployed, config: EngineConfig, seed: int
+) -> dict[str, Any]:
+    """All that the file says, ready to be written."""
+    values = dict(zip(TERMS, map(float, learned.estimate.values), strict=True))
+    spreads = dict(zip(TERMS, map(float, learned.estimate.spreads), strict=True))
+    inputs = [arrival.request.input_tokens for recording in recordings for arrival in recording.arrivals]
+    outputs = [arrival.request.output_tokens for recording in recordings for arrival in recording.arrivals]
+    largest = learned.largest
+    return {
+        "latency_model": "fitted",
+        "learned_for": {"model": deployed.model.name, "hardware": deployed.gpu.name, "tp": deployed.tp},
+        "engine": {name: asdict(config)[name] for name in _ENGINE_SETTINGS},
+        "step": {name: _rounded(values[name]) for name in STEP_TERMS},
+        "request": {name: _rounded(values[name]) for name in REQUEST_TERMS},
+        "spread": {name: _rounded(spreads[name]) for name in deployed.learnable()},
+        "seen": {
+            **{name: int(getattr(largest, name)) for name in WATCHED},
+            "input_tokens": [min(inputs), max(inputs)],
+            "output_tokens": [min(outputs), max(outputs)],
+        },
+        "recordings": [
+            {
+                "file": recording.name,
+                "requests": len(recording.arrivals),
+                "token_times": recording.long_gap_us is not None,
+                "slower_than_mean": _rounded(float(slower)),
+            }
+            for recording, slower in zip(recordings, learned.estimate.slower, strict=True)
+        ],
+        "held_out": [_score(each) for each in learned.held_out],
+        "seed": seed,
+    }
+
+
+def text_of(content: dict[str, Any]) -> str:
+    """The file's text."""
+    return _HEAD + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+
+
+def _score(score: Score) -> dict[str, Any]:
+    metrics = {"ttft": score.ttft, "e2e": score.e2e, "itl": score.itl}
+    errors = {name: _errors(each) for name, each in metrics.items() if each is not None}
+    return {"file": score.name, "requests": score.num_requests, **errors}
+
+
+def _errors(comparison: Comparison) -> dict[str, float | None]:
+    r = comparison.pearson_r
+    return {
+        "mape": _rounded(comparison.mape),
+        "pearson_r": None if r is None else _rounded(r),
+        "mean_error": _rounded(comparison.sim.mean / comparison.real.mean - 1),
+    }
+
+
+def _rounded(value: float) -> float:
+    """Five significant digits."""
+    return float(f"{value:.5g}")

@@ -1,0 +1,95 @@
+"""`blis fit`: from recordings of a real server to the coefficients of a latency model."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blis_options import OptionError, option
+from engine.deployment import DeploymentOptions
+from engine.latency.registry import DEFAULT_LATENCY_MODEL
+
+if TYPE_CHECKING:
+    from calibrate.fit.recording import Recording
+    from engine.deployment import Deployment
+
+ITL_NAMES = (".itl.csv", ".itl.csv.gz")
+"""What token times are named, in place of the header's suffix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitOptions(DeploymentOptions):
+    """The settings of `blis fit`: which recordings, of which server, and where the coefficients go."""
+
+    traces: tuple[str, ...] = option(
+        (), "Header files (YAML) of the recordings, all of the same server.", positional=True, metavar="TRACE.yaml..."
+    )
+    output: str = option("coefficients.yaml", "Write the coefficients here.", flags=("--output", "-o"), metavar="FILE")
+    seed: int = option(0, "Seed of the step phases; the same seed gives the same coefficients.", at_least=0)
+    reissue: bool = option(
+        False,
+        "Send by the recorded schedule and --max-concurrency, as the recording client did, "
+        "instead of at the recorded send times.",
+    )
+    max_concurrency: int = option(0, "With --reissue: most requests in flight. 0: no limit.", at_least=0)
+    scheduling: str = option("vllm", "Whose rules compose the steps.", choices=("vllm",))
+    latency_model: str = option(DEFAULT_LATENCY_MODEL, "Not used: a model is learned.", hidden=True)
+    alpha_coeffs: tuple[float, ...] = option((), "Not used: coefficients are learned.", hidden=True)
+    beta_coeffs: tuple[float, ...] = option((), "Not used: coefficients are learned.", hidden=True)
+    coefficients: str | None = option(None, "Not used: coefficients are learned.", hidden=True)
+
+    def __post_init__(self) -> None:
+        DeploymentOptions.__post_init__(self)
+        if not self.traces:
+            raise OptionError("give the header files of the recordings, as in `blis fit trace.yaml`")
+        if self.alpha_coeffs or self.coefficients is not None or self.latency_model != DEFAULT_LATENCY_MODEL:
+            raise OptionError("blis fit learns a latency model, it takes neither a --latency-model nor coefficients")
+        if self.max_concurrency and not self.reissue:
+            raise OptionError("--max-concurrency needs --reissue: recorded send times are under their cap already")
+        if self.speculation is not None:
+            raise OptionError("blis fit does not know speculative decoding")
+        if self.dp > 1:
+            raise OptionError(f"blis fit does not know dp; --dp must be 1, got {self.dp}")
+
+
+def run(options: FitOptions) -> int:
+    """Learn, write the file, print what was learned on stdout; all else goes to stderr."""
+    from calibrate.fit.coefficients_file import content, text_of
+    from calibrate.fit.learn import learn, num_trials
+    from calibrate.fit.table import print_learned
+    from calibrate.fit.terms import Deployed
+    from engine.deployment import resolve
+    from replay.progress import progress_bar
+    from traces.text_file import write_text
+
+    deployment = resolve(options)
+    for note in deployment.notes:
+        _say(note)
+    recordings = [_recording(Path(path), options, deployment) for path in options.traces]
+    deployed = Deployed(deployment.model, deployment.gpu, deployment.tp)
+    with progress_bar("learning", num_trials(recordings)) as advance:
+        learned = learn(recordings, deployed, deployment.config, seed=options.seed, on_progress=advance)
+    write_text(Path(options.output), text_of(content(learned, recordings, deployed, deployment.config, options.seed)))
+    print_learned(learned, deployed, sys.stdout)
+    _say(f"wrote {options.output}")
+    return 0
+
+
+def _recording(header_path: Path, options: FitOptions, deployment: "Deployment") -> "Recording":
+    from calibrate.fit.recording import recording_of
+    from traces import read_itl, read_trace
+
+    trace = read_trace(header_path)
+    beside = [header_path.with_name(header_path.stem + name) for name in ITL_NAMES]
+    itl_path = next((path for path in beside if path.is_file()), None)
+    return recording_of(
+        trace,
+        options.model,
+        deployment.config,
+        {} if itl_path is None else read_itl(itl_path),
+        options.max_concurrency if options.reissue else None,
+    )
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"blis fit: {line}\n")

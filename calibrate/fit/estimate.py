@@ -1,0 +1,157 @@
+"""Better coefficients from trials: what was measured minus what was simulated, explained by the slopes.
+
+Which steps a request falls into is partly chance, so the slopes of one run are noisy, and noise in what explains makes
+effects look smaller than they are. Two runs in different phases cure that: the slopes of one explain what the other has
+left over (instrumental variables), and the other way round.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import eigh
+from scipy.optimize import lsq_linear
+
+from calibrate.fit.recording import Recording
+from calibrate.fit.terms import EXPECTED, EXPECTED_COMPUTE, PLACE
+from calibrate.fit.trial import Slopes, Trial
+from engine.latency.fitted import STEP_TERMS
+
+Floats = npt.NDArray[np.float64]
+
+INDEPENDENT_SHARE = 0.3
+"""Requests that run together share their steps and so their errors: so many say as much as independent ones would."""
+MOST_INDEPENDENT = 1_200
+"""More requests make chance smaller, but not the errors of the model itself. Without this limit, small effects that no
+term describes would be forced upon terms that the recordings tell little of."""
+OUTLIER_SPREADS = 3.0
+"""Beyond so many spreads an error counts less, the less the larger it is (Huber)."""
+PHASE_SPREAD = 0.4
+"""Standard deviation of a time to first token, in steps: two uniform phases differ by as much."""
+RELATIVE_SPREAD_TTFT = 0.02
+RELATIVE_SPREAD_DECODE = 0.01
+"""Spreads beside that, before they are scaled to what the errors turn out to be."""
+LONG_GAP_SPREAD = 0.01
+MIN_FOR_SPREAD = 20
+MAD_TO_SPREAD = 1.4826
+LEAST_SPREAD = 0.02
+SPEED_SPREAD = 0.01
+"""Two servers of the same kind differ in speed by as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two trials of one recording that differ in phase."""
+
+    recording: Recording
+    one: Trial
+    other: Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Coefficients in the order of `TERMS` and their spreads; how much slower each recording's server is than their
+    mean, as a fraction."""
+
+    values: Floats
+    spreads: Floats
+    slower: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _Errors:
+    """Errors of one kind with their weights, the slopes of the run they come from, and those of the other run."""
+
+    errors_us: Floats
+    weights: Floats
+    slopes: Floats
+    instruments: Floats
+
+
+def improved(pairs: Sequence[Pair], learnable: Sequence[str], now: Estimate, share: float) -> Estimate:
+    """The coefficients that would explain most of what is left over, approached by `share` of the way.
+
+    Each is held to its expectation as far as measurements do not know better, and none falls below 0.
+    """
+    places = np.array([PLACE[name] for name in learnable])
+    num_terms = len(places)
+    information, pull = _expectations(places, now, len(pairs))
+    num_requests = sum(int(np.isfinite(pair.recording.ttft_us).sum()) for pair in pairs)
+    independent = min(INDEPENDENT_SHARE, MOST_INDEPENDENT / max(1, num_requests))
+    for number, pair in enumerate(pairs):
+        for errors in _all_errors(pair, now.values, float(now.slower[number]), independent):
+            slopes = _with_speed(errors.slopes, places, now.values, len(pairs), number)
+            instruments = _with_speed(errors.instruments, places, now.values, len(pairs), number)
+            information += instruments.T @ (slopes * errors.weights[:, None])
+            pull += instruments.T @ (errors.weights * errors.errors_us)
+    # The two directions of each pair are each other's transpose but for the weights.
+    information = (information + information.T) / 2
+    change = share * _bounded(information, pull, np.concatenate([now.values[places], np.full(len(pairs), 0.5)]))
+    values, spreads = now.values.copy(), now.spreads.copy()
+    values[places] = np.maximum(values[places] + change[:num_terms], 0.0)
+    spreads[places] = np.sqrt(np.maximum(np.diag(np.linalg.pinv(information)), 0.0))[:num_terms]
+    return Estimate(values, spreads, now.slower + change[num_terms:])
+
+
+def _expectations(places: Floats, now: Estimate, num_recordings: int) -> tuple[Floats, Floats]:
+    """What is known before any measurement, as information and pull."""
+    names = list(PLACE)
+    spreads = np.array([EXPECTED[names[place]].spread for place in places])
+    means = np.array([EXPECTED[names[place]].mean for place in places])
+    size = len(places) + num_recordings
+    information = np.diag(np.concatenate([1 / spreads**2, np.full(num_recordings, 1 / SPEED_SPREAD**2)]))
+    pull = np.concatenate([(means - now.values[places]) / spreads**2, -now.slower / SPEED_SPREAD**2])
+    compute = np.zeros(size)
+    compute[: len(places)] = (places == PLACE["tokens"]) | (places == PLACE["tiles"])
+    missing = EXPECTED_COMPUTE.mean - compute[: len(places)] @ now.values[places]
+    information += np.outer(compute, compute) / EXPECTED_COMPUTE.spread**2
+    return information, pull + compute * missing / EXPECTED_COMPUTE.spread**2
+
+
+def _all_errors(pair: Pair, values: Floats, slower: float, independent: float) -> Iterator[_Errors]:
+    for trial, other in ((pair.one, pair.other), (pair.other, pair.one)):
+        phase_us = PHASE_SPREAD * trial.typical_step_us
+        for measured_us, slopes, others, relative in (
+            (pair.recording.ttft_us, trial.ttft, other.ttft, RELATIVE_SPREAD_TTFT),
+            (pair.recording.decode_us, trial.decode, other.decode, RELATIVE_SPREAD_DECODE),
+        ):
+            spread_us = np.hypot(phase_us, relative * measured_us)
+            yield _errors(measured_us, slopes, others, spread_us, independent, values, slower)
+        if pair.recording.long_gap_us is not None and trial.long_gap is not None and other.long_gap is not None:
+            gap_us = np.array([pair.recording.long_gap_us])
+            yield _errors(gap_us, trial.long_gap, other.long_gap, LONG_GAP_SPREAD * gap_us, 1.0, values, slower)
+
+
+def _errors(
+    measured_us: Floats, slopes: Slopes, others: Slopes, spread_us: Floats, share: float, values: Floats, slower: float
+) -> _Errors:
+    step_us = slopes.per_term[:, : len(STEP_TERMS)] @ values[: len(STEP_TERMS)]
+    errors_us = measured_us - slopes.simulated_us - slower * step_us
+    known = np.isfinite(errors_us) & np.isfinite(others.simulated_us)
+    errors_us, spread_us = errors_us[known], spread_us[known]
+    if len(errors_us) >= MIN_FOR_SPREAD:
+        spread_us = spread_us * MAD_TO_SPREAD * max(float(np.median(np.abs(errors_us) / spread_us)), LEAST_SPREAD)
+    robust = np.minimum(1.0, OUTLIER_SPREADS * spread_us / np.maximum(np.abs(errors_us), 1e-9))
+    weights = share * robust / spread_us**2
+    return _Errors(errors_us, weights, slopes.per_term[known], others.per_term[known])
+
+
+def _with_speed(slopes: Floats, places: Floats, values: Floats, num_recordings: int, number: int) -> Floats:
+    """The slopes of what is learned, and of the speed of recording `number`."""
+    speed = np.zeros((len(slopes), num_recordings))
+    if num_recordings > 1:
+        speed[:, number] = slopes[:, : len(STEP_TERMS)] @ values[: len(STEP_TERMS)]
+    return np.hstack([slopes[:, places], speed])
+
+
+def _bounded(information: Floats, pull: Floats, room: Floats) -> Floats:
+    """The change `d` that minimises d'Id/2 - p'd and takes nothing further down than by its `room`."""
+    scale = 1 / np.sqrt(np.maximum(np.diag(information), 1e-300))
+    powers, directions = eigh(information * np.outer(scale, scale))
+    roots = np.sqrt(np.maximum(powers, 1e-9))
+    root = roots[:, None] * directions.T
+    target = (directions.T @ (pull * scale)) / roots
+    solved = lsq_linear(root, target, bounds=(-room / scale - 1e-12, np.full(len(room), np.inf)), tol=1e-12)
+    change: Floats = solved.x * scale
+    return change

@@ -1,0 +1,129 @@
+"""Rounds of trials and better estimates, until the coefficients explain the recordings."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from calibrate.fit.estimate import Estimate, Pair, improved
+from calibrate.fit.recording import Recording
+from calibrate.fit.score import Score, score
+from calibrate.fit.terms import EXPECTED, TERMS, Deployed, expected_values
+from calibrate.fit.trial import run_trial
+from engine.batch_shape import BatchShape
+from engine.config import EngineConfig
+
+HELD_OUT_SHARE = 0.2
+ROUNDS = (1.0, 1.0, 1.0, 0.7, 0.7)
+"""How far each of the first rounds goes towards what it finds."""
+FINAL_ROUNDS = (0.7, 0.5, 0.4, 0.33, 0.28, 0.25, 0.22, 0.2, 0.18, 0.17, 0.15, 0.14)
+"""Likewise for the last rounds, of which long recordings get fewer: ever shorter steps average out the chance of single
+runs."""
+LEAST_FINAL_ROUNDS = 3
+REQUESTS_PER_ROUND = 8_000
+REQUESTS_PER_FINAL_ROUND = 24_000
+REQUESTS_IN_FINAL_ROUNDS = 60_000
+SCORED_PHASES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much is simulated: requests in each of the first rounds, in each of the last, and in the last together."""
+
+    per_round: int = REQUESTS_PER_ROUND
+    per_final_round: int = REQUESTS_PER_FINAL_ROUND
+    in_final_rounds: int = REQUESTS_IN_FINAL_ROUNDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What came out: the estimate, the largest sums of all steps simulated, and the scores on requests that it was not
+    learned from: the last fifth of each recording, predicted by coefficients learned from the others."""
+
+    estimate: Estimate
+    largest: BatchShape
+    held_out: list[Score]
+
+
+def learn(
+    recordings: Sequence[Recording],
+    deployed: Deployed,
+    config: EngineConfig,
+    *,
+    seed: int = 0,
+    budget: Budget = Budget(),
+    on_progress: Callable[[], None] | None = None,
+) -> Learned:
+    """Learn from all but the last fifth of each recording, score on that, then learn from all.
+
+    `on_progress` is called `num_trials` times. The same seed gives the same coefficients.
+    """
+    done = on_progress or _nothing
+    work = _Work(deployed, config, seed, done)
+    spreads = np.array([EXPECTED[name].spread for name in TERMS])
+    estimate = Estimate(expected_values(), spreads, np.zeros(len(recordings)))
+    for share in ROUNDS:
+        kept = [each.without_tail(HELD_OUT_SHARE) for each in _cut(recordings, budget.per_round)]
+        estimate = work.round(kept, estimate, share)
+    held_out = [_score(each, work, estimate) for each in _cut(recordings, budget.per_final_round)]
+    for share in _final_rounds(recordings, budget):
+        estimate = work.round(_cut(recordings, budget.per_final_round), estimate, share)
+    scores = [each for each in held_out if each is not None]
+    return Learned(estimate=estimate, largest=work.largest, held_out=scores)
+
+
+def num_trials(recordings: Sequence[Recording], budget: Budget = Budget()) -> int:
+    """How often `learn` will tell of progress."""
+    return len(recordings) * (2 * (len(ROUNDS) + len(_final_rounds(recordings, budget))) + 1)
+
+
+def _final_rounds(recordings: Sequence[Recording], budget: Budget) -> tuple[float, ...]:
+    num_requests = min(sum(len(each.arrivals) for each in recordings), budget.per_final_round)
+    return FINAL_ROUNDS[: max(LEAST_FINAL_ROUNDS, budget.in_final_rounds // max(1, num_requests))]
+
+
+def _nothing() -> None:
+    """Progress nobody wants to hear of."""
+
+
+def _cut(recordings: Sequence[Recording], num_requests: int) -> list[Recording]:
+    """The first requests of each, so many together; short ones leave their share to the others."""
+    remaining, left = num_requests, len(recordings)
+    lengths: dict[int, int] = {}
+    for place in sorted(range(len(recordings)), key=lambda place: len(recordings[place].arrivals)):
+        lengths[place] = min(len(recordings[place].arrivals), remaining // left)
+        remaining, left = remaining - lengths[place], left - 1
+    return [recording.head(lengths[place]) for place, recording in enumerate(recordings)]
+
+
+def _score(recording: Recording, work: "_Work", estimate: Estimate) -> Score | None:
+    held_out = recording.only_tail(HELD_OUT_SHARE)
+    scored = score(held_out, work.deployed, work.config, estimate.values, SCORED_PHASES)
+    work.done()
+    return scored
+
+
+class _Work:
+    """What all rounds share."""
+
+    def __init__(self, deployed: Deployed, config: EngineConfig, seed: int, done: Callable[[], None]) -> None:
+        self.deployed = deployed
+        self.config = config
+        self.done = done
+        self.largest = BatchShape()
+        self._phase = seed << 16
+
+    def round(self, recordings: Sequence[Recording], estimate: Estimate, share: float) -> Estimate:
+        """Two trials of each recording, and the estimate they lead to."""
+        pairs = []
+        for recording in recordings:
+            trials = []
+            for _ in range(2):
+                self._phase += 1
+                trials.append(run_trial(recording, self.deployed, self.config, estimate.values, self._phase))
+                self.done()
+            pairs.append(Pair(recording, *trials))
+        # What the first rounds simulate with poor coefficients says little about the batches of the real server.
+        self.largest = BatchShape(*map(max, *(trial.largest for pair in pairs for trial in (pair.one, pair.other))))
+        improvement = improved(pairs, self.deployed.learnable(), estimate, share)
+        return replace(improvement, slower=improvement.slower - improvement.slower.mean())

@@ -1,0 +1,131 @@
+"""What is known of one recording: the requests to simulate, and the latencies their client has measured."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrate.errors import CalibrateError
+from calibrate.itl import content_chunks
+from calibrate.pair import OK_STATUSES
+from engine.config import EngineConfig
+from engine.core import Engine
+from engine.events import Finished, Scheduled
+from engine.sequence import Sequence as RunningSequence
+from engine.virtual import run_virtual
+from replay.arrivals import Arrival, arrivals_of
+from replay.record import Record
+from replay.reissue import reissued, simulate_reissued
+from replay.simulate import simulate
+from traces import Trace, TraceRow
+
+Floats = npt.NDArray[np.float64]
+
+LONG_GAP = 1.5
+"""Times the median gap between tokens, above which a gap is taken to hold the prompt of another request."""
+MIN_LONG_GAPS = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """Requests in order of arrival, with the measured times to the first token and from there to the last (both nan for
+    a request that has none to learn from).
+
+    `long_gap_us` is the median gap between tokens that held the prompt of another request; None without token times.
+    """
+
+    name: str
+    arrivals: list[Arrival]
+    ttft_us: Floats
+    decode_us: Floats
+    long_gap_us: float | None = None
+    max_concurrency: int | None = None
+    """The cap requests are sent under (0: none), by schedule; None sends each when the recording did."""
+
+    def simulated(self, engine: Engine) -> Record:
+        """What becomes of the requests in a fresh engine, in the order they are sent."""
+        if self.max_concurrency is None:
+            return simulate(engine, self.arrivals).requests
+        return simulate_reissued(engine, self.arrivals, self.max_concurrency).requests
+
+    def sequences(self, engine: Engine) -> list[RunningSequence | None]:
+        """Likewise as the engine's own state of each, in the order of `arrivals`; None for those it never took up."""
+        if self.max_concurrency is None:
+            events = run_virtual(engine, ((arrival.at, arrival.request) for arrival in self.arrivals))
+        else:
+            events = reissued(engine, self.arrivals, self.max_concurrency, None, lambda _: None)
+        found = {each.sequence.request.id: each.sequence for each in events if isinstance(each, Scheduled | Finished)}
+        return [found.get(arrival.request.id) for arrival in self.arrivals]
+
+    def head(self, num_requests: int) -> "Recording":
+        """The first so many requests."""
+        return replace(
+            self,
+            arrivals=self.arrivals[:num_requests],
+            ttft_us=self.ttft_us[:num_requests],
+            decode_us=self.decode_us[:num_requests],
+        )
+
+    def without_tail(self, share: float) -> "Recording":
+        """All requests, but nothing to learn from the last `share` of them."""
+        keep = np.arange(len(self.arrivals)) < round(len(self.arrivals) * (1 - share))
+        return self._masked(keep)
+
+    def only_tail(self, share: float) -> "Recording":
+        """All requests, with measurements of the last `share` of them only."""
+        keep = np.arange(len(self.arrivals)) >= round(len(self.arrivals) * (1 - share))
+        return self._masked(keep)
+
+    def _masked(self, keep: npt.NDArray[np.bool_]) -> "Recording":
+        return replace(
+            self, ttft_us=np.where(keep, self.ttft_us, np.nan), decode_us=np.where(keep, self.decode_us, np.nan)
+        )
+
+
+def recording_of(
+    trace: Trace,
+    model: str,
+    config: EngineConfig,
+    chunks: Mapping[int, Sequence[int]],
+    max_concurrency: int | None = None,
+) -> Recording:
+    """A trace made ready. With `max_concurrency` requests are sent by the schedule and that cap (0: none).
+
+    Raises CalibrateError when no row can be learned from.
+    """
+    arrivals = arrivals_of(trace, model, config, as_scheduled=max_concurrency is not None).arrivals
+    rows = [arrival.row for arrival in arrivals if isinstance(arrival.row, TraceRow)]
+    measured = np.array([_measured(row) for row in rows], np.float64).reshape(-1, 2)
+    if not np.isfinite(measured[:, 0]).any():
+        raise CalibrateError(f"no row of {trace.data_path} can be learned from: none for {model} was answered in time")
+    return Recording(
+        name="/".join(trace.data_path.absolute().parts[-2:]),
+        arrivals=arrivals,
+        ttft_us=measured[:, 0],
+        decode_us=measured[:, 1],
+        long_gap_us=_long_gap_us(rows, chunks),
+        max_concurrency=max_concurrency,
+    )
+
+
+def _measured(row: TraceRow) -> tuple[float, float]:
+    in_order = 0 < row.send_time_us <= row.first_chunk_time_us <= row.last_chunk_time_us
+    if row.status not in OK_STATUSES or not in_order:
+        return np.nan, np.nan
+    decode_us = row.last_chunk_time_us - row.first_chunk_time_us if row.output_tokens > 1 else np.nan
+    return row.first_chunk_time_us - row.send_time_us, decode_us
+
+
+def _long_gap_us(rows: list[TraceRow], chunks: Mapping[int, Sequence[int]]) -> float | None:
+    gaps = []
+    for row in rows:
+        times = chunks.get(row.request_id, ())
+        if len(times) > 2:
+            first, last = content_chunks(times, row.output_tokens)
+            gaps.append(np.diff(np.array(times[first : last + 1], np.float64)))
+    if not gaps:
+        return None
+    pooled = np.concatenate(gaps)
+    long = pooled[pooled > LONG_GAP * np.median(pooled)]
+    return float(np.median(long)) if len(long) >= MIN_LONG_GAPS else None

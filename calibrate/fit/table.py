@@ -1,0 +1,36 @@
+"""What was learned, as tables for people."""
+
+from typing import TextIO
+
+from calibrate.compare import Comparison
+from calibrate.fit.learn import Learned
+from calibrate.fit.terms import EXPECTED, PLACE, Deployed
+from calibrate.table import new_console, percent, print_table
+
+
+def print_learned(learned: Learned, deployed: Deployed, file: TextIO) -> None:
+    """Each coefficient beside what was expected of it, and the errors on requests that were held out."""
+    console = new_console(file)
+    estimate = learned.estimate
+    rows = []
+    for name in deployed.learnable():
+        value, spread = estimate.values[PLACE[name]], estimate.spreads[PLACE[name]]
+        expected = EXPECTED[name]
+        rows.append([name, _number(value), _number(spread), _number(expected.mean), _number(expected.spread)])
+    print_table(console, ["coefficient", "learned", "+-", "expected", "+- "], rows)
+    rows = [
+        [score.name, str(score.num_requests), *map(_errors, (score.ttft, score.e2e, score.itl))]
+        for score in learned.held_out
+    ]
+    print_table(console, ["held out", "requests", "TTFT MAPE / r", "E2E MAPE / r", "ITL MAPE / r"], rows)
+
+
+def _errors(comparison: Comparison | None) -> str:
+    if comparison is None:
+        return "-"
+    r = "-" if comparison.pearson_r is None else f"{comparison.pearson_r:.3f}"
+    return f"{percent(comparison.mape)} / {r}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:,.0f}"

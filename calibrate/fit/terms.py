@@ -1,0 +1,98 @@
+"""What is learned: the terms of the fitted latency model, and what physics and experience expect of each."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.batch_shape import BatchShape
+from engine.gpu_spec import GpuSpec
+from engine.latency.fitted import (
+    REQUEST_TERMS,
+    STEP_TERMS,
+    TILE_TOKENS,
+    Fitted,
+    RequestCoefficients,
+    StepCoefficients,
+)
+from engine.latency.step_work import step_work
+from engine.model_spec import ModelSpec
+
+Floats = npt.NDArray[np.float64]
+
+TERMS = (*STEP_TERMS, *REQUEST_TERMS)
+PLACE = {name: place for place, name in enumerate(TERMS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """A term's value before any measurement, and how far from it would still be no surprise."""
+
+    mean: float
+    spread: float
+
+
+EXPECTED: dict[str, Expectation] = {
+    "weights": Expectation(1.35, 0.1),  # kernels read weights at about three quarters of the peak bandwidth
+    "tokens": Expectation(0.45, 0.4),
+    "tiles": Expectation(1.0, 0.4),
+    "attention": Expectation(2.0, 0.3),  # causal attention over a few thousand tokens reaches half of the peak
+    "kv": Expectation(1.1, 0.08),
+    "all_reduce": Expectation(1.0, 0.5),
+    "step_us": Expectation(100.0, 500.0),
+    "prompt_us": Expectation(1500.0, 1000.0),
+    "request_us": Expectation(25.0, 25.0),
+    "arrival_us": Expectation(3000.0, 2000.0),
+    "arrival_token_us": Expectation(1.5, 0.5),
+    "output_us": Expectation(900.0, 500.0),
+    "output_request_us": Expectation(40.0, 20.0),
+}
+EXPECTED_COMPUTE = Expectation(1.45, 0.1)
+"""Of `tokens` and `tiles` together: large multiplications reach about 70 % of the peak arithmetic rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """What the coefficients are learned for."""
+
+    model: ModelSpec
+    gpu: GpuSpec
+    tp: int
+
+    def learnable(self) -> tuple[str, ...]:
+        """The terms that have any effect."""
+        return tuple(name for name in TERMS if self.tp > 1 or name != "all_reduce")
+
+    def latency(self, values: Floats) -> Fitted:
+        """The latency model with these coefficients, in the order of `TERMS`."""
+        named = {name: max(0.0, float(value)) for name, value in zip(TERMS, values, strict=True)}
+        step = StepCoefficients(**{name: named[name] for name in STEP_TERMS})
+        request = RequestCoefficients(**{name: named[name] for name in REQUEST_TERMS})
+        return Fitted(self.model, self.gpu, self.tp, step, request)
+
+    def basis(self, latency: Fitted, shapes: npt.NDArray[np.int64]) -> Floats:
+        """`latency.basis` of each row of `shapes`, whose columns are the fields of `BatchShape`."""
+        work = step_work(self.model, self.gpu, self.tp, 1, "naive")
+        shape = dict(zip(BatchShape._fields, shapes.T.astype(np.float64), strict=True))
+        num_tokens = shape["prefill_tokens"] + shape["decode_requests"]
+        tiled = np.ceil(num_tokens / TILE_TOKENS) * TILE_TOKENS
+        token_us = work.token_compute(1)
+        compute_us = token_us * (latency.step.tokens * num_tokens + latency.step.tiles * tiled)
+        is_compute_bound = compute_us > latency.step.weights * work.weight_us
+        columns: dict[str, Floats] = {
+            "weights": np.where(is_compute_bound, 0.0, work.weight_us),
+            "tokens": np.where(is_compute_bound, token_us * num_tokens, 0.0),
+            "tiles": np.where(is_compute_bound, token_us * tiled, 0.0),
+            "attention": work.attention_pair_us * (shape["prefill_context_work"] + shape["prefill_tokens_squared"] / 2),
+            "kv": work.decode_kv(0, 1.0) * (shape["decode_context_tokens"] + shape["decode_requests"]),
+            "all_reduce": work.all_reduce(1) * num_tokens,
+            "step_us": np.ones(len(shapes)),
+            "prompt_us": shape["prefill_requests"],
+            "request_us": shape["decode_requests"],
+        }
+        return np.column_stack([columns[name] for name in STEP_TERMS])
+
+
+def expected_values() -> Floats:
+    """Where learning starts."""
+    return np.array([EXPECTED[name].mean for name in TERMS])

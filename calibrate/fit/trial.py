@@ -1,0 +1,147 @@
+"""One simulated run of a recording, and how each latency in it depends on each coefficient."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrate.fit.recording import LONG_GAP, MIN_LONG_GAPS, Recording
+from calibrate.fit.shapes import Run, recorded
+from calibrate.fit.terms import PLACE, TERMS, Deployed
+from engine.batch_shape import BatchShape
+from engine.config import EngineConfig
+from engine.latency.fitted import STEP_TERMS
+from engine.latency.phase_shift import PhaseShifted
+from engine.sequence import Sequence
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Slopes:
+    """Simulated durations in microseconds, and by how much each grows per unit of each coefficient (a row each)."""
+
+    simulated_us: Floats
+    per_term: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A run: per request the time to the first token and from there to the last; nan for those that never got it."""
+
+    ttft: Slopes
+    decode: Slopes
+    long_gap: Slopes | None
+    """One row: the typical step that holds a prompt while others decode. What else the prompt costs is left out."""
+    typical_step_us: float
+    largest: BatchShape
+    """The largest value of each sum."""
+
+
+def run_trial(recording: Recording, deployed: Deployed, config: EngineConfig, values: Floats, phase: int) -> Trial:
+    """Simulate `recording` with the coefficients `values`, in one phase of its steps."""
+    latency = deployed.latency(values)
+    shapes, run = recorded(recording, config, PhaseShifted(latency, phase))
+    steps = _Steps(run, deployed.basis(latency, shapes))
+    requests = _Requests(recording, run)
+    return Trial(
+        ttft=_ttft(steps, requests, values),
+        decode=_decode(steps, requests, values),
+        long_gap=_long_gap(shapes, steps, values),
+        typical_step_us=float(np.median(steps.ends - steps.starts)),
+        largest=BatchShape(*shapes.max(axis=0).tolist()),
+    )
+
+
+class _Steps:
+    """The steps of a run as arrays."""
+
+    def __init__(self, run: Run, basis: Floats) -> None:
+        self.ends = run.steps.ends()
+        self.starts = self.ends - run.steps.durations()
+        self.basis = basis
+        self.before = np.vstack([np.zeros(basis.shape[1]), np.cumsum(basis, axis=0)])
+        """Sums of the basis over all steps before each."""
+        self.num_outputs = run.outputs_by_step()
+
+    def between(self, first: Ints, end: Ints) -> Floats:
+        """Sum of the basis over the steps from `first` up to, not including, `end`."""
+        sums: Floats = self.before[end] - self.before[first]
+        return sums
+
+
+class _Requests:
+    """The requests of a run as arrays; those that never got a token stand at step 0 and are not `known`."""
+
+    def __init__(self, recording: Recording, run: Run) -> None:
+        sequences = run.sequences
+        self.known = np.array([each is not None and each.first_token_step is not None for each in sequences])
+        self.arrived = np.array([0 if each is None else each.arrived_at for each in sequences], np.int64)
+        self.queued = np.array([_queued_at(each) for each in sequences], np.int64)
+        self.first = np.array([_first_step(each) for each in sequences], np.int64)
+        self.last = np.array([_last_step(each) for each in sequences], np.int64)
+        self.input_tokens = np.array([arrival.request.input_tokens for arrival in recording.arrivals], np.float64)
+
+    def only_known(self, slopes: Slopes) -> Slopes:
+        return Slopes(np.where(self.known, slopes.simulated_us, np.nan), slopes.per_term)
+
+
+def _queued_at(sequence: Sequence | None) -> int:
+    return 0 if sequence is None or sequence.queued_at is None else sequence.queued_at
+
+
+def _first_step(sequence: Sequence | None) -> int:
+    return 0 if sequence is None or sequence.first_token_step is None else sequence.first_token_step
+
+
+def _last_step(sequence: Sequence | None) -> int:
+    if sequence is None or not sequence.token_runs:
+        return _first_step(sequence)
+    first, count = sequence.token_runs[-1]
+    return first + count - 1
+
+
+def _ttft(steps: _Steps, requests: _Requests, values: Floats) -> Slopes:
+    """The rest of the step under way when the request is queued, the steps up to the one with its first token, and what
+    passes before and after."""
+    under_way = np.minimum(steps.ends.searchsorted(requests.queued, side="right"), requests.first)
+    ends, starts = steps.ends[under_way], steps.starts[under_way]
+    rest = np.clip((ends - requests.queued) / np.maximum(ends - starts, 1), 0, 1)
+    per_term = np.zeros((len(requests.first), len(TERMS)))
+    per_term[:, : len(STEP_TERMS)] = rest[:, None] * steps.basis[under_way]
+    per_term[:, : len(STEP_TERMS)] += steps.between(under_way + 1, requests.first + 1)
+    per_term[:, PLACE["arrival_us"]] = 1
+    per_term[:, PLACE["arrival_token_us"]] = requests.input_tokens
+    per_term[:, PLACE["output_us"]] = 1
+    num_outputs = steps.num_outputs[requests.first]
+    per_term[:, PLACE["output_request_us"]] = num_outputs
+    after_us = values[PLACE["output_us"]] + values[PLACE["output_request_us"]] * num_outputs
+    return requests.only_known(Slopes(steps.ends[requests.first] - requests.arrived + after_us, per_term))
+
+
+def _decode(steps: _Steps, requests: _Requests, values: Floats) -> Slopes:
+    per_term = np.zeros((len(requests.first), len(TERMS)))
+    per_term[:, : len(STEP_TERMS)] = steps.between(requests.first + 1, requests.last + 1)
+    more_outputs = steps.num_outputs[requests.last] - steps.num_outputs[requests.first]
+    per_term[:, PLACE["output_request_us"]] = more_outputs
+    step_us = steps.ends[requests.last] - steps.ends[requests.first]
+    return requests.only_known(Slopes(step_us + values[PLACE["output_request_us"]] * more_outputs, per_term))
+
+
+def _long_gap(shapes: Ints, steps: _Steps, values: Floats) -> Slopes | None:
+    """Mean of the tenth of long gaps around their median, each step counted once per request that waits in it."""
+    decodes = shapes[:, BatchShape._fields.index("decode_requests")]
+    gaps_us = np.repeat(steps.ends - steps.starts, decodes)
+    if not len(gaps_us):
+        return None
+    step_of_gap = np.repeat(np.arange(len(decodes)), decodes)
+    long = np.flatnonzero(gaps_us > LONG_GAP * np.median(gaps_us))
+    if len(long) < MIN_LONG_GAPS:
+        return None
+    around = long[np.argsort(gaps_us[long], kind="stable")][len(long) * 9 // 20 : len(long) * 11 // 20 + 1]
+    per_term = np.zeros((1, len(TERMS)))
+    per_term[0, : len(STEP_TERMS)] = steps.basis[step_of_gap[around]].mean(axis=0)
+    surroundings_us = values[PLACE["prompt_us"]] * per_term[0, PLACE["prompt_us"]]
+    per_term[0, PLACE["prompt_us"]] = 0.0
+    return Slopes(np.array([gaps_us[around].mean() - surroundings_us]), per_term)

@@ -1,0 +1,63 @@
+"""Recordings of a server whose latency model is known, for tests."""
+
+import numpy as np
+
+from calibrate.fit.recording import Recording
+from calibrate.fit.terms import TERMS, Deployed
+from engine.config import EngineConfig
+from engine.core import Engine
+from engine.latency.catalogue.reader import load_gpu, load_model
+from engine.latency.phase_shift import PhaseShifted
+from engine.request import Request, UniqueBlocks
+from replay.arrivals import Arrival
+from replay.record import Record
+from replay.simulate import simulate
+from tests.replay.small_traces import row
+
+DEPLOYED = Deployed(load_model("qwen3-14b"), load_gpu("H100"), 1)
+CONFIG = EngineConfig(18_000, max_num_batched_tokens=4096, max_num_seqs=128, scheduling="vllm")
+KNOWN = {
+    "weights": 1.22,
+    "tokens": 0.7,
+    "tiles": 0.8,
+    "attention": 1.7,
+    "kv": 1.05,
+    "all_reduce": 1.0,
+    "step_us": 300.0,
+    "prompt_us": 800.0,
+    "request_us": 40.0,
+    "arrival_us": 4500.0,
+    "arrival_token_us": 1.2,
+    "output_us": 600.0,
+    "output_request_us": 25.0,
+}
+"""Not what is expected of an unknown server."""
+VALUES = np.array([KNOWN[name] for name in TERMS])
+
+
+def arrivals(num_requests: int, rate: float, seed: int = 0) -> list[Arrival]:
+    """Poisson arrivals of prompts of a few hundred to a few thousand tokens."""
+    generator = np.random.default_rng(seed)
+    instants = np.cumsum(generator.exponential(1e6 / rate, num_requests)).astype(int)
+    inputs = np.clip(generator.lognormal(6.5, 0.8, num_requests), 50, 4000).astype(int)
+    outputs = generator.integers(10, 200, num_requests)
+    return [
+        Arrival(at, Request(f"r{number}", tokens, output, UniqueBlocks(f"r{number}"), output), row(number))
+        for number, (at, tokens, output) in enumerate(
+            zip(instants.tolist(), inputs.tolist(), outputs.tolist(), strict=True)
+        )
+    ]
+
+
+def measured(requests: list[Arrival], phase: int = 99) -> Record:
+    """What the known server's clients measure."""
+    engine = Engine(CONFIG, PhaseShifted(DEPLOYED.latency(VALUES), phase), reports_steps=False)
+    return simulate(engine, requests).requests
+
+
+def recording(num_requests: int = 600, rate: float = 3.0, seed: int = 0) -> Recording:
+    """A recording of the known server."""
+    requests = arrivals(num_requests, rate, seed)
+    record = measured(requests)
+    ttft_us, e2e_us = record.ttft_us.astype(np.float64), record.e2e_us.astype(np.float64)
+    return Recording(name=f"known-{seed}", arrivals=requests, ttft_us=ttft_us, decode_us=e2e_us - ttft_us)

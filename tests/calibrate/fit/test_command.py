@@ -1,0 +1,75 @@
+"""`blis fit`: from files to a file that serve, run and replay take."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from blis_cli.main import run
+from engine.latency.coefficients_file import read_coefficients
+from tests.coefficients_file import written as written_coefficients
+from tests.replay.small_traces import row
+from tests.replay.small_traces import written as written_trace
+
+SERVER = ("--model", "qwen3-14b", "--hardware", "H100", "--tp", "1")
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def trace(tmp_path: Path, capsys: Captured) -> Path:
+    """A trace that the engine itself has made with known coefficients."""
+    known = written_coefficients(tmp_path)
+    fitted = ("--scheduling", "vllm", "--latency-model", "fitted", "--coefficients", str(known))
+    load = ("--rate", "5", "--arrival", "poisson", "--num-requests", "80", "--output-tokens", "60")
+    lengths = ("--output-tokens-stdev", "20", "--trace-output", str(tmp_path / "trace"))
+    assert run(["run", *SERVER, *fitted, *load, *lengths]) == 0
+    capsys.readouterr()
+    return tmp_path / "trace.yaml"
+
+
+def test_what_was_learned_is_printed_written_and_can_be_replayed(trace: Path, capsys: Captured) -> None:
+    output = trace.with_name("learned.yaml")
+    assert run(["fit", str(trace), *SERVER, "-o", str(output)]) == 0
+    said = capsys.readouterr()
+    assert said.out.split()[:4] == ["coefficient", "learned", "+-", "expected"]
+    assert said.err.endswith(f"blis fit: wrote {output}\n")
+    content = yaml.safe_load(output.read_text())
+    assert content["learned_for"] == {"model": "qwen3-14b", "hardware": "H100", "tp": 1}
+    assert content["recordings"][0]["requests"] == 80
+    assert content["held_out"][0]["requests"] == 16
+    assert content["held_out"][0]["e2e"]["mape"] < 0.03
+    assert content["seen"]["decode_requests"] >= read_coefficients(output).seen["decode_requests"] > 0
+    fitted = ("--scheduling", "vllm", "--latency-model", "fitted", "--coefficients", str(output))
+    assert run(["replay", str(trace), *SERVER, *fitted, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["completed_requests"] == 80
+
+
+def test_several_recordings_are_learned_from_together(trace: Path, capsys: Captured) -> None:
+    output = trace.with_name("learned.yaml")
+    assert run(["fit", str(trace), str(trace), *SERVER, "-o", str(output)]) == 0
+    capsys.readouterr()
+    assert len(yaml.safe_load(output.read_text())["recordings"]) == 2
+
+
+def refused(capsys: Captured, *arguments: str) -> str:
+    assert run(["fit", *arguments]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    return said.err.removeprefix("blis fit: error: ").strip()
+
+
+def test_settings_that_make_no_sense_are_refused(trace: Path, capsys: Captured) -> None:
+    assert refused(capsys, *SERVER) == "give the header files of the recordings, as in `blis fit trace.yaml`"
+    assert refused(capsys, str(trace), *SERVER, "--scheduling", "blis").startswith("--scheduling must be one of vllm")
+    message = refused(capsys, str(trace), *SERVER, "--latency-model", "roofline")
+    assert message == "blis fit learns a latency model, it takes neither a --latency-model nor coefficients"
+    assert refused(capsys, str(trace), *SERVER, "--max-concurrency", "4").startswith(
+        "--max-concurrency needs --reissue"
+    )
+
+
+def test_a_recording_without_latencies_is_refused_by_name(tmp_path: Path, capsys: Captured) -> None:
+    header = written_trace(tmp_path, [row(0, 0), row(1, 10)])
+    message = refused(capsys, str(header), *SERVER)
+    assert message == f"no row of {tmp_path / 'trace.csv'} can be learned from: none for qwen3-14b was answered in time"

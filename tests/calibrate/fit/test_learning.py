@@ -1,0 +1,127 @@
+"""Learning from a server whose latency model is known."""
+
+import numpy as np
+import pytest
+
+from calibrate.fit.learn import Budget, Learned, learn, num_trials
+from calibrate.fit.shapes import recorded
+from calibrate.fit.terms import EXPECTED, PLACE
+from engine.batch_shape import BatchShape
+from engine.core import Engine
+from engine.latency.fitted import STEP_TERMS
+from engine.latency.phase_shift import PhaseShifted
+from replay.simulate import simulate
+from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, VALUES, arrivals, measured, recording
+
+SMALL = Budget(per_round=120, per_final_round=120, in_final_rounds=360)
+
+
+@pytest.fixture(scope="module")
+def learned() -> Learned:
+    """From one recording of the known server."""
+    return learn([recording(1500, rate=4.0)], DEPLOYED, CONFIG)
+
+
+def step_times(values: np.ndarray, shapes: np.ndarray) -> np.ndarray:
+    times: np.ndarray = DEPLOYED.basis(DEPLOYED.latency(values), shapes) @ values[: len(STEP_TERMS)]
+    return times
+
+
+@pytest.mark.slow
+def test_step_times_are_recovered_within_one_percent_over_the_range_seen(learned: Learned) -> None:
+    shapes, _ = recorded(recording(1500, rate=4.0, seed=7), CONFIG, DEPLOYED.latency(VALUES))
+    known, found = step_times(VALUES, shapes), step_times(learned.estimate.values, shapes)
+    with_prompts = shapes[:, BatchShape._fields.index("prefill_tokens")] > 0
+    num_tokens = shapes[:, BatchShape._fields.index("prefill_tokens")]
+    errors = found / known - 1
+    assert np.abs(errors[~with_prompts]).max() < 0.005
+    for least, most in ((1, 250), (250, 500), (500, 1000), (1000, 2000), (2000, 4096)):
+        of_size = with_prompts & (num_tokens >= least) & (num_tokens < most)
+        assert abs(errors[of_size].mean()) < 0.01, (least, most)
+    assert abs(found.sum() / known.sum() - 1) < 0.002
+
+
+@pytest.mark.slow
+def test_held_out_requests_are_predicted_as_well_as_a_second_run_of_the_server_would(learned: Learned) -> None:
+    (held_out,) = learned.held_out
+    requests = arrivals(1500, rate=4.0)
+    runs = [measured(requests, phase).ttft_us for phase in (99, 98)]
+    noise = np.mean(np.abs(runs[0] - runs[1]) / runs[0])
+    assert held_out.num_requests == 300
+    assert held_out.ttft.mape < noise
+    assert held_out.e2e.mape < 0.01
+    assert held_out.itl is not None
+    assert held_out.itl.mape < 0.01
+
+
+@pytest.mark.slow
+def test_the_range_seen_is_that_of_the_recording(learned: Learned) -> None:
+    shapes, _ = recorded(recording(1500, rate=4.0), CONFIG, DEPLOYED.latency(VALUES))
+    assert learned.largest.decode_requests == pytest.approx(shapes[:, 6].max(), abs=2)
+
+
+def test_the_same_seed_gives_the_same_coefficients_and_progress_is_told() -> None:
+    recordings = [recording(60), recording(80, seed=1)]
+    told: list[None] = []
+    first = learn(recordings, DEPLOYED, CONFIG, seed=5, budget=SMALL, on_progress=lambda: told.append(None))
+    again = learn(recordings, DEPLOYED, CONFIG, seed=5, budget=SMALL)
+    assert first.estimate.values.tolist() == again.estimate.values.tolist()
+    assert len(told) == num_trials(recordings, SMALL)
+
+
+def test_an_outlier_changes_little() -> None:
+    plain = recording(200)
+    spoilt = plain.ttft_us.copy()
+    spoilt[::40] *= 30
+    values = [
+        learn([each], DEPLOYED, CONFIG, budget=SMALL).estimate.values
+        for each in (plain, type(plain)(name="", arrivals=plain.arrivals, ttft_us=spoilt, decode_us=plain.decode_us))
+    ]
+    shape = np.array([[1, 800, 640_000, 0, 0, 640_000, 6, 6_000], [0, 0, 0, 0, 0, 0, 6, 6_000]])
+    assert step_times(values[1], shape) == pytest.approx(step_times(values[0], shape), rel=0.02)
+
+
+def test_servers_of_different_speed_do_not_bend_the_coefficients() -> None:
+    one, other = recording(150), recording(150, seed=1)
+    slow = type(other)(
+        name="slow", arrivals=other.arrivals, ttft_us=other.ttft_us * 1.02, decode_us=other.decode_us * 1.02
+    )
+    found = learn([one, slow], DEPLOYED, CONFIG, budget=Budget(300, 300, 1500))
+    assert found.estimate.slower[1] - found.estimate.slower[0] == pytest.approx(0.02, abs=0.006)
+
+
+def test_what_a_single_gpu_cannot_tell_stays_as_expected() -> None:
+    found = learn([recording(60)], DEPLOYED, CONFIG, budget=SMALL)
+    assert found.estimate.values[PLACE["all_reduce"]] == EXPECTED["all_reduce"].mean
+
+
+def test_the_basis_of_many_shapes_is_that_of_each() -> None:
+    latency = DEPLOYED.latency(VALUES)
+    shapes, _ = recorded(recording(80), CONFIG, latency)
+    each = np.array([latency.basis(BatchShape(*shape)) for shape in shapes.tolist()])
+    assert DEPLOYED.basis(latency, shapes) == pytest.approx(each)
+
+
+class _Shapes:
+    """A latency model that notes every shape; the engine asks once per step when it takes them one by one."""
+
+    def __init__(self) -> None:
+        self.model = PhaseShifted(DEPLOYED.latency(VALUES), 3)
+        self.seen: list[BatchShape] = []
+        self.output_token_time = self.model.output_token_time
+        self.output_sequence_time = self.model.output_sequence_time
+        self.post_decode_time = self.model.post_decode_time
+        self.queueing_time = self.model.queueing_time
+        self.decode_times = self.model.decode_times
+
+    def step_time(self, shape: BatchShape) -> int:
+        self.seen.append(shape)
+        return self.model.step_time(shape)
+
+
+def test_the_shapes_of_a_fast_run_are_those_of_the_plain_one() -> None:
+    known = recording(150, rate=8.0)
+    noted = _Shapes()
+    simulate(Engine(CONFIG, noted), known.arrivals)
+    shapes, _ = recorded(known, CONFIG, PhaseShifted(DEPLOYED.latency(VALUES), 3))
+    assert [BatchShape(*shape) for shape in shapes.tolist()] == noted.seen

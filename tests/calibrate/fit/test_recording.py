@@ -1,0 +1,60 @@
+"""What of a trace is learned from."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrate.fit.recording import recording_of
+from engine.config import EngineConfig
+from tests.replay.small_traces import row, trace
+from traces import TraceRow
+
+MODEL = "qwen3-14b"
+CONFIG = EngineConfig(1000)
+
+
+def answered(number: int, sent_us: int, ttft_us: int = 50, decode_us: int = 200, **columns: Any) -> TraceRow:
+    first_us = sent_us + ttft_us
+    times = {"send_time_us": sent_us, "first_chunk_time_us": first_us, "last_chunk_time_us": first_us + decode_us}
+    return row(number, sent_us, status="ok", **times, **columns)
+
+
+def test_latencies_are_those_of_the_client(tmp_path: Path) -> None:
+    found = recording_of(trace(tmp_path, [answered(0, 10), answered(1, 20, 70, 90)]), MODEL, CONFIG, {})
+    assert found.ttft_us.tolist() == [50, 70]
+    assert found.decode_us.tolist() == [200, 90]
+    assert found.long_gap_us is None
+
+
+def test_a_request_without_usable_times_is_simulated_but_not_learned_from(tmp_path: Path) -> None:
+    rows = [answered(0, 10), answered(1, 20, output_tokens=1), row(2, 30), answered(3, 40, ttft_us=-5)]
+    found = recording_of(trace(tmp_path, rows), MODEL, CONFIG, {})
+    assert len(found.arrivals) == 4
+    place_of = {arrival.request.id: place for place, arrival in enumerate(found.arrivals)}
+    places = [place_of[f"request_{number}"] for number in range(4)]
+    assert np.isfinite(found.ttft_us[places]).tolist() == [True, True, False, False]
+    assert np.isfinite(found.decode_us[places]).tolist() == [True, False, False, False]
+
+
+def test_parts_keep_all_requests_they_are_simulated_with(tmp_path: Path) -> None:
+    whole = recording_of(trace(tmp_path, [answered(number, 10 + number) for number in range(10)]), MODEL, CONFIG, {})
+    first, last = whole.without_tail(0.2), whole.only_tail(0.2)
+    assert len(first.arrivals) == len(last.arrivals) == 10
+    assert (np.isfinite(first.ttft_us) ^ np.isfinite(last.ttft_us)).all()
+    assert np.isfinite(last.ttft_us).sum() == 2
+    assert len(whole.head(3).arrivals) == len(whole.head(3).decode_us) == 3
+
+
+def test_the_typical_gap_with_another_prompt_in_it_comes_from_token_times(tmp_path: Path) -> None:
+    rows = [answered(number, 10 + number, output_tokens=11) for number in range(60)]
+    chunks = {number: np.cumsum([0, *[10] * 9, 40 + number]).tolist() for number in range(60)}
+    found = recording_of(trace(tmp_path, rows), MODEL, CONFIG, chunks)
+    assert found.long_gap_us == 40 + 29.5
+
+
+def test_with_a_cap_requests_arrive_by_schedule(tmp_path: Path) -> None:
+    late = [answered(0, 10), row(1, 20, status="ok", send_time_us=500, first_chunk_time_us=550, last_chunk_time_us=700)]
+    found = recording_of(trace(tmp_path, late), MODEL, CONFIG, {}, max_concurrency=1)
+    assert [arrival.at for arrival in found.arrivals] == [10, 20]
+    assert found.ttft_us.tolist() == [50, 50]
