@@ -4,16 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from calibrate.compare import Comparison, compare, compare_compat, mape
 from calibrate.errors import CalibrateError
 from calibrate.goodput import Goodput, goodput, goodput_compat
 from calibrate.hit_rate import HitRate
 from calibrate.itl import Itl, itl, itl_compat
-from calibrate.network import Latencies, Network, latencies
+from calibrate.network import Floats, Latencies, Network, latencies
 from calibrate.pair import Pairing, pair, pair_compat
 from calibrate.throughput import Throughput, real_throughput, sim_throughput
-from traces import ResultRow, SloTargets, Trace
+from traces import ResultRow, SloTargets, Trace, TraceRow
 
 Chunks = Mapping[int, Sequence[int]]
 
@@ -41,19 +42,31 @@ class Group:
     e2e_mape: float
 
 
+@dataclass(frozen=True, slots=True)
+class Values:
+    """One metric of every request that has it on both sides, in microseconds, with the rows of the recording."""
+
+    real_us: Floats
+    sim_us: Floats
+    rows: list[TraceRow]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Everything a calibration found out. `metrics` has the keys ttft, e2e and, with token times, itl."""
+    """Everything a calibration found out. `metrics` has the keys ttft, e2e and, with token times, itl; `values` has
+    what they were computed from."""
 
     pairing: Pairing
     network: Network
     metrics: dict[str, Comparison]
+    values: dict[str, Values]
     num_itl_dropped: int
     num_without_token_times: int
     real_throughput: Throughput
     sim_throughput: Throughput
     by_slo_class: dict[str, Group]
     by_model: dict[str, Group]
+    by_tenant: dict[str, Group]
     goodput: Goodput | None
     hit_rate: HitRate | None
     ttft_threshold: float
@@ -82,27 +95,34 @@ def calibrate(
     times = latencies(pairing, network)
     itls = rules.itl(pairing, chunks)
     comparable = np.array(pairing.comparable, dtype=np.bool_)
-    metrics = {
-        "ttft": rules.compare(times.real_ttft_us[comparable], times.sim_ttft_us[comparable]),
-        "e2e": rules.compare(times.real_e2e_us[comparable], times.sim_e2e_us[comparable]),
+    values = {
+        "ttft": _values(pairing, comparable, times.real_ttft_us, times.sim_ttft_us),
+        "e2e": _values(pairing, comparable, times.real_e2e_us, times.sim_e2e_us),
     }
     both = itls.both()
     if both.any():
-        metrics["itl"] = rules.compare(itls.real_us[both], itls.sim_us[both])
+        values["itl"] = _values(pairing, both, itls.real_us, itls.sim_us)
     return Calibration(
         pairing=pairing,
         network=network,
-        metrics=metrics,
+        metrics={name: rules.compare(each.real_us, each.sim_us) for name, each in values.items()},
+        values=values,
         num_itl_dropped=itls.num_without_gaps,
         num_without_token_times=sum(row.request_id not in chunks for row in pairing.rows),
         real_throughput=real_throughput(pairing),
         sim_throughput=sim_throughput(pairing, times),
         by_slo_class=_groups([row.slo_class for row in pairing.rows], comparable, times),
         by_model=_groups([row.model for row in pairing.rows], comparable, times),
+        by_tenant=_groups([row.tenant_id for row in pairing.rows], comparable, times),
         goodput=rules.goodput(pairing, times, itls, targets) if targets else None,
         hit_rate=hit_rate,
         ttft_threshold=ttft_threshold,
     )
+
+
+def _values(pairing: Pairing, which: npt.NDArray[np.bool_], real_us: Floats, sim_us: Floats) -> Values:
+    rows = [row for row, is_one in zip(pairing.rows, which, strict=True) if is_one]
+    return Values(real_us[which], sim_us[which], rows)
 
 
 def _check_pairs(trace: Trace, pairing: Pairing) -> None:

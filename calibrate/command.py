@@ -1,7 +1,7 @@
 """`blis calibrate`: a recording against its simulation."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from calibrate.calibration import Calibration
     from calibrate.hit_rate import HitRate
     from calibrate.network import Network
-    from traces import SloTargets, Trace
+    from traces import ResultRow, SloTargets, Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +27,22 @@ class CalibrateOptions:
     sim_results: str | None = option(
         None, "Latencies per request of the simulation (JSON), from `blis replay --results-path`.", metavar="FILE"
     )
+    second_recording: str | None = option(
+        None,
+        "Header file (YAML) of a second recording of the same workload. It shows how well one run predicts another; "
+        "without --sim-results it takes the simulation's place.",
+        metavar="TRACE.yaml",
+    )
+    second_itl_data: str | None = option(None, "Token times of the second recording (CSV).", metavar="FILE")
     itl_data: str | None = option(None, "Token times of the recording (CSV); adds ITL to the metrics.", metavar="FILE")
     report: str | None = option(None, "Write the comparison here (JSON).", metavar="FILE")
+    html: str | None = option(None, "Write the comparison here as one page with pictures (HTML).", metavar="FILE")
+    plots: str | None = option(None, "Write the pictures to this folder (PNG).", metavar="DIR")
+    fail_over: str = option(
+        "",
+        "Limits on MAPE in percent, such as ttft=15,e2e=5; the exit code is 3 when one is exceeded.",
+        metavar="METRIC=PERCENT,...",
+    )
     warmup_requests: int = option(-1, "Leave the first N requests sent out. -1: as the header says.", at_least=-1)
     network_rtt_us: int = option(
         -1, "Network round trip to add to simulated latencies. -1: as the header says.", at_least=-1
@@ -53,6 +67,7 @@ class CalibrateOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        _ = self.limits
         if self.adapter_reference is not None:
             if self.sim_metrics is None:
                 raise OptionError("--adapter-reference needs --sim-metrics, the metrics to compare with it")
@@ -60,8 +75,19 @@ class CalibrateOptions:
         if self.sim_metrics_blind is not None:
             raise OptionError("--sim-metrics-blind needs --adapter-reference, the figures to compare with")
         _ = self.header_path
-        if self.sim_results is None:
-            raise OptionError("--sim-results is required: the file `blis replay --results-path` has written")
+        if self.sim_results is None and self.second_recording is None:
+            raise OptionError(
+                "--sim-results is required, the file `blis replay --results-path` has written; or a --second-recording"
+            )
+        if self.second_itl_data is not None and self.second_recording is None:
+            raise OptionError("--second-itl-data needs --second-recording, the recording they belong to")
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits of --fail-over as fractions. Raises OptionError."""
+        from calibrate.fail_over import parse_limits
+
+        return parse_limits(self.fail_over)
 
     @property
     def header_path(self) -> Path:
@@ -73,40 +99,76 @@ class CalibrateOptions:
 
 
 def run(options: CalibrateOptions) -> int:
-    """Compare, write the report, print tables on stdout and all else on stderr. A poor grade is no error."""
-    from calibrate.report import additions, report
+    """Compare, write the reports, print tables on stdout and all else on stderr.
+
+    A poor grade is no error, but an error above a limit of --fail-over is.
+    """
+    from calibrate.fail_over import EXIT_CODE, exceeded
+    from calibrate.presentation import write_all
     from calibrate.table import print_calibration
 
     if options.adapter_reference is not None:
         return _run_adapter(options, options.adapter_reference)
-    found = _calibration(options)
-    _write_report(options, report(found) if options.compat else report(found) | additions(found))
-    print_calibration(found, sys.stdout)
+    inputs = _inputs(options)
+    found = _calibration(options, inputs, inputs.results)
+    floor = None
+    if options.sim_results is not None and inputs.second_results:
+        floor = _calibration(options, inputs, inputs.second_results, is_recording=True).metrics
+    over = exceeded(found.metrics, options.limits)
+    write_all(found, floor, report=options.report, html=options.html, plots=options.plots, compat=options.compat)
+    print_calibration(found, sys.stdout, floor)
     for note in _notes(found, options):
         _say(note)
-    return 0
+    for line in over:
+        _say(line)
+    return EXIT_CODE if over else 0
 
 
-def _calibration(options: CalibrateOptions) -> "Calibration":
-    from calibrate.calibration import COMPAT, PLAIN, calibrate
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """The files that were named. `results` are those of the simulation, or of the second recording in its place."""
+
+    trace: "Trace"
+    chunks: "Mapping[int, Sequence[int]]"
+    results: "list[ResultRow]"
+    second_results: "list[ResultRow]"
+
+
+def _inputs(options: CalibrateOptions) -> _Inputs:
     from calibrate.errors import CalibrateError
+    from calibrate.second_recording import results_of_recording
     from traces import read_itl, read_results, read_trace
 
     trace = read_trace(options.header_path, options.trace_data)
-    results = read_results(options.sim_results or "")
+    second: list[ResultRow] = []
+    if options.second_recording is not None:
+        chunks = {} if options.second_itl_data is None else read_itl(options.second_itl_data)
+        second = results_of_recording(trace, read_trace(options.second_recording), chunks)
+    results = second if options.sim_results is None else read_results(options.sim_results)
     if not results:
         raise CalibrateError(f"{options.sim_results} holds no results, so there is nothing to compare")
-    chunks = {} if options.itl_data is None else read_itl(options.itl_data)
+    return _Inputs(trace, {} if options.itl_data is None else read_itl(options.itl_data), results, second)
+
+
+def _calibration(
+    options: CalibrateOptions, inputs: _Inputs, results: "list[ResultRow]", is_recording: bool = False
+) -> "Calibration":
+    from calibrate.calibration import COMPAT, PLAIN, calibrate
+    from calibrate.network import Network
+
+    trace = inputs.trace
     from_header = options.warmup_requests < 0
+    is_recording = is_recording or options.sim_results is None
     return calibrate(
         trace,
         results,
-        chunks,
+        inputs.chunks,
         COMPAT if options.compat else PLAIN,
         warm_up_requests=trace.header.warm_up_requests if from_header else options.warmup_requests,
-        network=_network(options, trace),
+        # A recording has a network in it already.
+        network=Network() if is_recording else _network(options, trace),
         targets=_targets(options, trace),
-        hit_rate=_hit_rate(options, trace),
+        hit_rate=None if is_recording else _hit_rate(options, trace),
         ttft_threshold=options.ttft_mape_threshold,
     )
 

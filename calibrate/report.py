@@ -58,7 +58,8 @@ def additions(found: Calibration) -> JsonObject:
         },
         "network": {"rtt_us": found.network.rtt_us, "bandwidth_mbps": found.network.bandwidth_mbps},
     }
-    for key, groups in (("by_slo_class", found.by_slo_class), ("by_model", found.by_model)):
+    kinds = (("by_slo_class", found.by_slo_class), ("by_model", found.by_model), ("by_tenant", found.by_tenant))
+    for key, groups in kinds:
         if groups:
             content[key] = {
                 name: {"count": group.count, "ttft_mape": group.ttft_mape, "e2e_mape": group.e2e_mape}

@@ -145,7 +145,10 @@ def test_hit_rates_are_compared_when_both_are_known(tmp_path: Path, capsys: pyte
             {"trace": "a", "trace_header": "a"},
             "give the recording's header file once, as in `blis calibrate trace.yaml`",
         ),
-        ({"trace": "t.yaml"}, "--sim-results is required: the file `blis replay --results-path` has written"),
+        (
+            {"trace": "t.yaml"},
+            "--sim-results is required, the file `blis replay --results-path` has written; or a --second-recording",
+        ),
         ({"trace": "t", "sim_results": "r", "network_rtt_us": -5}, "--network-rtt-us must be at least -1, got -5"),
         ({"trace": "t", "sim_results": "r", "warmup_requests": -2}, "--warmup-requests must be at least -1, got -2"),
         (

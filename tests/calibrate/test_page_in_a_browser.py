@@ -1,0 +1,56 @@
+"""The page of a calibration as a browser without a network shows it."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from blis_cli.main import run
+from tests.calibrate.test_presentation import files, recorded, simulated
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+OFFLINE = ("--host-resolver-rules=MAP * ~NOTFOUND", "--proxy-server=127.0.0.1:9")
+REAL, SIMULATED = (0x1B, 0x6C, 0xA8), (0xD9, 0x5F, 0x02)
+
+
+def browser() -> str:
+    """The path of a browser; skips without one."""
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
+    return found
+
+
+def shown(page: Path, *arguments: str) -> str:
+    """What the browser prints for a page."""
+    profile = f"--user-data-dir={page.parent / 'profile'}"
+    command = [browser(), "--headless", "--no-sandbox", "--disable-gpu", profile, *OFFLINE, *arguments, page.as_uri()]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+
+
+@pytest.fixture
+def page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    arguments = ["--sim-results", str(simulated(tmp_path)), "--html", str(tmp_path / "out.html")]
+    assert run(["calibrate", str(files(tmp_path, recorded())), *arguments]) == 0
+    capsys.readouterr()
+    return tmp_path / "out.html"
+
+
+@pytest.mark.slow
+def test_text_and_tables_are_there(page: Path) -> None:
+    dom = shown(page, "--dump-dom")
+    assert "TTFT is predicted within 10.0% per request" in dom
+    assert dom.count("<table>") >= 4
+    assert dom.count("<img") == 12
+
+
+@pytest.mark.slow
+def test_pictures_are_drawn(page: Path) -> None:
+    screenshot = page.with_suffix(".png")
+    shown(page, f"--screenshot={screenshot}", "--window-size=1200,4200", "--hide-scrollbars")
+    pixels = np.round(imread(screenshot)[..., :3] * 255).astype(int)
+    for colour in (REAL, SIMULATED):
+        assert (np.abs(pixels - colour).max(axis=2) <= 2).sum() > 200

@@ -1,0 +1,223 @@
+"""Reports for people and machines: intervals, words, limits, pictures, one page."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blis_cli.main import run
+from blis_options import OptionError
+from calibrate.bootstrap import confidence
+from calibrate.calibration import PLAIN, Calibration, calibrate
+from calibrate.fail_over import exceeded, parse_limits
+from calibrate.network import Network
+from calibrate.words import in_words
+from tests.calibrate.recordings import result, row, trace
+from traces import TraceHeader, TraceRow, columns_worth_writing, write_results, write_trace
+
+PNG = b"\x89PNG\r\n\x1a\n"
+Captured = pytest.CaptureFixture[str]
+
+
+def recorded(count: int = 60) -> list[TraceRow]:
+    """Requests every 20 ms of different lengths and latencies in no order, of two tenants."""
+    return [
+        row(
+            number,
+            send_us=1_000 + 20_000 * number,
+            ttft_us=40_000 + 500 * (37 * number % count),
+            e2e_us=200_000 + 2_000 * (17 * number % count),
+            tenant_id="ab"[number % 2],
+            input_tokens=100 + number,
+            server_input_tokens=100 + number,
+        )
+        for number in range(count)
+    ]
+
+
+def compared(ttft: float = 1.0, decode: float = 1.0, by_input: float = 0.0) -> Calibration:
+    """That recording, predicted with factors on TTFT and the time after it; `by_input` is per prompt token, in us."""
+    rows = recorded()
+    results = []
+    for each in rows:
+        first = each.first_chunk_time_us - each.send_time_us
+        rest = each.last_chunk_time_us - each.first_chunk_time_us
+        ttft_us = first * ttft + by_input * (each.input_tokens - 100)
+        results.append(result(each.request_id, ttft_us=ttft_us, e2e_us=ttft_us + rest * decode))
+    return calibrate(
+        trace(rows),
+        results,
+        {},
+        PLAIN,
+        warm_up_requests=0,
+        network=Network(),
+        targets={},
+        hit_rate=None,
+        ttft_threshold=0.15,
+    )
+
+
+def files(folder: Path, rows: list[TraceRow], name: str = "trace") -> Path:
+    header = TraceHeader(mode="real")
+    write_trace(folder / f"{name}.yaml", header, rows, columns_worth_writing(rows, "real"))
+    return folder / f"{name}.yaml"
+
+
+def simulated(folder: Path, factor: float = 1.1) -> Path:
+    rows = recorded()
+    results = [
+        result(
+            each.request_id,
+            ttft_us=(each.first_chunk_time_us - each.send_time_us) * factor,
+            e2e_us=(each.last_chunk_time_us - each.send_time_us) * factor,
+        )
+        for each in rows
+    ]
+    write_results(folder / "results.json", results)
+    return folder / "results.json"
+
+
+def test_an_interval_holds_the_figure_and_narrows_with_more_requests() -> None:
+    generator = np.random.default_rng(1)
+    widths = []
+    for count in (50, 2000):
+        real = generator.uniform(50, 100, count)
+        sim = real * generator.normal(1.02, 0.1, count)
+        sure = confidence(real, sim)
+        mape = float(np.mean(np.abs(sim - real) / real))
+        assert sure.mape.low < mape < sure.mape.high
+        assert sure.mean_error.low < sim.sum() / real.sum() - 1 < sure.mean_error.high
+        assert sure == confidence(real, sim)
+        widths.append(sure.mape.high - sure.mape.low)
+    assert widths[1] < widths[0] / 3
+
+
+def test_constant_values_have_no_interval_of_correlation() -> None:
+    assert confidence(np.full(10, 5.0), np.arange(10.0)).pearson_r is None
+
+
+@pytest.mark.parametrize(
+    ("found", "named"),
+    [
+        (compared(), "No systematic error"),
+        (compared(decode=1.1), "E2E is about the same under any load"),
+        (compared(ttft=0.8), "TTFT"),
+        (compared(by_input=200.0), "The error of TTFT grows with the prompt"),
+    ],
+)
+def test_words_name_what_is_off_and_the_coefficients(found: Calibration, named: str) -> None:
+    assert any(named in sentence for sentence in in_words(found))
+
+
+def test_words_say_how_a_second_run_compares() -> None:
+    sentences = in_words(compared(ttft=1.3), compared(ttft=1.1).metrics)
+    assert any("A second run of the real server predicts TTFT within 10.0%" in each for each in sentences)
+    assert any("3.0 times that" in each for each in sentences)
+
+
+def test_limits_are_percentages_per_metric() -> None:
+    assert parse_limits("ttft=15, E2E=2.5") == {"ttft": 0.15, "e2e": 0.025}
+    assert parse_limits("") == {}
+    for wrong in ("speed=3", "ttft", "ttft=-1", "ttft=fast"):
+        with pytest.raises(OptionError, match="--fail-over takes ttft, e2e, itl with a percentage"):
+            parse_limits(wrong)
+
+
+def test_a_limit_is_exceeded_by_more_than_itself() -> None:
+    metrics = compared(ttft=1.2).metrics
+    assert exceeded(metrics, {"ttft": 0.25}) == []
+    assert exceeded(metrics, {"ttft": 0.15}) == ["TTFT MAPE 20.0% is over the limit of 15.0%"]
+    with pytest.raises(OptionError, match="--fail-over itl needs token times"):
+        exceeded(metrics, {"itl": 0.1})
+
+
+def test_the_exit_code_is_3_when_a_limit_is_exceeded(tmp_path: Path, capsys: Captured) -> None:
+    arguments = ["calibrate", str(files(tmp_path, recorded())), "--sim-results", str(simulated(tmp_path))]
+    assert run([*arguments, "--fail-over", "ttft=15,e2e=15"]) == 0
+    capsys.readouterr()
+    assert run([*arguments, "--fail-over", "ttft=15,e2e=5"]) == 3
+    assert capsys.readouterr().err.endswith("\nblis calibrate: E2E MAPE 10.0% is over the limit of 5.0%\n")
+
+
+def test_the_report_has_intervals_words_tenants_and_the_noise_floor(tmp_path: Path, capsys: Captured) -> None:
+    second = [row(each.request_id, send_us=each.send_time_us, ttft_us=45_000, e2e_us=210_000) for each in recorded()]
+    arguments = ["--second-recording", str(files(tmp_path, second, "second")), "--report", str(tmp_path / "out.json")]
+    header = files(tmp_path, recorded())
+    assert run(["calibrate", str(header), "--sim-results", str(simulated(tmp_path)), *arguments]) == 0
+    content = json.loads((tmp_path / "out.json").read_text())
+    assert content["by_tenant"]["a"]["ttft_mape"] == pytest.approx(0.1)
+    low, high = content["confidence_95"]["e2e"]["mean_percent_error"]
+    assert low <= 0.1000001
+    assert high >= 0.0999999
+    assert content["noise_floor"]["ttft"]["count"] == 60
+    assert content["in_words"][0].startswith("TTFT is predicted within 10.0% per request")
+    assert "second recording" in capsys.readouterr().out
+
+
+def test_a_second_recording_can_take_the_place_of_the_simulation(tmp_path: Path, capsys: Captured) -> None:
+    header = files(tmp_path, recorded())
+    assert run(["calibrate", str(header), "--second-recording", str(header)]) == 0
+    assert "TTFT MAPE 0.0%" in capsys.readouterr().out
+
+
+def test_one_of_both_is_needed(tmp_path: Path, capsys: Captured) -> None:
+    assert run(["calibrate", str(files(tmp_path, recorded()))]) == 2
+    assert "or a --second-recording" in capsys.readouterr().err
+
+
+class _Page(HTMLParser):
+    """Counts tags, and notes what would be fetched from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.sources: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.sources.extend(value or "" for name, value in attrs if name in ("src", "href"))
+        if tag not in ("img", "meta"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_one_file_with_all_in_it(tmp_path: Path, capsys: Captured) -> None:
+    html = tmp_path / "out.html"
+    arguments = ["--sim-results", str(simulated(tmp_path)), "--html", str(html), "--plots", str(tmp_path / "plots")]
+    assert run(["calibrate", str(files(tmp_path, recorded())), *arguments]) == 0
+    capsys.readouterr()
+    page = _Page()
+    page.feed(html.read_text(encoding="utf-8"))
+    assert page.open == []
+    assert page.tags.count("img") == 12
+    assert all(source.startswith("data:image/png;base64,") for source in page.sources)
+    assert not re.search(r"https?:|@import|url\(", html.read_text(encoding="utf-8"))
+    pictures = sorted((tmp_path / "plots").iterdir())
+    assert [path.name for path in pictures][:3] == ["e2e-cdf.png", "e2e-input.png", "e2e-load.png"]
+    assert all(path.read_bytes().startswith(PNG) for path in pictures)
+
+
+def test_the_same_inputs_give_the_same_page(tmp_path: Path, capsys: Captured) -> None:
+    header, results = files(tmp_path, recorded()), simulated(tmp_path)
+    pages = []
+    for name in ("one.html", "two.html"):
+        assert run(["calibrate", str(header), "--sim-results", str(results), "--html", str(tmp_path / name)]) == 0
+        pages.append((tmp_path / name).read_bytes())
+    capsys.readouterr()
+    assert pages[0] == pages[1]
+
+
+def test_names_from_the_recording_cannot_break_the_page(tmp_path: Path, capsys: Captured) -> None:
+    rows = [row(number, send_us=1_000 + number, tenant_id="<script>alert(1)</script>") for number in range(5)]
+    write_results(tmp_path / "results.json", [result(number) for number in range(5)])
+    html = tmp_path / "out.html"
+    arguments = ["--sim-results", str(tmp_path / "results.json"), "--html", str(html)]
+    assert run(["calibrate", str(files(tmp_path, rows)), *arguments]) == 0
+    capsys.readouterr()
+    assert "<script>" not in html.read_text(encoding="utf-8")
