@@ -1,18 +1,19 @@
 """How well a replay predicts recordings of a real server, for every recording in a folder.
 
-    python benchmarks/accuracy.py RECORDINGS [--write docs/accuracy.md]
+    python benchmarks/accuracy.py RECORDINGS [--coefficients FILE] [--write docs/accuracy.md]
 
-RECORDINGS holds folders with `trace.yaml` and `trace.csv` (and `trace.itl.csv.gz` where token times were recorded),
-and a `server_config.json` with the server's settings. Each recording is replayed with those settings and compared;
-two recordings of the same workload (`*_vanilla`, `*_patched`) are compared with each other: no prediction can be
-expected to do better than a second run of the real thing.
+RECORDINGS holds `train` and `validate`, each with folders of `trace.yaml` and `trace.csv` (and `trace.itl.csv.gz` where
+token times were recorded), and a `server_config.json` with the server's settings. Each recording is replayed with those
+settings and compared, with shipped coefficients and with those of FILE; two recordings of the same workload
+(`*_vanilla`, `*_patched`) are compared with each other: no single prediction can be expected to do better than a second
+run of the real thing.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +24,39 @@ from calibrate.compare import Comparison, compare
 from calibrate.network import Network, rtt_us_of
 from engine.core import Engine
 from engine.deployment import Deployment, DeploymentOptions, resolve
+from engine.latency.phase_shift import PhaseShifted
+from engine.latency.registry import DEFAULT_LATENCY_MODEL
 from replay.arrivals import arrivals_of
 from replay.outputs import result_rows
+from replay.phases import averaged
 from replay.simulate import simulate
 from traces import ResultRow, Trace, TraceRow, read_itl, read_trace
 
 METRICS = ("ttft", "e2e", "itl")
 
+LEARNED = Path(__file__).parents[1] / "examples" / "qwen3-14b-h100.coefficients.yaml"
+PHASES = 8
+
 PREAMBLE = """# Accuracy on recordings of real vLLM
 
-What `blis replay` predicts with the shipped coefficients, nothing fitted, against recordings of vLLM 0.23 with
-Qwen3-14B on one H100: about 1,000 prompt tokens and 128 output tokens at 2 to 6 requests/s, longer prompts in the w5
-and w7 recordings. The server's settings are those it ran with: 18,038 KV blocks, 8,192 batched tokens, 256 sequences.
+What `blis replay` predicts against recordings of vLLM 0.23 with Qwen3-14B on one H100: about 1,000 prompt tokens and
+128 output tokens at 2 to 6 requests/s, and 256 or 4,096 prompt tokens in the w7 recording. The server's settings are
+those it ran with: 18,038 KV blocks, 8,192 batched tokens, 256 sequences.
 
-MAPE is the mean of |real - simulated| / real over all requests, r their correlation. "-" stands where the recording
-has no token times and ITL is taken from the first and last chunk instead, or where a metric hardly varies. A second
-run of the real server is no perfect prediction of the first either; the last table says how good it is.
+MAPE is the mean of |real - simulated| / real over all requests, r their correlation; "-" stands where a metric hardly
+varies. ITL is the mean of each request, from its first and last chunk where the recording has no token times. Mean and
+p99 are those of all requests; their errors are signed. A second run of the real server is no perfect prediction of the
+first either: the second table says how good it is.
 
-The table is produced by `python benchmarks/accuracy.py RECORDINGS --write docs/accuracy.md`.
+The tables are produced by `python benchmarks/accuracy.py RECORDINGS --write docs/accuracy.md`.
+"""
+
+LEARNED_TEXT = """## Learned coefficients
+
+[`blis fit`](fit.md) has learned from the recordings marked *learned from*, and has seen nothing of the others: neither
+their rate nor their prompt lengths. [What it learned](../examples/qwen3-14b-h100.coefficients.yaml). Replayed with
+`--scheduling vllm --latency-model fitted`; the first line of each recording is one run, the second
+`--phase-average {}`.
 """
 
 
@@ -57,24 +73,23 @@ def main() -> int:
     """Print the tables, and write them if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recordings", type=Path)
+    parser.add_argument("--coefficients", type=Path, default=LEARNED)
     parser.add_argument("--write", type=Path, default=None)
     arguments = parser.parse_args()
-    text = "\n".join(_report(arguments.recordings))
+    text = "\n".join(_report(arguments.recordings, arguments.coefficients))
     sys.stdout.write(text)
     if arguments.write is not None:
         arguments.write.write_text(text)
     return 0
 
 
-def _report(folder: Path) -> Iterator[str]:
+def _report(folder: Path, coefficients: Path) -> Iterator[str]:
     traces = {path.parent.name: path for path in sorted(folder.glob("*/*/trace.yaml"))}
     server = json.loads((folder / "server_config.json").read_text())
     yield PREAMBLE
-    for scheduling in ("vllm", "blis"):
-        deployment = resolve(_options(server, scheduling))
-        scores = [predict(name, path, deployment) for name, path in traces.items()]
-        yield f"## Replayed with `--scheduling {scheduling}`\n"
-        yield from _table(scores)
+    yield LEARNED_TEXT.format(PHASES)
+    learned = resolve(_options(server, "vllm", coefficients))
+    yield from _table([score for name, path in traces.items() for score in _learned_scores(name, path, learned)])
     floors = [
         repeat(name.removesuffix("_vanilla"), path, traces[name.replace("_vanilla", "_patched")])
         for name, path in traces.items()
@@ -82,9 +97,20 @@ def _report(folder: Path) -> Iterator[str]:
     ]
     yield "## A second run of the real server\n"
     yield from _table(floors)
+    for scheduling in ("vllm", "blis"):
+        deployment = resolve(_options(server, scheduling, None))
+        yield f"## Replayed with `--scheduling {scheduling}`\n"
+        yield "Shipped coefficients, nothing learned.\n"
+        yield from _table([predict(name, path, deployment, 1) for name, path in traces.items()])
 
 
-def _options(server: dict[str, Any], scheduling: str) -> DeploymentOptions:
+def _learned_scores(name: str, path: Path, deployment: Deployment) -> Iterator[Score]:
+    mark = "learned from" if path.parent.parent.name == "train" else "**not seen**"
+    yield predict(f"{name}, {mark}", path, deployment, 1)
+    yield predict("", path, deployment, PHASES)
+
+
+def _options(server: dict[str, Any], scheduling: str, coefficients: Path | None) -> DeploymentOptions:
     return DeploymentOptions(
         model=server["model"].lower(),
         hardware="H100",
@@ -95,15 +121,32 @@ def _options(server: dict[str, Any], scheduling: str) -> DeploymentOptions:
         max_num_seqs=256,
         max_model_len=server["max_seq_len"],
         scheduling=scheduling,
+        latency_model=DEFAULT_LATENCY_MODEL if coefficients is None else "fitted",
+        coefficients=None if coefficients is None else str(coefficients),
     )
 
 
-def predict(name: str, header: Path, deployment: Deployment) -> Score:
-    """Replay a recording and compare."""
+def predict(name: str, header: Path, deployment: Deployment, num_phases: int) -> Score:
+    """Replay a recording and compare; with several phases, figures over all requests are those of single runs."""
     trace = read_trace(header)
     arrivals = arrivals_of(trace, deployment.model.name, deployment.config).arrivals
-    engine = Engine(deployment.config, deployment.latency, reports_steps=False)
-    results = list(result_rows(simulate(engine, arrivals).requests))
+    runs = []
+    for phase in range(num_phases):
+        latency = deployment.latency if num_phases == 1 else PhaseShifted(deployment.latency, phase)
+        runs.append(simulate(Engine(deployment.config, latency, reports_steps=False), arrivals).requests)
+    single = [_compared(header, trace, list(result_rows(run))) for run in runs]
+    found = _compared(header, trace, list(result_rows(averaged(runs))))
+    metrics = {name: _with_tails(each, [one[name] for one in single]) for name, each in found.items()}
+    return Score(name, found["e2e"].count, metrics)
+
+
+def _with_tails(comparison: Comparison, single: list[Comparison]) -> Comparison:
+    """`comparison` with the simulated mean and p99 of single runs, averaged."""
+    mean, p99 = (float(np.mean([getattr(each.sim, which) for each in single])) for which in ("mean", "p99"))
+    return replace(comparison, sim=replace(comparison.sim, mean=mean, p99=p99))
+
+
+def _compared(header: Path, trace: Trace, results: list[ResultRow]) -> dict[str, Comparison]:
     itl_path = header.with_name("trace.itl.csv.gz")
     found = calibrate(
         trace,
@@ -119,7 +162,7 @@ def predict(name: str, header: Path, deployment: Deployment) -> Score:
     metrics = dict(found.metrics)
     if "itl" not in metrics:
         metrics["itl"] = _itl_from_chunks(trace, results)
-    return Score(name, found.metrics["e2e"].count, metrics)
+    return metrics
 
 
 def _itl_from_chunks(trace: Trace, results: list[ResultRow]) -> Comparison:
@@ -159,14 +202,22 @@ def _mean_itl_us(row: TraceRow) -> float:
 
 
 def _table(scores: list[Score]) -> Iterator[str]:
-    yield "| recording | requests | TTFT MAPE / r | E2E MAPE / r | ITL MAPE / r | mean TTFT error | p99 TTFT error |"
-    yield "|---|---|---|---|---|---|---|"
+    yield (
+        "| recording | requests | TTFT MAPE / r | E2E MAPE / r | ITL MAPE / r "
+        "| TTFT mean, p99 | E2E mean, p99 | ITL mean, p99 |"
+    )
+    yield "|---|---|---|---|---|---|---|---|"
     for score in scores:
         cells = " | ".join(_cell(score.metrics[metric]) for metric in METRICS)
-        ttft = score.metrics["ttft"]
-        mean, p99 = _error(ttft.real.mean, ttft.sim.mean), _error(ttft.real.p99, ttft.sim.p99)
-        yield f"| {score.name} | {score.num_requests:,} | {cells} | {mean} | {p99} |"
+        errors = " | ".join(_tails(score.metrics[metric]) for metric in METRICS)
+        num_requests = f"{score.num_requests:,}" if score.name else ""
+        yield f"| {score.name} | {num_requests} | {cells} | {errors} |"
     yield ""
+
+
+def _tails(comparison: Comparison) -> str:
+    real, sim = comparison.real, comparison.sim
+    return f"{_error(real.mean, sim.mean)}, {_error(real.p99, sim.p99)}"
 
 
 def _cell(comparison: Comparison) -> str:

@@ -1,0 +1,247 @@
+"""How well a replay predicts published experiments on other models, beside the published errors of other simulators.
+
+    python benchmarks/published.py RECORDINGS [--coefficients FILE] [--write docs/published.md]
+
+RECORDINGS holds `experiments`, folders of what inference-perf reports of a real server (`exp-config.yaml`,
+`profile.yaml`, `summary_lifecycle_metrics.json`), and `llmservingsim`, recordings with the server's own time stamps
+(`requests.jsonl`, `meta.json`). Nothing is learned from the experiments; of each recording with time stamps, the first
+half is learned from and the second predicted.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import yaml
+
+from calibrate.fit.learn import learn
+from calibrate.fit.recording import Recording
+from calibrate.fit.score import Score, score
+from calibrate.fit.terms import Deployed
+from engine.core import Engine
+from engine.deployment import DeploymentOptions, resolve
+from engine.request import PrefixGroupBlocks, Request, UniqueBlocks
+from replay.arrivals import Arrival
+from replay.simulate import simulate
+from traces import TraceRow
+
+LEARNED = Path(__file__).parents[1] / "examples" / "qwen3-14b-h100.coefficients.yaml"
+FITTED, SHIPPED = "fitted", "trained-physics"
+
+PREAMBLE = """# Other models: published experiments
+
+Eight experiments on real vLLM 0.15 servers with H100 GPUs, of which only aggregates are known: inference-perf sent
+prompts of about 575 tokens, which soon were all in the prefix cache, at two rates for ten minutes each. Nothing is
+learned from them. `fitted` are the [coefficients learned](../examples/qwen3-14b-h100.coefficients.yaml) from another
+model, Qwen3-14B on one GPU; `trained-physics` is what ships. Errors of the means over both rates are signed. The time
+between tokens is the mean duration after the first token over the tokens asked for.
+
+The tables are produced by `python benchmarks/published.py RECORDINGS --write docs/published.md`.
+"""
+
+OTHERS = """## Other simulators
+
+Median error of the means as published for 38 such experiments; most simulators were run on fewer of them. These figures
+are not ours, and the sets are not the same.
+
+| simulator | experiments | E2E | TTFT | ITL |
+|---|---|---|---|---|
+| BLIS, trained-physics | 38 | 6.8% | 18.4% | 6.5% |
+| BLIS, evolved | 38 | 9.4% | 20.9% | 9.4% |
+| BLIS, roofline | 38 | 33.4% | 649.6% | 44.4% |
+| aiconfigurator | 18 | 21.5% | 662% | 13.2% |
+| llm-optimizer | 36 | 51.7% | 662% | 60.6% |
+| LLMServingSim (first 300 requests) | 32 | 18.8% | 72.5% | 21.8% |
+| Vidur | 4 | 619% | 29783% | 259% |
+"""
+
+HALVES = """## The second half of a recording, predicted from the first
+
+vLLM 0.19 on another GPU, 300 requests at 10/s, time stamps of the server itself. LLMServingSim's errors are those of
+its own prediction of all 300, made from kernel profiles.
+
+| recording | predicted by | TTFT MAPE | E2E MAPE | ITL MAPE |
+|---|---|---|---|---|
+"""
+LLMSERVINGSIM = {"RTXPRO6000_Llama-3.1-8B": "10.8% | 1.9% | 1.5%"}
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """Means of an experiment in milliseconds."""
+
+    ttft: float
+    e2e: float
+    itl: float
+
+
+def main() -> int:
+    """Print the tables, and write them if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recordings", type=Path)
+    parser.add_argument("--coefficients", type=Path, default=LEARNED)
+    parser.add_argument("--write", type=Path, default=None)
+    arguments = parser.parse_args()
+    text = "\n".join(_report(arguments.recordings, arguments.coefficients)) + "\n"
+    sys.stdout.write(text)
+    if arguments.write is not None:
+        arguments.write.write_text(text)
+    return 0
+
+
+def _report(folder: Path, coefficients: Path) -> Iterator[str]:
+    yield PREAMBLE
+    experiments = sorted((folder / "experiments").iterdir())
+    real = [_real(each) for each in experiments]
+    for name in (FITTED, SHIPPED):
+        yield f"## {name}\n"
+        yield "| experiment | GPUs | TTFT real, ms | simulated | error | E2E | ITL |"
+        yield "|---|---|---|---|---|---|---|"
+        errors = []
+        for path, known in zip(experiments, real, strict=True):
+            found = _simulated(path, name, coefficients)
+            error = Means(found.ttft / known.ttft - 1, found.e2e / known.e2e - 1, found.itl / known.itl - 1)
+            errors.append(error)
+            yield (
+                f"| {path.name} | {_config(path)['tensor_parallelism']} | {known.ttft:.1f} | {found.ttft:.1f} "
+                f"| {error.ttft:+.1%} | {error.e2e:+.1%} | {error.itl:+.1%} |"
+            )
+        middle = [median(abs(getattr(error, metric)) for error in errors) for metric in ("ttft", "e2e", "itl")]
+        yield "| **median of the absolute errors** | | | | " + " | ".join(f"**{each:.1%}**" for each in middle) + " |"
+        yield ""
+    yield OTHERS
+    yield HALVES.rstrip("\n")
+    for path in sorted((folder / "llmservingsim").iterdir()):
+        found_half = second_half(path)
+        assert found_half.itl is not None
+        cells = " | ".join(f"{each.mape:.1%}" for each in (found_half.ttft, found_half.e2e, found_half.itl))
+        yield f"| {path.name} | blis fit, first half | {cells} |"
+        yield f"| {path.name} | LLMServingSim | {LLMSERVINGSIM[path.name]} |"
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = yaml.safe_load((folder / "exp-config.yaml").read_text())
+    return config
+
+
+def _profile(folder: Path) -> dict[str, Any]:
+    profile: dict[str, Any] = yaml.safe_load((folder / "profile.yaml").read_text())
+    return profile
+
+
+def _real(folder: Path) -> Means:
+    successes = json.loads((folder / "summary_lifecycle_metrics.json").read_text())["successes"]
+    ttft_s = successes["latency"]["time_to_first_token"]["mean"]
+    e2e_s = successes["latency"]["request_latency"]["mean"]
+    # The report's own time between tokens counts gaps of chunks, two for each token.
+    gaps = _profile(folder)["data"]["shared_prefix"]["output_len"] - 1
+    return Means(ttft_s * 1e3, e2e_s * 1e3, (e2e_s - ttft_s) * 1e3 / gaps)
+
+
+def _simulated(folder: Path, latency_model: str, coefficients: Path) -> Means:
+    config = _config(folder)
+    options = DeploymentOptions(
+        model=config["model"].split("/")[-1],
+        hardware="H100",
+        tp=config["tensor_parallelism"],
+        max_model_len=config["max_model_len"],
+        max_num_batched_tokens=config["max_num_batched_tokens"],
+        max_num_seqs=config["max_num_seqs"],
+        scheduling="vllm",
+        latency_model=latency_model,
+        coefficients=str(coefficients) if latency_model == FITTED else None,
+    )
+    deployment = resolve(options)
+    engine = Engine(deployment.config, deployment.latency, reports_steps=False)
+    record = simulate(engine, list(_arrivals(folder))).requests
+    assert record.is_completed.all()
+    ttft, e2e, itl = (float(column.mean()) for column in (record.ttft_us, record.e2e_us, record.itl_mean_us))
+    return Means(ttft / 1e3, e2e / 1e3, itl / 1e3)
+
+
+def _arrivals(folder: Path) -> Iterator[Arrival]:
+    """Requests evenly spaced at each stage's rate. Each user sends one prompt again and again."""
+    profile = _profile(folder)
+    shared = profile["data"]["shared_prefix"]
+    summary = json.loads((folder / "summary_lifecycle_metrics.json").read_text())
+    input_tokens = round(summary["successes"]["prompt_len"]["mean"])
+    num_prompts = shared["num_unique_system_prompts"] * shared["num_users_per_system_prompt"]
+    start_us, number = 0.0, 0
+    for stage in profile["load"]["stages"]:
+        for place in range(stage["rate"] * stage["duration"]):
+            request_id = f"request_{number}"
+            blocks = PrefixGroupBlocks(request_id, f"prompt_{number % num_prompts}", input_tokens // 16)
+            output_tokens = shared["output_len"]
+            request = Request(request_id, input_tokens, output_tokens, blocks, output_tokens)
+            yield Arrival(round(start_us + place * 1e6 / stage["rate"]), request, _row(number))
+            number += 1
+        start_us += stage["duration"] * 1e6
+
+
+def _row(number: int) -> TraceRow:
+    """Nothing of it is read: a recording has been read by other means."""
+    return TraceRow(request_id=number, input_tokens=0, output_tokens=0, arrival_time_us=0)
+
+
+def second_half(folder: Path) -> Score:
+    """Learn from the first half of a recording with the server's time stamps, and predict the second."""
+    meta = json.loads((folder / "meta.json").read_text())
+    settings = meta["engine_kwargs"]
+    deployment = resolve(
+        DeploymentOptions(
+            model=meta["model"].split("/")[-1],
+            hardware=folder.name.split("_")[0],
+            tp=settings["tensor_parallel_size"],
+            max_num_seqs=settings["max_num_seqs"],
+            max_num_batched_tokens=settings["max_num_batched_tokens"],
+            scheduling="vllm",
+        )
+    )
+    deployed = Deployed(deployment.model, deployment.gpu, deployment.tp)
+    recording = _stamped(folder)
+    first = np.arange(len(recording.arrivals)) < len(recording.arrivals) // 2
+    learned = learn([_only(recording, first)], deployed, deployment.config)
+    found = score(_only(recording, ~first), deployed, deployment.config, learned.estimate.values, num_phases=4)
+    assert found is not None
+    return found
+
+
+def _only(recording: Recording, which: np.ndarray) -> Recording:
+    """All requests, with the measurements of some."""
+    return replace(
+        recording,
+        ttft_us=np.where(which, recording.ttft_us, np.nan),
+        decode_us=np.where(which, recording.decode_us, np.nan),
+    )
+
+
+def _stamped(folder: Path) -> Recording:
+    rows = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
+    rows.sort(key=lambda row: row["queued_ts"])
+    arrivals = [
+        Arrival(
+            round((row["queued_ts"] - rows[0]["queued_ts"]) * 1e6),
+            Request(
+                row["request_id"],
+                row["input_toks"],
+                row["output_toks"],
+                UniqueBlocks(row["request_id"]),
+                row["output_toks"],
+            ),
+            _row(number),
+        )
+        for number, row in enumerate(rows)
+    ]
+    ttft_us = np.array([row["first_token_ts"] - row["queued_ts"] for row in rows]) * 1e6
+    decode_us = np.array([row["last_token_ts"] - row["first_token_ts"] for row in rows]) * 1e6
+    return Recording(name=folder.name, arrivals=arrivals, ttft_us=ttft_us, decode_us=decode_us)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
