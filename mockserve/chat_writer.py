@@ -84,8 +84,8 @@ class ChatWriter:
     def last_piece(self, first: int, last: int) -> Piece:
         delta = self._delta(first, last)
         if delta is None:
-            # Reasoning that was cut short ends with an empty part of it; everything else ends with nothing.
-            delta = reasoning_delta("") if _is_all_reasoning(self._answer) else {}
+            # Reasoning that simply stops ends with an empty part of it; everything else ends with nothing.
+            delta = reasoning_delta("") if self._shape.includes_reasoning and _stops_reasoning(self._answer) else {}
         return self._piece(delta, first, last)
 
     def choice(self, num_tokens: int, ending: Ending) -> Choice:
@@ -118,6 +118,11 @@ class ChatWriter:
         return delta.kind is not Kind.MARKUP
 
     def _object(self, delta: Delta) -> dict[str, Any]:
+        found = self._shown(delta)
+        # What is hidden is there as a null, in its place.
+        return found if self._shape.includes_reasoning else merged([found, {"reasoning": None}])
+
+    def _shown(self, delta: Delta) -> dict[str, Any]:
         if delta.kind is Kind.REASONING:
             return reasoning_delta(delta.text)
         if delta.kind is Kind.TOOL_NAME:
@@ -150,9 +155,10 @@ def new_call_id() -> str:
     return TOOL_CALL_PREFIX + new_id()
 
 
-def _is_all_reasoning(answer: Answer) -> bool:
+def _stops_reasoning(answer: Answer) -> bool:
+    """Whether the answer ends with the end marker while it still reasons."""
     kinds = {each.kind for token in answer.deltas or () for each in token}
-    return kinds == {Kind.REASONING}
+    return kinds == {Kind.REASONING} and not answer.token_texts[-1]
 
 
 def _text(said: Sequence[Delta], kind: Kind) -> str:

@@ -8,7 +8,7 @@ import jsonschema
 import openai
 import pytest
 
-from tests.wire.plain_http import call
+from tests.wire.plain_http import call, events_of
 from tests.wire.serving import TestServer, running_server
 
 CITY = {
@@ -163,6 +163,30 @@ def test_reasoning_can_be_limited_hidden_or_switched_off(thinker: TestServer) ->
     assert ask(include_reasoning=False) == (None, 12)
     assert ask(reasoning_effort="none") == (None, 0)
     assert ask(chat_template_kwargs={"enable_thinking": False}) == (None, 0)
+
+
+def deltas(server: TestServer, **fields: Any) -> list[dict[str, Any]]:
+    """What the events of a stream bring, without the first one, which names the role."""
+    reply = call(server, "POST", "/v1/chat/completions", {"messages": MESSAGES, "stream": True, **fields})
+    events = [json.loads(each) for each in events_of(reply.body) if each != "[DONE]"]
+    return [each["choices"][0]["delta"] for each in events][1:]
+
+
+def test_hidden_reasoning_is_a_null_in_every_event_but_the_last(thinker: TestServer) -> None:
+    # The keys and their order are those of captured streams.
+    *brought, last = deltas(thinker, include_reasoning=False, max_tokens=600)
+    assert {tuple(each) for each in brought} == {("content", "reasoning")}
+    assert {each["reasoning"] for each in brought} == {None}
+    assert last == {}
+    *brought, last = deltas(thinker, include_reasoning=False, tools=TOOLS, max_tokens=600)
+    assert {tuple(each) for each in brought} == {("content", "reasoning", "tool_calls")}
+    assert last == {}
+
+
+def test_reasoning_that_is_cut_ends_as_in_vllm(thinker: TestServer) -> None:
+    assert deltas(thinker, max_tokens=2)[-1].keys() == {"reasoning"}
+    assert deltas(thinker, max_tokens=3)[-1] == {}
+    assert deltas(thinker, max_tokens=2, include_reasoning=False)[-1] == {}
 
 
 def test_json_follows_reasoning(client: openai.OpenAI) -> None:
