@@ -60,23 +60,29 @@ def plan_chat(
     )
     delivery = delivery_of(service, chat.delivery)
     return ReplyJob(
-        bodies=ChatBodies(
-            id=reply_id,
-            created=unix_time(),
-            model=service.reply_name(adapter),
-            fingerprint=service.fingerprint,
-            ends_with_usage=delivery.include_usage,
-            role=chat.role,
-            echoed=chat.echoed,
-            shows_prompt_ids=chat.wanted.token_ids,
-            shows_weight_versions=chat.wanted.weight_versions and not sampling.use_beam_search,
-        ),
+        bodies=_bodies(service, chat, reply_id, adapter, delivery.include_usage),
         new_writer=_shape(service, chat, body).writer,
         delivery=delivery,
         prompts=[prompt],
         accounting=_accounting(service, media),
         stream_interval=interval_of(service, sampling, chat.wanted),
         kv_transfer_params=service.handover(params, generations),
+    )
+
+
+def _bodies(
+    service: Service, chat: ChatRequest, reply_id: str, adapter: Adapter | None, ends_with_usage: bool
+) -> ChatBodies:
+    return ChatBodies(
+        id=reply_id,
+        created=unix_time(),
+        model=service.reply_name(adapter),
+        fingerprint=service.fingerprint,
+        ends_with_usage=ends_with_usage,
+        role=chat.role,
+        echoed=chat.echoed,
+        shows_prompt_ids=chat.wanted.token_ids,
+        shows_weight_versions=chat.wanted.weight_versions and not chat.sampling.use_beam_search,
     )
 
 
