@@ -54,6 +54,7 @@ class FitOptions(DeploymentOptions):
 
 def run(options: FitOptions) -> int:
     """Learn, write the file, print what was learned on stdout; all else goes to stderr."""
+    _need_scipy()
     from calibrate.fit.coefficients_file import content, text_of
     from calibrate.fit.learn import learn, num_trials
     from calibrate.fit.table import print_learned
@@ -73,6 +74,15 @@ def run(options: FitOptions) -> int:
     print_learned(learned, deployed, sys.stdout)
     _say(f"wrote {options.output}")
     return 0
+
+
+def _need_scipy() -> None:
+    from importlib.util import find_spec
+
+    from calibrate.errors import CalibrateError
+
+    if find_spec("scipy") is None:
+        raise CalibrateError("blis fit needs scipy: pip install 'blis-mockserve[fit]'")
 
 
 def _recording(header_path: Path, options: FitOptions, deployment: "Deployment") -> "Recording":
