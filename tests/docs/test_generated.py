@@ -70,7 +70,7 @@ def test_every_flag_that_pages_speak_of_exists() -> None:
         flag
         for path in [PROJECT / "README.md", *(PROJECT / "docs").glob("*.md")]
         for flag in re.findall(r"(?<![\w-])--[a-z][\w-]+", path.read_text(encoding="utf-8"))
-        if path.name != "accuracy.md"
+        if path.name not in ("accuracy.md", "published.md")
     }
     assert spoken_of - known - others == set()
 
