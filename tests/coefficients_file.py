@@ -9,7 +9,7 @@ CONTENT: dict[str, Any] = {
     "latency_model": "fitted",
     "learned_for": {"model": "qwen3-14b", "hardware": "H100", "tp": 1},
     "step": {
-        "weights": 1.4,
+        "weights": 1.32,
         "tokens": 0.5,
         "tiles": 1.0,
         "attention": 2.0,

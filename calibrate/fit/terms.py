@@ -14,6 +14,8 @@ from engine.latency.fitted import (
     Fitted,
     RequestCoefficients,
     StepCoefficients,
+    all_reduce_us,
+    weights_us,
 )
 from engine.latency.step_work import step_work
 from engine.model_spec import ModelSpec
@@ -33,7 +35,7 @@ class Expectation:
 
 
 EXPECTED: dict[str, Expectation] = {
-    "weights": Expectation(1.35, 0.1),  # kernels read weights at about three quarters of the peak bandwidth
+    "weights": Expectation(1.28, 0.1),  # kernels read weights at almost four fifths of the peak bandwidth
     "tokens": Expectation(0.45, 0.4),
     "tiles": Expectation(1.0, 0.4),
     "attention": Expectation(2.0, 0.3),  # causal attention over a few thousand tokens reaches half of the peak
@@ -78,14 +80,14 @@ class Deployed:
         tiled = np.ceil(num_tokens / TILE_TOKENS) * TILE_TOKENS
         token_us = work.token_compute(1)
         compute_us = token_us * (latency.step.tokens * num_tokens + latency.step.tiles * tiled)
-        is_compute_bound = compute_us > latency.step.weights * work.weight_us
+        is_compute_bound = compute_us > latency.step.weights * weights_us(work)
         columns: dict[str, Floats] = {
-            "weights": np.where(is_compute_bound, 0.0, work.weight_us),
+            "weights": np.where(is_compute_bound, 0.0, weights_us(work)),
             "tokens": np.where(is_compute_bound, token_us * num_tokens, 0.0),
             "tiles": np.where(is_compute_bound, token_us * tiled, 0.0),
             "attention": work.attention_pair_us * (shape["prefill_context_work"] + shape["prefill_tokens_squared"] / 2),
             "kv": work.decode_kv(0, 1.0) * (shape["decode_context_tokens"] + shape["decode_requests"]),
-            "all_reduce": work.all_reduce(1) * num_tokens,
+            "all_reduce": all_reduce_us(work, 0) + work.all_reduce(1) * num_tokens,
             "step_us": np.ones(len(shapes)),
             "prompt_us": shape["prefill_requests"],
             "request_us": shape["decode_requests"],

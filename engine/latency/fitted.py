@@ -19,6 +19,8 @@ from engine.latency.step_work import StepWork, step_work
 from engine.model_spec import ModelSpec
 from engine.units import Micros
 
+ALL_REDUCE_START_US = 8.0
+"""What it takes to start adding up partial results over NVLink, twice in each layer, however few they are."""
 TILE_TOKENS = 128
 """Matrix multiplications work on tiles of so many tokens, and a tile begun is a tile paid, in part."""
 
@@ -28,7 +30,7 @@ class StepCoefficients:
     """A step takes step + max(weights, tokens + tiles) + attention + kv + all_reduce + prompts + requests."""
 
     weights: float
-    """Per time to read the weights once at peak bandwidth."""
+    """Per time to read the weights once at peak bandwidth, those of the output head included."""
     tokens: float
     """Per time to multiply the step's tokens with the weights at peak arithmetic rate."""
     tiles: float
@@ -38,7 +40,7 @@ class StepCoefficients:
     kv: float
     """Per time to read the KV cache of the decoding requests at peak bandwidth."""
     all_reduce: float
-    """Per time to add up partial results of the GPUs at the rate that trained-physics assumes."""
+    """Per time to add up partial results of the GPUs: to start, and at the rate that trained-physics assumes."""
     step_us: float
     """Microseconds of every step."""
     prompt_us: float
@@ -94,7 +96,7 @@ class Fitted:
         token_us = work.token_compute(1)
         values = {
             "_work": work,
-            "_weights_us": self.step.weights * work.weight_us,
+            "_weights_us": self.step.weights * weights_us(work),
             "_token_us": self.step.tokens * token_us,
             "_tile_us": self.step.tiles * token_us,
             "_attention_us": self.step.attention * work.attention_pair_us,
@@ -123,7 +125,7 @@ class Fitted:
         compute_us = self._token_us * num_tokens + self._tile_us * tiled(num_tokens)
         total_us = max(self._weights_us, compute_us) + self.step.step_us + self._request_us * decodes
         if self._work.all_reduce_share:
-            total_us += self.step.all_reduce * self._work.all_reduce(num_tokens)
+            total_us += self.step.all_reduce * all_reduce_us(self._work, num_tokens)
         if prefill_tokens:
             total_us += self.step.prompt_us * shape.prefill_requests + self._attention_us * prefill_pairs(shape)
         return total_us
@@ -156,17 +158,29 @@ class Fitted:
         token_us = work.token_compute(1)
         is_compute_bound = self._token_us * num_tokens + self._tile_us * tiled(num_tokens) > self._weights_us
         values = {
-            "weights": 0.0 if is_compute_bound else work.weight_us,
+            "weights": 0.0 if is_compute_bound else weights_us(work),
             "tokens": token_us * num_tokens if is_compute_bound else 0.0,
             "tiles": token_us * tiled(num_tokens) if is_compute_bound else 0.0,
             "attention": work.attention_pair_us * prefill_pairs(shape),
             "kv": work.decode_kv(shape.decode_requests, float(shape.decode_context_tokens)),
-            "all_reduce": work.all_reduce(num_tokens),
+            "all_reduce": all_reduce_us(work, num_tokens),
             "step_us": 1.0,
             "prompt_us": float(shape.prefill_requests),
             "request_us": float(shape.decode_requests),
         }
         return tuple(values[name] for name in STEP_TERMS)
+
+
+def weights_us(work: StepWork) -> float:
+    """Time to read all of a shard's weights once."""
+    return work.weight_us + work.head_us
+
+
+def all_reduce_us(work: StepWork, num_tokens: float) -> float:
+    """Time to add up the partial results of a step; 0 on a single GPU."""
+    if not work.all_reduce_share:
+        return 0.0
+    return 2 * work.num_layers * ALL_REDUCE_START_US + work.all_reduce(1) * num_tokens
 
 
 def tiled(num_tokens: int) -> int:

@@ -40,6 +40,8 @@ class StepWork:
     """On one shard; two bytes per value whatever the compute type."""
     weight_us: float
     """Reading the shard's weights once, all its experts included; every step pays it in full."""
+    head_us: float
+    """Reading the shard's part of the output head once, which `weight_us` leaves out."""
     hidden_size: int
     num_moe_layers: int
     experts_per_token: int
@@ -145,6 +147,7 @@ def step_work(model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, moe_comm_backend
         decode_attention_flops=float(model.num_layers * 4 * heads_per_gpu * (hidden // model.num_heads)),
         kv_bytes_per_token=model.num_layers * 2 * (kv_size / shards) * 2.0,
         weight_us=_weight_bytes(model, kv_size, tp, expert_shards) / bytes_per_us,
+        head_us=model.vocab_size * hidden * model.bytes_per_weight / tp / bytes_per_us,
         hidden_size=hidden,
         num_moe_layers=num_moe,
         experts_per_token=experts_per_token,

@@ -16,7 +16,7 @@ from tests.fakes import TestLatency
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     learned = read_coefficients(written(tmp_path))
     assert (learned.model, learned.hardware, learned.tp) == ("qwen3-14b", "H100", 1)
-    assert (learned.step.weights, learned.request.arrival_us) == (1.4, 3000)
+    assert (learned.step.weights, learned.request.arrival_us) == (1.32, 3000)
     assert learned.seen == {"num_tokens": 3000, "decode_requests": 30, "decode_context_tokens": 33000}
 
 
