@@ -39,6 +39,11 @@ COMMANDS: dict[str, CommandRow] = {
         "observe.command",
         "ObserveOptions",
     ),
+    "top": CommandRow(
+        "Show what a vLLM server is doing, from its metrics page: load, rates, latencies.",
+        "observe.top.command",
+        "TopOptions",
+    ),
     "run": CommandRow(
         "Simulate a synthetic workload straight through the engine, in virtual time.",
         "replay.run_command",

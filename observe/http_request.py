@@ -35,9 +35,9 @@ class Server:
         return host if usual else f"{host}:{self.port}"
 
 
-def parse_server(url: str) -> Server:
-    """The server behind a base URL, with or without `/v1` at its end. Raises ObserveError."""
-    expected = f"--url must be like http://host:port, got {url!r}"
+def parse_server(url: str, label: str = "--url") -> Server:
+    """The server behind a base URL, with or without `/v1` at its end. Raises ObserveError, naming it by `label`."""
+    expected = f"{label} must be like http://host:port, got {url!r}"
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -47,7 +47,7 @@ def parse_server(url: str) -> Server:
     if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.query or parts.fragment or not printable:
         raise ObserveError(expected)
     if parts.username is not None:
-        raise ObserveError("--url must not carry a user name or password, give --api-key")
+        raise ObserveError(f"{label} must not carry a user name or password, give --api-key")
     prefix = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return Server(parts.hostname, port or _DEFAULT_PORTS[parts.scheme], parts.scheme == "https", prefix)
 

@@ -1,0 +1,47 @@
+"""`blis top`: poll a metrics page and show what happened since the last time."""
+
+from dataclasses import dataclass
+
+from blis_options import check_options, option
+from observe.http_request import Server, parse_server
+
+__all__ = ["TopOptions", "run"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopOptions:
+    """Whose figures to show, and how often."""
+
+    url: str = option(help="Base URL of a vLLM server, such as http://localhost:8000.", positional=True, metavar="URL")
+    interval: float = option(2.0, "Seconds between two looks at the server.", at_least=0.1, at_most=3600)
+    count: int = option(0, "Stop after so many reports. 0: go on until interrupted.", at_least=0)
+    api_key: str | None = option(None, "Send this as bearer token.")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        _ = self.server
+
+    @property
+    def server(self) -> Server:
+        """Where the metrics page is, whose path the user may have given as well."""
+        return parse_server(self.url.rstrip("/").removesuffix("/metrics"), "URL")
+
+
+def run(options: TopOptions) -> int:
+    """Show the figures until `count` is reached or the user interrupts.
+
+    A table that is redrawn in place on a terminal, else a line for each report. Exit codes: 0 done, 1 when the first
+    look at the server fails; a server that fails later may come back.
+    """
+    from observe.errors import RunError
+    from observe.messages import say
+    from observe.top.polling import watch
+
+    try:
+        watch(options.server, options.interval, options.count, options.api_key)
+    except RunError as error:
+        say(f"blis top: error: {error}")
+        return 1
+    except KeyboardInterrupt:
+        return 0
+    return 0

@@ -1,0 +1,115 @@
+"""What happened between two readings of a metrics page: rates, and percentiles from the buckets of histograms."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, nan
+
+from observe.top.page import EngineSamples, Page
+
+FRACTIONS = (0.5, 0.9, 0.99)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One engine over one interval, or all of them together.
+
+    Percentiles are p50, p90 and p99 in seconds, empty when nothing was observed, infinite beyond the last bound.
+    `lag_s` is only known of the mock server.
+    """
+
+    running: float
+    waiting: float
+    kv_usage_fraction: float
+    requests_per_s: float
+    prompt_tokens_per_s: float
+    output_tokens_per_s: float
+    steps_per_s: float
+    preemptions_per_s: float
+    ttft_s: Sequence[float] = field(default=())
+    itl_s: Sequence[float] = field(default=())
+    lag_s: Sequence[float] | None = None
+
+
+ALL = "all"
+
+
+def figures_between(before: Page, after: Page, elapsed_s: float) -> dict[str, Figures]:
+    """The figures of each engine, and of all where there are several, over the time between two readings."""
+    common = after.engines.get("", EngineSamples())
+    lag = None
+    if "blis_send_lag_seconds" in common.buckets:
+        lag = _percentiles("blis_send_lag_seconds", before.engines.get("", EngineSamples()), common)
+    named = [name for name, engine in after.engines.items() if "vllm:num_requests_running" in engine.values]
+    pairs = {name: (before.engines.get(name, EngineSamples()), after.engines[name]) for name in named}
+    found = {name or "0": _figures([pair], elapsed_s, lag if len(pairs) == 1 else None) for name, pair in pairs.items()}
+    return found if len(found) == 1 else {**found, ALL: _figures(list(pairs.values()), elapsed_s, lag)}
+
+
+Pair = tuple[EngineSamples, EngineSamples]
+
+
+def _figures(pairs: Sequence[Pair], elapsed_s: float, lag_s: Sequence[float] | None) -> Figures:
+    """Several engines together: their sums, and the mean of how full their caches are."""
+
+    def rate(name: str) -> float:
+        return sum(_increase(old.values.get(name, 0.0), new.values.get(name, 0.0)) for old, new in pairs) / elapsed_s
+
+    def now(name: str) -> float:
+        return sum(new.values.get(name, nan) for _, new in pairs)
+
+    return Figures(
+        running=now("vllm:num_requests_running"),
+        waiting=now("vllm:num_requests_waiting"),
+        kv_usage_fraction=now("vllm:kv_cache_usage_perc") / len(pairs),
+        requests_per_s=rate("vllm:request_success_total"),
+        prompt_tokens_per_s=rate("vllm:prompt_tokens_total"),
+        output_tokens_per_s=rate("vllm:generation_tokens_total"),
+        steps_per_s=rate("vllm:iteration_tokens_total_count"),
+        preemptions_per_s=rate("vllm:num_preemptions_total"),
+        ttft_s=_joint_percentiles("vllm:time_to_first_token_seconds", pairs),
+        itl_s=_joint_percentiles("vllm:inter_token_latency_seconds", pairs),
+        lag_s=lag_s,
+    )
+
+
+def _increase(before: float, after: float) -> float:
+    """By how much a counter grew; one that shrank began anew with its server."""
+    return after - before if after >= before else after
+
+
+def _percentiles(name: str, before: EngineSamples, after: EngineSamples) -> Sequence[float]:
+    return _joint_percentiles(name, [(before, after)])
+
+
+def _joint_percentiles(name: str, pairs: Sequence[Pair]) -> Sequence[float]:
+    total: dict[float, float] = {}
+    for old, new in pairs:
+        for bound, count in bucket_increase(old.buckets.get(name, {}), new.buckets.get(name, {})).items():
+            total[bound] = total.get(bound, 0.0) + count
+    if not total or total[max(total)] <= 0:
+        return ()
+    return [quantile(total, fraction) for fraction in FRACTIONS]
+
+
+def bucket_increase(before: Mapping[float, float], after: Mapping[float, float]) -> Mapping[float, float]:
+    """How many observations at most each bound came in between. A histogram that shrank began anew."""
+    if not after or after.get(inf, 0.0) < before.get(inf, 0.0):
+        return after
+    return {bound: count - before.get(bound, 0.0) for bound, count in after.items()}
+
+
+def quantile(buckets: Mapping[float, float], fraction: float) -> float:
+    """The value that so large a fraction of the observations does not exceed, as Prometheus' histogram_quantile has it.
+
+    Linear within a bucket, whose counts are cumulative. Infinite when it lies beyond the last finite bound, where
+    Prometheus gives that bound.
+    """
+    bounds = sorted(buckets)
+    wanted = fraction * buckets[bounds[-1]]
+    lower, seen = 0.0, 0.0
+    for bound in bounds:
+        count = buckets[bound]
+        if count >= wanted and count > seen:
+            return bound if bound == inf else lower + (bound - lower) * (wanted - seen) / (count - seen)
+        lower, seen = bound, count
+    return inf

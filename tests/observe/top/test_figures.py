@@ -1,0 +1,126 @@
+"""Rates and percentiles between two readings of a metrics page."""
+
+from math import inf
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from observe.errors import ResponseError
+from observe.top.figures import ALL, bucket_increase, figures_between, quantile
+from observe.top.page import read_page
+
+TTFT = "vllm:time_to_first_token_seconds"
+
+
+def page_of(
+    engine: str = "0", running: int = 0, tokens: int = 0, ttft: tuple[int, int, int] = (0, 0, 0), usage: float = 0.0
+) -> str:
+    """A small metrics page; `ttft` counts what is at most 0.1 s, at most 0.2 s, and all."""
+    labels = f'engine="{engine}",model_name="m"'
+    return f"""
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{{{labels}}} {running}
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{{{labels}}} 1
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{{{labels}}} {usage}
+# TYPE vllm:request_success_total counter
+vllm:request_success_total{{{labels},finished_reason="stop"}} {tokens // 10}
+vllm:request_success_total{{{labels},finished_reason="length"}} {tokens // 10}
+# TYPE vllm:generation_tokens_total counter
+vllm:generation_tokens_total{{{labels}}} {tokens}
+# TYPE {TTFT} histogram
+{TTFT}_bucket{{{labels},le="0.1"}} {ttft[0]}
+{TTFT}_bucket{{{labels},le="0.2"}} {ttft[1]}
+{TTFT}_bucket{{{labels},le="+Inf"}} {ttft[2]}
+{TTFT}_count{{{labels}}} {ttft[2]}
+{TTFT}_sum{{{labels}}} 1
+"""
+
+
+def test_rates_are_increases_per_second_and_gauges_are_as_they_are_now() -> None:
+    before = read_page(page_of(running=9, tokens=100))
+    after = read_page(page_of(running=3, tokens=300, usage=0.25))
+    (figures,) = figures_between(before, after, 4.0).values()
+    assert (figures.running, figures.waiting, figures.kv_usage_fraction) == (3, 1, 0.25)
+    assert figures.output_tokens_per_s == 50
+    assert figures.requests_per_s == 10  # 40 more in two reasons
+    assert figures.lag_s is None
+
+
+def test_percentiles_are_those_of_what_came_in_between() -> None:
+    before = read_page(page_of(ttft=(1000, 1000, 1000)))
+    after = read_page(page_of(ttft=(1000, 1080, 1100)))
+    (figures,) = figures_between(before, after, 1.0).values()
+    assert figures.ttft_s == [pytest.approx(0.1 + 0.1 * 50 / 80), inf, inf]
+
+
+def test_nothing_observed_has_no_percentiles() -> None:
+    same = read_page(page_of(ttft=(5, 6, 7)))
+    (figures,) = figures_between(same, same, 1.0).values()
+    assert (figures.ttft_s, figures.itl_s) == ((), ())
+
+
+def test_a_server_that_began_anew_counts_from_zero() -> None:
+    before = read_page(page_of(tokens=5000, ttft=(90, 90, 90)))
+    after = read_page(page_of(tokens=20, ttft=(0, 4, 4)))
+    (figures,) = figures_between(before, after, 2.0).values()
+    assert figures.output_tokens_per_s == 10
+    assert figures.ttft_s[0] == pytest.approx(0.15)
+
+
+def test_several_engines_have_a_column_each_and_one_together() -> None:
+    before = read_page(page_of("0") + page_of("1"))
+    after = read_page(page_of("0", running=2, tokens=10, usage=0.2) + page_of("1", running=4, tokens=30, usage=0.4))
+    found = figures_between(before, after, 1.0)
+    assert list(found) == ["0", "1", ALL]
+    assert [each.running for each in found.values()] == [2, 4, 6]
+    assert [each.output_tokens_per_s for each in found.values()] == [10, 30, 40]
+    assert found[ALL].kv_usage_fraction == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "it holds no metrics of vLLM"),
+        ("<html>\n", "it is not in Prometheus' text format"),
+        ("# TYPE up gauge\nup 1\n", "it holds no metrics of vLLM"),
+    ],
+)
+def test_a_page_of_something_else_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(ResponseError, match=complaint):
+        read_page(text)
+
+
+def test_what_vllm_was_seen_to_export_is_read(shared: Path) -> None:
+    first, second = (
+        read_page((shared / f"golden/vllm/metrics{number}.txt").read_text(encoding="utf-8")) for number in (1, 2)
+    )
+    (figures,) = figures_between(first, second, 1.0).values()
+    assert second.model_names
+    assert figures.kv_usage_fraction >= 0
+    assert second.engines["0"].buckets[TTFT][inf] == second.engines["0"].values[f"{TTFT}_count"] > 0
+
+
+BOUNDS = (0.1, 0.5, 1.0, 2.0)
+
+
+@given(st.lists(st.floats(0.001, 2.0), min_size=1, max_size=40), st.sampled_from((0.5, 0.9, 0.99)))
+def test_a_quantile_lies_in_the_bucket_of_the_exact_one(values: list[float], fraction: float) -> None:
+    buckets = {bound: float(sum(value <= bound for value in values)) for bound in (*BOUNDS, inf)}
+    exact = sorted(values)[max(0, -int(-fraction * len(values) // 1) - 1)]
+    upper = min(bound for bound in BOUNDS if exact <= bound)
+    lower = max([0.0, *(bound for bound in BOUNDS if bound < upper)])
+    assert lower <= quantile(buckets, fraction) <= upper
+
+
+@given(st.lists(st.integers(0, 9), min_size=3, max_size=3), st.lists(st.integers(0, 9), min_size=3, max_size=3))
+def test_what_came_in_between_is_never_negative(first: list[int], more: list[int]) -> None:
+    def cumulative(counts: list[int]) -> dict[float, float]:
+        return {bound: float(sum(counts[: place + 1])) for place, bound in enumerate((0.1, 0.2, inf))}
+
+    total = [a + b for a, b in zip(first, more, strict=True)]
+    assert bucket_increase(cumulative(first), cumulative(total)) == cumulative(more)
+    assert min(bucket_increase(cumulative(total), cumulative(first)).values()) >= 0

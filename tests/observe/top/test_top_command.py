@@ -1,0 +1,163 @@
+"""`blis top` against a server over a socket, on a terminal and away from one."""
+
+import io
+import os
+import pty
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from rich.console import Console
+
+from observe.top.command import TopOptions, run
+from observe.top.figures import Figures
+from observe.top.screen import line_of, percentiles_ms, table_of
+from tests.observe.top.test_figures import page_of
+
+PAGES = [page_of(running=number, tokens=100 * number, ttft=(0, 10 * number, 10 * number)) for number in range(50)]
+FIGURES = Figures(
+    running=3,
+    waiting=1,
+    kv_usage_fraction=0.25,
+    requests_per_s=2,
+    prompt_tokens_per_s=1000,
+    output_tokens_per_s=20,
+    steps_per_s=50,
+    preemptions_per_s=0,
+    ttft_s=(0.0201, 0.031, float("inf")),
+)
+
+
+@contextmanager
+def server_of(answers: list[tuple[int, str]]) -> Iterator[str]:
+    """A server that gives one answer after the other, each a status and a body, and the last one for ever."""
+    seen: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = answers[min(len(seen), len(answers) - 1)]
+            seen.append(self.path)
+            status = status if self.path == "/metrics" else 404
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_away_from_a_terminal_each_report_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with server_of([(200, page) for page in PAGES]) as url:
+        assert run(TopOptions(url=url, interval=0.1, count=3)) == 0
+    written = capsys.readouterr()
+    lines = written.out.splitlines()
+    assert [line.split(", ")[0].split(" ", 1)[1] for line in lines] == ["running 1", "running 2", "running 3"]
+    assert all("TTFT p50 / p90 / p99 ms 150.0 / 190.0 / 199.0" in line for line in lines)
+    assert written.err == ""
+
+
+def test_the_address_of_the_page_itself_will_do(capsys: pytest.CaptureFixture[str]) -> None:
+    with server_of([(200, page_of())]) as url:
+        assert run(TopOptions(url=f"{url}/metrics", interval=0.1, count=1)) == 0
+    assert "running 0" in capsys.readouterr().out
+
+
+def test_a_server_that_fails_for_a_while_is_told_and_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with server_of([(200, PAGES[0]), (503, ""), (200, PAGES[2])]) as url:
+        assert run(TopOptions(url=url, interval=0.1, count=2)) == 0
+    written = capsys.readouterr()
+    assert written.err == f"warning: cannot read {url}/metrics: status 503\n"
+    assert "running 2" in written.out
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        ((404, ""), "cannot read {}/metrics: status 404"),
+        ((200, "# TYPE up gauge\nup 1\n"), "cannot use {}/metrics: it holds no metrics of vLLM"),
+    ],
+)
+def test_what_is_no_vllm_is_one_line_and_code_1(
+    answer: tuple[int, str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with server_of([answer]) as url:
+        assert run(TopOptions(url=url, count=1)) == 1
+    assert capsys.readouterr().err == f"blis top: error: {complaint.format(url)}\n"
+
+
+def test_nobody_there_is_one_line_and_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    with server_of([]) as url:
+        pass
+    assert run(TopOptions(url=url, count=1)) == 1
+    assert capsys.readouterr().err == f"blis top: error: cannot read {url}/metrics: Connection refused\n"
+
+
+def blis(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "blis_cli", "top", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("nowhere",), "URL must be like http://host:port, got 'nowhere'"),
+        (("http://x", "--interval", "0"), "--interval must be at least 0.1, got 0.0"),
+    ],
+)
+def test_bad_settings_are_one_line_and_code_2(arguments: tuple[str, ...], complaint: str) -> None:
+    done = blis(*arguments)
+    assert (done.returncode, done.stderr) == (2, f"blis top: error: {complaint}\n")
+
+
+def test_on_a_terminal_it_is_a_table() -> None:
+    ours, theirs = pty.openpty()
+    with server_of([(200, page) for page in PAGES]) as url:
+        command = [sys.executable, "-m", "blis_cli", "top", url, "--interval", "0.1", "--count", "2"]
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+        with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment) as process:
+            os.close(theirs)
+            shown = read_all(ours)
+            assert process.wait(60) == 0
+    for text in (f"m on {url}", "running", "engine 0", "150.0 / 190.0 / 199.0"):
+        assert text in shown
+
+
+def read_all(terminal: int) -> str:
+    """What is written to a terminal until nobody has it open."""
+    shown = b""
+    with os.fdopen(terminal, "rb", buffering=0) as reader:
+        while True:
+            try:
+                data = reader.read(65536)
+            except OSError:  # how Linux ends it
+                return shown.decode()
+            if not data:
+                return shown.decode()
+            shown += data
+
+
+def test_the_table_has_a_column_for_each_engine_and_the_lag_of_a_mock_server() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    console.print(table_of("m", {"0": FIGURES, "all": FIGURES}))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "engine 0" in shown
+    assert "all" in shown
+    assert "25.0%" in shown
+    assert "send lag" not in shown
+    assert "send lag" not in line_of({"0": FIGURES})
+
+
+def test_percentiles_that_are_unknown_show_as_such() -> None:
+    assert percentiles_ms(FIGURES.ttft_s) == "20.1 / 31.0 / inf"
+    assert percentiles_ms(()) == "-"
