@@ -11,7 +11,7 @@ from typing import Any
 from observe.clock import start_clock
 from observe.connection import Connection
 from observe.errors import RunError
-from observe.exchange import Exchange, Outcome
+from observe.exchange import CANCELLED, Exchange, Outcome
 from observe.http_request import Server
 
 # A server that closes new connections at once is not offered others in their place.
@@ -100,7 +100,7 @@ class Client:
     def cancel_all(self) -> None:
         """End all that is under way as cancelled."""
         for exchange in list(self._carriers):
-            self._drop(exchange, "error", "cancelled", "cancelled")
+            self._drop(exchange, "error", CANCELLED, CANCELLED)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -19,11 +19,15 @@ def run(options: ObserveOptions) -> int:
     from observe.measurement import measure
     from observe.messages import say
     from observe.plan import plan_of
+    from observe.resume import agenda_of
 
-    plan = plan_of(options)
+    agenda = agenda_of(options, plan_of(options))
+    if not agenda.plan:
+        say(f"{options.paths.data} has all of the requests already, nothing is left to send")
+        return 0
     _allow_many_connections()
     try:
-        return _run_loop(measure(options, plan))
+        return _run_loop(measure(options, agenda))
     except RunError as error:
         say(f"blis observe: error: {error}")
         return 1

@@ -19,7 +19,7 @@ _LONGEST_BURST_NS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A planned request with all its bytes. `request_id` is its place in the order of sending."""
+    """A planned request with all its bytes. `request_id` is its place in the whole schedule."""
 
     request_id: int
     planned: Planned

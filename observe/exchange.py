@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from observe.clock import Nanos
 from observe.reply import Reply
 
+CANCELLED = "cancelled"
+"""The kind and the message of a request that the end of the run cut while it was under way."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from time import perf_counter_ns
@@ -21,7 +20,8 @@ from observe.prompts import PromptBook
 from observe.recorder import Recorder
 from observe.report import report
 from observe.request_body import RequestStyle
-from observe.schedule import Planned, peak_arrivals
+from observe.resume import Agenda, check_same_model
+from observe.schedule import peak_arrivals
 from observe.workload import Workload, preparer
 from traces import TraceHeader, write_header
 
@@ -30,15 +30,15 @@ _SPARE_WINDOW_US = 100_000
 _HEAD_START_NS = 50_000_000
 
 
-async def measure(options: ObserveOptions, plan: Sequence[Planned]) -> int:
-    """Send the plan, record and report it, and return the exit code. Raises RunError and BlisError."""
-    num_spare = min(peak_arrivals(plan, _SPARE_WINDOW_US) + 1, _MOST_SPARE_CONNECTIONS)
+async def measure(options: ObserveOptions, agenda: Agenda) -> int:
+    """Send what is on the agenda, record and report it, and return the exit code. Raises RunError and BlisError."""
+    num_spare = min(peak_arrivals(agenda.plan, _SPARE_WINDOW_US) + 1, _MOST_SPARE_CONNECTIONS)
     client = Client(parse_server(options.url), timeout_s=options.timeout, num_spare=num_spare)
     try:
         with Interrupt() as interrupt:
             try:
                 await client.open()
-                workload = await _get_ready(client, options, plan)
+                workload = await _get_ready(client, options, agenda)
                 recorder, num_not_sent = await _record(client, workload, interrupt)
             except asyncio.CancelledError:
                 if not interrupt.taken():
@@ -50,7 +50,7 @@ async def measure(options: ObserveOptions, plan: Sequence[Planned]) -> int:
     return report(recorder, workload, interrupt, num_not_sent=num_not_sent)
 
 
-async def _get_ready(client: Client, options: ObserveOptions, plan: Sequence[Planned]) -> Workload:
+async def _get_ready(client: Client, options: ObserveOptions, agenda: Agenda) -> Workload:
     preparation = Preparation(client, options.headers)
     style = RequestStyle(
         model=options.model or await preparation.first_model(),
@@ -63,20 +63,23 @@ async def _get_ready(client: Client, options: ObserveOptions, plan: Sequence[Pla
     await client.warm_up(preparation.health_request)
     rtt_ms = await preparation.round_trip_ms() if options.rtt_ms is None else options.rtt_ms
     prompts = PromptBook(options.seed, scale)
-    return Workload(options=options, plan=plan, style=style, prompts=prompts, rtt_ms=rtt_ms)
+    return Workload(options=options, agenda=agenda, style=style, prompts=prompts, rtt_ms=rtt_ms)
 
 
 async def _record(client: Client, workload: Workload, interrupt: Interrupt) -> tuple[Recorder, int]:
     """Send everything and write it down; also the number of requests that were not sent."""
-    options = workload.options
+    options, earlier = workload.options, workload.agenda.earlier
     try:
-        write_header(options.paths.header, _header(workload))
-        recorder = Recorder(client.clock, options.paths, num_warm_up=options.warmup_requests, failed=interrupt.stop)
+        if earlier is None:
+            write_header(options.paths.header, _header(workload))
+        else:
+            check_same_model(options, earlier, workload.style.model)
+        recorder = Recorder(client.clock, options.paths, earlier, options.warmup_requests, failed=interrupt.stop)
     except OSError as error:
         raise ObserveError(f"cannot write the recording: {(error.strerror or str(error)).lower()}") from error
     dispatcher = Dispatcher(
         client,
-        workload.plan,
+        workload.agenda.plan,
         preparer(client.server, workload),
         recorder.record,
         max_concurrency=options.max_concurrency,
@@ -99,7 +102,7 @@ async def _run(
     origin = perf_counter_ns() + _HEAD_START_NS
     showing = asyncio.create_task(_keep_showing(view, dispatcher, recorder, workload, origin))
     try:
-        await dispatcher.run(origin)
+        await dispatcher.run(origin - workload.agenda.starts_at_us * 1000)
     except asyncio.CancelledError:
         if not interrupt.taken():
             raise
@@ -125,7 +128,7 @@ async def _keep_showing(
                 dispatcher,
                 recorder.stats,
                 elapsed_s=(perf_counter_ns() - origin) / 1e9,
-                num_planned=len(workload.plan),
+                num_planned=len(workload.agenda.plan),
                 asked_per_s=workload.asked_per_s,
             )
         )

@@ -61,6 +61,10 @@ class ObserveOptions:
     rtt_ms: float | None = option(
         None, "Network round trip to note in the recording. Default: measured before the run.", at_least=0
     )
+    resume: bool = option(
+        False,
+        "Go on with the recording at --output where it was cut short; requests recorded there are not sent again.",
+    )
     record_itl: bool = option(False, "Record when each chunk came.")
     itl_output: str | None = option(None, "Write chunk times here. Default: beside the rows, as .itl.csv.")
 

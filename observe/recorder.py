@@ -1,12 +1,19 @@
 """From requests that have ended to the rows of a trace, written as they end."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import mkdtemp
 
 from observe.clock import Clock
 from observe.dispatch import Sent
+from observe.exchange import CANCELLED
 from observe.options import OutputPaths
+from observe.resume import Earlier
 from observe.stats import RunStats
 from traces import ItlWriter, TraceError, TraceRow, TraceWriter
+
+COLUMNS = frozenset({"x_request_id"})
 
 
 def row_of(sent: Sent, clock: Clock) -> TraceRow:
@@ -40,21 +47,34 @@ def row_of(sent: Sent, clock: Clock) -> TraceRow:
 class Recorder:
     """Writes each request that has ended and counts it; the first `num_warm_up` are left out altogether.
 
-    A file that cannot be written any more is kept in `failure` and told through `failed`, once.
+    The files begin with the rows of the `earlier` part of the recording. A file that cannot be written any more is
+    kept in `failure` and told through `failed`, once. What ends after that is written elsewhere; `rescued` says where.
     """
 
-    def __init__(self, clock: Clock, paths: OutputPaths, *, num_warm_up: int, failed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        paths: OutputPaths,
+        earlier: Earlier | None,
+        num_warm_up: int,
+        *,
+        failed: Callable[[], None],
+    ) -> None:
         self.stats = RunStats()
         self.failure = ""
+        self.rescued = ""
+        self.num_earlier = 0 if earlier is None else len(earlier.rows)
         self._clock = clock
         self._num_warm_up = num_warm_up
         self._failed = failed
         self._paths = paths
-        self._rows = TraceWriter(paths.data, {"x_request_id"})
+        self._unwritten: list[Sent] = []
+        self._itl = ItlWriter(paths.itl, earlier.chunks if earlier else None) if paths.itl else None
         try:
-            self._itl = ItlWriter(paths.itl) if paths.itl else None
+            self._rows = TraceWriter(paths.data, COLUMNS, earlier.rows if earlier else None)
         except BaseException:
-            self._rows.close()
+            if self._itl is not None:
+                self._itl.close()
             raise
 
     def record(self, sent: Sent) -> None:
@@ -63,31 +83,48 @@ class Recorder:
             return
         self.stats.add(sent)
         if self.failure:
+            self._unwritten.append(sent)
             return
         try:
-            self._write(sent)
-        except (OSError, TraceError) as error:
+            self._write(sent, self._rows, self._itl)
+        except OSError as error:
+            self._unwritten.append(sent)
             self._note(error)
             self._failed()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files; what there was no room for goes to the folder for temporary files."""
+        self._rescue()
         for writer in (self._rows, self._itl):
             try:
                 if writer is not None:
                     writer.close()
-            except (OSError, TraceError) as error:
+            except OSError as error:
                 self._note(error)
 
-    def _write(self, sent: Sent) -> None:
-        self._rows.write(row_of(sent, self._clock))
-        if self._itl is not None and sent.outcome.reply.chunk_times:
+    def _write(self, sent: Sent, rows: TraceWriter, itl: ItlWriter | None) -> None:
+        # A row is there only when all that belongs to it is.
+        if itl is not None and sent.outcome.reply.chunk_times:
             times = [self._clock.epoch_us(at) for at in sent.outcome.reply.chunk_times]
-            self._itl.write(sent.prepared.request_id, times)
+            itl.write(sent.prepared.request_id, times)
+        rows.write(row_of(sent, self._clock))
 
-    def _note(self, error: OSError | TraceError) -> None:
-        if isinstance(error, TraceError):
-            self.failure = self.failure or str(error)
-        elif not self.failure:
+    def _rescue(self) -> None:
+        finished = [sent for sent in self._unwritten if sent.outcome.kind != CANCELLED]
+        if not finished:
+            return
+        try:
+            folder = Path(mkdtemp(prefix="blis-observe-"))
+            with ExitStack() as files:
+                rows = files.enter_context(TraceWriter(folder / "rest.csv", COLUMNS))
+                itl = files.enter_context(ItlWriter(folder / "rest.itl.csv")) if self._itl else None
+                for sent in finished:
+                    self._write(sent, rows, itl)
+            self.rescued = f"{len(finished)} finished requests did not fit there and are in {folder / 'rest.csv'}"
+        except (OSError, TraceError) as error:
+            self.rescued = f"{len(finished)} finished requests did not fit there and are lost ({error})"
+
+    def _note(self, error: OSError) -> None:
+        if not self.failure:
             names = " or ".join(str(path) for path in (self._paths.data, self._paths.itl) if path)
             self.failure = f"cannot write {names}: {(error.strerror or str(error)).lower()}"

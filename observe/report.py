@@ -16,15 +16,25 @@ _LATE_P99_MS = 5.0
 def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, *, num_not_sent: int) -> int:
     """Print the summary as JSON, tell people what matters about it, and return the exit code."""
     stats = recorder.stats
-    summary = summarize(stats, asked_per_s=workload.asked_per_s, num_not_sent=num_not_sent, rtt_ms=workload.rtt_ms)
+    summary = summarize(
+        stats,
+        asked_per_s=workload.asked_per_s,
+        num_not_sent=num_not_sent,
+        rtt_ms=workload.rtt_ms,
+        num_earlier=recorder.num_earlier,
+    )
     sys.stdout.write(dump_json(summary) + "\n")
     sys.stdout.flush()
     say(summary_text(summary))
+    if recorder.num_earlier:
+        say(f"{recorder.num_earlier} requests were recorded earlier and are not in these figures")
     for warning in warnings_of(stats, summary["send_lag_ms"], exact_output=workload.style.exact_output):
         warn(warning)
     if interrupt.signal is not None:
         cut = stats.kinds["cancelled"]
         say(f"interrupted by {interrupt.signal.name}: {num_not_sent} requests not sent, {cut} cut while under way")
+    if recorder.rescued:
+        warn(recorder.rescued)
     if recorder.failure:
         say(f"blis observe: error: {recorder.failure}; {num_not_sent} requests not sent")
         return 1

@@ -10,7 +10,9 @@ from observe.stats import RunStats
 _PERCENTS = (50, 90, 95, 99)
 
 
-def summarize(stats: RunStats, *, asked_per_s: float, num_not_sent: int, rtt_ms: float | None) -> dict[str, Any]:
+def summarize(
+    stats: RunStats, *, asked_per_s: float, num_not_sent: int, rtt_ms: float | None, num_earlier: int = 0
+) -> dict[str, Any]:
     """The figures of a run, ready for JSON. Rates count requests that were answered in full."""
     duration_s = max(0, stats.last_ended - stats.first_sent) / 1e9 if stats.first_sent else 0.0
     failed = {kind: count for kind, count in sorted(stats.kinds.items()) if kind != "ok"}
@@ -18,6 +20,7 @@ def summarize(stats: RunStats, *, asked_per_s: float, num_not_sent: int, rtt_ms:
         "completed": stats.num_ok,
         "failed": failed,
         "not_sent": num_not_sent,
+        "recorded_earlier": num_earlier,
         "duration_s": round(duration_s, 6),
         "request_rate_asked_per_s": round(asked_per_s, 6),
         "request_throughput_per_s": _per_second(stats.num_ok, duration_s),

@@ -1,7 +1,7 @@
 """What a run sends, and how, once the server is known."""
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from observe.dispatch import Prepared
@@ -9,6 +9,7 @@ from observe.http_request import SEND_TIME_HEADER, Server, post_bytes
 from observe.options import ObserveOptions
 from observe.prompts import PromptBook
 from observe.request_body import RequestStyle
+from observe.resume import Agenda
 from observe.schedule import Planned, mean_rate
 
 
@@ -17,7 +18,7 @@ class Workload:
     """What to send, and how: everything that is known before the first request."""
 
     options: ObserveOptions
-    plan: Sequence[Planned]
+    agenda: Agenda
     style: RequestStyle
     prompts: PromptBook
     rtt_ms: float | None
@@ -25,15 +26,17 @@ class Workload:
     @property
     def asked_per_s(self) -> float:
         """The request rate that is asked for."""
-        return self.options.rate or mean_rate(self.plan)
+        return self.options.rate or mean_rate(self.agenda.plan)
 
 
 def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Prepared]:
-    """What turns a planned request into its bytes."""
+    """What turns the request at a place of the agenda into its bytes."""
     headers = workload.options.headers
     style = workload.style
+    request_ids = workload.agenda.request_ids
 
-    def prepare(request_id: int, planned: Planned) -> Prepared:
+    def prepare(place: int, planned: Planned) -> Prepared:
+        request_id = request_ids[place]
         prompt = workload.prompts.text(
             request_id,
             input_tokens=planned.input_tokens,

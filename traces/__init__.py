@@ -6,12 +6,12 @@ the whole. Of ours, only options are imported here.
 
 from traces.errors import TraceError
 from traces.header import TraceHeader, read_header, write_header
-from traces.itl import ItlWriter, read_itl
+from traces.itl import ItlWriter, read_cut_itl, read_itl
 from traces.json_text import dump_json, number_text, write_json
 from traces.results import ResultRow, read_results, write_results
 from traces.rows import TRACE_COLUMNS, TraceRow, columns_worth_writing
 from traces.slo import SloTargets, parse_duration_ms, slo_targets_from_flags
-from traces.trace_v2 import Trace, TraceWriter, read_rows, read_trace, write_trace
+from traces.trace_v2 import Trace, TraceWriter, read_cut_rows, read_rows, read_trace, write_trace
 
 __all__ = [
     "TRACE_COLUMNS",
@@ -27,6 +27,8 @@ __all__ = [
     "dump_json",
     "number_text",
     "parse_duration_ms",
+    "read_cut_itl",
+    "read_cut_rows",
     "read_header",
     "read_itl",
     "read_results",

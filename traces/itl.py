@@ -1,20 +1,21 @@
 """Token times of a recording: when each chunk of each request arrived. CSV, gzipped if named `.gz`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 
-from traces.table import Column, read_table
-from traces.text_file import open_with_header
+from traces.append_file import open_with_header, whole_records
+from traces.table import Column, Table, read_table
 
 ITL_COLUMNS = (
     Column("request_id", int, "the request's number, as in the trace", required=True),
     Column("chunk_index", int, "the chunk's place in the reply, from 0", required=True, at_least=0),
     Column("timestamp_us", int, "when it arrived, on the clock of send_time_us", required=True, at_least=0),
 )
+_HEADER = ",".join(column.name for column in ITL_COLUMNS)
 
 
 def read_itl(path: Path | str) -> dict[int, list[int]]:
@@ -22,7 +23,17 @@ def read_itl(path: Path | str) -> dict[int, list[int]]:
 
     Raises TraceError.
     """
-    columns = read_table(Path(path), ITL_COLUMNS).columns
+    return _chunks(read_table(Path(path), ITL_COLUMNS))
+
+
+def read_cut_itl(path: Path | str) -> dict[int, list[int]]:
+    """The same of a file whose writer may have been killed. The last request may lack chunks. Raises TraceError."""
+    text = whole_records(Path(path))
+    return _chunks(read_table(Path(path), ITL_COLUMNS, text)) if text else {}
+
+
+def _chunks(table: Table) -> dict[int, list[int]]:
+    columns = table.columns
     request_ids = np.array(columns["request_id"], dtype=np.int64)
     timestamps = np.array(columns["timestamp_us"], dtype=np.int64)
     order = np.lexsort((np.array(columns["chunk_index"], dtype=np.int64), request_ids))
@@ -35,16 +46,17 @@ def read_itl(path: Path | str) -> dict[int, list[int]]:
 class ItlWriter:
     """Appends the chunk times of whole requests to a new file, each request on disk before the next.
 
-    Raises TraceError when the file cannot be made.
+    With `kept` it takes the place of a file that has these chunks per request. Raises TraceError when the file cannot
+    be made.
     """
 
-    def __init__(self, path: Path | str) -> None:
-        self._file = open_with_header(Path(path), ",".join(column.name for column in ITL_COLUMNS))
+    def __init__(self, path: Path | str, kept: Mapping[int, Sequence[int]] | None = None) -> None:
+        pieces = None if kept is None else (_piece(*each) for each in kept.items())
+        self._file = open_with_header(Path(path), _HEADER, pieces)
 
     def write(self, request_id: int, timestamps_us: Sequence[int]) -> None:
         """Append the chunks of one request, in the order they arrived."""
-        self._file.writelines(f"{request_id},{place},{time}\n" for place, time in enumerate(timestamps_us))
-        self._file.flush()
+        self._file.write(_piece(request_id, timestamps_us))
 
     def close(self) -> None:
         """Close the file; nothing can be written afterwards."""
@@ -57,3 +69,7 @@ class ItlWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _piece(request_id: int, timestamps_us: Sequence[int]) -> str:
+    return "".join(f"{request_id},{place},{time}\n" for place, time in enumerate(timestamps_us))

@@ -78,13 +78,14 @@ class Table:
         return TraceError(f"{self.path} line {_line_of(self.text, row + 1)}: expected {expected}")
 
 
-def read_table(path: Path, columns: Sequence[Column]) -> Table:
+def read_table(path: Path, columns: Sequence[Column], text: str | None = None) -> Table:
     """Read the named columns, in whatever order the file has them; columns it has besides are ignored.
 
-    Case does not matter in header names. Blank lines are skipped, cells beyond the header ignored.
+    Case does not matter in header names. Blank lines are skipped, cells beyond the header ignored. `text` stands for
+    the content of the file where that has been read already.
     Raises TraceError naming the first cell that cannot be used.
     """
-    table = Table(path, read_text(path), {column.name: [] for column in columns})
+    table = Table(path, read_text(path) if text is None else text, {column.name: [] for column in columns})
     with _long_cells_allowed(), no_search_for_cycles():
         reader = csv.reader(io.StringIO(table.text, newline=""), strict=True)
         names = _header(table, reader)

@@ -4,7 +4,7 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -76,7 +76,7 @@ def naming_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise cannot_write(path, error) from error
 
 
 def open_for_writing(path: Path) -> TextIO:
@@ -89,23 +89,11 @@ def open_for_writing(path: Path) -> TextIO:
             return io.TextIOWrapper(gzip.open(path, "wb"), "utf-8", errors="backslashreplace", newline="")
         return path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise cannot_write(path, error) from error
 
 
-def open_with_header(path: Path, header: str) -> TextIO:
-    """Such a file with its first line on disk. Raises TraceError, and OSError when the line cannot be written."""
-    file = open_for_writing(path)
-    try:
-        file.write(header + "\n")
-        file.flush()
-    except OSError:
-        with suppress(OSError):  # closing it would try to write once more
-            file.close()
-        raise
-    return file
-
-
-def _cannot_write(path: Path, error: OSError) -> TraceError:
+def cannot_write(path: Path, error: OSError) -> TraceError:
+    """The error for a file that the system does not let us write."""
     return TraceError(f"{path}: cannot be written, {_reason(path, error)}")
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from traces.append_file import open_with_header, whole_records
 from traces.errors import TraceError
 from traces.header import TraceHeader, read_header, write_header
 from traces.json_text import number_text
 from traces.rows import TRACE_COLUMNS, TraceRow
 from traces.table import Table, no_search_for_cycles, read_table
-from traces.text_file import naming_write_errors, open_with_header
+from traces.text_file import naming_write_errors
 
 _DATA_SUFFIXES = (".csv", ".csv.gz")
 _QUOTED = frozenset(',"\r\n')
@@ -45,7 +46,16 @@ def read_trace(header_path: Path | str, data_path: Path | str | None = None) -> 
 
 def read_rows(data_path: Path | str) -> list[TraceRow]:
     """Read the rows of a trace. Raises TraceError."""
-    table = read_table(Path(data_path), TRACE_COLUMNS)
+    return _rows(read_table(Path(data_path), TRACE_COLUMNS))
+
+
+def read_cut_rows(data_path: Path | str) -> list[TraceRow]:
+    """The complete rows of a file whose writer may have been killed; none when it has no header. Raises TraceError."""
+    text = whole_records(Path(data_path))
+    return _rows(read_table(Path(data_path), TRACE_COLUMNS, text)) if text else []
+
+
+def _rows(table: Table) -> list[TraceRow]:
     _check_deadlines(table)
     names = list(table.columns)
     cells = zip(*table.columns.values(), strict=True)
@@ -69,21 +79,23 @@ class TraceWriter:
     """Appends rows to a new CSV, each on disk before the next, so that nothing recorded is lost.
 
     `columns` names the columns written on request (vllm_priority, slo_target_us, x_request_id, adapter,
-    think_time_us). Raises TraceError when the file cannot be made or a column is not one of them.
+    think_time_us). With `kept` it takes the place of a file that has these rows. Raises TraceError when the file
+    cannot be made or a column is not one of them.
     """
 
-    def __init__(self, path: Path | str, columns: Collection[str] = ()) -> None:
+    def __init__(self, path: Path | str, columns: Collection[str] = (), kept: Iterable[TraceRow] | None = None) -> None:
         on_request = [column.name for column in TRACE_COLUMNS if column.on_request]
         unknown = sorted(set(columns) - set(on_request))
         if unknown:
             raise TraceError(f"columns written on request are {', '.join(on_request)}, got {unknown[0]!r}")
         names = [column.name for column in TRACE_COLUMNS if not column.on_request or column.name in columns]
         self._values = attrgetter(*names)
-        self._file = open_with_header(Path(path), ",".join(names))
+        pieces = None if kept is None else map(self._line, kept)
+        self._file = open_with_header(Path(path), ",".join(names), pieces)
 
     def write(self, row: TraceRow) -> None:
         """Append one row."""
-        self._write_line(map(_cell, self._values(row)))
+        self._file.write(self._line(row))
 
     def close(self) -> None:
         """Close the file; nothing can be written afterwards."""
@@ -97,9 +109,8 @@ class TraceWriter:
     ) -> None:
         self.close()
 
-    def _write_line(self, cells: Iterable[str]) -> None:
-        self._file.write(",".join(cells) + "\n")
-        self._file.flush()
+    def _line(self, row: TraceRow) -> str:
+        return ",".join(map(_cell, self._values(row))) + "\n"
 
 
 def _data_beside(header_path: Path) -> Path:

@@ -1,4 +1,5 @@
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -6,6 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+
+from traces import read_itl, read_rows, read_trace
 
 
 def observe(server_url: str, prefix: Path, *more: str, largest_file: int | None = None) -> tuple[int, str, str]:
@@ -15,7 +18,10 @@ def observe(server_url: str, prefix: Path, *more: str, largest_file: int | None 
     limit = None
     if largest_file is not None:
         limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (largest_file, largest_file))
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20, preexec_fn=limit)
+    temporary = {**os.environ, "TMPDIR": str(prefix.parent)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=60, preexec_fn=limit, env=temporary
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -38,3 +44,22 @@ def test_a_disk_that_gets_full_ends_the_run_with_what_was_measured(server_url: s
     assert str(tmp_path / "out.csv") in line
     assert f"file too large; {summary['not_sent']} requests not sent" in line
     assert "Traceback" not in messages
+    # What is in the file is whole, and what did not fit is elsewhere: no finished request is lost.
+    recorded = [row for row in read_trace(tmp_path / "out.yaml").rows if row.status == "ok"]
+    (folder,) = tmp_path.glob("blis-observe-*")
+    rescued = read_rows(folder / "rest.csv")
+    assert len(recorded) + len(rescued) == summary["completed"]
+    assert f"{len(rescued)} finished requests did not fit there and are in {folder / 'rest.csv'}" in messages
+    assert {row.request_id for row in rescued} <= set(read_itl(folder / "rest.itl.csv"))
+
+
+def test_what_a_full_disk_cut_short_can_be_resumed_where_there_is_room(server_url: str, tmp_path: Path) -> None:
+    few = ("--num-requests", "40")
+    assert observe(server_url, tmp_path / "out", *few, largest_file=3000)[0] == 1
+    code, printed, _ = observe(server_url, tmp_path / "out", *few, "--resume")
+    assert code == 0
+    rows = read_trace(tmp_path / "out.yaml").rows
+    assert sorted(row.request_id for row in rows) == list(range(40))
+    assert {row.status for row in rows} == {"ok"}
+    assert json.loads(printed)["completed"] + json.loads(printed)["recorded_earlier"] == 40
+    assert read_itl(tmp_path / "out.itl.csv").keys() == {row.request_id for row in rows}
