@@ -59,6 +59,16 @@ COMMANDS: dict[str, CommandRow] = {
         "calibrate.fit.command",
         "FitOptions",
     ),
+    "convert": CommandRow(
+        "Convert workloads and recordings of other programs into specs and traces of ours.",
+        "traces.convert_command",
+        "ConvertOptions",
+    ),
+    "compose": CommandRow(
+        "Merge several workload specs, or several traces, into one.",
+        "traces.compose_command",
+        "ComposeOptions",
+    ),
     "calibrate": CommandRow(
         "Compare a recording with a simulation of it: errors, correlation, grades.",
         "calibrate.command",

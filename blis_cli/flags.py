@@ -39,7 +39,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     extra: dict[str, Any] = {"help": _help(setting), "show_default": setting.default not in (None, "", ())}
     if known.metavar is not None:
         extra["metavar"] = known.metavar
-    if typing.get_origin(kind) is tuple and known.positional:
+    if _is_repeated(setting):
         kind = list[typing.get_args(kind)[0]]  # type: ignore[misc]
     elif typing.get_origin(kind) is tuple:
         (element, _) = typing.get_args(kind)
@@ -66,9 +66,15 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     )
 
 
+def _is_repeated(setting: Setting) -> bool:
+    """Whether each value is given by itself: as an argument of its own, or with the flag again."""
+    is_list = typing.get_origin(_single_type(setting.type)) is tuple
+    return is_list and (setting.option.positional or setting.option.repeatable)
+
+
 def _default(setting: Setting) -> Any:
     """Lists are parsed from text, so their default is text as well; repeated arguments are lists."""
-    if setting.option.positional and isinstance(setting.default, tuple):
+    if _is_repeated(setting):
         return list(setting.default)
     if isinstance(setting.default, tuple):
         return ",".join(map(str, setting.default))

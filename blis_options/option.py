@@ -28,6 +28,7 @@ class Option:
     above: float | None = None
     metavar: str | None = None
     hidden: bool = False
+    repeatable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,12 @@ def option(
     above: float | None = None,
     metavar: str | None = None,
     hidden: bool = False,
+    repeatable: bool = False,
 ) -> Any:
     """A dataclass field that is also a setting. Without a default the setting is required.
 
-    `at_least` and `at_most` include their limit, `above` does not. `choices` closes the set of strings.
+    `at_least` and `at_most` include their limit, `above` does not. `choices` closes the set of strings. A
+    `repeatable` tuple may be given in several places, and its items are taken as they are.
     """
     known = Option(
         help=help,
@@ -78,6 +81,7 @@ def option(
         above=above,
         metavar=metavar,
         hidden=hidden,
+        repeatable=repeatable,
     )
     return dataclasses.field(default=default, metadata={_METADATA_KEY: known})
 

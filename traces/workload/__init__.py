@@ -9,6 +9,7 @@ from traces.workload.parse import parse_spec, read_spec
 from traces.workload.presets import DISTRIBUTION, PRESETS, Lengths, Preset, rate_spec, users_spec
 from traces.workload.request import Round, Session, Workload, WorkloadRequest
 from traces.workload.spec import Arrival, WorkloadSpec
+from traces.workload.spec_text import spec_text
 
 __all__ = [
     "DISTRIBUTION",
@@ -25,5 +26,6 @@ __all__ = [
     "parse_spec",
     "rate_spec",
     "read_spec",
+    "spec_text",
     "users_spec",
 ]

@@ -13,7 +13,7 @@ _POISSON = Arrival(process="poisson")
 
 def inference_perf_sources(section: InferencePerf, seed: int) -> list[Source]:
     """Every user in every stage. A single stage sends exactly rate times duration requests; several are Poisson."""
-    users = _users(section.shared_prefix)
+    users = users_of(section.shared_prefix)
     several = len(section.stages) > 1
     sources: list[Source] = []
     start_s = 0.0
@@ -25,7 +25,8 @@ def inference_perf_sources(section: InferencePerf, seed: int) -> list[Source]:
     return sources
 
 
-def _users(shared: SharedPrefix) -> list[Client]:
+def users_of(shared: SharedPrefix) -> list[Client]:
+    """The users as clients that send at a rate yet to be said."""
     return [
         Client(
             id=f"prompt-{prompt}-user-{user}",
@@ -56,7 +57,7 @@ def _stage_sources(
         if section.shared_prefix.enable_multi_turn_chat:
             if not share:
                 continue
-            client = _conversing(client, share, round(1e6 / rate))
+            client = conversing(client, share, round(1e6 / rate))
             # A conversation begins when it begins, even after a short single stage.
             timeline = renewal(_POISSON, rate, (span,) if len(section.stages) > 1 else None)
         elif len(section.stages) > 1:
@@ -67,7 +68,7 @@ def _stage_sources(
         yield Source(label=label, habits=habits, timeline=timeline, streams=streams)
 
 
-def _conversing(client: Client, num_rounds: int, think_time_us: int) -> Client:
+def conversing(client: Client, num_rounds: int, think_time_us: int) -> Client:
     """The client as one that has a single conversation."""
     multi_turn = MultiTurn(max_rounds=num_rounds, think_time_us=think_time_us, single_session=True)
     return dataclasses.replace(client, reasoning=Reasoning(multi_turn=multi_turn))

@@ -1,0 +1,102 @@
+"""`blis convert` and `blis compose` as a user runs them."""
+
+from pathlib import Path
+
+import pytest
+
+from blis_cli.main import run
+from traces import TraceHeader, TraceRow, read_trace, write_trace
+from traces.workload import generate, read_spec
+
+SPEC = """
+version: "2"
+seed: {seed}
+aggregate_rate: {rate}
+num_requests: 50
+clients:
+  - id: c
+    rate_fraction: 3
+    prefix_group: g
+    arrival: {{process: poisson}}
+    input_distribution: {{type: constant, params: {{value: 10}}}}
+    output_distribution: {{type: constant, params: {{value: 10}}}}
+"""
+
+
+def test_a_preset_written_to_a_file_is_a_spec_that_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "chatbot.yaml"
+    assert run(["convert", "preset", "chatbot", "--rate", "5", "--num-requests", "7", "-o", str(path)]) == 0
+    assert len(generate(read_spec(path)).requests) == 7
+    assert capsys.readouterr().out == ""
+
+
+def test_the_flags_of_the_original_tool_name_the_source_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["convert", "preset", "chatbot"]) == 0
+    expected = capsys.readouterr().out
+    assert run(["convert", "preset", "--name", "chatbot"]) == 0
+    assert capsys.readouterr().out == expected
+
+
+def test_a_trace_is_written_and_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,3,4\n1,0,9\n")
+    assert run(["convert", "vidur", str(tmp_path / "t.csv"), "-o", str(tmp_path / "out")]) == 0
+    (row,) = read_trace(tmp_path / "out.yaml").rows
+    assert (row.input_tokens, row.output_tokens) == (3, 4)
+    assert "left out: 1 requests without prompt or output tokens" in capsys.readouterr().err
+
+
+def test_composed_specs_send_what_each_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, rate in (("a", 2), ("b", 6)):
+        (tmp_path / f"{name}.yaml").write_text(SPEC.format(seed=1, rate=rate))
+    out = tmp_path / "all.yaml"
+    arguments = ["compose", "--from", str(tmp_path / "a.yaml"), "--from", str(tmp_path / "b.yaml"), "-o", str(out)]
+    assert run(arguments) == 0
+    spec = read_spec(out)
+    assert (spec.aggregate_rate, spec.num_requests) == (8, 100)
+    assert [client.rate_fraction for client in spec.clients] == [0.25, 0.75]
+    assert "become one group: g" in capsys.readouterr().err
+
+
+def test_composed_traces_are_a_workload_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, shift in (("a", 0), ("b", 5)):
+        rows = [
+            TraceRow(
+                request_id=number,
+                input_tokens=9,
+                output_tokens=1,
+                session_id="s",
+                arrival_time_us=100 + shift * number,
+                send_time_us=1,
+            )
+            for number in range(2)
+        ]
+        write_trace(tmp_path / f"{name}.yaml", TraceHeader(), rows)
+    sources = ["--from", str(tmp_path / "a.yaml"), "--from", str(tmp_path / "b.yaml")]
+    assert run(["compose", *sources, "-o", str(tmp_path / "all")]) == 0
+    rows = read_trace(tmp_path / "all.yaml").rows
+    assert [row.arrival_time_us for row in rows] == [0, 0, 0, 5]
+    assert [row.request_id for row in rows] == [0, 1, 2, 3]
+    assert [row.session_id for row in rows] == ["0-s", "0-s", "1-s", "1-s"]
+    assert "of 4 requests are left out" in capsys.readouterr().err
+
+
+def test_specs_and_traces_do_not_go_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.yaml").write_text(SPEC.format(seed=1, rate=2))
+    write_trace(tmp_path / "b.yaml", TraceHeader(), [])
+    assert run(["compose", "--from", str(tmp_path / "a.yaml"), "--from", str(tmp_path / "b.yaml")]) == 2
+    assert "--from must name specs only or traces only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compose"], "--from"),
+        (["compose", "--from", "/nope"], "/nope: no such file"),
+        (["convert", "servegen", "/nope"], "/nope: expected a folder with files chunk-"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    complaint = capsys.readouterr().err
+    assert message in complaint
+    assert complaint.count("\n") == 1

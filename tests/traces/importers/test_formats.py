@@ -1,0 +1,241 @@
+"""Each format of other programs becomes the requests it has, and what has no place is counted."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blis_options import BlisError
+from traces.importers import ConvertOptions, Imported, import_from
+
+
+def imported(kind: str, path: Path, text: str, **more: Any) -> Imported:
+    path.write_text(text)
+    return import_from(ConvertOptions(format=kind, file=str(path), output="out", **more))
+
+
+def requests(found: Imported) -> list[tuple[int, int, int]]:
+    return [(row.arrival_time_us, row.input_tokens, row.output_tokens) for row in found.rows]
+
+
+def left_out(found: Imported) -> dict[str, int]:
+    return {reason: count for reason, count in found.left_out.items() if count}
+
+
+def test_azure(tmp_path: Path) -> None:
+    text = (
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:46.6805900,374,44\n"
+        "2023-11-16 18:15:50.9951690,396,109\n"
+        "2023-11-16 18:15:48.0000000,0,7\n"
+    )
+    found = imported("azure", tmp_path / "t.csv", text)
+    assert requests(found) == [(0, 374, 44), (4_314_579, 396, 109)]
+    assert left_out(found) == {"requests without prompt or output tokens": 1}
+
+
+def test_azure_of_the_second_year_has_a_time_zone(tmp_path: Path) -> None:
+    text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00+00:00,5,6\n2024-05-10 00:00:00.5+00:00,7,8\n"
+    assert requests(imported("azure", tmp_path / "t.csv", text)) == [(0, 5, 6), (500_000, 7, 8)]
+
+
+def test_burstgpt(tmp_path: Path) -> None:
+    text = (
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+        "5,ChatGPT,472,18,490,Conversation log\n45,GPT-4,1087,0,1087,API log\n118,GPT-4,417,276,693,API log\n"
+    )
+    found = imported("burstgpt", tmp_path / "t.csv", text)
+    assert requests(found) == [(0, 472, 18), (113_000_000, 417, 276)]
+    assert [(row.client_id, row.tenant_id) for row in found.rows] == [
+        ("ChatGPT", "Conversation log"),
+        ("GPT-4", "API log"),
+    ]
+    assert left_out(found) == {"requests without prompt or output tokens": 1}
+
+
+def test_mooncake_keeps_the_prefixes_that_most_share(tmp_path: Path) -> None:
+    entries = [
+        {"timestamp": 0, "input_length": 1500, "output_length": 5, "hash_ids": [1, 2, 3]},
+        {"timestamp": 30, "input_length": 1100, "output_length": 6, "hash_ids": [1, 2, 4]},
+        {"timestamp": 60, "input_length": 600, "output_length": 7, "hash_ids": [1, 9]},
+        {"timestamp": 90, "input_length": 512, "output_length": 8, "hash_ids": [5]},
+    ]
+    found = imported("mooncake", tmp_path / "t.jsonl", "".join(json.dumps(each) + "\n" for each in entries))
+    shared = [(row.prefix_group, row.prefix_length, row.input_tokens) for row in found.rows]
+    assert shared == [("hash-1", 1024, 476), ("hash-1", 1024, 76), ("hash-1", 512, 88), ("", 0, 512)]
+    assert [row.arrival_time_us for row in found.rows] == [0, 30_000, 60_000, 90_000]
+    assert found.notes == ()
+
+
+def test_mooncake_says_how_much_sharing_a_trace_cannot_express(tmp_path: Path) -> None:
+    branches = [[1, 2], [1, 2], [1, 2], [1, 3], [1, 3]]
+    lines = [{"timestamp": 0, "input_length": 1200, "output_length": 1, "hash_ids": ids} for ids in branches]
+    found = imported("mooncake", tmp_path / "t.jsonl", "".join(json.dumps(each) + "\n" for each in lines))
+    assert [row.prefix_length for row in found.rows] == [1024, 1024, 1024, 512, 512]
+    assert found.notes[0].startswith("2 of 10 shared prompt blocks")
+
+
+def test_sharegpt(tmp_path: Path) -> None:
+    talk = [("human", "a" * 40), ("gpt", "b" * 80), ("human", "c" * 4), ("gpt", "d" * 8), ("human", "no answer")]
+    entries = [
+        {"id": "x", "conversations": [{"from": who, "value": text} for who, text in talk]},
+        {"id": "y", "conversations": [{"from": "gpt", "value": "unasked"}]},
+        {"id": "z", "conversations": [{"from": "user", "value": "e" * 8}, {"from": "assistant", "value": "f" * 12}]},
+    ]
+    found = imported("sharegpt", tmp_path / "t.json", json.dumps(entries), rate=2.0, think_time_ms=10.0)
+    assert [row.input_tokens for row in found.rows if row.session_id] == [10, 10 + 20 + 1]
+    assert [row.output_tokens for row in found.rows if row.session_id] == [20, 2]
+    assert [row.arrival_time_us for row in found.rows if row.session_id] == [0, 10_020]
+    assert [(row.input_tokens, row.output_tokens) for row in found.rows if not row.session_id] == [(2, 3)]
+    assert left_out(found) == {
+        "turns that are no question with an answer behind it": 2,
+        "conversations without a question and its answer": 1,
+    }
+
+
+def test_vidur_with_and_without_times(tmp_path: Path) -> None:
+    timed = "arrived_at,num_prefill_tokens,num_decode_tokens\n1.5,3,4\n2.0,5,6\n"
+    assert requests(imported("vidur", tmp_path / "t.csv", timed)) == [(0, 3, 4), (500_000, 5, 6)]
+    lengths = "num_prefill_tokens,num_decode_tokens\n3,4\n5,6\n"
+    drawn = requests(imported("vidur", tmp_path / "l.csv", lengths, rate=10.0))
+    assert [each[1:] for each in drawn] == [(3, 4), (5, 6)]
+    assert drawn[1][0] > 0
+    with pytest.raises(BlisError, match="--rate is required"):
+        imported("vidur", tmp_path / "l.csv", lengths)
+
+
+def bench_results() -> dict[str, Any]:
+    return {
+        "date": "20260131-120010",
+        "duration": 10.0,
+        "model_id": "m",
+        "start_times": [101.0, 100.0, 102.0],
+        "input_lens": [7, 5, 9],
+        "output_lens": [3, 1, 0],
+        "ttfts": [0.5, 0.25, 0.0],
+        "itls": [[0.1, 0.2], [], []],
+        "errors": ["", "", "Bad Gateway"],
+    }
+
+
+def test_vllm_bench_results_are_a_recording_with_token_times(tmp_path: Path) -> None:
+    found = imported("vllm-bench", tmp_path / "r.json", json.dumps(bench_results()))
+    assert requests(found) == [(0, 5, 1), (1_000_000, 7, 3), (2_000_000, 9, 0)]
+    assert [row.status for row in found.rows] == ["ok", "ok", "error"]
+    assert found.rows[2].error_message == "Bad Gateway"
+    second = found.rows[1]
+    assert second.first_chunk_time_us - second.send_time_us == 500_000
+    assert second.last_chunk_time_us - second.first_chunk_time_us == 300_000
+    assert [time - second.send_time_us for time in found.chunks[1]] == [500_000, 600_000, 800_000]
+    assert found.header.created_at == "2026-01-31T12:00:00Z"
+    assert found.header.mode == "real"
+
+
+def test_vllm_bench_results_without_details_cannot_be_converted(tmp_path: Path) -> None:
+    with pytest.raises(BlisError, match=r"start_times is missing, save results with --save-detailed"):
+        imported("vllm-bench", tmp_path / "r.json", '{"date": "20260131-120010"}')
+
+
+def test_guidellm_results(tmp_path: Path) -> None:
+    timings = {"targeted_start": 1000.0, "request_start": 1000.001, "first_token_iteration": 1000.2}
+    timings |= {"last_token_iteration": 1000.5, "token_iterations": 4}
+    good = {"request_id": "a", "prompt_tokens": 10, "output_tokens": 4, "info": {"timings": timings}}
+    bad = {"prompt_tokens": 3, "output_tokens": None, "info": {"error": "boom", "timings": {"request_start": 1001.0}}}
+    never = {"prompt_tokens": 3, "info": {"timings": {}}}
+    results = {"benchmarks": [{"requests": {"successful": [good], "errored": [bad], "incomplete": [never]}}]}
+    found = imported("guidellm", tmp_path / "r.json", json.dumps(results))
+    assert requests(found) == [(0, 10, 4), (1_000_000, 3, 0)]
+    first, second = found.rows
+    assert (first.send_time_us, first.first_chunk_time_us) == (1_000_001_000, 1_000_200_000)
+    assert (first.last_chunk_time_us, first.num_chunks, first.status) == (1_000_500_000, 4, "ok")
+    assert (second.status, second.error_message) == ("error", "boom")
+    assert left_out(found) == {"requests that were never sent": 1}
+
+
+def test_guidellm_results_of_earlier_versions(tmp_path: Path) -> None:
+    entry = {
+        "prompt_tokens": 10,
+        "output_tokens": 4,
+        "start_time": 5.0,
+        "first_token_time": 5.25,
+        "last_token_time": 6.0,
+    }
+    results = {"benchmarks": [{"requests": {"successful": [entry]}}]}
+    (row,) = imported("guidellm", tmp_path / "r.json", json.dumps(results)).rows
+    assert (row.send_time_us, row.first_chunk_time_us, row.last_chunk_time_us) == (5_000_000, 5_250_000, 6_000_000)
+
+
+def test_a_configuration_of_inference_perf_becomes_the_section_of_the_same_words(tmp_path: Path) -> None:
+    text = """
+load: {type: poisson, stages: [{rate: 2, duration: 5}]}
+api: {type: completion}
+data:
+  type: shared_prefix
+  shared_prefix: {num_unique_system_prompts: 2, num_users_per_system_prompt: 3, system_prompt_len: 10,
+                  question_len: 4, output_len: 5}
+"""
+    found = imported("inference-perf", tmp_path / "config.yaml", text)
+    assert found.spec is not None
+    assert found.spec.inference_perf is not None
+    assert found.spec.inference_perf.shared_prefix.question_len == 4
+    assert [(stage.rate, stage.duration) for stage in found.spec.inference_perf.stages] == [(2, 5)]
+    assert left_out(found) == {"key api": 1, "key load.type": 1}
+
+
+def test_what_goes_beyond_the_wanted_number_is_counted(tmp_path: Path) -> None:
+    text = "arrived_at,num_prefill_tokens,num_decode_tokens\n0,1,1\n1,1,1\n2,1,1\n"
+    found = imported("vidur", tmp_path / "t.csv", text, num_requests=2)
+    assert len(found.rows) == 2
+    assert left_out(found) == {"requests beyond --num-requests": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        ("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\nnoon,1,2\n", "line 2 column TIMESTAMP: expected a time"),
+        ("burstgpt", "Timestamp,Request tokens,Response tokens\n1,x,2\n", "line 2 column request tokens: expected a"),
+        ("mooncake", '{"timestamp": 1}\n', "line 1: the key input_length is missing, found timestamp"),
+        ("mooncake", "nope\n", "line 1: expected a JSON object"),
+        ("sharegpt", "{}", "expected a list, got {}"),
+        ("sharegpt", '[{"id": 1}]', "entry 0 key conversations: expected a list, got None"),
+        ("guidellm", '{"benchmarks": [3]}', "benchmark 0: expected an object, got 3"),
+        ("inference-perf", "load: {stages: []}\ndata: {type: random}\n", "key data.type: expected shared_prefix"),
+        ("inference-perf", "version: '2'\naggregate_rate: x\n", "aggregate_rate: expected a number"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line_with_the_place(kind: str, text: str, message: str, tmp_path: Path) -> None:
+    more = {"rate": 1.0} if kind == "sharegpt" else {}
+    with pytest.raises(BlisError) as raised:
+        imported(kind, tmp_path / "source", text, **more)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert str(tmp_path / "source") in str(raised.value)
+
+
+def test_a_folder_without_chunks_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(BlisError, match=r"expected a folder with files chunk-\*-trace.csv, found none"):
+        import_from(ConvertOptions(format="servegen", file=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"format": "azure", "file": "x"}, "--output is required with azure"),
+        ({"format": "preset"}, "needs one file, folder or name, as in: blis convert preset chatbot"),
+        ({"format": "preset", "file": "chatbot", "time": "noon"}, "--time must be one of"),
+        (
+            {"format": "preset", "file": "chatbot", "time": "morning"},
+            "--time has no meaning with preset, only with servegen",
+        ),
+        ({"format": "other", "file": "x"}, "FORMAT must be one of preset, servegen"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(BlisError, match=message):
+        ConvertOptions(**given)
+
+
+def test_an_unknown_preset_is_refused() -> None:
+    with pytest.raises(BlisError, match="the preset must be one of chatbot"):
+        import_from(ConvertOptions(format="preset", file="chatty"))

@@ -1,0 +1,81 @@
+"""`blis compose`: several workload specs, or several traces, as one."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blis_options import OptionError, check_options, option
+
+__all__ = ["ComposeOptions", "run"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComposeOptions:
+    """One run of `blis compose`. Raises OptionError."""
+
+    sources: tuple[str, ...] = option(
+        help="A workload spec, or the header of a trace; give it once for each.",
+        flags=("--from",),
+        metavar="FILE",
+        repeatable=True,
+    )
+    output: str | None = option(
+        None,
+        "Write the spec to this file (default: standard output), or the trace to PREFIX.yaml and PREFIX.csv.",
+        flags=("--output", "-o"),
+        metavar="PREFIX",
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if not self.sources:
+            raise OptionError("--from is required, once for each file")
+
+
+def run(options: ComposeOptions) -> int:
+    """Merge, write the result and tell what has no place in it. Bad input raises BlisError."""
+    from traces.text_file import read_yaml
+
+    kinds = {source: _is_trace(read_yaml(Path(source))) for source in options.sources}
+    if len(set(kinds.values())) > 1:
+        trace = next(source for source, is_trace in kinds.items() if is_trace)
+        spec = next(source for source, is_trace in kinds.items() if not is_trace)
+        raise OptionError(f"--from must name specs only or traces only, got the trace {trace} and the spec {spec}")
+    if next(iter(kinds.values())):
+        return _compose_traces(options)
+    return _compose_specs(options)
+
+
+def _is_trace(loaded: Any) -> bool:
+    return isinstance(loaded, dict) and "trace_version" in loaded
+
+
+def _compose_specs(options: ComposeOptions) -> int:
+    from traces.convert_command import write_spec
+    from traces.workload import parse_spec, read_spec, spec_text
+    from traces.workload.compose import composed
+
+    spec, notes = composed([(source, read_spec(source)) for source in options.sources])
+    text = spec_text(spec)
+    parse_spec(text, "the composed spec")
+    write_spec(text, options.output)
+    _say(f"{len(spec.clients)} clients, {len(spec.cohorts)} cohorts", notes)
+    return 0
+
+
+def _compose_traces(options: ComposeOptions) -> int:
+    from traces import columns_worth_writing, read_trace, write_trace
+    from traces.merge import merged
+
+    if options.output is None:
+        raise OptionError("--output is required, a trace is several files")
+    header, rows, notes = merged([read_trace(source) for source in options.sources])
+    write_trace(f"{options.output}.yaml", header, rows, columns_worth_writing(rows, header.mode))
+    _say(f"{len(rows)} requests written to {options.output}.yaml", notes)
+    return 0
+
+
+def _say(first: str, notes: list[str]) -> None:
+    for line in [first, *(f"note: {note}" for note in notes)]:
+        sys.stderr.write(line + "\n")

@@ -1,0 +1,62 @@
+"""`blis convert`: workloads and recordings of other programs, as ours."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from traces.importers import ConvertOptions, Imported, import_from
+
+__all__ = ["ConvertOptions", "run"]
+
+
+def run(options: ConvertOptions) -> int:
+    """Convert, write the result and tell what has no place in it. Bad input raises BlisError."""
+    from traces.workload import parse_spec, spec_text
+
+    imported = import_from(options)
+    if imported.spec is not None:
+        text = spec_text(imported.spec)
+        parse_spec(text, "the converted spec")
+        write_spec(text, options.output)
+        _say(f"{len(imported.spec.clients)} clients, {len(imported.spec.cohorts)} cohorts")
+    else:
+        _write_trace(Path(f"{options.output}"), imported)
+        _say(f"{len(imported.rows)} requests written to {options.output}.yaml")
+    tell_left_out(imported.left_out)
+    for note in imported.notes:
+        _say(f"note: {note}")
+    return 0
+
+
+def write_spec(text: str, output: str | None) -> None:
+    """Write a spec to a file, or to standard output without one. Raises TraceError."""
+    from traces.text_file import write_text
+
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write_text(Path(output), text)
+
+
+def tell_left_out(left_out: Mapping[str, int]) -> None:
+    """One line for each kind of thing that was left out."""
+    for reason, count in left_out.items():
+        if count:
+            _say(f"left out: {count} {reason}")
+
+
+def _write_trace(prefix: Path, imported: Imported) -> None:
+    from traces import ItlWriter, columns_worth_writing, write_trace
+    from traces.text_file import naming_write_errors
+
+    header = prefix.with_name(prefix.name + ".yaml")
+    write_trace(header, imported.header, imported.rows, columns_worth_writing(imported.rows, imported.header.mode))
+    if imported.chunks:
+        path = prefix.with_name(prefix.name + ".itl.csv")
+        with naming_write_errors(path), ItlWriter(path) as writer:
+            for request_id, times in imported.chunks.items():
+                writer.write(request_id, times)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")

@@ -1,0 +1,29 @@
+"""Which rows of a file are taken, and when they arrive if the file does not say."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import accumulate
+from random import Random
+
+from blis_options import OptionError
+from traces.importers.imported import in_order
+from traces.importers.settings import ConvertOptions
+from traces.rows import TraceRow
+
+
+def drawn_arrivals_us(options: ConvertOptions, count: int) -> list[int]:
+    """Poisson arrivals at --rate, the first at 0. Raises OptionError without a rate."""
+    if options.rate is None:
+        raise OptionError(f"--rate is required, as {options.name} has no arrival times")
+    random = Random(f"{options.seed}/arrivals")
+    gaps_us = (1e6 * random.expovariate(options.rate) for _ in range(count - 1))
+    return [round(at) for at in accumulate(gaps_us, initial=0.0)][:count]
+
+
+def taken(options: ConvertOptions, rows: Sequence[TraceRow], left_out: Counter[str]) -> list[TraceRow]:
+    """The first rows by arrival that can be sent; adds the others to `left_out`."""
+    usable = in_order(row for row in rows if row.input_tokens + row.prefix_length > 0 and row.output_tokens > 0)
+    left_out["requests without prompt or output tokens"] += len(rows) - len(usable)
+    first = usable[: options.num_requests]
+    left_out["requests beyond --num-requests"] += len(usable) - len(first)
+    return first

@@ -1,0 +1,38 @@
+"""Azure's LLM inference traces: CSV with the time of each request and its token counts."""
+
+from collections import Counter
+from datetime import UTC, datetime
+
+from traces.importers.arrivals import taken
+from traces.importers.imported import Imported, workload_header
+from traces.importers.settings import ConvertOptions
+from traces.rows import TraceRow
+from traces.table import Column, Table, read_table
+
+_COLUMNS = (
+    Column("timestamp", str, required=True),
+    Column("contexttokens", int, required=True, at_least=0),
+    Column("generatedtokens", int, required=True, at_least=0),
+)
+
+
+def convert(options: ConvertOptions) -> Imported:
+    """The requests of a trace. Raises TraceError."""
+    table = read_table(options.path, _COLUMNS)
+    cells = zip(*(table.columns[column.name] for column in _COLUMNS), strict=True)
+    rows = [
+        TraceRow(request_id=place, arrival_time_us=_time_us(table, place, text), input_tokens=read, output_tokens=made)
+        for place, (text, read, made) in enumerate(cells)
+    ]
+    left_out: Counter[str] = Counter()
+    return Imported(header=workload_header(options.path.name), rows=taken(options, rows, left_out), left_out=left_out)
+
+
+def _time_us(table: Table, row: int, text: str) -> int:
+    try:
+        time = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise table.cell_error(row, "TIMESTAMP", "a time such as 2023-11-16 18:15:46.680", text) from None
+    at = time if time.tzinfo else time.replace(tzinfo=UTC)
+    since = at - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

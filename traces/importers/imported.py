@@ -1,0 +1,38 @@
+"""What an importer gives back, and how rows from elsewhere become a trace."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from traces.header import TraceHeader
+from traces.rows import TraceRow
+from traces.workload import WorkloadSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """A workload spec, or a header with rows and perhaps chunk times per request (Unix microseconds).
+
+    `left_out` counts what has no place in the result, by reason; `notes` tell what else is not as it was.
+    """
+
+    spec: WorkloadSpec | None = None
+    header: TraceHeader = field(default_factory=TraceHeader)
+    rows: Sequence[TraceRow] = ()
+    chunks: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def in_order(rows: Iterable[TraceRow]) -> list[TraceRow]:
+    """The rows by arrival, the first at 0, numbered from 0."""
+    by_arrival = sorted(rows, key=lambda row: row.arrival_time_us)
+    start_us = by_arrival[0].arrival_time_us if by_arrival else 0
+    return [
+        replace(row, request_id=number, arrival_time_us=row.arrival_time_us - start_us)
+        for number, row in enumerate(by_arrival)
+    ]
+
+
+def workload_header(source: str) -> TraceHeader:
+    """The header of rows that say what to send, and nothing of how it was answered."""
+    return TraceHeader(mode="generated", workload_spec=source)

@@ -1,0 +1,108 @@
+"""inference-perf: its configuration as a section of a spec, or such a section written out as clients."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from traces.errors import TraceError
+from traces.importers.imported import Imported
+from traces.importers.json_fields import at, expect
+from traces.importers.settings import ConvertOptions
+from traces.text_file import read_yaml
+from traces.workload import Arrival, WorkloadSpec, parse_spec, read_spec, spec_text
+from traces.workload.inference_perf import conversing, users_of
+from traces.workload.spec import Client, InferencePerf, Lifecycle, Stage, Window
+
+_SECTION_KEYS = (
+    "num_unique_system_prompts",
+    "num_users_per_system_prompt",
+    "system_prompt_len",
+    "question_len",
+    "output_len",
+    "enable_multi_turn_chat",
+)
+
+
+def convert(options: ConvertOptions) -> Imported:
+    """A spec of what the file describes, whichever of the two it is. Raises TraceError."""
+    loaded = expect(str(options.path), "an object", read_yaml(options.path))
+    if "load" in loaded or "data" in loaded:
+        return _of_configuration(str(options.path), loaded)
+    spec = read_spec(options.path)
+    if spec.inference_perf is None:
+        raise TraceError(f"{options.path}: expected load and data of inference-perf, or a section inference_perf")
+    return _written_out(spec, spec.inference_perf)
+
+
+def _of_configuration(source: str, loaded: Mapping[str, Any]) -> Imported:
+    """Stages and shared prefixes have the same words in both formats; the rest is not about the workload."""
+    load, data = (at(source, loaded, key, "an object") for key in ("load", "data"))
+    if data.get("type") != "shared_prefix":
+        raise TraceError(f"{source} key data.type: expected shared_prefix, got {data.get('type')!r}")
+    shared = at(f"{source} key data", data, "shared_prefix", "an object")
+    stages = at(f"{source} key load", load, "stages", "a list")
+    section = {
+        "stages": [{key: stage.get(key) for key in ("rate", "duration")} for stage in stages],
+        "shared_prefix": {key: shared[key] for key in _SECTION_KEYS if key in shared},
+    }
+    left_out = {f"key {key}": 1 for key in loaded if key not in ("load", "data")}
+    left_out |= {f"key load.{key}": 1 for key in load if key != "stages"}
+    left_out |= {f"key data.{key}": 1 for key in data if key not in ("type", "shared_prefix")}
+    left_out |= {f"key data.shared_prefix.{key}": 1 for key in shared if key not in _SECTION_KEYS}
+    text = yaml.safe_dump({"version": "2", "seed": 42, "inference_perf": section})
+    return Imported(spec=parse_spec(text, source), left_out=left_out)
+
+
+def _written_out(spec: WorkloadSpec, section: InferencePerf) -> Imported:
+    """A client per user and stage, each at the rate of its stage."""
+    several = len(section.stages) > 1
+    chat = section.shared_prefix.enable_multi_turn_chat
+    clients: list[Client] = []
+    start_us = 0
+    for number, stage in enumerate(section.stages):
+        end_us = start_us + round(stage.duration * 1e6)
+        users = _users(section, stage)
+        clients += (
+            [_only_in(number, start_us, end_us, stage.rate / len(users), user) for user in users] if several else users
+        )
+        start_us = end_us
+    first = section.stages[0]
+    converted = dataclasses.replace(
+        spec,
+        inference_perf=None,
+        category="reasoning" if chat else "language",
+        clients=tuple(clients),
+        aggregate_rate=sum(stage.rate for stage in section.stages),
+        num_requests=spec.num_requests or (0 if several or chat else int(first.rate * first.duration)),
+    )
+    notes = ("the section sends a fixed number of requests per user, clients do so on average",)
+    return Imported(spec=parse_spec(spec_text(converted), "the converted spec"), notes=notes)
+
+
+def _users(section: InferencePerf, stage: Stage) -> list[Client]:
+    """The users during a stage; the first ones take what does not divide evenly."""
+    users = users_of(section.shared_prefix)
+    total, share = int(stage.rate * stage.duration), 1 / len(users)
+    if not section.shared_prefix.enable_multi_turn_chat:
+        return [dataclasses.replace(user, rate_fraction=share) for user in users]
+    rounds = [total // len(users) + (number < total % len(users)) for number in range(len(users))]
+    think_time_us = round(1e6 * len(users) / stage.rate)
+    return [
+        dataclasses.replace(conversing(user, count, think_time_us), rate_fraction=share)
+        for user, count in zip(users, rounds, strict=True)
+        if count
+    ]
+
+
+def _only_in(number: int, start_us: int, end_us: int, rate: float, user: Client) -> Client:
+    """The user as one of a stage. Shares of the aggregate rate cannot differ between stages, so its Poisson arrivals
+    are written as gamma arrivals of shape 1, which have their scale (the mean gap in microseconds) with them."""
+    return dataclasses.replace(
+        user,
+        id=f"stage-{number}-{user.id}",
+        rate_fraction=1.0,
+        arrival=Arrival(process="gamma", shape=1.0, scale=1e6 / rate),
+        lifecycle=Lifecycle(windows=(Window(start_us=start_us, end_us=end_us),)),
+    )

@@ -1,0 +1,41 @@
+"""Reading JSON that another program wrote: values of a known kind, or one clear error with the place."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from traces.errors import TraceError
+from traces.text_file import read_bytes
+
+_KINDS = {"a number": (int, float), "a whole number": (int,), "a list": (list,), "an object": (dict,), "text": (str,)}
+
+
+def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a JSON-lines file, each with its place for errors. Raises TraceError."""
+    for number, line in enumerate(read_bytes(path).split(b"\n"), start=1):
+        place = f"{path} line {number}"
+        if not line.strip():
+            continue
+        try:
+            value = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise TraceError(f"{place}: expected a JSON object, {error.msg}") from error
+        yield place, expect(place, "an object", value)
+
+
+def at(place: str, holder: Mapping[str, Any], key: str, kind: str) -> Any:
+    """The value of a key that must be there. Raises TraceError."""
+    if key not in holder:
+        raise TraceError(f"{place}: the key {key} is missing, found {', '.join(holder) or 'none'}")
+    return expect(f"{place} key {key}", kind, holder[key])
+
+
+def expect(place: str, kind: str, value: Any) -> Any:
+    """The value, if it is of this kind; numbers are not negative. Raises TraceError."""
+    fits = isinstance(value, _KINDS[kind]) and not isinstance(value, bool)
+    if not fits or (isinstance(value, int | float) and not 0 <= value < 2**53):
+        shown = repr(value)
+        raise TraceError(f"{place}: expected {kind}, got {shown if len(shown) <= 60 else shown[:57] + '...'}")
+    return value

@@ -1,0 +1,60 @@
+"""The formats of `blis convert`. Adding one is adding its row and its file."""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traces.importers.imported import Imported
+
+if TYPE_CHECKING:
+    from traces.importers.settings import ConvertOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One kind of source. Its module offers `convert(options) -> Imported`; `flags` are those it heeds."""
+
+    module: str
+    help: str
+    example: str
+    gives_spec: bool = False
+    flags: tuple[str, ...] = ("num_requests",)
+
+
+FORMATS: Mapping[str, Format] = {
+    "preset": Format("preset", "a workload known by name", "chatbot", True, ("rate", "num_requests")),
+    "servegen": Format(
+        "servegen",
+        "a folder of ServeGen chunks",
+        "FOLDER",
+        True,
+        ("time", "window_duration_seconds", "drain_timeout_seconds", "seed"),
+    ),
+    "inference-perf": Format("inference_perf", "a configuration of inference-perf", "config.yaml", True, ()),
+    "azure": Format("azure", "an Azure LLM inference trace", "AzureLLMInferenceTrace_conv.csv"),
+    "burstgpt": Format("burstgpt", "a BurstGPT trace", "BurstGPT_1.csv"),
+    "mooncake": Format("mooncake", "a Mooncake trace", "conversation_trace.jsonl"),
+    "sharegpt": Format(
+        "sharegpt",
+        "ShareGPT conversations",
+        "ShareGPT.json --rate 2",
+        flags=("rate", "seed", "num_requests", "tokenizer", "think_time_ms"),
+    ),
+    "vidur": Format("vidur", "a trace of Vidur", "splitwise_conv.csv", flags=("rate", "seed", "num_requests")),
+    "vllm-bench": Format("vllm_bench", "results of vllm bench serve --save-detailed", "openai-2qps.json"),
+    "guidellm": Format("guidellm", "results of guidellm", "benchmarks.json"),
+}
+
+
+def flags_of() -> dict[str, list[str]]:
+    """For each flag that not all formats heed those that do."""
+    names = dict.fromkeys(flag for kind in FORMATS.values() for flag in kind.flags)
+    return {name: [label for label, kind in FORMATS.items() if name in kind.flags] for name in names}
+
+
+def import_from(options: "ConvertOptions") -> Imported:
+    """Convert what the options name. Raises BlisError."""
+    module = importlib.import_module(f"traces.importers.{FORMATS[options.format].module}")
+    imported: Imported = module.convert(options)
+    return imported

@@ -1,0 +1,120 @@
+"""The files of a ServeGen folder: `chunk-N-trace.csv` (when a client sends) and `chunk-N-dataset.json` (lengths)."""
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from traces.errors import TraceError
+from traces.importers.json_fields import at, expect
+from traces.importers.servegen_fit import Fit, lognormal_fit
+from traces.text_file import read_json, read_text
+
+_PROCESSES = {"gamma": "gamma", "weibull": "weibull"}
+_ENTRY = re.compile(r"\s*([0-9.]+)\s*:\s*([0-9.eE+-]+)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a client does from one instant on: requests per second, and how its gaps are distributed."""
+
+    start_s: float
+    rate: float
+    cv: float
+    process: str
+    shape: float
+    scale_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """How long the prompts and the replies of a client are."""
+
+    input: Fit
+    output: Fit
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One client of the folder. `lengths` has what holds from each instant (seconds) on."""
+
+    moments: Sequence[Moment]
+    lengths: Mapping[float, Lengths]
+
+    def lengths_at(self, time_s: float) -> Lengths:
+        """The lengths that hold at an instant: the last ones before it, else the first ones."""
+        before = [start_s for start_s in self.lengths if start_s <= time_s]
+        return self.lengths[max(before) if before else min(self.lengths)]
+
+
+def read_chunks(folder: Path, left_out: Counter[str]) -> list[Chunk]:
+    """The clients of a folder, by their numbers; counts the rows that cannot be used. Raises TraceError."""
+    paths = sorted(folder.glob("chunk-*-trace.csv"), key=_number)
+    if not paths:
+        raise TraceError(f"{folder}: expected a folder with files chunk-*-trace.csv, found none")
+    chunks = []
+    for path in paths:
+        dataset = path.with_name(path.name.replace("-trace.csv", "-dataset.json"))
+        moments = _moments(path, left_out)
+        lengths = _lengths(dataset, left_out)
+        if moments and lengths:
+            chunks.append(Chunk(moments, lengths))
+        else:
+            left_out["clients without a usable row or lengths"] += 1
+    return chunks
+
+
+def _number(path: Path) -> tuple[int, str]:
+    digits = re.search(r"chunk-(\d+)-", path.name)
+    return (int(digits[1]) if digits else -1, path.name)
+
+
+def _moments(path: Path, left_out: Counter[str]) -> list[Moment]:
+    moments = []
+    for cells in csv.reader(read_text(path).splitlines()):
+        try:
+            start_s, rate, cv, process, shape, scale_s = cells[:6]
+            moments.append(
+                Moment(
+                    float(start_s), float(rate), float(cv), _PROCESSES[process.lower()], float(shape), float(scale_s)
+                )
+            )
+        except (ValueError, KeyError):
+            left_out["rows of chunk-*-trace.csv that are not six fitting cells"] += bool(cells)
+    return moments
+
+
+def _lengths(path: Path, left_out: Counter[str]) -> dict[float, Lengths]:
+    found = {}
+    for start, entry in expect(str(path), "an object", read_json(path)).items():
+        place = f"{path} key {start}"
+        expect(place, "an object", entry)
+        if "reason_ratio" in entry:
+            left_out["distributions of the share of reasoning"] += 1
+        fits = [_fit(place, entry, key, left_out) for key in ("input_tokens", "output_tokens")]
+        if fits[0] is not None and fits[1] is not None:
+            found[_seconds(place, start)] = Lengths(fits[0], fits[1])
+    return found
+
+
+def _seconds(place: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise TraceError(f"{place}: expected a time in seconds") from None
+
+
+def _fit(place: str, entry: Mapping[str, Any], key: str, left_out: Counter[str]) -> Fit | None:
+    """The fit of a histogram written as `{length: share, ...}`; None when nothing in it can be used."""
+    weights = {}
+    for item in filter(str.strip, at(place, entry, key, "text").strip().strip("{}").split(",")):
+        matched = _ENTRY.fullmatch(item)
+        length, weight = (float(matched[1]), float(matched[2])) if matched else (0.0, 0.0)
+        if length > 0 and weight > 0:
+            weights[int(length)] = weight
+        else:
+            left_out[f"shares of {key} without a length above 0"] += 1
+    return lognormal_fit(weights) if weights else None

@@ -1,0 +1,66 @@
+"""The settings of `blis convert`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from blis_options import OptionError, check_options, option
+from traces.importers.registry import FORMATS, flags_of
+
+_TIMES = ("midnight", "morning", "afternoon")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertOptions:
+    """One run of `blis convert`. Raises OptionError for settings that do not fit together."""
+
+    format: str = option(help="What to convert from.", positional=True, choices=FORMATS, metavar="FORMAT")
+    file: str | None = option(
+        None, "The file or folder to convert; with preset, its name.", positional=True, metavar="FILE"
+    )
+    source: str | None = option(None, "The same.", flags=("--path", "--spec", "--name"), hidden=True)
+    output: str | None = option(
+        None,
+        "Write a trace to PREFIX.yaml, PREFIX.csv and, where there are token times, PREFIX.itl.csv; a workload spec to"
+        " this very file. Default for specs: standard output.",
+        flags=("--output", "-o"),
+        metavar="PREFIX",
+    )
+    num_requests: int | None = option(
+        None, "How many requests a preset has (default 100), or how many of a file to take (default all).", at_least=1
+    )
+    rate: float | None = option(
+        None, "Requests per second of a preset (default 1), or of a file that has no arrival times.", above=0
+    )
+    seed: int = option(42, "Seed of what is drawn: arrival times at --rate, the classes of ServeGen clients.")
+    time: str | None = option(None, "The one period of a ServeGen folder to take. Default: all.", choices=_TIMES)
+    window_duration_seconds: int = option(600, "How long each ServeGen period lasts.", at_least=1)
+    drain_timeout_seconds: int = option(180, "The pause behind each ServeGen period.", at_least=0)
+    tokenizer: str | None = option(None, "A tokenizer.json to count the tokens of texts with.", metavar="FILE")
+    think_time_ms: float = option(0.0, "Pause between the rounds of a ShareGPT conversation.", at_least=0)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if (self.file is None) == (self.source is None):
+            raise OptionError(f"blis convert {self.format} needs one file, folder or name, as in: {self._example}")
+        for name, formats in flags_of().items():
+            default = type(self).__dataclass_fields__[name].default
+            if self.format not in formats and getattr(self, name) != default:
+                flag = "--" + name.replace("_", "-")
+                raise OptionError(f"{flag} has no meaning with {self.format}, only with {', '.join(formats)}")
+        if self.output is None and not FORMATS[self.format].gives_spec:
+            raise OptionError(f"--output is required with {self.format}, whose result is a trace of several files")
+
+    @property
+    def name(self) -> str:
+        """The file, folder or preset as given."""
+        return self.file or self.source or ""
+
+    @property
+    def path(self) -> Path:
+        """The file or folder."""
+        return Path(self.name)
+
+    @property
+    def _example(self) -> str:
+        kind = FORMATS[self.format]
+        return f"blis convert {self.format} {kind.example}{'' if kind.gives_spec else ' --output imported'}"

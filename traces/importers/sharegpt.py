@@ -1,0 +1,96 @@
+"""ShareGPT: a JSON list of conversations between a human and a model. Texts become token counts."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from blis_options import OptionError
+from traces.importers.arrivals import drawn_arrivals_us
+from traces.importers.imported import Imported, in_order, workload_header
+from traces.importers.json_fields import expect
+from traces.importers.settings import ConvertOptions
+from traces.rows import TraceRow
+from traces.text_file import read_json
+
+_HUMAN = ("human", "user")
+_MODEL = ("gpt", "assistant", "chatgpt", "bard", "bing")
+_CHARACTERS_PER_TOKEN = 4
+
+
+def convert(options: ConvertOptions) -> Imported:
+    """A session per conversation, begun at --rate; each prompt has all that was said before. Raises BlisError."""
+    path = options.path
+    entries = expect(str(path), "a list", read_json(path))
+    count_tokens, how = _counter(options)
+    left_out: Counter[str] = Counter()
+    conversations = []
+    for place, entry in enumerate(entries):
+        rounds = list(_rounds(f"{path} entry {place}", entry, count_tokens, left_out))
+        if rounds:
+            conversations.append((str(entry.get("id", place)), rounds))
+        else:
+            left_out["conversations without a question and its answer"] += 1
+    kept = conversations[: options.num_requests]
+    left_out["conversations beyond --num-requests"] += len(conversations) - len(kept)
+    starts_us = drawn_arrivals_us(options, len(kept))
+    think_us = round(options.think_time_ms * 1000)
+    rows = [
+        row
+        for number, (name, rounds) in enumerate(kept)
+        for row in _rows(f"{number}-{name}", rounds, starts_us[number], think_us)
+    ]
+    notes = (how, "rounds of a conversation follow each other by --think-time-ms and 1 us per output token")
+    return Imported(header=workload_header(path.name), rows=in_order(rows), left_out=left_out, notes=notes)
+
+
+def _counter(options: ConvertOptions) -> tuple[Callable[[str], int], str]:
+    if options.tokenizer is None:
+        return _estimate, f"tokens are estimated as one per {_CHARACTERS_PER_TOKEN} characters, give --tokenizer"
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(options.tokenizer)
+    except Exception as error:  # the library raises nothing more precise
+        raise OptionError(f"--tokenizer must be a tokenizer.json, got {options.tokenizer}: {error}") from error
+    return (lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)), "tokens are those of --tokenizer"
+
+
+def _estimate(text: str) -> int:
+    return -(-len(text) // _CHARACTERS_PER_TOKEN)
+
+
+def _rounds(
+    place: str, entry: Any, count_tokens: Callable[[str], int], left_out: Counter[str]
+) -> Iterator[tuple[int, int]]:
+    """The tokens of each question and of the answer right behind it."""
+    expect(place, "an object", entry)
+    turns = expect(f"{place} key conversations", "a list", entry.get("conversations", entry.get("conversation")))
+    question: int | None = None
+    for number, turn in enumerate(turns):
+        inside = f"{place} turn {number}"
+        speaker = expect(inside, "an object", turn).get("from", turn.get("role"))
+        length = count_tokens(expect(inside, "text", turn.get("value", turn.get("content"))))
+        if speaker in _HUMAN and question is None and length:
+            question = length
+        elif speaker in _MODEL and question is not None and length:
+            yield question, length
+            question = None
+        else:
+            left_out["turns that are no question with an answer behind it"] += 1
+    left_out["turns that are no question with an answer behind it"] += question is not None
+
+
+def _rows(session: str, rounds: list[tuple[int, int]], start_us: int, think_us: int) -> Iterator[TraceRow]:
+    at_us, context = start_us, 0
+    for number, (question, answer) in enumerate(rounds):
+        yield TraceRow(
+            request_id=0,
+            session_id=session if len(rounds) > 1 else "",
+            round_index=number,
+            arrival_time_us=at_us,
+            input_tokens=context + question,
+            output_tokens=answer,
+            think_time_us=think_us if number else 0,
+        )
+        context += question + answer
+        at_us += think_us + answer

@@ -1,0 +1,32 @@
+"""Vidur's traces: CSV with token counts, and seconds since the start where requests have times of their own."""
+
+from collections import Counter
+
+from traces.importers.arrivals import drawn_arrivals_us, taken
+from traces.importers.imported import Imported, workload_header
+from traces.importers.settings import ConvertOptions
+from traces.rows import TraceRow
+from traces.table import Column, read_table
+
+_COLUMNS = (
+    Column("arrived_at", float, default=None, at_least=0),
+    Column("num_prefill_tokens", int, required=True, at_least=0),
+    Column("num_decode_tokens", int, required=True, at_least=0),
+)
+
+
+def convert(options: ConvertOptions) -> Imported:
+    """The requests of a trace; without times they arrive at --rate. Raises BlisError."""
+    table = read_table(options.path, _COLUMNS)
+    given = table.columns["arrived_at"]
+    has_times = bool(given) and all(at_s is not None for at_s in given)
+    arrivals_us = [round(at_s * 1e6) for at_s in given] if has_times else drawn_arrivals_us(options, len(given))
+    lengths = zip(table.columns["num_prefill_tokens"], table.columns["num_decode_tokens"], strict=True)
+    rows = [
+        TraceRow(request_id=place, arrival_time_us=arrivals_us[place], input_tokens=read, output_tokens=made)
+        for place, (read, made) in enumerate(lengths)
+    ]
+    left_out: Counter[str] = Counter()
+    notes = ("--rate has no effect, the file has arrival times",) if has_times and options.rate else ()
+    first = taken(options, rows, left_out)
+    return Imported(header=workload_header(options.path.name), rows=first, left_out=left_out, notes=notes)

@@ -1,0 +1,84 @@
+"""Several workload specs as one that sends what all of them send, each at its own rate."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import TypeVar
+
+from traces.errors import TraceError
+from traces.workload.spec import Client, Cohort, GoodputTargets, Traffic, WorkloadSpec
+
+T = TypeVar("T", Client, Cohort)
+
+
+def composed(named: Sequence[tuple[str, WorkloadSpec]]) -> tuple[WorkloadSpec, list[str]]:
+    """One spec, and notes on what it could not take over. Raises TraceError for specs that do not go together."""
+    for source, spec in named:
+        if spec.inference_perf is not None:
+            raise TraceError(f"{source}: has a section inference_perf, write it out with blis convert inference-perf")
+    _check_rates(named)
+    total = sum(spec.aggregate_rate for _, spec in named)
+    notes = [*_notes(named)]
+    result = WorkloadSpec(
+        version="2",
+        seed=named[0][1].seed,
+        category=next((spec.category for _, spec in named if spec.category), ""),
+        clients=tuple(_scaled(client, spec, total) for _, spec in named for client in spec.clients),
+        cohorts=tuple(_scaled(cohort, spec, total) for _, spec in named for cohort in spec.cohorts),
+        aggregate_rate=total,
+        horizon=max(spec.horizon for _, spec in named) if all(spec.horizon for _, spec in named) else 0,
+        num_requests=sum(spec.num_requests for _, spec in named) if all(spec.num_requests for _, spec in named) else 0,
+        goodput_slo_targets=_targets(named),
+    )
+    return result, notes
+
+
+def _at_a_rate(spec: WorkloadSpec) -> list[Traffic]:
+    return [*(client for client in spec.clients if not client.concurrency), *spec.cohorts]
+
+
+def _check_rates(named: Sequence[tuple[str, WorkloadSpec]]) -> None:
+    with_total = [source for source, spec in named if spec.aggregate_rate]
+    without = [source for source, spec in named if not spec.aggregate_rate and _at_a_rate(spec)]
+    if with_total and without:
+        raise TraceError(
+            f"{without[0]}: has rates in its windows and {with_total[0]} an aggregate_rate, expected one kind of them"
+        )
+
+
+def _scaled(traffic: T, spec: WorkloadSpec, total: float) -> T:
+    """With its share of the sum of all rates; where all have rates of their own, as it is."""
+    if not total or not traffic.rate_fraction:
+        return traffic
+    fractions = sum(each.rate_fraction for each in _at_a_rate(spec))
+    return replace(traffic, rate_fraction=traffic.rate_fraction / fractions * (spec.aggregate_rate / total))
+
+
+def _targets(named: Sequence[tuple[str, WorkloadSpec]]) -> Mapping[str, GoodputTargets]:
+    targets: dict[str, GoodputTargets] = {}
+    for source, spec in named:
+        for slo_class, limits in spec.goodput_slo_targets.items():
+            if targets.setdefault(slo_class, limits) != limits:
+                raise TraceError(f"{source} key goodput_slo_targets.{slo_class}: another file has other targets for it")
+    return targets
+
+
+def _notes(named: Sequence[tuple[str, WorkloadSpec]]) -> list[str]:
+    notes = []
+    for name in ("seed", "category"):
+        values = dict.fromkeys(getattr(spec, name) for _, spec in named)
+        if len(values) > 1:
+            notes.append(f"of the {name}s {', '.join(map(str, values))} the first that is given is kept")
+    notes += [
+        f"{name} is left out, as not all files have it"
+        for name in ("num_requests", "horizon")
+        if len({bool(getattr(spec, name)) for _, spec in named}) > 1
+    ]
+    by_file = [{each.prefix_group for each in chain(spec.clients, spec.cohorts)} for _, spec in named]
+    shared = sorted(group for group, count in Counter(chain(*by_file)).items() if group and count > 1)
+    if shared:
+        notes.append(f"prefix groups of one name in several files become one group: {', '.join(shared)}")
+    if any(client.lifecycle is not None for _, spec in named for client in spec.clients):
+        notes.append("clients with windows share the rate with those active at the same time, now of all files")
+    return notes
