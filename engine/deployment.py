@@ -278,6 +278,7 @@ def resolve(options: DeploymentOptions) -> Deployment:
         prefill_schedule_interval=options.prefill_schedule_interval,
     )
     notes.extend(flags_without_effect(options))
+    _check_whole_prompts(config)
     return Deployment(model=model, gpu=gpu, tp=tp, dp=options.dp, latency=latency, config=config, notes=tuple(notes))
 
 
@@ -300,6 +301,17 @@ def _notes_on_coefficients(
             yield f"warning: {path} was learned for {what} {learned_for}, not for {used_for}"
     if options.scheduling != "vllm":
         yield f"warning: {path} was learned with --scheduling vllm, not with {options.scheduling}"
+
+
+def _check_whole_prompts(config: EngineConfig) -> None:
+    """Refuse, as vLLM does, what would let a long prompt wait for ever: a budget it cannot fit unless it is split."""
+    ahead = config.speculation.num_lookahead_tokens if config.speculation else 0
+    least = config.max_model_len + ahead
+    if config.scheduling == "vllm" and not config.enable_chunked_prefill and config.max_num_batched_tokens < least:
+        raise EngineError(
+            f"--max-num-batched-tokens must be at least the longest context, {least}, with "
+            f"--no-enable-chunked-prefill, got {config.max_num_batched_tokens}"
+        )
 
 
 def _model(options: DeploymentOptions, notes: list[str]) -> ModelSpec:

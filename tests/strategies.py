@@ -137,8 +137,8 @@ def _vllm_switches(draw: st.DrawFn, settings: dict[str, Any], capacity: int) -> 
         "prefill_schedule_interval": draw(st.sampled_from([1, 1, 1, 2, 3, 7])),
     }
     if not switches["enable_chunked_prefill"]:
-        # A prompt that never fits the budget would wait for ever.
-        limit_tokens = settings["max_model_len"] or capacity
+        # A prompt that never fits the budget, of which drafts may take a part, would wait for ever.
+        limit_tokens = (settings["max_model_len"] or capacity) + 10
         switches["max_num_batched_tokens"] = max(settings["max_num_batched_tokens"], limit_tokens)
     return switches
 

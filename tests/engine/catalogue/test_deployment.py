@@ -222,3 +222,12 @@ def test_settings_keep_the_names_other_tools_use() -> None:
         "--max-num-seqs", "--max-num-running-reqs", "--max-num-batched-tokens", "--max-num-scheduled-tokens",
         "--total-kv-blocks", "--num-gpu-blocks-override", "--block-size-in-tokens", "--block-size", "--tp",
     } <= flags  # fmt: skip
+
+
+def test_prompts_that_may_not_be_split_must_fit_the_token_budget() -> None:
+    with pytest.raises(EngineError, match="must be at least the longest context, 4096, with --no-enable-chunked-prefi"):
+        resolve(DeploymentOptions(model="qwen3-14b", max_model_len=4096, enable_chunked_prefill=False))
+    options = DeploymentOptions(
+        model="qwen3-14b", max_model_len=4096, enable_chunked_prefill=False, max_num_batched_tokens=4096
+    )
+    assert not resolve(options).config.enable_chunked_prefill
