@@ -4,12 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mockserve.protocol.anthropic_fields import COUNT_FIELDS, COUNT_REQUIRED, MESSAGES_FIELDS, MESSAGES_REQUIRED
 from mockserve.protocol.field_containers import Record
 from mockserve.protocol.request_fields import CHAT_FIELDS, CHAT_REQUIRED, COMPLETION_FIELDS
+from mockserve.protocol.response_fields import RESPONSE_FIELDS, RESPONSE_REQUIRED
 
 BODIES: Mapping[str, Record] = {
     "/v1/chat/completions": Record(CHAT_FIELDS, CHAT_REQUIRED),
     "/v1/completions": Record(COMPLETION_FIELDS, ("prompt",)),
+    "/v1/messages": Record(MESSAGES_FIELDS, MESSAGES_REQUIRED),
+    "/v1/messages/count_tokens": Record(COUNT_FIELDS, COUNT_REQUIRED),
+    "/v1/responses": Record(RESPONSE_FIELDS, RESPONSE_REQUIRED),
 }
 """Path to what is posted there."""
 
