@@ -13,6 +13,7 @@ from mockserve.routes.caches import reset_other_cache, reset_prefix_cache
 from mockserve.routes.chat import chat_completions
 from mockserve.routes.cohere_embed import cohere_embed
 from mockserve.routes.completions import completions
+from mockserve.routes.dashboard import dashboard
 from mockserve.routes.documentation import documentation, openapi
 from mockserve.routes.elastic import is_scaling_elastic_ep, scale_elastic_ep
 from mockserve.routes.faults import change_faults, end_faults, show_faults
@@ -86,6 +87,7 @@ ROUTES: tuple[Route, ...] = (
     Route("HEAD", "/metrics", metrics),
     Route("GET", "/metrics/", metrics),
     Route("HEAD", "/metrics/", metrics),
+    Route("GET", "/dashboard", dashboard),
     Route("GET", "/openapi.json", openapi),
     Route("GET", "/docs", documentation),
     Route("GET", "/redoc", documentation),

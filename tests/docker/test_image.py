@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,6 +69,8 @@ def health_check(image: Path, port: int) -> int:
 def test_the_entry_command_serves_and_stops_and_leaves_nothing_behind(image: Path, tmp_path: Path) -> None:
     with running(image, tmp_path) as (process, port):
         assert health_check(image, port) == 0
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/dashboard", timeout=DEADLINE_S) as page:
+            assert b"<!DOCTYPE html>" in page.read()  # what is no Python file has come along
         process.send_signal(signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 0
     assert health_check(image, port) != 0
