@@ -26,14 +26,14 @@ class Client:
     Must be used inside a running event loop.
     """
 
-    def __init__(self, server: Server, *, timeout_s: float, num_spare: int) -> None:
+    def __init__(self, server: Server, *, timeout_s: float, num_spare: int, tls: ssl.SSLContext | None = None) -> None:
         self.server = server
         self.clock = start_clock()
         """What its instants mean in time of day."""
         self._timeout_s = timeout_s
         self._num_spare = num_spare
         self._loop = asyncio.get_running_loop()
-        self._ssl = ssl.create_default_context() if server.tls else None
+        self._ssl = (tls or ssl.create_default_context()) if server.tls else None
         self._address: tuple[str, int] | None = None
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()

@@ -2,9 +2,13 @@
 
 import asyncio
 import gc
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from time import perf_counter_ns
+from typing import Any
 
 from observe.client import Client
 from observe.clock import Nanos
@@ -13,7 +17,7 @@ from observe.errors import ObserveError
 from observe.http_request import parse_server
 from observe.interrupt import Interrupt
 from observe.live import View, open_view, snapshot_of
-from observe.messages import say
+from observe.messages import say, warn
 from observe.options import ObserveOptions
 from observe.preparation import Preparation
 from observe.prompts import PromptBook
@@ -22,8 +26,9 @@ from observe.report import report
 from observe.request_body import RequestStyle
 from observe.resume import Agenda, check_same_model
 from observe.schedule import peak_arrivals
+from observe.scraper import Scraper
 from observe.workload import Workload, preparer
-from traces import TraceHeader, write_header
+from traces import TraceError, TraceHeader, write_header
 
 _MOST_SPARE_CONNECTIONS = 32
 _SPARE_WINDOW_US = 100_000
@@ -33,7 +38,7 @@ _HEAD_START_NS = 50_000_000
 async def measure(options: ObserveOptions, agenda: Agenda) -> int:
     """Send what is on the agenda, record and report it, and return the exit code. Raises RunError and BlisError."""
     num_spare = min(peak_arrivals(agenda.plan, _SPARE_WINDOW_US) + 1, _MOST_SPARE_CONNECTIONS)
-    client = Client(parse_server(options.url), timeout_s=options.timeout, num_spare=num_spare)
+    client = Client(parse_server(options.url), timeout_s=options.timeout, num_spare=num_spare, tls=options.tls)
     try:
         with Interrupt() as interrupt:
             try:
@@ -54,7 +59,7 @@ async def _get_ready(client: Client, options: ObserveOptions, agenda: Agenda) ->
     preparation = Preparation(client, options.headers)
     style = RequestStyle(
         model=options.model or await preparation.first_model(),
-        chat=options.api_format == "chat",
+        api=options.api_format,
         streaming=options.streaming,
         exact_output=not options.unconstrained_output,
         ignore_eos=options.ignore_eos,
@@ -70,8 +75,10 @@ async def _record(client: Client, workload: Workload, interrupt: Interrupt) -> t
     """Send everything and write it down; also the number of requests that were not sent."""
     options, earlier = workload.options, workload.agenda.earlier
     try:
+        scraper = _scraper(client, workload)
+        header = _header(workload, await scraper.begin() if scraper is not None else {})
         if earlier is None:
-            write_header(options.paths.header, _header(workload))
+            write_header(options.paths.header, header)
         else:
             check_same_model(options, earlier, workload.style.model)
         recorder = Recorder(client.clock, options.paths, earlier, options.warmup_requests, failed=interrupt.stop)
@@ -84,10 +91,35 @@ async def _record(client: Client, workload: Workload, interrupt: Interrupt) -> t
         recorder.record,
         max_concurrency=options.max_concurrency,
     )
+    reading = asyncio.create_task(scraper.keep_reading(options.scrape_interval)) if scraper is not None else None
     try:
-        return recorder, await _run(client, dispatcher, recorder, workload, interrupt)
+        num_not_sent = await _run(client, dispatcher, recorder, workload, interrupt)
     finally:
         recorder.close()
+        if reading is not None:
+            reading.cancel()
+    if scraper is not None:
+        await _note_hit_rate(scraper, options.paths.header, header, is_whole=earlier is None)
+    return recorder, num_not_sent
+
+
+def _scraper(client: Client, workload: Workload) -> Scraper | None:
+    options = workload.options
+    if options.paths.metrics is None:
+        return None
+    return Scraper(client, options.headers, options.paths.metrics, resume=workload.agenda.earlier is not None)
+
+
+async def _note_hit_rate(scraper: Scraper, path: Path, header: TraceHeader, *, is_whole: bool) -> None:
+    """Write the header once more with what the metrics say of the whole run, which a resumed part cannot know."""
+    observed = await scraper.end()
+    if observed is not None and is_whole:
+        complete = path.with_name(f".complete-{path.name}")
+        try:
+            write_header(complete, replace(header, observed_kv_metrics=observed))
+            complete.replace(path)
+        except (OSError, TraceError) as error:
+            warn(f"the hit rate of the prefix cache cannot be noted in {path}: {error}")
 
 
 async def _run(
@@ -134,7 +166,7 @@ async def _keep_showing(
         )
 
 
-def _header(workload: Workload) -> TraceHeader:
+def _header(workload: Workload, settings: Mapping[str, Any]) -> TraceHeader:
     options = workload.options
     return TraceHeader(
         time_unit="us",
@@ -143,6 +175,6 @@ def _header(workload: Workload) -> TraceHeader:
         warm_up_requests=options.warmup_requests,
         workload_seed=options.seed,
         workload_spec=options.trace or "",
-        server={"type": "vllm", "model": workload.style.model},
+        server={"type": "vllm", "model": workload.style.model, **settings},
         measured_rtt_ms=workload.rtt_ms,
     )

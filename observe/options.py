@@ -1,20 +1,25 @@
 """The settings of `blis observe`, and what follows from them."""
 
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
 from blis_options import OptionError, check_options, option
 from observe.http_request import check_header, parse_server
 from observe.lengths import Lengths
+from observe.request_body import APIS
+from observe.tls import tls_context
 
 
 @dataclass(frozen=True, slots=True)
 class OutputPaths:
-    """The files of a recording; `itl` is None when token times are not recorded."""
+    """The files of a recording; `itl` is None when token times are not recorded,
+    `metrics` when those of the server are not."""
 
     header: Path
     data: Path
     itl: Path | None
+    metrics: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +54,7 @@ class ObserveOptions:
     output_tokens_min: int = option(1, "Shortest output.", at_least=1)
     output_tokens_max: int | None = option(None, "Longest output. Default: no limit.", at_least=1)
     prefix_tokens: int = option(0, "Tokens of a prefix that all prompts share, beside --prompt-tokens.", at_least=0)
-    api_format: str = option("completions", "Which API to send to.", choices=("completions", "chat"))
+    api_format: str = option("completions", "Which API to send to.", choices=APIS)
     streaming: bool = option(True, "Ask for streamed answers.")
     unconstrained_output: bool = option(False, "Let the model end its outputs instead of forcing their length.")
     ignore_eos: bool = option(True, "Send ignore_eos (vLLM) with outputs of forced length.")
@@ -57,6 +62,10 @@ class ObserveOptions:
     warmup_requests: int = option(0, "Leave the first N requests out of the recording.", at_least=0, metavar="N")
     timeout: float = option(300.0, "Seconds until a request is given up.", above=0, at_most=86400)
     api_key: str | None = option(None, "Send this as bearer token.")
+    insecure: bool = option(False, "Take any certificate of an https server.")
+    ca_file: str | None = option(
+        None, "Trust these certificates (PEM) of an https server instead of the system's.", metavar="FILE"
+    )
     header: tuple[str, ...] = option((), "Further headers of every request.", metavar="NAME=VALUE,...")
     rtt_ms: float | None = option(
         None, "Network round trip to note in the recording. Default: measured before the run.", at_least=0
@@ -66,6 +75,13 @@ class ObserveOptions:
         "Go on with the recording at --output where it was cut short; requests recorded there are not sent again.",
     )
     record_itl: bool = option(False, "Record when each chunk came.")
+    scrape_metrics: bool = option(
+        False,
+        "Read the server's /metrics before, during and after the run into PREFIX.metrics.jsonl, and note its settings"
+        " and the hit rate of its prefix cache in the recording.",
+        flags=("--scrape-metrics", "--scrape-kv-metrics"),
+    )
+    scrape_interval: float = option(5.0, "Seconds between readings of --scrape-metrics.", above=0)
     itl_output: str | None = option(None, "Write chunk times here. Default: beside the rows, as .itl.csv.")
 
     def __post_init__(self) -> None:
@@ -74,7 +90,7 @@ class ObserveOptions:
         self._check_workload()
         self._check_outputs()
         # Making these checks them.
-        _ = self.headers, self.prompt_lengths, self.output_lengths
+        _ = self.headers, self.prompt_lengths, self.output_lengths, self.tls
 
     @property
     def headers(self) -> dict[str, str]:
@@ -88,6 +104,16 @@ class ObserveOptions:
             check_header("--api-key", "authorization", self.api_key)
             headers["authorization"] = f"Bearer {self.api_key}"
         return headers
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """How an https server is known; None with http."""
+        if not parse_server(self.url).tls:
+            for flag, given in (("--insecure", self.insecure), ("--ca-file", self.ca_file)):
+                if given:
+                    raise OptionError(f"{flag} needs a --url that begins with https://, got {self.url}")
+            return None
+        return tls_context(self.ca_file, insecure=self.insecure)
 
     @property
     def prompt_lengths(self) -> Lengths:
@@ -116,10 +142,9 @@ class ObserveOptions:
         """Where the recording goes."""
         header = Path(self.trace_header or f"{self.output}.yaml")
         data = Path(self.trace_data or f"{self.output}.csv")
-        if not self.record_itl:
-            return OutputPaths(header, data, None)
-        beside = f"{data}".removesuffix(".gz").removesuffix(".csv") + ".itl.csv"
-        return OutputPaths(header, data, Path(self.itl_output or beside))
+        stem = f"{data}".removesuffix(".gz").removesuffix(".csv")
+        itl = Path(self.itl_output or f"{stem}.itl.csv") if self.record_itl else None
+        return OutputPaths(header, data, itl, Path(f"{stem}.metrics.jsonl") if self.scrape_metrics else None)
 
     def _check_workload(self) -> None:
         if self.trace is not None and self.rate is not None:
@@ -140,7 +165,7 @@ class ObserveOptions:
             raise OptionError("--record-itl needs streamed answers, leave --no-streaming out")
         if self.itl_output is not None and not self.record_itl:
             raise OptionError("--itl-output needs --record-itl")
-        written = [path for path in (self.paths.header, self.paths.data, self.paths.itl) if path]
+        written = [path for path in (self.paths.header, self.paths.data, self.paths.itl, self.paths.metrics) if path]
         if len(set(written)) < len(written):
             raise OptionError(f"the files of a recording must differ, got {written[0]} and {written[1]}")
         if self.trace is not None and any(path.with_suffix("") == Path(self.trace).with_suffix("") for path in written):

@@ -6,6 +6,7 @@ import orjson
 
 from observe.clock import Nanos
 from observe.http_response import ResponseParser
+from observe.responses_api import ResponsesEvent, responses_event
 from observe.sse import DONE, EventSplitter
 
 _MAX_ERROR_BYTES = 65536
@@ -14,7 +15,8 @@ _MAX_ERROR_BYTES = 65536
 class Reply:
     """The answer to one completion request, streamed or whole. Raises ResponseError from `feed`.
 
-    `chunk_times` has one instant per data event, with the role and usage events and without `[DONE]`;
+    `chunk_times` has one instant per data event, with the role and usage events and without `[DONE]`; of the
+    Responses API, which reports all it does, it has only those with tokens.
     `carries_tokens` has a 1 where the event of the same place carries generated tokens.
     """
 
@@ -113,12 +115,24 @@ class Reply:
         if payload == DONE:
             self.done = True
             return
-        self.chunk_times.append(at)
         try:
             event = orjson.loads(payload)
         except orjson.JSONDecodeError:
             event = None
-        self.carries_tokens.append(isinstance(event, dict) and self._take_fields(event))
+        said = responses_event(event) if isinstance(event, dict) else None
+        if said is not None:
+            self._take_said(said)
+            if not said.carries_tokens:
+                return
+        self.chunk_times.append(at)
+        self.carries_tokens.append(isinstance(event, dict) and (said is not None or self._take_fields(event)))
+
+    def _take_said(self, said: ResponsesEvent) -> None:
+        self.prompt_tokens = self.prompt_tokens if said.prompt_tokens is None else said.prompt_tokens
+        self.completion_tokens = self.completion_tokens if said.completion_tokens is None else said.completion_tokens
+        self.finish_reason = said.finish_reason or self.finish_reason
+        self.problem = said.problem or self.problem
+        self.done = self.done or said.is_last
 
     def _take_fields(self, event: dict[str, Any]) -> bool:
         """Keep what the event says of the whole answer; true when it carries generated tokens."""
@@ -154,7 +168,11 @@ class Reply:
             self.problem = "expected a JSON object as the answer"
         else:
             self.chunk_times = [self.first_body_byte, at]
-            self._take_fields(answer)
+            said = responses_event(answer)
+            if said is None:
+                self._take_fields(answer)
+            else:
+                self._take_said(said)
 
 
 def _carries_tokens(choice: dict[str, Any]) -> bool:

@@ -9,15 +9,20 @@ import orjson
 _UNLIMITED_TOKENS = 2**31 - 1
 
 
+APIS = ("completions", "chat", "responses")
+_PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions", "responses": "/v1/responses"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestStyle:
-    """What all requests of a run have in common.
+    """What all requests of a run have in common. `api` is one of `APIS`.
 
-    Outputs have exactly the planned length, unless `exact_output` is off: then the model ends them.
+    Outputs have exactly the planned length, unless `exact_output` is off: then the model ends them. The Responses API
+    has no minimum length, so there `ignore_eos` alone keeps the model from ending earlier.
     """
 
     model: str
-    chat: bool = False
+    api: str = "completions"
     streaming: bool = True
     exact_output: bool = True
     ignore_eos: bool = True
@@ -25,25 +30,33 @@ class RequestStyle:
     @property
     def path(self) -> str:
         """The path of the API."""
-        return "/v1/chat/completions" if self.chat else "/v1/completions"
+        return _PATHS[self.api]
 
     def body(self, prompt: str, output_tokens: int) -> bytes:
         """The body of one request."""
         body: dict[str, Any] = {"model": self.model, **self._prompt(prompt), "stream": self.streaming}
         if self.exact_output:
-            body |= {"max_tokens": output_tokens, "min_tokens": output_tokens}
+            body |= self._length(output_tokens)
             if self.ignore_eos:
                 body["ignore_eos"] = True
-        elif not self.chat:
+        elif self.api == "completions":
             body["max_tokens"] = _UNLIMITED_TOKENS
-        if self.streaming:
+        if self.streaming and self.api != "responses":
             body["stream_options"] = {"include_usage": True}
         return orjson.dumps(body)
 
     def calibration_body(self, prompt: str) -> bytes:
         """The body of a request that only asks how many tokens its prompt has."""
-        body = {"model": self.model, **self._prompt(prompt), "stream": False, "max_tokens": 1}
-        return orjson.dumps(body)
+        limit = "max_output_tokens" if self.api == "responses" else "max_tokens"
+        return orjson.dumps({"model": self.model, **self._prompt(prompt), "stream": False, limit: 1})
+
+    def _length(self, output_tokens: int) -> dict[str, int]:
+        if self.api == "responses":
+            return {"max_output_tokens": output_tokens}
+        return {"max_tokens": output_tokens, "min_tokens": output_tokens}
 
     def _prompt(self, prompt: str) -> dict[str, Any]:
-        return {"messages": [{"role": "user", "content": prompt}]} if self.chat else {"prompt": prompt}
+        if self.api == "responses":
+            # Nothing of a load test is worth storing.
+            return {"input": prompt, "store": False}
+        return {"messages": [{"role": "user", "content": prompt}]} if self.api == "chat" else {"prompt": prompt}

@@ -7,6 +7,7 @@ the whole. Of ours, only options are imported here.
 from traces.errors import TraceError
 from traces.header import TraceHeader, read_header, write_header
 from traces.itl import ItlWriter, read_cut_itl, read_itl
+from traces.json_lines import JsonLinesWriter
 from traces.json_text import dump_json, number_text, write_json
 from traces.results import ResultRow, read_results, write_results
 from traces.rows import TRACE_COLUMNS, TraceRow, columns_worth_writing
@@ -16,6 +17,7 @@ from traces.trace_v2 import Trace, TraceWriter, read_cut_rows, read_rows, read_t
 __all__ = [
     "TRACE_COLUMNS",
     "ItlWriter",
+    "JsonLinesWriter",
     "ResultRow",
     "SloTargets",
     "Trace",

@@ -9,11 +9,13 @@
     short                   one token less than asked for
 
 GET /seen returns what has been received since the last time, as JSON, with the times at which each request came
-and each of its tokens was written. The port is printed first.
+and each of its tokens was written. The port is printed first. With two arguments, a certificate and its key,
+it speaks HTTPS.
 """
 
 import asyncio
 import json
+import ssl
 import sys
 import time
 from typing import Any
@@ -21,6 +23,7 @@ from typing import Any
 from aiohttp import web
 
 SEEN: web.AppKey[Any] = web.AppKey("seen")
+QUERIES: web.AppKey[dict[str, int]] = web.AppKey("queries")
 TOKENS_AROUND_CHAT = 7
 
 
@@ -29,6 +32,7 @@ async def complete(request: web.Request) -> web.StreamResponse:
     came_us = now_us()
     body = await request.json()
     seen = request.app[SEEN]
+    request.app[QUERIES]["number"] += 1
     chat = request.path.endswith("chat/completions")
     written_us: list[int] = []
     seen.append(
@@ -64,6 +68,27 @@ async def complete(request: web.Request) -> web.StreamResponse:
     if model != "nousage":
         await send(response, {"choices": [], "usage": usage(body, tokens, chat)})
     await response.write(b"data: [DONE]\n\n")
+    return response
+
+
+async def respond(request: web.Request) -> web.StreamResponse:
+    """The Responses API: it reports all it does, and ends without [DONE]."""
+    body = await request.json()
+    request.app[SEEN].append({"path": request.path, "headers": {}, "body": body})
+    tokens = body["max_output_tokens"]
+    used = {"input_tokens": len(body["input"].split()), "output_tokens": tokens}
+    details = {"reason": "max_output_tokens"}
+    answer = {"object": "response", "status": "incomplete", "incomplete_details": details, "usage": used}
+    if not body["stream"]:
+        return web.json_response(answer)
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await response.prepare(request)
+    await send(response, {"type": "response.created", "response": {"status": "in_progress"}})
+    await asyncio.sleep(0.02)
+    for _ in range(tokens):
+        await send(response, {"type": "response.output_text.delta", "delta": " x"})
+    await send(response, {"type": "response.output_text.done", "text": " x" * tokens})
+    await send(response, {"type": "response.incomplete", "response": answer})
     return response
 
 
@@ -115,7 +140,20 @@ async def seen_requests(request: web.Request) -> web.Response:
 
 async def models(_: web.Request) -> web.Response:
     """The list of models."""
-    return web.json_response({"object": "list", "data": [{"id": "ok", "object": "model"}]})
+    return web.json_response({"object": "list", "data": [{"id": "ok", "object": "model", "max_model_len": 4096}]})
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """A few of vLLM's metrics. Half of the prompt tokens are found in the prefix cache."""
+    queries = 100.0 * request.app[QUERIES]["number"]
+    return web.Response(
+        text="# TYPE vllm:prefix_cache_queries_total counter\n"
+        f'vllm:prefix_cache_queries_total{{engine="0"}} {queries}\n'
+        f'vllm:prefix_cache_hits_total{{engine="0"}} {queries / 2}\n'
+        'vllm:e2e_request_latency_seconds_bucket{le="1"} 3.0\n'
+        'vllm:cache_config_info{block_size="16",num_gpu_blocks="811",gpu_memory_utilization="0.9"} 1.0\n'
+        "process_open_fds 9.0\n"
+    )
 
 
 async def health(_: web.Request) -> web.Response:
@@ -123,14 +161,24 @@ async def health(_: web.Request) -> web.Response:
     return web.Response()
 
 
+def tls(certificate: str, key: str) -> ssl.SSLContext:
+    """What a server needs for HTTPS."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
 async def main() -> None:
     """Serve until killed."""
     app = web.Application(client_max_size=1 << 28)
     app[SEEN] = []
+    app[QUERIES] = {"number": 0}
     app.add_routes(
         [
             web.post("/v1/completions", complete),
             web.post("/v1/chat/completions", complete),
+            web.post("/v1/responses", respond),
+            web.get("/metrics", metrics),
             web.get("/v1/models", models),
             web.get("/health", health),
             web.get("/seen", seen_requests),
@@ -138,7 +186,7 @@ async def main() -> None:
     )
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls(*sys.argv[1:]) if sys.argv[1:] else None)
     await site.start()
     sys.stdout.write(f"{runner.addresses[0][1]}\n")
     sys.stdout.flush()

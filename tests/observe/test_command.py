@@ -254,3 +254,18 @@ def test_a_server_out_of_reach_is_one_line(
 def test_a_folder_that_does_not_exist_is_bad_input(server_url: str, tmp_path: Path) -> None:
     with pytest.raises(BlisError, match="no such folder"):
         run(ObserveOptions(url=server_url, model="ok", rate=1.0, num_requests=1, output=str(tmp_path / "no" / "out")))
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_the_responses_api_gives_the_same_facts(streaming: bool, observe: Observe, seen: Seen) -> None:
+    run = observe(model="ok", api_format="responses", streaming=streaming, num_requests=5, output_tokens=6)
+    assert run.code == 0
+    for row in run.trace.rows:
+        assert (row.status, row.finish_reason) == ("ok", "length")
+        assert (row.server_input_tokens, row.output_tokens) == (20, 6)
+        assert row.num_chunks == (6 if streaming else 1)
+        # What is reported before the first token does not count as one.
+        assert row.first_chunk_time_us - row.send_time_us >= 20_000 or not streaming
+    body = seen()[-1]["body"]
+    assert (body["max_output_tokens"], body["ignore_eos"], body["store"]) == (6, True, False)
+    assert not {"max_tokens", "min_tokens", "stream_options"} & set(body)

@@ -139,3 +139,27 @@ def test_every_place_to_cut_a_stream_gives_the_same() -> None:
         assert (reply.complete, reply.done, reply.problem, reply.finish_reason) == (True, True, "", "stop")
         assert (list(reply.carries_tokens), reply.completion_tokens) == ([0, 1, 1, 0], 2)
         assert reply.chunk_times == sorted(reply.chunk_times)
+
+
+def test_events_of_the_responses_api_count_where_they_carry_tokens() -> None:
+    used = {"input_tokens": 3, "output_tokens": 2}
+    reply = streamed(
+        {"type": "response.created", "response": {"status": "in_progress"}},
+        {"type": "response.reasoning_text.delta", "delta": "hm"},
+        {"type": "response.output_text.delta", "delta": "a"},
+        {"type": "response.completed", "response": {"status": "completed", "usage": used}},
+    )
+    assert reply.chunk_times == [30, 40]
+    assert list(reply.carries_tokens) == [1, 1]
+    assert (reply.prompt_tokens, reply.completion_tokens, reply.finish_reason) == (3, 2, "stop")
+    assert (reply.done, reply.problem) == (True, "")
+
+
+def test_a_response_that_failed_says_why() -> None:
+    failed = {"type": "response.failed", "response": {"status": "failed", "error": {"message": "boom"}}}
+    assert streamed({"type": "response.output_text.delta", "delta": "a"}, failed).problem == "boom"
+    assert streamed({"type": "error", "message": "bad"}).problem == "bad"
+
+
+def test_a_response_that_just_stops_is_no_answer() -> None:
+    assert streamed({"type": "response.output_text.delta", "delta": "a"}).problem == "the stream ended without [DONE]"

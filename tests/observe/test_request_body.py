@@ -22,12 +22,12 @@ def test_ignore_eos_can_be_left_out_for_servers_that_refuse_it() -> None:
 def test_an_unconstrained_output_has_no_forced_length() -> None:
     assert body(exact_output=False)["max_tokens"] == 2147483647
     assert not {"min_tokens", "ignore_eos"} & set(body(exact_output=False))
-    assert not {"min_tokens", "ignore_eos", "max_tokens"} & set(body(exact_output=False, chat=True))
+    assert not {"min_tokens", "ignore_eos", "max_tokens"} & set(body(exact_output=False, api="chat"))
 
 
 def test_a_chat_prompt_is_one_message_of_the_user() -> None:
-    assert body(chat=True)["messages"] == [{"role": "user", "content": "hello"}]
-    assert "prompt" not in body(chat=True)
+    assert body(api="chat")["messages"] == [{"role": "user", "content": "hello"}]
+    assert "prompt" not in body(api="chat")
 
 
 def test_usage_is_asked_for_in_streams_only() -> None:

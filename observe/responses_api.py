@@ -1,0 +1,57 @@
+"""What events and answers of the Responses API say, in the words of the other two APIs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+_ENDS = frozenset({"completed", "incomplete", "failed", "cancelled"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponsesEvent:
+    """One event, or a whole answer. Counts are None, and texts empty, where it does not say."""
+
+    carries_tokens: bool = False
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    finish_reason: str = ""
+    problem: str = ""
+    is_last: bool = False
+
+
+def responses_event(event: dict[str, Any]) -> ResponsesEvent | None:
+    """What an event says; None when it is not of this API."""
+    kind = event.get("type")
+    if isinstance(kind, str) and kind.startswith("response."):
+        answer = event.get("response")
+        return (
+            _of_answer(answer) if isinstance(answer, dict) else ResponsesEvent(carries_tokens=kind.endswith(".delta"))
+        )
+    if kind == "error":
+        return ResponsesEvent(problem=str(event.get("message") or event.get("error") or "error"), is_last=True)
+    return _of_answer(event) if event.get("object") == "response" else None
+
+
+def _of_answer(answer: dict[str, Any]) -> ResponsesEvent:
+    status = answer.get("status")
+    usage = answer.get("usage")
+    counts = usage if isinstance(usage, dict) else {}
+    error = answer.get("error")
+    return ResponsesEvent(
+        prompt_tokens=_count(counts, "input_tokens"),
+        completion_tokens=_count(counts, "output_tokens"),
+        finish_reason=_finish_reason(status, answer.get("incomplete_details")),
+        problem=str(error.get("message") if isinstance(error, dict) else error) if error else "",
+        is_last=status in _ENDS,
+    )
+
+
+def _finish_reason(status: Any, details: Any) -> str:
+    if status == "incomplete":
+        reason = details.get("reason") if isinstance(details, dict) else None
+        return "length" if reason == "max_output_tokens" else str(reason or "incomplete")
+    return "stop" if status == "completed" else ""
+
+
+def _count(usage: dict[str, Any], name: str) -> int | None:
+    value = usage.get(name)
+    return value if isinstance(value, int) and value >= 0 else None
