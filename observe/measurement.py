@@ -20,7 +20,7 @@ from observe.live import View, open_view, snapshot_of
 from observe.messages import say, warn
 from observe.options import ObserveOptions
 from observe.preparation import Preparation
-from observe.prompts import PromptBook
+from observe.prompts import PromptBook, TokenScale
 from observe.recorder import Recorder
 from observe.report import report
 from observe.request_body import RequestStyle
@@ -64,7 +64,7 @@ async def _get_ready(client: Client, options: ObserveOptions, agenda: Agenda) ->
         exact_output=not options.unconstrained_output,
         ignore_eos=options.ignore_eos,
     )
-    scale = await preparation.token_scale(style)
+    scale = TokenScale() if options.prompts is not None else await preparation.token_scale(style)
     await client.warm_up(preparation.health_request)
     rtt_ms = await preparation.round_trip_ms() if options.rtt_ms is None else options.rtt_ms
     prompts = PromptBook(options.seed, scale)
@@ -174,7 +174,7 @@ def _header(workload: Workload, settings: Mapping[str, Any]) -> TraceHeader:
         mode="real",
         warm_up_requests=options.warmup_requests,
         workload_seed=options.seed,
-        workload_spec=options.trace or "",
+        workload_spec=options.source,
         server={"type": "vllm", "model": workload.style.model, **settings},
         measured_rtt_ms=workload.rtt_ms,
     )

@@ -44,6 +44,12 @@ class ObserveOptions:
     trace: str | None = option(
         None, "Send the workload of this recording (its .yaml file) again, at its own times.", metavar="HEADER"
     )
+    prompts: str | None = option(
+        None,
+        "Send the prompts of this file in turn at --rate: text with a prompt per line, or .jsonl with prompt and"
+        " perhaps output_tokens.",
+        metavar="FILE",
+    )
     seed: int = option(42, "Seed of arrivals, lengths and prompts.")
     prompt_tokens: int = option(512, "Mean prompt length at --rate.", at_least=1)
     prompt_tokens_stdev: float = option(0.0, "Standard deviation of prompt lengths.", at_least=0)
@@ -106,6 +112,11 @@ class ObserveOptions:
         return headers
 
     @property
+    def source(self) -> str:
+        """The file that says what to send; empty for a synthetic workload."""
+        return self.trace or self.prompts or ""
+
+    @property
     def tls(self) -> ssl.SSLContext | None:
         """How an https server is known; None with http."""
         if not parse_server(self.url).tls:
@@ -151,6 +162,12 @@ class ObserveOptions:
             raise OptionError("--rate and --trace exclude each other: a recording is sent at its own times")
         if self.trace is None and self.rate is None:
             raise OptionError("--rate with --num-requests, or --trace, is required")
+        if self.prompts is not None and self.rate is None:
+            raise OptionError("--prompts needs --rate with --num-requests")
+        if self.prompts is not None and self.prefix_tokens:
+            raise OptionError(
+                "--prompts and --prefix-tokens exclude each other: prompts of a file are sent as they are"
+            )
         if self.rate is not None and self.num_requests is None:
             raise OptionError("--num-requests is required with --rate")
         if self.num_requests is not None and self.warmup_requests >= self.num_requests:

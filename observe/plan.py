@@ -6,6 +6,7 @@ from random import Random
 from observe.errors import ObserveError
 from observe.messages import warn
 from observe.options import ObserveOptions
+from observe.prompt_file import read_prompts, with_prompts
 from observe.schedule import Planned, constant_arrivals_us, plan_from_trace, plan_synthetic, poisson_arrivals_us
 from traces import read_trace
 
@@ -30,10 +31,16 @@ def plan_of(options: ObserveOptions) -> Sequence[Planned]:
         arrivals_us = poisson_arrivals_us(options.rate, options.num_requests, Random(f"{options.seed}/arrivals"))
     else:
         arrivals_us = constant_arrivals_us(options.rate, options.num_requests)
-    return plan_synthetic(
+    plan = plan_synthetic(
         arrivals_us,
         options.prompt_lengths,
         options.output_lengths,
         prefix_tokens=options.prefix_tokens,
         random=Random(f"{options.seed}/lengths"),
     )
+    if options.prompts is None:
+        return plan
+    prompts = read_prompts(options.prompts)
+    if len(prompts) < len(plan):
+        warn(f"the {len(prompts)} prompts of {options.prompts} are sent more than once; prefix caches find them again")
+    return with_prompts(plan, prompts)

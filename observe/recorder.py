@@ -29,7 +29,8 @@ def row_of(sent: Sent, clock: Clock) -> TraceRow:
         prefix_group=planned.prefix_group,
         prefix_length=planned.prefix_tokens,
         streaming=prepared.streaming,
-        input_tokens=planned.input_tokens,
+        # Of a given prompt the length is an estimate until the server has counted.
+        input_tokens=(planned.prompt and outcome.reply.prompt_tokens) or planned.input_tokens,
         output_tokens=outcome.output_tokens,
         server_input_tokens=outcome.reply.prompt_tokens or 0,
         arrival_time_us=planned.at_us,

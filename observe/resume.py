@@ -77,7 +77,7 @@ def _check_same_run(options: ObserveOptions, plan: Sequence[Planned], earlier: E
     for flag, recorded, asked in (
         ("--seed", header.workload_seed, options.seed),
         ("--warmup-requests", header.warm_up_requests, options.warmup_requests),
-        ("--trace", header.workload_spec, options.trace or ""),
+        ("--trace or --prompts", header.workload_spec, options.source),
     ):
         if recorded != asked:
             raise ObserveError(f"{paths.header}: recorded with {flag} {recorded}, cannot be resumed with {asked}")
@@ -86,8 +86,9 @@ def _check_same_run(options: ObserveOptions, plan: Sequence[Planned], earlier: E
         if not 0 <= number < len(plan):
             raise ObserveError(f"{paths.data}: has request {number}, the schedule to resume ends at {len(plan) - 1}")
         planned = plan[number]
+        input_tokens = row.input_tokens if planned.prompt else planned.input_tokens
         recorded_as = (row.arrival_time_us, row.prefix_length, row.input_tokens)
-        if recorded_as != (planned.at_us, planned.prefix_tokens, planned.input_tokens):
+        if recorded_as != (planned.at_us, planned.prefix_tokens, input_tokens):
             raise ObserveError(
                 f"{paths.data}: request {number} is of another schedule, with {row.input_tokens} input tokens at"
                 f" {row.arrival_time_us} us; the one to resume has {planned.input_tokens} at {planned.at_us} us"

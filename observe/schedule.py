@@ -15,13 +15,14 @@ SHARED_PREFIX = "shared"
 class Planned:
     """One request to be. `at_us` counts from the start of the run.
 
-    Its prompt is the shared start of `prefix_group`, `prefix_tokens` long, and `input_tokens` of its own. The rest
-    labels the row it becomes.
+    Its prompt is the shared start of `prefix_group`, `prefix_tokens` long, and `input_tokens` of its own, unless it
+    has a `prompt` already; then `input_tokens` are an estimate. The rest labels the row it becomes.
     """
 
     at_us: int
     input_tokens: int
     output_tokens: int
+    prompt: str = ""
     prefix_group: str = ""
     prefix_tokens: int = 0
     client_id: str = ""

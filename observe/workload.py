@@ -37,7 +37,7 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Pre
 
     def prepare(place: int, planned: Planned) -> Prepared:
         request_id = request_ids[place]
-        prompt = workload.prompts.text(
+        prompt = planned.prompt or workload.prompts.text(
             request_id,
             input_tokens=planned.input_tokens,
             prefix_group=planned.prefix_group,

@@ -21,7 +21,7 @@ def options(**given: Any) -> ObserveOptions:
         ({"rate": 0.0}, "--rate must be above 0, got 0.0"),
         ({"num_requests": 0}, "--num-requests must be at least 1, got 0"),
         ({"arrival": "bursty"}, "--arrival must be one of constant, poisson, got 'bursty'"),
-        ({"api_format": "grpc"}, "--api-format must be one of completions, chat, got 'grpc'"),
+        ({"api_format": "grpc"}, "--api-format must be one of completions, chat, responses, got 'grpc'"),
         ({"output": None}, "--output, or --trace-header with --trace-data, is required"),
         ({"output": None, "trace_data": "x"}, "--output, or --trace-header with --trace-data, is required"),
         ({"warmup_requests": 5}, "--warmup-requests must be below --num-requests (5), got 5"),
