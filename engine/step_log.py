@@ -35,9 +35,10 @@ class StepLog:
         """Record steps that follow each other, the first from `started_at` on."""
         if ends[-1] < started_at:  # the sum of durations has wrapped around
             raise _too_late(started_at)
+        data = ends.tobytes()
         self._starts.append(started_at)
-        self._starts.frombytes(ends[:-1].astype(np.int64).tobytes())
-        self._ends.frombytes(ends.astype(np.int64).tobytes())
+        self._starts.frombytes(data[:-8])
+        self._ends.frombytes(data)
 
     def start(self, index: int) -> Micros:
         return self._starts[index]

@@ -9,6 +9,7 @@ from engine.delivery import output_delay
 from engine.events import Event, Finished
 from engine.units import Micros
 from engine.virtual import CHUNK_US
+from replay.collector import no_cycle_search
 from replay.measure import COMPLETED
 from replay.record import OnTokens, Record
 from replay.simulate import Simulated, simulate
@@ -34,6 +35,7 @@ def simulate_workload(
     return simulate(engine, arrivals, horizon_us, on_finished, on_tokens)
 
 
+@no_cycle_search()
 def run_sessions(
     engine: Engine,
     workload: Workload,

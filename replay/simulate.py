@@ -12,6 +12,7 @@ from engine.request import Request
 from engine.units import Micros
 from engine.virtual import run_virtual
 from replay.arrivals import Arrival
+from replay.collector import no_cycle_search
 from replay.record import OnTokens, Record
 
 
@@ -41,6 +42,7 @@ def refuse_endless(config: EngineConfig, requests: Iterable[Request], horizon_us
             )
 
 
+@no_cycle_search()
 def simulate(
     engine: Engine,
     arrivals: Iterable[Arrival],

@@ -1,6 +1,7 @@
 """Free blocks by count: how many there are, and in what order those that can still be found are reused."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 
 class FreeRuns:
@@ -17,6 +18,7 @@ class FreeRuns:
         "_next_run",
         "_num_untouched",
         "_num_useless",
+        "_rest_of_run",
         "num_blocks",
         "num_free",
         "references",
@@ -29,6 +31,8 @@ class FreeRuns:
         """Holders of each named block; 0 while it is free."""
         self._num_untouched = num_blocks
         self._num_useless = 0
+        self._rest_of_run = 0
+        """Nameless blocks of a run that has been used in part: the next ones of all that were freed."""
         self._freed: OrderedDict[int, int] = OrderedDict()
         """A name and 1, or a negative number and how many nameless blocks."""
         self._next_name = 1
@@ -41,27 +45,36 @@ class FreeRuns:
         self.references[name] = references
         return name
 
-    def take(self, num_blocks: int) -> list[int]:
+    def take(self, num_blocks: int) -> Sequence[int]:
         """Take blocks, which must be free, in the order of reuse. Returns the names that are no more."""
         self.num_free -= num_blocks
-        if self._num_useless:
-            used = min(num_blocks, self._num_useless)
-            self._num_useless -= used
-            num_blocks -= used
+        if num_blocks <= self._num_useless:
+            self._num_useless -= num_blocks
+            return ()
+        num_blocks -= self._num_useless
+        self._num_useless = 0
         if self._num_untouched:
             used = min(num_blocks, self._num_untouched)
             self._num_untouched -= used
             num_blocks -= used
+        if num_blocks <= self._rest_of_run:
+            self._rest_of_run -= num_blocks
+            return ()
+        return self._take_freed(num_blocks)
+
+    def _take_freed(self, num_blocks: int) -> list[int]:
+        """Take blocks that were freed, more than are left of the run in use."""
+        num_blocks -= self._rest_of_run
+        self._rest_of_run = 0
         lost: list[int] = []
-        freed = self._freed
+        popitem = self._freed.popitem
         while num_blocks > 0:
-            key, count = freed.popitem(last=False)
+            key, count = popitem(last=False)
             if key > 0:
                 del self.references[key]
                 lost.append(key)
             elif count > num_blocks:
-                freed[key] = count - num_blocks
-                freed.move_to_end(key, last=False)
+                self._rest_of_run = count - num_blocks
                 break
             num_blocks -= count
         return lost
@@ -100,5 +113,5 @@ class FreeRuns:
     def check(self) -> None:
         """Raise AssertionError unless the counts add up."""
         freed = sum(self._freed.values())
-        assert self.num_free == self._num_untouched + self._num_useless + freed
+        assert self.num_free == self._num_untouched + self._num_useless + self._rest_of_run + freed
         assert 0 <= self.num_free <= self.num_blocks

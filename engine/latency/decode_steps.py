@@ -1,12 +1,14 @@
 """What every latency model needs to time many decode-only steps at once."""
 
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.batch_shape import BatchShape
-from engine.latency.model import MAX_MICROS, whole_micros
+from engine.latency.model import MAX_MICROS, LatencyModel, whole_micros
+from engine.units import Micros
 
 Floats = npt.NDArray[np.float64]
 """One value per step, in float64 like Python's float, so both ways of computing agree to the last bit."""
@@ -29,3 +31,19 @@ def whole_micros_each(values: Floats) -> npt.NDArray[np.int64]:
         return np.array([whole_micros(value) for value in values.tolist()], dtype=np.int64)
     whole: npt.NDArray[np.int64] = values.astype(np.int64)
     return np.maximum(whole, 1, out=whole)
+
+
+@runtime_checkable
+class TimesDecodes(Protocol):
+    """A latency model that times a step of decodes without being shown its shape."""
+
+    def decode_time(self, sequences: int, context: int) -> Micros:
+        """`step_time` of a step in which so many sequences with so many context tokens decode and nobody else runs."""
+        ...
+
+
+def decode_timer(latency: LatencyModel) -> Callable[[int, int], Micros]:
+    """What `TimesDecodes.decode_time` says, of any latency model."""
+    if isinstance(latency, TimesDecodes):
+        return latency.decode_time
+    return lambda sequences, context: latency.step_time(BatchShape(0, 0, 0, 0, 0, 0, sequences, context))

@@ -280,7 +280,6 @@ class FastBlisStepping(BlisStepping):
         instance, cruising = self._instance, self._fast.cruising
         first = len(instance.steps)
         change = cruising.next_change()
-        assert change is not None
         shape = BatchShape(0, 0, 0, 0, 0, 0, cruising.num_sequences, cruising.context_tokens(first))
         if shape.decode_requests > instance.config.max_num_batched_tokens:
             return None

@@ -17,13 +17,13 @@ class Cruising:
 
     __slots__ = (
         "_block_size",
-        "_ends",
-        "_leaves",
-        "_needs",
-        "_offset",
         "_step_heap",
+        "ends",
         "latest_number",
+        "leaves",
+        "needs",
         "num_sequences",
+        "offset",
         "sequences",
     )
 
@@ -33,15 +33,19 @@ class Cruising:
         """No sequence here was admitted later than this."""
         self.sequences: dict[Sequence, None] = {}
         self._block_size = block_size_tokens
-        self._offset = 0
-        self._needs = [0] * block_size_tokens
-        self._leaves: dict[int, list[Sequence]] = {}
-        self._ends: dict[int, list[Sequence]] = {}
+        self.offset = 0
+        """The sum of their contexts before step 0, had they always been here."""
+        self.needs = [0] * block_size_tokens
+        """New blocks they need in a step, by its index modulo the block size."""
+        self.leaves: dict[int, list[Sequence]] = {}
+        """For whom a step is the last one composed with them."""
+        self.ends: dict[int, list[Sequence]] = {}
+        """Who gets the last token from a step."""
         self._step_heap: list[int] = []
 
     def known(self) -> list[Sequence]:
         """All that cruise, those that no further step will be composed with included."""
-        return [sequence for listed in self._ends.values() for sequence in listed]
+        return [sequence for listed in self.ends.values() for sequence in listed]
 
     def join(self, sequence: Sequence, cruise: Cruise) -> None:
         """From `cruise.first_step` on, before which `sequence` has computed `num_computed_tokens`."""
@@ -50,55 +54,63 @@ class Cruising:
         self.num_sequences += 1
         if sequence.running_number > self.latest_number:
             self.latest_number = sequence.running_number
-        self._offset += sequence.num_computed_tokens - cruise.first_step
-        self._needs[self._residue(sequence, cruise)] += 1
-        for steps, step in ((self._leaves, cruise.last_granted_step), (self._ends, cruise.last_step)):
-            if step not in steps:
-                steps[step] = []
-                heapq.heappush(self._step_heap, step)
-            steps[step].append(sequence)
+        lead = sequence.num_computed_tokens - cruise.first_step
+        self.offset += lead
+        self.needs[-lead % self._block_size] += 1
+        last, end = cruise.last_granted_step, cruise.last_step
+        if last not in self.leaves:
+            self.leaves[last] = [sequence]
+            heapq.heappush(self._step_heap, last)
+        else:
+            self.leaves[last].append(sequence)
+        if end not in self.ends:
+            self.ends[end] = [sequence]
+            if end != last:
+                heapq.heappush(self._step_heap, end)
+        else:
+            self.ends[end].append(sequence)
 
     def context_tokens(self, step: int) -> int:
         """Sum of the contexts before `step`."""
-        return self._offset + self.num_sequences * step
+        return self.offset + self.num_sequences * step
 
     def num_blocks_needed(self, step: int) -> int:
         """New blocks they need in `step`."""
-        return self._needs[step % self._block_size]
+        return self.needs[step % self._block_size]
 
     def num_steps_within(self, first_step: int, num_steps: int, num_free_blocks: int) -> int:
         """How many of `num_steps` steps from `first_step` on their blocks suffice for."""
-        per_round = sum(self._needs)
+        per_round = sum(self.needs)
         if -(-num_steps // self._block_size) * per_round <= num_free_blocks:
             return num_steps
-        needs = np.array(self._needs, np.int64)[np.arange(first_step, first_step + num_steps) % self._block_size]
+        needs = np.array(self.needs, np.int64)[np.arange(first_step, first_step + num_steps) % self._block_size]
         return int(np.searchsorted(np.cumsum(needs), num_free_blocks, side="right"))
 
     def num_blocks_in(self, first_step: int, num_steps: int) -> int:
         """New blocks they need in `num_steps` steps from `first_step` on."""
         size = self._block_size
-        needs = self._needs
+        needs = self.needs
         rounds, rest = divmod(num_steps, size)
         start = first_step % size
         total = sum(needs[start : start + rest]) + sum(needs[: max(0, start + rest - size)])
         return total + rounds * sum(needs) if rounds else total
 
-    def next_change(self) -> int | None:
-        """The next step after which one of them leaves or ends; None without any."""
+    def next_change(self) -> int:
+        """The next step after which one of them leaves or ends; -1 without any."""
         heap = self._step_heap
-        while heap and heap[0] not in self._leaves and heap[0] not in self._ends:
+        while heap and heap[0] not in self.ends and heap[0] not in self.leaves:
             heapq.heappop(heap)
-        return heap[0] if heap else None
+        return heap[0] if heap else -1
 
     def leave_after(self, step: int) -> None:
         """`step` has been composed; those it was the last one for are no longer part of the sums."""
-        for sequence in self._leaves.pop(step, ()):
+        for sequence in self.leaves.pop(step, ()):
             if sequence.cruise is not None and sequence in self.sequences:
                 self._subtract(sequence, sequence.cruise)
 
     def ended_by(self, step: int) -> list[Sequence]:
         """Those whose last token `step` brought, in order of admission. They are forgotten."""
-        ended = [sequence for sequence in self._ends.pop(step, ()) if sequence.cruise is not None]
+        ended = [sequence for sequence in self.ends.pop(step, ()) if sequence.cruise is not None]
         if len(ended) > 1:
             ended.sort(key=lambda sequence: sequence.running_number)
         return ended
@@ -109,7 +121,7 @@ class Cruising:
         assert cruise is not None
         if sequence in self.sequences:
             self._subtract(sequence, cruise)
-        for steps, step in ((self._leaves, cruise.last_granted_step), (self._ends, cruise.last_step)):
+        for steps, step in ((self.leaves, cruise.last_granted_step), (self.ends, cruise.last_step)):
             listed = steps.get(step)
             if listed is not None and sequence in listed:
                 listed.remove(sequence)
@@ -122,8 +134,6 @@ class Cruising:
         self.num_sequences -= 1
         if not self.num_sequences:
             self.latest_number = 0
-        self._offset -= sequence.num_computed_tokens - cruise.first_step
-        self._needs[self._residue(sequence, cruise)] -= 1
-
-    def _residue(self, sequence: Sequence, cruise: Cruise) -> int:
-        return (cruise.first_step - sequence.num_computed_tokens) % self._block_size
+        lead = sequence.num_computed_tokens - cruise.first_step
+        self.offset -= lead
+        self.needs[-lead % self._block_size] -= 1

@@ -8,6 +8,7 @@ taken at once. When blocks run short, all sums are spelled out and the plain rul
 from engine.events import Finished
 from engine.instance import Instance
 from engine.kv_cache.counting import CountingKVCache
+from engine.latency.decode_steps import decode_timer
 from engine.queue import Due
 from engine.scheduler.vllm import Step, VllmStepping, batch_shape
 from engine.scheduler.vllm_batch import Grant
@@ -15,7 +16,7 @@ from engine.scheduler.vllm_fast_batch import FastVllmBatch, decodes, with_decode
 from engine.sequence import Outcome, Sequence
 from engine.units import Micros
 
-MIN_LEAP_STEPS = 3
+MIN_LEAP_STEPS = 8
 """Fewer steps are cheaper one by one."""
 MAX_LEAP_STEPS = 1 << 16
 
@@ -27,9 +28,12 @@ class FastVllmStepping(VllmStepping):
         config = instance.config
         self._fast = FastVllmBatch(config, CountingKVCache(config))
         super().__init__(instance, self._fast)
+        self._decode_time = decode_timer(instance.latency)
 
     def compose(self, at: Micros) -> Step | None:
         fast = self._fast
+        if fast.explicit:
+            fast.let_cruise()
         if not fast.explicit and not fast.waiting:
             step = fast.compose_calm()
             if step is not None:
@@ -76,15 +80,19 @@ class FastVllmStepping(VllmStepping):
                 if isinstance(due, Grant):
                     self._process(due, step, at, [], finished)
                 else:
-                    self._end_cruise(due, step, at, finished)
+                    finished.append(self._end_cruise(due, step.index, at))
         self._instance.events.extend(finished)
 
-    def _end_cruise(self, sequence: Sequence, step: Step, at: Micros, finished: list[Finished]) -> None:
-        """The last token of a cruising sequence came with `step`; no step to come is composed with it."""
-        self._fast.finish_cruise(sequence, step.index + 1)
-        ending = self._stop(sequence)
-        assert ending is not None
-        self._complete(sequence, ending, at, finished)
+    def _end_cruise(self, sequence: Sequence, step_index: int, at: Micros) -> Finished:
+        """The last token of a cruising sequence came with a step; no step to come is composed with it."""
+        self._fast.finish_cruise(sequence, step_index + 1)
+        outcome = self._stop(sequence)
+        assert outcome is not None
+        num_tokens = min(sequence.num_output_tokens, sequence.request.output_tokens)
+        sequence.num_output_tokens = num_tokens
+        self._instance.end(sequence, outcome)
+        self._instance.counters.output_tokens += num_tokens
+        return Finished(at, sequence, outcome)
 
     def step_ended(self, report: object, at: Micros) -> None:
         """Go from step to step for as long as nothing else is due in between."""
@@ -97,8 +105,8 @@ class FastVllmStepping(VllmStepping):
             self._plan(at)  # something else happens at this instant, and it comes first
             return
         while True:
-            if len(steps) == 1 and self._depth == 2 and self._fast.is_steady:
-                at = self._leap(at, last)
+            if len(steps) == 1 and self._depth == 2 and self._fast.is_steady and not steps[0].grants:
+                at = self._cruise_on(at, last)
             ends_at = self._begin_and_compose(at)
             if ends_at > last:
                 last = self._last_free_instant()  # later than it was, if what was due then concerned somebody who ended
@@ -136,36 +144,80 @@ class FastVllmStepping(VllmStepping):
         step.index = instance.steps.append(at, ends_at)
         return ends_at
 
-    def _leap(self, at: Micros, last: Micros) -> Micros:
-        """Take all steps until something changes, or none. Returns when the step now at the head of the line starts.
+    def _cruise_on(self, at: Micros, last: Micros) -> Micros:  # noqa: C901 - one loop, as a call would cost a third
+        """Take steps for as long as everybody cruises. Returns when the step now at the head of the line starts.
 
-        At `at` one composed step is about to start. Step by step it would run, its successor being composed at its
-        start, and so on; each composition happens at the end of a step, which must not be after `last`.
+        At `at` one composed step is about to start. Its successor is composed at its start, and so on; a step's outputs
+        are processed at its end, which must not be after `last`. A step costs about 1 us, many at once 8 us.
+        """
+        fast, steps = self._fast, self._instance.steps
+        cruising, kv, decode_time = fast.cruising, fast.kv, self._decode_time
+        leaves, ends, needs, size = cruising.leaves, cruising.ends, cruising.needs, len(cruising.needs)
+        shape = self._steps[0].shape
+        num_sequences, context = shape.decode_requests, shape.decode_context_tokens
+        successor, change = fast.next_step, cruising.next_change()
+        if fast.admitted or fast.preempted:
+            fast.admitted, fast.preempted = [], []
+        while 0 < (num_left := cruising.num_sequences) <= fast.most_cruising:
+            ends_at = at + decode_time(num_sequences, context)
+            if ends_at > last:
+                break
+            if change - successor >= MIN_LEAP_STEPS and num_left == num_sequences:
+                # Steps take ever longer as contexts grow, so this is how many can end by then at most.
+                most = min(change - successor, (last - at) // (ends_at - at), MAX_LEAP_STEPS)
+                if most >= MIN_LEAP_STEPS:
+                    count, leapt_to = self._leap(at, last, context, most)
+                    if count:
+                        at = leapt_to
+                        successor += count
+                        context += num_sequences * count
+                        continue
+            num_blocks = needs[successor % size]
+            if num_blocks:
+                if num_blocks > kv.free.num_free:
+                    break
+                kv.take(num_blocks)
+            steps.append(at, ends_at)
+            num_sequences, context = num_left, cruising.offset + num_left * successor
+            if successor in leaves:
+                cruising.leave_after(successor)
+                change = cruising.next_change()
+            at, head, successor = ends_at, successor - 1, successor + 1
+            fast.next_step = successor
+            if head in ends:
+                self._end_cruises(head, at)
+                change = cruising.next_change()
+                if fast.waiting:
+                    break  # one of them may join
+        self._steps[0] = Step([], decodes(num_sequences, context))
+        return at
+
+    def _end_cruises(self, step_index: int, at: Micros) -> None:
+        for sequence in self._fast.cruising.ended_by(step_index):
+            self._instance.events.append(self._end_cruise(sequence, step_index, at))
+
+    def _leap(self, at: Micros, last: Micros, context: int, most: int) -> tuple[int, Micros]:
+        """Take up to `most` steps, after which nobody leaves or ends, at once.
+
+        The first one starts at `at` with so many context tokens. Returns how many, and the end of the last one.
         """
         instance, fast = self._instance, self._fast
-        cruising, head = fast.cruising, self._steps[0]
-        if head.grants or head.shape.decode_requests != cruising.num_sequences:
-            return at
-        first = fast.next_step
-        change = cruising.next_change()
-        assert change is not None
-        # Steps take ever longer as contexts grow, so this is how many can end by then at most.
-        most = min(change - first, (last - at) // max(1, instance.latency.step_time(head.shape)), MAX_LEAP_STEPS)
-        if most < MIN_LEAP_STEPS:
-            return at
+        cruising, first = fast.cruising, fast.next_step
         most = cruising.num_steps_within(first, most, fast.kv.free.num_free)
         if most < MIN_LEAP_STEPS:
-            return at
-        ends = instance.latency.decode_times(head.shape, most).cumsum()
+            return 0, at
+        ends = instance.latency.decode_times(decodes(cruising.num_sequences, context), most).cumsum()
         ends += at
-        count = int(ends.searchsorted(last, side="right"))
-        if count < MIN_LEAP_STEPS:
-            return at
-        instance.steps.extend(at, ends[:count])
-        fast.kv.take(cruising.num_blocks_in(first, count))
-        fast.next_step += count
-        self._steps[0] = Step([], decodes(head.shape.decode_requests, cruising.context_tokens(fast.next_step - 1)))
-        return int(ends[count - 1])
+        if ends[-1] > last or ends[-1] < at:
+            ends = ends[: int(ends.searchsorted(last, side="right"))]
+            if not len(ends):
+                return 0, at
+        instance.steps.extend(at, ends)
+        num_blocks = cruising.num_blocks_in(first, len(ends))
+        if num_blocks:
+            fast.kv.take(num_blocks)
+        fast.next_step = first + len(ends)
+        return len(ends), int(ends[-1])
 
     def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
         fast = self._fast

@@ -24,7 +24,7 @@ class FastVllmBatch(VllmBatch):
         self._num_running = 0
         self._num_admissions = 0
         self._lookahead = 1 if config.async_scheduling else 0
-        self._most_cruising = config.max_num_batched_tokens if config.prefill_schedule_interval == 1 else 0
+        self.most_cruising = config.max_num_batched_tokens if config.prefill_schedule_interval == 1 else -1
         """With more, or with prefills spaced out, only the rules of `compose` say who gets a token."""
 
     @property
@@ -42,7 +42,7 @@ class FastVllmBatch(VllmBatch):
         """The next step when nobody waits and everybody cruises; None, and nothing changed, if that is not enough."""
         cruising, step = self.cruising, self.next_step
         num_cruising = cruising.num_sequences
-        if not 0 < num_cruising <= self._most_cruising:
+        if not 0 < num_cruising <= self.most_cruising:
             return None
         num_blocks = cruising.num_blocks_needed(step)
         if num_blocks:
@@ -52,26 +52,31 @@ class FastVllmBatch(VllmBatch):
         if self.admitted or self.preempted:
             self.admitted, self.preempted = [], []
         shape = decodes(num_cruising, cruising.context_tokens(step))
-        cruising.leave_after(step)
+        if step in cruising.leaves:
+            cruising.leave_after(step)
         self.next_step = step + 1
         return Step([], shape)
 
     def compose_fast(self) -> tuple[list[Grant], int, int] | None:
         """Grants of those that do not cruise, how many cruise in this step and the sum of their contexts.
 
-        None, and nothing changed but who cruises, when only the plain rules can tell what happens.
+        None, and nothing changed, when only the plain rules can tell what happens.
         """
-        if self.explicit:
-            self._let_cruise()
-        cruising, step = self.cruising, self.next_step
+        cruising, step, config = self.cruising, self.next_step, self._config
+        num_cruising = cruising.num_sequences
         num_blocks = cruising.num_blocks_needed(step)
-        wanted = self._explicit_demand(cruising.num_sequences)
+        if num_cruising > self.most_cruising:
+            return None
+        alone = self._num_running + len(self.waiting) <= 1
+        self._threshold = 0 if alone else config.long_prefill_token_threshold
+        wanted = self._explicit_demand(num_cruising) if self.explicit else 0
         if wanted is None or num_blocks + wanted > self.kv.free.num_free:
             return None
         self.admitted, self.preempted, self._granted = [], [], {}
-        num_cruising, context_tokens = cruising.num_sequences, cruising.context_tokens(step)
-        self._budget = self._config.max_num_batched_tokens - num_cruising
-        self.kv.take(num_blocks)
+        context_tokens = cruising.context_tokens(step)
+        self._budget = config.max_num_batched_tokens - num_cruising
+        if num_blocks:
+            self.kv.take(num_blocks)
         for sequence in self.explicit:
             num_tokens = self._next_tokens(sequence, defers=False) if self._budget > 0 else 0
             if num_tokens > 0:
@@ -81,7 +86,8 @@ class FastVllmBatch(VllmBatch):
                 self._budget -= num_tokens
         if self.waiting:
             self._admit_waiting(defers=False)
-        cruising.leave_after(step)
+        if step in cruising.leaves:
+            cruising.leave_after(step)
         return [self._advance(*granted) for granted in self._granted.items()], num_cruising, context_tokens
 
     def _explicit_demand(self, num_cruising: int) -> int | None:
@@ -91,10 +97,6 @@ class FastVllmBatch(VllmBatch):
         those that could go short must come after all that cruise.
         """
         budget = self._config.max_num_batched_tokens - num_cruising
-        if budget < 0 or self._config.prefill_schedule_interval > 1:
-            return None
-        alone = self._num_running + len(self.waiting) <= 1
-        self._threshold = 0 if alone else self._config.long_prefill_token_threshold
         num_blocks = 0
         for sequence in self.explicit:
             self._budget = max(budget, 1)
@@ -112,15 +114,17 @@ class FastVllmBatch(VllmBatch):
         """Whether no running sequence was admitted after it."""
         return sequence.running_number == self._num_admissions
 
-    def _let_cruise(self) -> None:
+    def let_cruise(self) -> None:
         """Those that have nothing left to prefill cruise from the next step on."""
-        joining = [s for s in self.explicit if not s.is_prefilling and not s.num_stale_tokens]
-        for sequence in joining:
-            if self.kv.will_share(sequence):
+        explicit, kv = self.explicit, self.kv
+        for sequence in list(explicit):
+            if sequence.is_prefilling or sequence.num_stale_tokens:
+                continue
+            if kv.will_share(sequence):
                 continue  # others can find what it generates, as soon as it has filled a block
             cruise = self._cruise_of(sequence)
             if cruise is not None:
-                del self.explicit[sequence]
+                del explicit[sequence]
                 self.cruising.join(sequence, cruise)
 
     def _cruise_of(self, sequence: Sequence) -> Cruise | None:
@@ -173,7 +177,7 @@ class FastVllmBatch(VllmBatch):
         sequence.add_token_steps(first, processed)
 
     def finish_cruise(self, sequence: Sequence, num_processed_steps: int) -> None:
-        """What `spell_out` would write down for a sequence whose last token has just come."""
+        """What `spell_out` would write down for a sequence whose last token has just come; it is gone from here."""
         cruise = sequence.cruise
         assert cruise is not None
         first = cruise.first_step
@@ -186,6 +190,9 @@ class FastVllmBatch(VllmBatch):
         sequence.add_token_steps(first, count)
         sequence.num_in_flight_tokens += composed - num_processed_steps
         self.kv.grow_to(sequence, computed, computed - min(self._lookahead, sequence.num_in_flight_tokens))
+        self.kv.release(sequence)
+        sequence.running = False
+        self._num_running -= 1
 
     def compose_plainly(self) -> list[Grant]:
         """Compose by the plain rules; nobody cruises."""
