@@ -26,6 +26,8 @@ from engine.stats import EngineCounters, EngineStats
 from engine.step_log import StepLog
 from engine.units import Micros
 
+_STEP_END, _QUEUED = Due.STEP_END, Due.QUEUED
+
 
 class Engine:
     """The engine of one instance. Two drivers advance it: virtual time jumps, real time sleeps.
@@ -55,12 +57,12 @@ class Engine:
         """
         queued_at = at + self.queueing_time(request)
         self._demand_future(queued_at)
-        if request.id in self._instance.live:
-            raise ValueError(f"request {request.id!r} is still in the engine")
-        sequence = Sequence(request, at)
-        self._instance.live[request.id] = sequence
+        live, request_id = self._instance.live, request.id
+        if request_id in live:
+            raise ValueError(f"request {request_id!r} is still in the engine")
+        live[request_id] = sequence = Sequence(request, at)
         # Requests that join the wait queue at one instant do so in the order in which they arrived.
-        self._queue.push(queued_at, Due.QUEUED, sequence, at)
+        self._queue.push(queued_at, _QUEUED, sequence, at)
         self._note_arrivals()
         self._arrivals.append(at)
 
@@ -111,14 +113,23 @@ class Engine:
 
     def advance(self, until: Micros) -> list[Event]:
         """Do everything due up to and including `until`; the events in the order they happened."""
-        events = self._instance.events  # some there already when a reset preempted
-        self._instance.until = until
-        pop_due = self._queue.pop_due
+        instance = self._instance
+        events = instance.events  # some there already when a reset preempted
+        instance.until = until
+        pop_due, step_ended, enqueue = self._queue.pop_due, self._stepping.step_ended, self._enqueue
         while (entry := pop_due(until)) is not None:
-            self._execute(*entry)
+            at, due, _, _, payload = entry
+            if due == _STEP_END:
+                step_ended(payload, at)
+            elif due == _QUEUED:
+                assert isinstance(payload, Sequence)
+                instance.clock = at
+                enqueue(payload, at)
+            else:
+                self._execute(at, due, payload)
         if self.now is None or until > self.now:
             self.now = until
-        self._instance.events = []
+        instance.events = []
         return events
 
     @property
@@ -178,25 +189,22 @@ class Engine:
 
     def _note_arrivals(self) -> None:
         """An arrival that has passed is something that happened, though nothing follows from it yet."""
-        arrivals, now = self._arrivals, self.now
+        arrivals, now, instance = self._arrivals, self.now, self._instance
         while arrivals and now is not None and arrivals[0] <= now:
-            self._instance.clock = max(self._instance.clock, arrivals.popleft())
+            arrived_at = arrivals.popleft()
+            if arrived_at > instance.clock:
+                instance.clock = arrived_at
 
     def _demand_steps(self) -> None:
         if not self._reports_steps:
             raise ValueError("an engine that does not report its steps takes many at once and cannot be interrupted")
 
-    def _execute(self, at: Micros, due: int, _rank: Micros, _number: int, payload: Payload) -> None:
-        if due == Due.STEP_END:
-            self._stepping.step_ended(payload, at)
-        elif isinstance(payload, str):
+    def _execute(self, at: Micros, due: int, payload: Payload) -> None:
+        if isinstance(payload, str):
             self._hang_up(payload, at)
         elif isinstance(payload, Sequence):
             self._instance.clock = at
-            if due == Due.QUEUED:
-                self._enqueue(payload, at)
-            else:
-                self._stepping.remove(payload, Outcome.TIMED_OUT, at)
+            self._stepping.remove(payload, Outcome.TIMED_OUT, at)
         else:
             self._instance.clock = at
             if due == Due.STEP:
@@ -206,22 +214,23 @@ class Engine:
         if sequence.outcome is not None:
             return
         instance, request = self._instance, sequence.request
-        instance.counters.num_enqueued += 1
+        counters, input_tokens, deadline_us = instance.counters, request.input_tokens, request.deadline_us
+        counters.num_enqueued += 1
         max_model_len = self.config.max_model_len
-        if sequence.max_output_tokens == 0 and request.input_tokens < max_model_len:
-            sequence.max_output_tokens = max_model_len - request.input_tokens
-        reason = refusal(self.config, request.input_tokens, sequence.max_output_tokens)
+        if sequence.max_output_tokens == 0 and input_tokens < max_model_len:
+            sequence.max_output_tokens = max_model_len - input_tokens
+        reason = refusal(self.config, input_tokens, sequence.max_output_tokens)
         if reason is not None:
             instance.end_now(sequence, Outcome.DROPPED, at, reason)
             return
-        instance.counters.input_tokens += request.input_tokens
-        if 0 < request.deadline_us <= at:
+        counters.input_tokens += input_tokens
+        if 0 < deadline_us <= at:
             instance.end_now(sequence, Outcome.TIMED_OUT, at)
             return
         sequence.priority = self._priority(request, sequence.arrived_at)
         sequence.queued_at = at
-        if request.deadline_us > 0:
-            self._queue.push(request.deadline_us, Due.DEADLINE, sequence)
+        if deadline_us > 0:
+            self._queue.push(deadline_us, Due.DEADLINE, sequence)
         self._stepping.enqueue(sequence, at)
 
     def _hang_up(self, request_id: str, at: Micros) -> None:

@@ -1,9 +1,9 @@
 """The event queue: one heap, and the one place that says what comes first when instants are equal."""
 
-import heapq
 import itertools
 from collections import deque
 from enum import IntEnum
+from heapq import heappop, heappush
 from typing import TypeAlias
 
 from engine.sequence import Sequence
@@ -52,17 +52,18 @@ class EventQueue:
         if due == _DEADLINE and (not line or line[-1][0] <= at):
             line.append(entry)
         else:
-            heapq.heappush(self._heap, entry)
+            heappush(self._heap, entry)
 
     def pop_due(self, until: Micros) -> Entry | None:
         """Take the first entry if it is due by `until`, else None."""
         heap, line = self._heap, self._line
         if line and (not heap or line[0] < heap[0]):
-            self._pass_over()
+            if _has_ended(line[0][4]):
+                self._pass_over()
             if line and (not heap or line[0] < heap[0]):
                 return line.popleft() if line[0][0] <= until else None
         while heap and heap[0][0] <= until:
-            entry = heapq.heappop(heap)
+            entry = heappop(heap)
             if entry[1] != _DEADLINE or not _has_ended(entry[4]):
                 return entry
         return None
@@ -71,7 +72,7 @@ class EventQueue:
         """The earliest instant, or None when nothing is due ever."""
         heap, line = self._heap, self._line
         while heap and heap[0][1] == _DEADLINE and _has_ended(heap[0][4]):
-            heapq.heappop(heap)
+            heappop(heap)
         if line and (not heap or line[0][0] < heap[0][0]):
             self._pass_over()
             if line and (not heap or line[0][0] < heap[0][0]):
@@ -89,4 +90,4 @@ _DEADLINE = int(Due.DEADLINE)
 
 
 def _has_ended(payload: Payload) -> bool:
-    return isinstance(payload, Sequence) and payload.outcome is not None
+    return payload.__class__ is Sequence and payload.outcome is not None

@@ -1,7 +1,7 @@
 """What the engine is told about a request: lengths, limits and where its prompt's KV blocks can be shared."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from engine.units import Micros
 
@@ -23,8 +23,7 @@ class BlockIdentities(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class UniqueBlocks:
+class UniqueBlocks(NamedTuple):
     """A request whose text nobody else has: its blocks can only be found again by itself."""
 
     request_id: str
@@ -81,9 +80,10 @@ class ExternalPrompt:
     transfer_us: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One generation request. Immutable: what happens to it lives in the engine's sequence.
+
+    A named tuple because making one takes a quarter of the time of a frozen dataclass, and there are millions.
 
     `output_tokens` is how many tokens the model will produce; only the model step may know it. Scheduling sees
     `max_output_tokens`, the declared budget (0: none declared). `deadline_us` is an instant on the engine's clock

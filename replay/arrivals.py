@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, Union
 
 from engine.config import EngineConfig
 from engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
@@ -20,8 +20,7 @@ FAILED_STATUSES = frozenset({"error", "timeout"})
 """Statuses of a real recording whose rows do not say what the server really did for them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """A request that arrives: when, what the engine is told of it, and what it was made from."""
 
     at: Micros

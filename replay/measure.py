@@ -1,6 +1,6 @@
 """What a client sees of one request, derived from the engine's step log once it has ended."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +12,7 @@ from engine.units import Micros
 COMPLETED = frozenset({Outcome.COMPLETED, Outcome.LENGTH_CAPPED})
 
 
-@dataclass(frozen=True, slots=True)
-class Latencies:
+class Latencies(NamedTuple):
     """One request's latencies in microseconds; None for what never happened.
 
     TTFT includes the queueing overhead before the engine and the output overhead of the first token; E2E ends with the
@@ -32,8 +31,9 @@ def latencies(engine: Engine, sequence: Sequence) -> Latencies:
     completed = sequence.outcome in COMPLETED
     ttft_us = e2e_us = None
     itl_mean_us = 0.0
-    if sequence.first_token_at is not None:
-        ttft_us = sequence.first_token_at + engine.latency.output_token_time - sequence.arrived_at
+    first_token_at = sequence.first_token_at
+    if first_token_at is not None:
+        ttft_us = first_token_at + engine.latency.output_token_time - sequence.arrived_at
     if completed:
         assert ttft_us is not None
         itl_sum_us = _itl_sum(engine, sequence)

@@ -27,6 +27,7 @@ OnTokens = Callable[[int, Ints], None]
 NEVER = -1
 """In a column of durations: what has not happened."""
 _OUTCOMES = tuple(Outcome)
+_CODES = {outcome: code for code, outcome in enumerate(_OUTCOMES)}
 _NONE = -1
 
 
@@ -66,11 +67,13 @@ class Record:
         """What each request was made from."""
         self.ids: list[str] = []
         self.gaps = TokenGaps(engine)
-        self._turns = OutputTurns(engine)
+        self._turns = OutputTurns(engine) if engine.latency.output_sequence_time else None
         self._engine = engine
         self._on_tokens = on_tokens
-        self._live: dict[str, tuple[int, Sequence | None]] = {}
-        """Place here and state in the engine of requests that have not ended, by id."""
+        self._live: dict[str, int] = {}
+        """Place here of requests that have not ended, by id."""
+        self._scheduled: dict[str, Sequence] = {}
+        """State in the engine of those of them that have been scheduled."""
         self._arrived_at = array("q")
         self._input_tokens = array("q")
         self._planned_output_tokens = array("q")
@@ -112,7 +115,7 @@ class Record:
     def arrived(self, arrival: Arrival) -> None:
         """A request has been handed to the engine."""
         request = arrival.request
-        self._live[request.id] = (len(self), None)
+        self._live[request.id] = len(self.ids)
         self.rows.append(arrival.row)
         self.ids.append(request.id)
         self._arrived_at.append(arrival.at)
@@ -121,25 +124,28 @@ class Record:
         self._outcome.append(_NONE)
         self._itl_mean_us.append(0.0)
         self._output_tokens.append(0)
-        for column in (self._ttft_us, self._e2e_us, self._scheduling_delay_us):
-            column.append(NEVER)
+        self._ttft_us.append(NEVER)
+        self._e2e_us.append(NEVER)
+        self._scheduling_delay_us.append(NEVER)
 
     def note(self, event: Event) -> None:
         """Something has happened in the engine."""
         if isinstance(event, Finished):
-            place, _ = self._live.pop(event.sequence.request.id)
-            self._enter(place, event.sequence)
+            sequence = event.sequence
+            request_id = sequence.request.id
+            self._scheduled.pop(request_id, None)
+            self._enter(self._live.pop(request_id), sequence)
         elif isinstance(event, Scheduled):
-            request_id = event.sequence.request.id
-            self._live[request_id] = (self._live[request_id][0], event.sequence)
+            self._scheduled[event.sequence.request.id] = event.sequence
 
     def close(self) -> None:
         """The run is over: enter what is known of the requests that have not ended."""
-        for place, sequence in self._live.values():
-            if sequence is not None:
-                self._enter(place, sequence)
+        for request_id, sequence in self._scheduled.items():
+            self._enter(self._live[request_id], sequence)
         self._live.clear()
-        self._wait_for_turns()
+        self._scheduled.clear()
+        if self._turns is not None:
+            self._wait_for_turns(self._turns)
 
     def with_latencies(self, ttft_us: Ints, e2e_us: Ints, itl_mean_us: Floats, scheduling_delay_us: Ints) -> "Record":
         """The same requests with other latencies, in the same order; `NEVER` for what has not happened."""
@@ -150,9 +156,9 @@ class Record:
         other._scheduling_delay_us = array("q", scheduling_delay_us.tolist())
         return other
 
-    def _wait_for_turns(self) -> None:
+    def _wait_for_turns(self, turns: OutputTurns) -> None:
         """Add what tokens wait for the others of their step."""
-        for place, first_us, last_us in zip(*(column.tolist() for column in self._turns.delays()), strict=True):
+        for place, first_us, last_us in zip(*(column.tolist() for column in turns.delays()), strict=True):
             if self._ttft_us[place] != NEVER:
                 self._ttft_us[place] += first_us
             if self._e2e_us[place] != NEVER:
@@ -194,20 +200,20 @@ class Record:
         return np.array(self._scheduling_delay_us, np.int64)
 
     def _enter(self, place: int, sequence: Sequence) -> None:
-        found = latencies(self._engine, sequence)
-        for column, value in (
-            (self._ttft_us, found.ttft_us),
-            (self._e2e_us, found.e2e_us),
-            (self._scheduling_delay_us, found.scheduling_delay_us),
-        ):
-            if value is not None:
-                column[place] = value
-        self._itl_mean_us[place] = found.itl_mean_us
-        self._output_tokens[place] = found.output_tokens
-        self._turns.add(place, sequence)
-        if sequence.outcome is not None:
-            self._outcome[place] = _OUTCOMES.index(sequence.outcome)
-        if sequence.outcome in COMPLETED:
+        ttft_us, e2e_us, itl_mean_us, scheduling_delay_us, output_tokens = latencies(self._engine, sequence)
+        if ttft_us is not None:
+            self._ttft_us[place] = ttft_us
+        if scheduling_delay_us is not None:
+            self._scheduling_delay_us[place] = scheduling_delay_us
+        if self._turns is not None:
+            self._turns.add(place, sequence)
+        outcome = sequence.outcome
+        if outcome is not None:
+            self._outcome[place] = _CODES[outcome]
+        if e2e_us is not None:  # so it has completed
+            self._e2e_us[place] = e2e_us
+            self._itl_mean_us[place] = itl_mean_us
+            self._output_tokens[place] = output_tokens
             self.gaps.add(sequence)
             if self._on_tokens is not None:
                 self._on_tokens(self.number(place), token_times(self._engine, sequence))

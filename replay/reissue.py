@@ -7,7 +7,6 @@ server's speed, and a replay that repeats them tells a simulated server what it 
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from engine.core import Engine
 from engine.events import Event, Finished
@@ -111,7 +110,7 @@ class _Client:
         while self._due and self._due[0].at == at:
             self._line.append(self._due.popleft())
         while self._line and self._num_in_flight < self._cap:
-            arrival = replace(self._line.popleft(), at=at)
+            arrival = self._line.popleft()._replace(at=at)
             self._on_sent(arrival)
             self._num_in_flight += 1
             self._engine.submit(arrival.request, at)

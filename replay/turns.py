@@ -15,10 +15,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class OutputTurns:
-    """The first and last token's step of each request, and in which steps it had a token: 32 bytes and some a request.
-
-    With a latency model that hands out all tokens of a step at once, nothing is kept.
-    """
+    """The first and last token's step of each request, and in which steps it had a token."""
 
     __slots__ = ("_counts", "_engine", "_firsts", "_last_steps", "_places", "_steps")
 
@@ -35,7 +32,7 @@ class OutputTurns:
     def add(self, place: int, sequence: Sequence) -> None:
         """Note the steps of the request at `place` of the record."""
         step = sequence.first_token_step
-        if not self._engine.latency.output_sequence_time or step is None:
+        if step is None:
             return
         runs = [(step, 1), *((first, count) for first, count in sequence.token_runs)]
         for first, count in runs:

@@ -18,11 +18,12 @@ SLO_CLASS_PRIORITIES: dict[str, int] = {"critical": 4, "standard": 3, "batch": -
 """BLIS's importance of each SLO class (sim/slo_priority.go), larger is more important."""
 
 DEFAULT_SLO_PRIORITY = 3
+_HIGHEST = max(SLO_CLASS_PRIORITIES.values())
 
 
 def urgency(slo_class: str) -> int:
     """The priority of a class in vLLM's sense: 0 for the most important one, more for the others."""
-    return max(SLO_CLASS_PRIORITIES.values()) - SLO_CLASS_PRIORITIES.get(slo_class, DEFAULT_SLO_PRIORITY)
+    return _HIGHEST - SLO_CLASS_PRIORITIES.get(slo_class, DEFAULT_SLO_PRIORITY)
 
 
 def by_slo_class(request: Request, _arrived_at: Micros) -> int:

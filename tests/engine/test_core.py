@@ -112,9 +112,8 @@ def test_a_request_over_max_model_len_is_refused() -> None:
 
 
 def test_output_beyond_max_model_len_is_cut_off() -> None:
-    from dataclasses import replace
 
-    unbounded = replace(request(input_tokens=10, output_tokens=50), max_output_tokens=0)
+    unbounded = request(input_tokens=10, output_tokens=50)._replace(max_output_tokens=0)
     events = run(engine(max_model_len=16), [(0, unbounded)])
     (finished,) = [event for event in events if isinstance(event, Finished)]
     assert finished.outcome is Outcome.LENGTH_CAPPED

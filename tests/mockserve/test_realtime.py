@@ -244,7 +244,7 @@ async def test_a_served_run_accepts_the_drafts_that_its_replay_accepts() -> None
     driver.close()
     flights = sorted((flight for flight, _ in logbook.completions), key=lambda flight: int(flight.request.id))
     # Replayed requests have other names.
-    arrivals = [(flight.arrived_at, replace(flight.request, id=f"replayed {flight.request.id}")) for flight in flights]
+    arrivals = [(flight.arrived_at, flight.request._replace(id=f"replayed {flight.request.id}")) for flight in flights]
     engine = Engine(limits, latency)
     ends = [event.at for event in run_virtual(engine, arrivals) if isinstance(event, Finished)]
     assert sorted(flight.last_token_at for flight in flights) == sorted(ends)

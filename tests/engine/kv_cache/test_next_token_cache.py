@@ -1,7 +1,5 @@
 """Sharing under a drafter that reads one token ahead."""
 
-from dataclasses import replace
-
 from engine.config import EngineConfig
 from engine.kv_cache.next_token_cache import NextTokenKVCache
 from engine.request import HashedBlocks
@@ -26,7 +24,7 @@ def cache(hashes_next_token: bool = True, keeps_last_hit_block: bool = False) ->
 
 def asking(name: str, input_tokens: int) -> Sequence:
     """All whose names say so have the same prompt, as far as it goes."""
-    return Sequence(replace(request(name, input_tokens), blocks=HashedBlocks(name, tuple(range(20)))), 0)
+    return Sequence(request(name, input_tokens)._replace(blocks=HashedBlocks(name, tuple(range(20)))), 0)
 
 
 def admitted(kv: NextTokenKVCache, sequence: Sequence) -> Sequence:

@@ -1,7 +1,5 @@
 """How urgent a request is."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +28,7 @@ def test_an_unknown_class_counts_as_standard(slo_class: str) -> None:
 def test_by_default_a_request_that_names_its_priority_has_that_and_others_that_of_their_class(
     own: int | None, expected: int
 ) -> None:
-    assert PRIORITIES["slo-class"](replace(request(slo_class="batch"), priority=own), 0) == expected
+    assert PRIORITIES["slo-class"](request(slo_class="batch")._replace(priority=own), 0) == expected
 
 
 @given(st.lists(st.integers(0, 1000), unique=True), st.integers(1000, 10_000), st.integers(-5, 5))

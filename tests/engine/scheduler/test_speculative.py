@@ -136,7 +136,7 @@ def test_a_preempted_sequence_loses_its_drafts_and_keeps_its_tokens() -> None:
 
 def test_a_newcomer_found_whole_in_the_cache_is_filled_up_but_has_no_drafts_to_accept() -> None:
     def asking(name: str) -> Request:
-        return replace(request(name, 9, 9), blocks=HashedBlocks(name, (1, 2)))
+        return request(name, 9, 9)._replace(blocks=HashedBlocks(name, (1, 2)))
 
     sut = engine(drafting())
     sut.submit(asking("a"), 0)

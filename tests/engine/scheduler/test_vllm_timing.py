@@ -1,7 +1,5 @@
 """When things happen with vLLM's scheduling: a step is composed while the one before it executes."""
 
-from dataclasses import replace
-
 from engine.core import Engine
 from engine.events import Event, Finished, Outcome, Preempted, Scheduled, StepDone
 from engine.kv_cache.vllm_cache import VllmKVCache
@@ -65,7 +63,7 @@ def test_the_end_by_the_declared_budget_wastes_no_step() -> None:
 
 def test_an_end_nobody_foresaw_wastes_the_step_composed_meanwhile() -> None:
     sut = engine()
-    surprise = replace(request("a", output_tokens=3), max_output_tokens=10)
+    surprise = request("a", output_tokens=3)._replace(max_output_tokens=10)
     events = run(sut, [(0, surprise)])
     assert ends(events) == {"a": (3_000, Outcome.COMPLETED)}
     assert sut.steps.end(len(sut.steps) - 1) == 4_000
@@ -137,7 +135,7 @@ def test_the_token_under_way_when_a_request_is_preempted_is_still_delivered() ->
 
 def test_a_request_can_end_while_it_waits_after_its_preemption() -> None:
     sut = engine(total_kv_blocks=7)
-    surprise = replace(request("b", 8, 5), max_output_tokens=8)
+    surprise = request("b", 8, 5)._replace(max_output_tokens=8)
     events = run(sut, [(0, request("a", 8, 8)), (0, surprise)])
     assert [(e.sequence.request.id, e.at) for e in events if isinstance(e, Preempted)] == [("b", 4_000)]
     assert ends(events)["b"] == (5_000, Outcome.COMPLETED)
