@@ -140,7 +140,7 @@ class VllmStepping:
         emitted: list[Sequence] = []
         finished: list[Finished] = []
         for grant in step.grants:
-            self._process(grant, step, at, emitted, finished)
+            self._process(grant, step.index, at, emitted, finished)
         events = self._instance.events
         events.append(StepDone(at, step.index, step.started_at, emitted))
         events.extend(finished)
@@ -184,23 +184,26 @@ class VllmStepping:
 
     def _tell_composition(self, at: Micros) -> None:
         events = self._instance.events
-        self._instance.counters.num_preemptions += len(self._batch.preempted)
-        events.extend(Preempted(at, sequence) for sequence in self._batch.preempted)
+        if self._batch.preempted:
+            self._instance.counters.num_preemptions += len(self._batch.preempted)
+            events.extend(Preempted(at, sequence) for sequence in self._batch.preempted)
         for sequence in self._batch.admitted:
             if sequence.scheduled_at is None:
                 sequence.scheduled_at = at
             events.append(Scheduled(at, sequence))
 
-    def _process(self, grant: Grant, step: Step, at: Micros, emitted: list[Sequence], finished: list[Finished]) -> None:
+    def _process(
+        self, grant: Grant, step_index: int, at: Micros, emitted: list[Sequence], finished: list[Finished]
+    ) -> None:
         """One sequence's share of a step that ended: its token, and whether that was the last."""
-        sequence = grant.sequence
-        sequence.num_in_flight_tokens -= grant.num_tokens
+        sequence, num_tokens = grant.sequence, grant.num_tokens
+        sequence.num_in_flight_tokens -= num_tokens
         is_stale = sequence.num_stale_tokens > 0
         if is_stale:
-            sequence.num_stale_tokens -= grant.num_tokens
+            sequence.num_stale_tokens -= num_tokens
         if sequence.outcome is not None or not grant.samples:
             return
-        self._add_token(sequence, step.index, at)
+        self._add_token(sequence, step_index, at)
         if sequence.request.output_tokens > 0:
             emitted.append(sequence)
         if sequence.num_placeholders > 0 and not is_stale:
@@ -220,9 +223,10 @@ class VllmStepping:
 
     def _stop(self, sequence: Sequence) -> Outcome | None:
         """Whether the token just produced was the last one, and why."""
-        if sequence.num_output_tokens >= sequence.request.output_tokens:
+        num_output_tokens, request = sequence.num_output_tokens, sequence.request
+        if num_output_tokens >= request.output_tokens:
             return Outcome.COMPLETED
-        if sequence.num_tokens >= self._limit:
+        if request.input_tokens + num_output_tokens >= self._limit:
             return Outcome.LENGTH_CAPPED
         return None
 
@@ -240,10 +244,9 @@ class VllmStepping:
         self._instance.end_now(sequence, outcome, at)
 
 
-def batch_shape(grants: list[Grant]) -> BatchShape:
-    """The sums over a step's grants. Cost: O(grants)."""
+def batch_shape(grants: list[Grant], decodes: int = 0, decode_contexts: int = 0) -> BatchShape:
+    """The sums over a step's grants and so many more decodes. Cost: O(grants)."""
     prefills = tokens = squares = contexts = context_work = prompt_work = 0
-    decodes = decode_contexts = 0
     for grant in grants:
         new, context = grant.num_tokens, grant.context_tokens
         if context < grant.sequence.request.input_tokens or new > 1:
@@ -256,13 +259,4 @@ def batch_shape(grants: list[Grant]) -> BatchShape:
         else:
             decodes += 1
             decode_contexts += context
-    return BatchShape(
-        prefill_requests=prefills,
-        prefill_tokens=tokens,
-        prefill_tokens_squared=squares,
-        prefill_context_tokens=contexts,
-        prefill_context_work=context_work,
-        prefill_prompt_work=prompt_work,
-        decode_requests=decodes,
-        decode_context_tokens=decode_contexts,
-    )
+    return BatchShape(prefills, tokens, squares, contexts, context_work, prompt_work, decodes, decode_contexts)

@@ -12,7 +12,7 @@ from engine.latency.decode_steps import decode_timer
 from engine.queue import Due
 from engine.scheduler.vllm import Step, VllmStepping, batch_shape
 from engine.scheduler.vllm_batch import Grant
-from engine.scheduler.vllm_fast_batch import FastVllmBatch, decodes, with_decodes
+from engine.scheduler.vllm_fast_batch import FastVllmBatch, decodes
 from engine.sequence import Outcome, Sequence
 from engine.units import Micros
 
@@ -29,6 +29,7 @@ class FastVllmStepping(VllmStepping):
         self._fast = FastVllmBatch(config, CountingKVCache(config))
         super().__init__(instance, self._fast)
         self._decode_time = decode_timer(instance.latency)
+        self._max_num_seqs = config.max_num_seqs
 
     def compose(self, at: Micros) -> Step | None:
         fast = self._fast
@@ -47,10 +48,7 @@ class FastVllmStepping(VllmStepping):
             shape = batch_shape(grants)
         else:
             grants, num_cruising, context_tokens = composed
-            if grants:
-                shape = with_decodes(batch_shape(grants), num_cruising, context_tokens)
-            else:
-                shape = decodes(num_cruising, context_tokens)
+            shape = batch_shape(grants, num_cruising, context_tokens)
         if fast.admitted or fast.preempted:
             self._tell_composition(at)
         if not grants and not num_cruising:
@@ -61,27 +59,34 @@ class FastVllmStepping(VllmStepping):
         return step
 
     def process_outputs(self, at: Micros) -> None:
-        for sequence, outcome in self._leaving:
-            if sequence.outcome is None:
-                self._take_out(sequence, outcome, at)
-        self._leaving.clear()
+        if self._leaving:
+            for sequence, outcome in self._leaving:
+                if sequence.outcome is None:
+                    self._take_out(sequence, outcome, at)
+            self._leaving.clear()
         step = self._steps.popleft()
-        ended = self._fast.cruising.ended_by(step.index)
-        if not ended and not step.grants:
-            return
+        if step.grants or step.index in self._fast.cruising.ends:
+            self._take_tokens(step.grants, step.index, at)
+
+    def _take_tokens(self, grants: list[Grant], step_index: int, at: Micros) -> None:
+        """What a step brought for those that have grants of their own, and for those whose cruise it ended."""
+        ended = self._fast.cruising.ended_by(step_index)
         finished: list[Finished] = []
         if not ended:
-            for grant in step.grants:
-                self._process(grant, step, at, [], finished)
+            for grant in grants:
+                self._process(grant, step_index, at, [], finished)
+        elif not grants:
+            finished += [self._end_cruise(sequence, step_index, at) for sequence in ended]
         else:
             # In batch order, for blocks are reused in the order in which they are given back.
-            dues: list[Grant | Sequence] = [*step.grants, *ended]
+            dues: list[Grant | Sequence] = [*grants, *ended]
             for due in sorted(dues, key=_running_number):
                 if isinstance(due, Grant):
-                    self._process(due, step, at, [], finished)
+                    self._process(due, step_index, at, [], finished)
                 else:
-                    finished.append(self._end_cruise(due, step.index, at))
-        self._instance.events.extend(finished)
+                    finished.append(self._end_cruise(due, step_index, at))
+        if finished:
+            self._instance.events += finished
 
     def _end_cruise(self, sequence: Sequence, step_index: int, at: Micros) -> Finished:
         """The last token of a cruising sequence came with a step; no step to come is composed with it."""
@@ -96,7 +101,7 @@ class FastVllmStepping(VllmStepping):
 
     def step_ended(self, report: object, at: Micros) -> None:
         """Go from step to step for as long as nothing else is due in between."""
-        instance, steps = self._instance, self._steps
+        steps = self._steps
         self.process_outputs(at)
         last = self._last_free_instant()
         if last < at:
@@ -104,19 +109,27 @@ class FastVllmStepping(VllmStepping):
                 self._start(at)
             self._plan(at)  # something else happens at this instant, and it comes first
             return
-        while True:
-            if len(steps) == 1 and self._depth == 2 and self._fast.is_steady and not steps[0].grants:
-                at = self._cruise_on(at, last)
-            ends_at = self._begin_and_compose(at)
-            if ends_at > last:
-                last = self._last_free_instant()  # later than it was, if what was due then concerned somebody who ended
-            if not ends_at or ends_at > last:
-                instance.clock = at
-                if ends_at:
-                    instance.queue.push(ends_at, Due.STEP_END, steps[0])
-                return
-            at = ends_at
-            self.process_outputs(at)
+        goes_on_at: Micros | None = at
+        while goes_on_at is not None:
+            if steps and self._depth == 2:
+                goes_on_at = self._go_on(goes_on_at, last)
+            else:
+                goes_on_at = self._take_one(goes_on_at, last)
+
+    def _take_one(self, at: Micros, last: Micros) -> Micros | None:
+        """Take a step that was not composed beforehand. Returns its end, None when something else comes first."""
+        ends_at = self._begin_and_compose(at)
+        if ends_at and self._is_free_until(ends_at, last):
+            self.process_outputs(ends_at)
+            return ends_at
+        self._instance.clock = at
+        if ends_at:
+            self._instance.queue.push(ends_at, Due.STEP_END, self._steps[0])
+        return None
+
+    def _is_free_until(self, ends_at: Micros, last: Micros) -> bool:
+        """Whether nothing else is due by then. That may be later than it was, if what was due concerned who ended."""
+        return ends_at <= last or ends_at <= self._last_free_instant()
 
     def _begin_and_compose(self, at: Micros) -> Micros:
         """Let the next step execute and compose behind it. Returns its end, 0 when there is none."""
@@ -144,57 +157,76 @@ class FastVllmStepping(VllmStepping):
         step.index = instance.steps.append(at, ends_at)
         return ends_at
 
-    def _cruise_on(self, at: Micros, last: Micros) -> Micros:  # noqa: C901 - one loop, as a call would cost a third
-        """Take steps for as long as everybody cruises. Returns when the step now at the head of the line starts.
+    def _go_on(self, at: Micros, last: Micros) -> Micros | None:  # noqa: C901 - one loop: calls would double its cost
+        """Take steps up to the one during which something else is due; then None.
 
-        At `at` one composed step is about to start. Its successor is composed at its start, and so on; a step's outputs
-        are processed at its end, which must not be after `last`. A step costs about 1 us, many at once 8 us.
+        At `at` one composed step, the head, is about to start. Its successor is composed at its start; its outputs are
+        processed at its end. Returns that end when there is no successor. A step in which everybody cruises costs about
+        1 us, and many at once, when nobody ends meanwhile, 8 us; others cost 10 us and more.
         """
-        fast, steps = self._fast, self._instance.steps
-        cruising, kv, decode_time = fast.cruising, fast.kv, self._decode_time
+        fast, instance, composed = self._fast, self._instance, self._steps
+        cruising, kv, log, decode_time = fast.cruising, fast.kv, instance.steps, self._decode_time
         leaves, ends, needs, size = cruising.leaves, cruising.ends, cruising.needs, len(cruising.needs)
-        shape = self._steps[0].shape
+        head = composed[0]
+        grants, shape = head.grants, head.shape  # without grants the shape is only made when somebody looks at it
         num_sequences, context = shape.decode_requests, shape.decode_context_tokens
-        successor, change = fast.next_step, cruising.next_change()
-        if fast.admitted or fast.preempted:
-            fast.admitted, fast.preempted = [], []
-        while 0 < (num_left := cruising.num_sequences) <= fast.most_cruising:
-            ends_at = at + decode_time(num_sequences, context)
-            if ends_at > last:
-                break
-            if change - successor >= MIN_LEAP_STEPS and num_left == num_sequences:
+        while True:
+            ends_at = at + (instance.latency.step_time(shape) if grants else decode_time(num_sequences, context))
+            if fast.explicit:
+                fast.let_cruise()
+            successor, num_left = fast.next_step, cruising.num_sequences
+            num_blocks = needs[successor % size]
+            is_calm = (
+                not fast.explicit
+                and 0 < num_left <= fast.most_cruising
+                and (not fast.waiting or fast.num_running >= self._max_num_seqs)
+                and num_blocks <= kv.free.num_free
+            )
+            if is_calm and num_left == num_sequences and not grants and ends_at <= last:
                 # Steps take ever longer as contexts grow, so this is how many can end by then at most.
-                most = min(change - successor, (last - at) // (ends_at - at), MAX_LEAP_STEPS)
+                most = min(cruising.next_change() - successor, (last - at) // (ends_at - at), MAX_LEAP_STEPS)
                 if most >= MIN_LEAP_STEPS:
-                    count, leapt_to = self._leap(at, last, context, most)
+                    count, at = self._leap(at, last, context, most)
                     if count:
-                        at = leapt_to
-                        successor += count
                         context += num_sequences * count
                         continue
-            num_blocks = needs[successor % size]
-            if num_blocks:
-                if num_blocks > kv.free.num_free:
+            step_index = log.append(at, ends_at)
+            if is_calm:
+                if num_blocks:
+                    kv.take(num_blocks)
+                num_next, next_context, next_shape = num_left, cruising.offset + num_left * successor, shape
+                next_grants: list[Grant] = []
+                if successor in leaves:
+                    cruising.leave_after(successor)
+                fast.next_step = successor + 1
+            else:
+                head = composed[0] = Step(grants, shape if grants else decodes(num_sequences, context), step_index)
+                step = self.compose(at) if fast.num_running or fast.waiting else None
+                if step is None:
+                    instance.last_shape = head.shape
                     break
-                kv.take(num_blocks)
-            steps.append(at, ends_at)
-            num_sequences, context = num_left, cruising.offset + num_left * successor
-            if successor in leaves:
-                cruising.leave_after(successor)
-                change = cruising.next_change()
-            at, head, successor = ends_at, successor - 1, successor + 1
-            fast.next_step = successor
-            if head in ends:
-                self._end_cruises(head, at)
-                change = cruising.next_change()
-                if fast.waiting:
-                    break  # one of them may join
-        self._steps[0] = Step([], decodes(num_sequences, context))
-        return at
-
-    def _end_cruises(self, step_index: int, at: Micros) -> None:
-        for sequence in self._fast.cruising.ended_by(step_index):
-            self._instance.events.append(self._end_cruise(sequence, step_index, at))
+                composed.pop()
+                grants = head.grants  # more than before, if those that cruised were spelled out
+                next_grants, next_shape = step.grants, step.shape
+                num_next, next_context = next_shape.decode_requests, next_shape.decode_context_tokens
+            if ends_at > last:
+                last = self._last_free_instant()
+                if ends_at > last:
+                    head = composed[0] = Step(grants, shape if grants else decodes(num_sequences, context), step_index)
+                    composed.append(Step(next_grants, next_shape if next_grants else decodes(num_next, next_context)))
+                    instance.last_shape, instance.clock = head.shape, at
+                    instance.queue.push(ends_at, Due.STEP_END, head)
+                    return None
+            at = ends_at
+            if grants or step_index in ends:
+                self._take_tokens(grants, step_index, at)
+            grants, shape, num_sequences, context = next_grants, next_shape, num_next, next_context
+        if self._is_free_until(ends_at, last):
+            self.process_outputs(ends_at)
+            return ends_at
+        instance.clock = at
+        instance.queue.push(ends_at, Due.STEP_END, head)
+        return None
 
     def _leap(self, at: Micros, last: Micros, context: int, most: int) -> tuple[int, Micros]:
         """Take up to `most` steps, after which nobody leaves or ends, at once.

@@ -211,9 +211,3 @@ class FastVllmBatch(VllmBatch):
 def decodes(num_sequences: int, context_tokens: int) -> BatchShape:
     """The shape of a step in which everyone decodes."""
     return BatchShape(0, 0, 0, 0, 0, 0, num_sequences, context_tokens)
-
-
-def with_decodes(shape: BatchShape, num_sequences: int, context_tokens: int) -> BatchShape:
-    """`shape` with so many more sequences that decode."""
-    decodes = shape.decode_requests + num_sequences
-    return BatchShape(*shape[:6], decodes, shape.decode_context_tokens + context_tokens)

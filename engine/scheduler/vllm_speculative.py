@@ -50,7 +50,9 @@ class SpeculativeStepping(VllmStepping):
     def _draw(self, sequence: Sequence, num_drafts: int) -> int:
         return self._acceptance.num_accepted(self._request_numbers[sequence], sequence.num_output_tokens, num_drafts)
 
-    def _process(self, grant: Grant, step: Step, at: Micros, emitted: list[Sequence], finished: list[Finished]) -> None:
+    def _process(
+        self, grant: Grant, step_index: int, at: Micros, emitted: list[Sequence], finished: list[Finished]
+    ) -> None:
         assert isinstance(grant, DraftGrant)
         sequence = grant.sequence
         sequence.num_in_flight_tokens -= grant.num_tokens
@@ -60,7 +62,7 @@ class SpeculativeStepping(VllmStepping):
         if sequence.outcome is not None or not grant.samples:
             return
         num_tokens = 1 + self._verify(grant, is_stale)
-        num_kept = self._add_tokens(sequence, num_tokens, step.index, at)
+        num_kept = self._add_tokens(sequence, num_tokens, step_index, at)
         if sequence.request.output_tokens > 0:
             emitted.append(sequence)
         if not is_stale:
