@@ -78,6 +78,13 @@ class Cruising:
         """New blocks they need in `step`."""
         return self.needs[step % self._block_size]
 
+    def needs_block(self, sequence: Sequence, step: int) -> bool:
+        """Whether one of them needs a new block in `step`."""
+        if sequence.cruise is None or sequence not in self.sequences:
+            return False
+        lead = sequence.num_computed_tokens - sequence.cruise.first_step
+        return (lead + step) % self._block_size == 0
+
     def num_steps_within(self, first_step: int, num_steps: int, num_free_blocks: int) -> int:
         """How many of `num_steps` steps from `first_step` on their blocks suffice for."""
         per_round = sum(self.needs)

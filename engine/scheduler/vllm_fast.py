@@ -41,6 +41,8 @@ class FastVllmStepping(VllmStepping):
                 self._steps.append(step)
                 return step
         composed = fast.compose_fast()
+        if composed is None and fast.evicts_in_order:
+            composed = [], *self._make_room()
         if composed is None:
             self._spell_out_all()
             grants = fast.compose_plainly()
@@ -57,6 +59,30 @@ class FastVllmStepping(VllmStepping):
         self._steps.append(step)
         fast.next_step += 1
         return step
+
+    def _make_room(self) -> tuple[int, int]:
+        """Blocks run short while everybody cruises: the last admitted lose theirs, until the others have what they need.
+
+        As with the plain rules, all that is free is given out before somebody loses blocks, and who loses them is the
+        last to need any. Returns how many cruise in this step and the sum of their contexts.
+        """
+        fast, cruising, kv = self._fast, self._fast.cruising, self._fast.kv
+        fast.admitted, fast.preempted = [], []
+        step = fast.next_step
+        wanted = cruising.num_blocks_needed(step)
+        while True:
+            num_blocks = min(wanted, kv.free.num_free)
+            kv.take(num_blocks)
+            wanted -= num_blocks
+            if not wanted:
+                break
+            victim = max(cruising.known(), key=_running_number)
+            wanted -= cruising.needs_block(victim, step)
+            self._spell_out(victim)
+            fast.evict(victim)
+        num_cruising, context_tokens = cruising.num_sequences, cruising.context_tokens(step)
+        cruising.leave_after(step)
+        return num_cruising, context_tokens
 
     def process_outputs(self, at: Micros) -> None:
         if self._leaving:

@@ -38,6 +38,17 @@ class FastVllmBatch(VllmBatch):
             return False
         return not self.waiting or self._num_running >= self._config.max_num_seqs
 
+    @property
+    def evicts_in_order(self) -> bool:
+        """Whether all that a lack of blocks can mean is that the last admitted lose theirs."""
+        return not (self.explicit or self._by_priority) and self.cruising.num_sequences <= self.most_cruising
+
+    def evict(self, sequence: Sequence) -> None:
+        """Preempt a sequence that runs and does not cruise."""
+        del self.explicit[sequence]
+        self._num_running -= 1
+        self._preempt(sequence)
+
     def compose_calm(self) -> Step | None:
         """The next step when nobody waits and everybody cruises; None, and nothing changed, if that is not enough."""
         cruising, step = self.cruising, self.next_step
