@@ -41,7 +41,7 @@ class Engine:
         self.latency = latency
         self.now: Micros | None = None
         """How far the engine has been advanced; None before the first time."""
-        self._instance = Instance(config, latency)
+        self._instance = Instance(config, latency, self._catch_up)
         self._queue = self._instance.queue
         self._arrivals: deque[Micros] = deque()
         """Instants of arrivals that may lie ahead."""
@@ -116,17 +116,7 @@ class Engine:
         instance = self._instance
         events = instance.events  # some there already when a reset preempted
         instance.until = until
-        pop_due, step_ended, enqueue = self._queue.pop_due, self._stepping.step_ended, self._enqueue
-        while (entry := pop_due(until)) is not None:
-            at, due, _, _, payload = entry
-            if due == _STEP_END:
-                step_ended(payload, at)
-            elif due == _QUEUED:
-                assert isinstance(payload, Sequence)
-                instance.clock = at
-                enqueue(payload, at)
-            else:
-                self._execute(at, due, payload)
+        self._catch_up(until)
         if self.now is None or until > self.now:
             self.now = until
         instance.events = []
@@ -198,6 +188,20 @@ class Engine:
     def _demand_steps(self) -> None:
         if not self._reports_steps:
             raise ValueError("an engine that does not report its steps takes many at once and cannot be interrupted")
+
+    def _catch_up(self, until: Micros) -> None:
+        instance = self._instance
+        pop_due, step_ended, enqueue = self._queue.pop_due, self._stepping.step_ended, self._enqueue
+        while (entry := pop_due(until)) is not None:
+            at, due, _, _, payload = entry
+            if due == _STEP_END:
+                step_ended(payload, at)
+            elif due == _QUEUED:
+                assert isinstance(payload, Sequence)
+                instance.clock = at
+                enqueue(payload, at)
+            else:
+                self._execute(at, due, payload)
 
     def _execute(self, at: Micros, due: int, payload: Payload) -> None:
         if isinstance(payload, str):

@@ -1,5 +1,7 @@
 """What the parts of one engine share: its limits, its clockwork, its records. The engine owns it."""
 
+from collections.abc import Callable
+
 from engine.batch_shape import BatchShape
 from engine.config import EngineConfig
 from engine.events import Event, Finished
@@ -12,11 +14,16 @@ from engine.step_log import StepLog
 from engine.units import Micros
 
 
+def _alone(_until: Micros) -> None:
+    """Nothing is ever due without an engine."""
+
+
 class Instance:
     """The common ground of an engine and its scheduling: who wants to tell or plan something does it here."""
 
     __slots__ = (
         "cache_changes",
+        "catch_up",
         "clock",
         "config",
         "counters",
@@ -29,7 +36,11 @@ class Instance:
         "until",
     )
 
-    def __init__(self, config: EngineConfig, latency: LatencyModel) -> None:
+    def __init__(
+        self, config: EngineConfig, latency: LatencyModel, catch_up: Callable[[Micros], None] = _alone
+    ) -> None:
+        self.catch_up = catch_up
+        """Does everything due up to and including an instant, which `until` allows."""
         self.config = config
         self.latency = latency
         self.queue = EventQueue()

@@ -166,9 +166,11 @@ class Sequence:
     def add_token_steps(self, first_step: int, count: int) -> None:
         """`count` steps from `first_step` on each produced another token after the first."""
         runs = self.token_runs
-        if runs and runs[-1][0] + runs[-1][1] == first_step:
-            runs[-1][1] += count
-        elif count:
+        if not count:
+            return
+        if runs and (last := runs[-1])[0] + last[1] == first_step:
+            last[1] += count
+        else:
             runs.append([first_step, count])
 
     def add_extra_tokens(self, step_index: int, count: int) -> None:

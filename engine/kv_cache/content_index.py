@@ -10,6 +10,10 @@ class ContentIndex:
         self._blocks_of: dict[object, dict[int, None]] = {}
         self._identity_of: dict[int, object] = {}
 
+    def __len__(self) -> int:
+        """How many blocks can be found."""
+        return len(self._identity_of)
+
     def register(self, block: int, identity: object) -> None:
         """Say that `block` holds the content `identity`, as others may."""
         self._blocks_of.setdefault(identity, {})[block] = None

@@ -51,10 +51,11 @@ class CountingKVCache:
     def cached_prefix(self, sequence: Sequence) -> list[int]:
         """Names of the blocks that hold the sequence's beginning, at most all but its last token."""
         found: list[int] = []
-        if not self._caches or not sequence.request.reads_prefix_cache:
+        request, find = sequence.request, self.index.find
+        if not self._caches or not request.reads_prefix_cache or not len(self.index):
             return found
         for index in range((sequence.num_tokens - 1) // self._block_size):
-            name = self.index.find(sequence.request.blocks.identity(index))
+            name = find(request.blocks.identity(index))
             if name is None:
                 break
             found.append(name)
@@ -63,7 +64,7 @@ class CountingKVCache:
     def count_lookup(self, sequence: Sequence, num_hit_blocks: int) -> None:
         """Count an admission in the cache's hit rate; a request that was preempted before does not count again."""
         if self._caches and sequence.request.reads_prefix_cache and sequence.num_preemptions == 0:
-            self.queried_tokens += sequence.num_tokens
+            self.queried_tokens += sequence.request.input_tokens + sequence.num_output_tokens
             self.hit_tokens += num_hit_blocks * self._block_size
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
@@ -82,21 +83,25 @@ class CountingKVCache:
         self, sequence: Sequence, num_tokens: int, hits: SequenceOf[int], whole_must_fit: bool, others_run: bool
     ) -> bool:
         """Slots for a waiting sequence: the cached blocks `hits` and the next `num_tokens` tokens after them."""
-        claimed = sum(1 for name in hits if self.free.references[name])
+        size, limit, num_hits = self._block_size, self._limit_tokens, len(hits)
+        num_known = sequence.request.input_tokens + sequence.num_output_tokens
         free = self.free.num_free - (self._watermark_blocks if others_run else 0)
-        if whole_must_fit and self.blocks_for(sequence.num_tokens) - claimed > free:
+        if hits:
+            free += sum(1 for name in hits if self.free.references[name])
+        if whole_must_fit and -(-min(num_known, limit) // size) > free:
             return False
-        after = len(hits) * self._block_size + num_tokens
-        blocks = self.blocks_for(after)
-        if blocks - claimed > free:
+        after = num_hits * size + num_tokens
+        blocks = -(-min(after, limit) // size)
+        if blocks > free:
             return False
-        for name in hits:
-            self.free.hold(name)
-        sequence.named_blocks.extend(hits)
-        sequence.num_registered_blocks = len(hits)
+        if hits:
+            for name in hits:
+                self.free.hold(name)
+            sequence.named_blocks.extend(hits)
+        sequence.num_registered_blocks = num_hits
         sequence.num_blocks = blocks
-        self.take(blocks - len(hits))
-        self.register(sequence, min(after, sequence.num_tokens))
+        self.take(blocks - num_hits)
+        self.register(sequence, min(after, num_known))
         return True
 
     def register(self, sequence: Sequence, num_tokens: int) -> None:
@@ -105,10 +110,12 @@ class CountingKVCache:
         if not self._caches or full <= sequence.num_registered_blocks:
             return
         blocks = sequence.request.blocks
-        for index in range(sequence.num_registered_blocks, min(full, blocks.num_shareable)):
-            name = self.free.new_name(references=1)
-            self.index.register(name, blocks.identity(index))
-            sequence.named_blocks.append(name)
+        num_shareable = blocks.num_shareable
+        if num_shareable:
+            for index in range(sequence.num_registered_blocks, min(full, num_shareable)):
+                name = self.free.new_name(references=1)
+                self.index.register(name, blocks.identity(index))
+                sequence.named_blocks.append(name)
         sequence.num_registered_blocks = full
 
     def grow_to(self, sequence: Sequence, num_tokens: int, num_known_tokens: int) -> None:
@@ -120,11 +127,18 @@ class CountingKVCache:
 
     def will_share(self, sequence: Sequence) -> bool:
         """Whether there are blocks that others could find once it has filled them."""
-        return self._caches and sequence.num_registered_blocks < sequence.request.blocks.num_shareable
+        num_shareable = sequence.request.blocks.num_shareable
+        return num_shareable > 0 and self._caches and sequence.num_registered_blocks < num_shareable
 
     def release(self, sequence: Sequence) -> None:
         """Give all blocks back at the end of a request: what only it could find, nobody will."""
-        self.free.free(sequence.num_registered_blocks - len(sequence.named_blocks))
+        registered = sequence.num_registered_blocks
+        if not sequence.named_blocks:
+            self.free.free(registered)
+            self.free.free_useless(sequence.num_blocks - registered)
+            sequence.num_blocks = sequence.num_registered_blocks = 0
+            return
+        self.free.free(registered - len(sequence.named_blocks))
         self._give_back_rest(sequence)
 
     def evict(self, sequence: Sequence) -> None:

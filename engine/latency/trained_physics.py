@@ -66,6 +66,12 @@ class TrainedPhysics:
         if not num_tokens:
             return 1
         batch_work = self._prefill(shape) if prefill_tokens else 0.0
+        if self._kv_reads is not None:  # as in `decode_time`
+            kv_bytes, rate, per_kv, weights, layers, per_sequence, per_step, interleaved = self._kv_reads
+            if sequences:
+                batch_work += per_kv * (kv_bytes * (context + sequences) / rate)
+            total = batch_work + weights + layers + per_sequence * (prefill_requests + sequences)
+            return whole_micros(total + per_step + interleaved)
         if sequences:
             batch_work += self._decode(sequences, float(context), max)
         return whole_micros(self._with_overheads(batch_work, num_tokens, prefill_requests + sequences))

@@ -45,7 +45,7 @@ class Cruising:
 
     def known(self) -> list[Sequence]:
         """All that cruise, those that no further step will be composed with included."""
-        return [sequence for listed in self.ends.values() for sequence in listed]
+        return [sequence for listed in self.ends.values() for sequence in listed if sequence.cruise is not None]
 
     def join(self, sequence: Sequence, cruise: Cruise) -> None:
         """From `cruise.first_step` on, before which `sequence` has computed `num_computed_tokens`."""
@@ -117,7 +117,9 @@ class Cruising:
 
     def ended_by(self, step: int) -> list[Sequence]:
         """Those whose last token `step` brought, in order of admission. They are forgotten."""
-        ended = [sequence for sequence in self.ends.pop(step, ()) if sequence.cruise is not None]
+        ended = self.ends.pop(step, [])
+        if ended:
+            ended = [sequence for sequence in ended if sequence.cruise is not None]
         if len(ended) > 1:
             ended.sort(key=lambda sequence: sequence.running_number)
         return ended
@@ -134,6 +136,13 @@ class Cruising:
                 listed.remove(sequence)
                 if not listed:
                     del steps[step]
+        sequence.cruise = None
+
+    def abandon(self, sequence: Sequence) -> None:
+        """Forget a sequence that will never cruise again; its steps are passed over when they come."""
+        assert sequence.cruise is not None
+        if sequence in self.sequences:
+            self._subtract(sequence, sequence.cruise)
         sequence.cruise = None
 
     def _subtract(self, sequence: Sequence, cruise: Cruise) -> None:

@@ -233,14 +233,14 @@ class VllmBatch:
 
     def _advance(self, sequence: Sequence, num_tokens: int) -> Grant:
         """Count the grant as computed at once, so that the next step can be composed before this one ends."""
-        context = sequence.num_computed_tokens
-        sequence.num_computed_tokens = context + num_tokens
+        context, num_known = sequence.num_computed_tokens, sequence.num_tokens
+        sequence.num_computed_tokens = computed = context + num_tokens
         sequence.num_in_flight_tokens += num_tokens
-        sequence.is_prefilling = sequence.num_computed_tokens < sequence.num_tokens + sequence.num_placeholders
-        samples = not sequence.is_prefilling
+        samples = computed >= num_known + sequence.num_placeholders
+        sequence.is_prefilling = not samples
         if samples and self._config.async_scheduling:
             sequence.num_placeholders += 1
-        return Grant(sequence, num_tokens, context, sequence.num_tokens, samples)
+        return Grant(sequence, num_tokens, context, num_known, samples)
 
 
 def num_external_tokens(sequence: Sequence) -> int:

@@ -102,7 +102,7 @@ class FastVllmStepping(VllmStepping):
             for grant in grants:
                 self._process(grant, step_index, at, [], finished)
         elif not grants:
-            finished += [self._end_cruise(sequence, step_index, at) for sequence in ended]
+            finished.extend(self._end_cruise(sequence, step_index, at) for sequence in ended)
         else:
             # In batch order, for blocks are reused in the order in which they are given back.
             dues: list[Grant | Sequence] = [*grants, *ended]
@@ -192,25 +192,27 @@ class FastVllmStepping(VllmStepping):
         """
         fast, instance, composed = self._fast, self._instance, self._steps
         cruising, kv, log, decode_time = fast.cruising, fast.kv, instance.steps, self._decode_time
+        step_time, free, explicit, waiting = instance.latency.step_time, fast.kv.free, fast.explicit, fast.waiting
         leaves, ends, needs, size = cruising.leaves, cruising.ends, cruising.needs, len(cruising.needs)
         head = composed[0]
         grants, shape = head.grants, head.shape  # without grants the shape is only made when somebody looks at it
         num_sequences, context = shape.decode_requests, shape.decode_context_tokens
         while True:
-            ends_at = at + (instance.latency.step_time(shape) if grants else decode_time(num_sequences, context))
-            if fast.explicit:
+            step_us = step_time(shape) if grants else decode_time(num_sequences, context)
+            ends_at = at + step_us
+            if explicit:
                 fast.let_cruise()
             successor, num_left = fast.next_step, cruising.num_sequences
             num_blocks = needs[successor % size]
             is_calm = (
-                not fast.explicit
+                not explicit
                 and 0 < num_left <= fast.most_cruising
-                and (not fast.waiting or fast.num_running >= self._max_num_seqs)
-                and num_blocks <= kv.free.num_free
+                and num_blocks <= free.num_free
+                and (not waiting or fast.num_running >= self._max_num_seqs)
             )
-            if is_calm and num_left == num_sequences and not grants and ends_at <= last:
-                # Steps take ever longer as contexts grow, so this is how many can end by then at most.
-                most = min(cruising.next_change() - successor, (last - at) // (ends_at - at), MAX_LEAP_STEPS)
+            # Steps take ever longer as contexts grow, so this is how many can end by then at most.
+            if is_calm and num_left == num_sequences and not grants and (last - at) // step_us >= MIN_LEAP_STEPS:
+                most = min(cruising.next_change() - successor, (last - at) // step_us, MAX_LEAP_STEPS)
                 if most >= MIN_LEAP_STEPS:
                     count, at = self._leap(at, last, context, most)
                     if count:
@@ -227,7 +229,7 @@ class FastVllmStepping(VllmStepping):
                 fast.next_step = successor + 1
             else:
                 head = composed[0] = Step(grants, shape if grants else decodes(num_sequences, context), step_index)
-                step = self.compose(at) if fast.num_running or fast.waiting else None
+                step = self.compose(at) if fast.num_running or waiting else None
                 if step is None:
                     instance.last_shape = head.shape
                     break
@@ -237,12 +239,20 @@ class FastVllmStepping(VllmStepping):
                 num_next, next_context = next_shape.decode_requests, next_shape.decode_context_tokens
             if ends_at > last:
                 last = self._last_free_instant()
+                if last < ends_at <= instance.until:
+                    instance.catch_up(ends_at - 1)  # who comes or goes during a step only queues up for its end
+                    last = self._last_free_instant()
+            if ends_at > last or self._leaving:
+                head = composed[0] = Step(grants, shape if grants else decodes(num_sequences, context), step_index)
+                composed.append(Step(next_grants, next_shape if next_grants else decodes(num_next, next_context)))
+                instance.last_shape, instance.clock = head.shape, max(at, instance.clock)
                 if ends_at > last:
-                    head = composed[0] = Step(grants, shape if grants else decodes(num_sequences, context), step_index)
-                    composed.append(Step(next_grants, next_shape if next_grants else decodes(num_next, next_context)))
-                    instance.last_shape, instance.clock = head.shape, at
                     instance.queue.push(ends_at, Due.STEP_END, head)
                     return None
+                self.process_outputs(ends_at)
+                at, next_grants = ends_at, composed[0].grants
+                grants, shape, num_sequences, context = next_grants, composed[0].shape, num_next, next_context
+                continue
             at = ends_at
             if grants or step_index in ends:
                 self._take_tokens(grants, step_index, at)
@@ -250,7 +260,7 @@ class FastVllmStepping(VllmStepping):
         if self._is_free_until(ends_at, last):
             self.process_outputs(ends_at)
             return ends_at
-        instance.clock = at
+        instance.clock = max(at, instance.clock)
         instance.queue.push(ends_at, Due.STEP_END, head)
         return None
 
@@ -281,9 +291,10 @@ class FastVllmStepping(VllmStepping):
         fast = self._fast
         if sequence.cruise is not None:
             # What steps under way bring for it is of no interest any more.
-            fast.spell_out(sequence, fast.next_step - len(self._steps))
-        fast.leave(sequence)
-        fast.kv.release(sequence)
+            fast.end_cruise(sequence, fast.next_step - len(self._steps))
+        else:
+            fast.leave(sequence)
+            fast.kv.release(sequence)
         self._instance.end_now(sequence, outcome, at)
 
     def _spell_out_all(self) -> None:

@@ -99,7 +99,8 @@ class FastVllmBatch(VllmBatch):
             self._admit_waiting(defers=False)
         if step in cruising.leaves:
             cruising.leave_after(step)
-        return [self._advance(*granted) for granted in self._granted.items()], num_cruising, context_tokens
+        grants = [self._advance(sequence, num_tokens) for sequence, num_tokens in self._granted.items()]
+        return grants, num_cruising, context_tokens
 
     def _explicit_demand(self, num_cruising: int) -> int | None:
         """Blocks that those not cruising will ask for; None when the plain rules must be asked.
@@ -145,12 +146,47 @@ class FastVllmBatch(VllmBatch):
         remaining = last_token - sequence.num_output_tokens - sequence.num_placeholders
         if remaining <= 0:
             return None
-        last_step = self.next_step + remaining - 1
+        first_step = self.next_step
+        last_step = first_step + remaining - 1
         # With asynchronous scheduling a step is composed before the end of the one before it shows who stops there;
         # only an end by the declared budget, or by the context window, is known beforehand.
         budget = sequence.max_output_tokens
         known = 0 < budget <= last_token or prompt_tokens + last_token >= self._limit
-        return Cruise(self.next_step, last_step, last_step if known else last_step + self._lookahead)
+        return Cruise(first_step, last_step, last_step if known else last_step + self._lookahead)
+
+    def _admit_waiting(self, defers: bool) -> None:
+        """As its parent admits, without what only the plain rules need: adapters, spaced prefills, drafters."""
+        if self.most_cruising < 0:
+            super()._admit_waiting(defers)
+            return
+        config, kv, waiting, block_size = self._config, self.kv, self.waiting, self._config.block_size_tokens
+        if self._order is not None and len(waiting) > 1:
+            ordered = sorted(waiting, key=self._order)
+            waiting.clear()
+            waiting.extend(ordered)
+        while waiting and self._budget > 0 and self._num_running < config.max_num_seqs:
+            sequence = waiting[0]
+            if sequence.num_stale_tokens:
+                break  # steps under way still bring tokens from before its preemption
+            hits = kv.cached_prefix(sequence)
+            start = len(hits) * block_size
+            num_tokens = sequence.request.input_tokens + sequence.num_output_tokens - start
+            if 0 < self._threshold < num_tokens:
+                num_tokens = self._threshold
+            if num_tokens > self._budget:
+                num_tokens = self._budget if config.enable_chunked_prefill else 0
+            if num_tokens == 0 or not kv.admit(
+                sequence, num_tokens, hits, config.reserve_full_prompt, self._num_running > 0
+            ):
+                break
+            kv.count_lookup(sequence, len(hits))
+            waiting.popleft()
+            self._join(sequence)
+            sequence.num_computed_tokens = start
+            if sequence.num_preemptions == 0:
+                sequence.num_cached_tokens = start
+            self._granted[sequence] = num_tokens
+            self._budget -= num_tokens
 
     def _join(self, sequence: Sequence) -> None:
         self.admitted.append(sequence)
@@ -173,12 +209,14 @@ class FastVllmBatch(VllmBatch):
         cruise = sequence.cruise
         assert cruise is not None
         first = cruise.first_step
-        granted = min(self.next_step, cruise.last_granted_step + 1) - first
+        composed = min(self.next_step, cruise.last_granted_step + 1)
+        granted = composed - first
         processed = min(max(0, num_processed_steps - first), cruise.last_step + 1 - first)
         self.cruising.drop(sequence)
         sequence.num_computed_tokens += granted
-        in_flight = min(self.next_step, cruise.last_granted_step + 1) - max(first, num_processed_steps)
-        sequence.num_in_flight_tokens += max(0, in_flight)
+        in_flight = composed - max(first, num_processed_steps)
+        if in_flight > 0:
+            sequence.num_in_flight_tokens += in_flight
         sequence.num_output_tokens += processed
         if self._lookahead:
             sequence.num_placeholders += granted - max(0, min(num_processed_steps - first, granted))
@@ -186,6 +224,26 @@ class FastVllmBatch(VllmBatch):
             sequence.num_blocks = self.kv.blocks_for(sequence.num_computed_tokens)
             self.kv.register(sequence, sequence.num_computed_tokens - self._lookahead)
         sequence.add_token_steps(first, processed)
+
+    def end_cruise(self, sequence: Sequence, num_processed_steps: int) -> None:
+        """What `spell_out` would write down that matters still for a sequence that leaves early; it is gone from here.
+
+        It never comes back, so nobody looks for it where those that cruise are listed by step.
+        """
+        cruise = sequence.cruise
+        assert cruise is not None
+        first = cruise.first_step
+        granted = min(self.next_step, cruise.last_granted_step + 1) - first
+        processed = min(max(0, num_processed_steps - first), cruise.last_step + 1 - first)
+        self.cruising.abandon(sequence)
+        if granted > 0:
+            sequence.num_computed_tokens = computed = sequence.num_computed_tokens + granted
+            self.kv.grow_to(sequence, computed, computed - self._lookahead)
+        sequence.num_output_tokens += processed
+        sequence.add_token_steps(first, processed)
+        self.kv.release(sequence)
+        sequence.running = False
+        self._num_running -= 1
 
     def finish_cruise(self, sequence: Sequence, num_processed_steps: int) -> None:
         """What `spell_out` would write down for a sequence whose last token has just come; it is gone from here."""
