@@ -64,9 +64,19 @@ class Client:
         self.refill()
         await self._wait_for_connections()
 
-    def send(self, request: bytes, *, streaming: bool, finished: Callable[[Outcome], None]) -> None:
-        """Send a complete request now and call `finished` once, with its outcome."""
-        self._start(request, streaming, finished, self._timeout_s)
+    def send(
+        self,
+        request: bytes,
+        *,
+        streaming: bool,
+        finished: Callable[[Outcome], None],
+        timeout_s: float | None = None,
+    ) -> None:
+        """Send a complete request now and call `finished` once, with its outcome.
+
+        It is given up after `timeout_s`, or when the client gives up all requests if that is earlier.
+        """
+        self._start(request, streaming, finished, min(timeout_s or self._timeout_s, self._timeout_s))
         self.refill()
 
     def _start(self, request: bytes, streaming: bool, finished: Callable[[Outcome], None], timeout_s: float) -> None:

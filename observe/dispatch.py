@@ -123,6 +123,7 @@ class Dispatcher:
         self._client.send(
             prepared.request,
             streaming=prepared.streaming,
+            timeout_s=prepared.planned.timeout_us / 1e6 or None,
             finished=partial(self._ended, prepared, due, allowed),
         )
 

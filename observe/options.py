@@ -38,7 +38,9 @@ class ObserveOptions:
     trace_data: str | None = option(None, "Write the rows of the recording here instead of to PREFIX.csv.")
     rate: float | None = option(None, "Requests per second of a synthetic workload.", above=0)
     num_requests: int | None = option(
-        None, "How many requests to send. Required with --rate; with --trace, its first ones.", at_least=1
+        None,
+        "How many requests to send. Required with --rate; with --trace or --workload-spec, its first ones.",
+        at_least=1,
     )
     arrival: str = option("constant", "Gaps between requests at --rate.", choices=("constant", "poisson"))
     trace: str | None = option(
@@ -50,7 +52,13 @@ class ObserveOptions:
         " perhaps output_tokens.",
         metavar="FILE",
     )
-    seed: int = option(42, "Seed of arrivals, lengths and prompts.")
+    workload_spec: str | None = option(
+        None,
+        "Send what this workload spec (YAML) generates with its own seed, as blis run does. Its requests must have"
+        " times of their own.",
+        metavar="FILE",
+    )
+    seed: int = option(42, "Seed of prompts, and of arrivals and lengths at --rate.")
     prompt_tokens: int = option(512, "Mean prompt length at --rate.", at_least=1)
     prompt_tokens_stdev: float = option(0.0, "Standard deviation of prompt lengths.", at_least=0)
     prompt_tokens_min: int = option(1, "Shortest prompt.", at_least=1)
@@ -114,7 +122,7 @@ class ObserveOptions:
     @property
     def source(self) -> str:
         """The file that says what to send; empty for a synthetic workload."""
-        return self.trace or self.prompts or ""
+        return self.trace or self.workload_spec or self.prompts or ""
 
     @property
     def tls(self) -> ssl.SSLContext | None:
@@ -160,8 +168,10 @@ class ObserveOptions:
     def _check_workload(self) -> None:
         if self.trace is not None and self.rate is not None:
             raise OptionError("--rate and --trace exclude each other: a recording is sent at its own times")
-        if self.trace is None and self.rate is None:
-            raise OptionError("--rate with --num-requests, or --trace, is required")
+        if self.workload_spec is not None and (self.trace is not None or self.rate is not None):
+            raise OptionError("--workload-spec excludes --rate and --trace: it says what is sent when")
+        if self.trace is None and self.rate is None and self.workload_spec is None:
+            raise OptionError("--rate with --num-requests, or --trace, or --workload-spec, is required")
         if self.prompts is not None and self.rate is None:
             raise OptionError("--prompts needs --rate with --num-requests")
         if self.prompts is not None and self.prefix_tokens:

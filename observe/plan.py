@@ -1,14 +1,47 @@
 """From the settings of a run to what it sends."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 from observe.errors import ObserveError
 from observe.messages import warn
 from observe.options import ObserveOptions
 from observe.prompt_file import read_prompts, with_prompts
-from observe.schedule import Planned, constant_arrivals_us, plan_from_trace, plan_synthetic, poisson_arrivals_us
+from observe.schedule import (
+    Planned,
+    constant_arrivals_us,
+    plan_from_requests,
+    plan_from_trace,
+    plan_synthetic,
+    poisson_arrivals_us,
+)
 from traces import read_trace
+from traces.workload import generate, read_spec
+
+
+def _plan_from_spec(options: ObserveOptions, path: str) -> Sequence[Planned]:
+    spec = read_spec(path)
+    if options.num_requests is not None:
+        spec = replace(spec, num_requests=options.num_requests)
+    workload = generate(spec)
+    for note in workload.notes:
+        warn(f"{path}: {note}")
+    if workload.sessions:
+        raise ObserveError(
+            f"{path}: expected requests with times of their own, got {len(workload.sessions)} users or conversations"
+            " that wait for replies; conversations have times with closed_loop: false"
+        )
+    requests = workload.requests
+    if len(requests) <= options.warmup_requests:
+        raise ObserveError(
+            f"{path}: expected more requests than --warmup-requests ({options.warmup_requests}), got {len(requests)}"
+        )
+    if any(request.image_tokens or request.audio_tokens or request.video_tokens for request in requests):
+        warn(f"{path}: images, audio and video are sent as text of as many tokens")
+    if any(request.keeps_context and request.round_index for request in requests):
+        warn(f"{path}: prompts of later rounds have the length of their context, but words of their own")
+    return plan_from_requests(requests)
 
 
 def plan_of(options: ObserveOptions) -> Sequence[Planned]:
@@ -25,6 +58,8 @@ def plan_of(options: ObserveOptions) -> Sequence[Planned]:
         if num_empty and not options.unconstrained_output:
             warn(f"{num_empty} requests of {options.trace} got no output; they ask for one token")
         return plan
+    if options.workload_spec is not None:
+        return _plan_from_spec(options, options.workload_spec)
     assert options.rate is not None
     assert options.num_requests is not None
     if options.arrival == "poisson":

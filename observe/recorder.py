@@ -29,6 +29,7 @@ def row_of(sent: Sent, clock: Clock) -> TraceRow:
         prefix_group=planned.prefix_group,
         prefix_length=planned.prefix_tokens,
         streaming=prepared.streaming,
+        model=planned.model,
         # Of a given prompt the length is an estimate until the server has counted.
         input_tokens=(planned.prompt and outcome.reply.prompt_tokens) or planned.input_tokens,
         output_tokens=outcome.output_tokens,

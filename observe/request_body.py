@@ -32,9 +32,9 @@ class RequestStyle:
         """The path of the API."""
         return _PATHS[self.api]
 
-    def body(self, prompt: str, output_tokens: int) -> bytes:
-        """The body of one request."""
-        body: dict[str, Any] = {"model": self.model, **self._prompt(prompt), "stream": self.streaming}
+    def body(self, prompt: str, output_tokens: int, model: str = "") -> bytes:
+        """The body of one request, for another model if one is named."""
+        body: dict[str, Any] = {"model": model or self.model, **self._prompt(prompt), "stream": self.streaming}
         if self.exact_output:
             body |= self._length(output_tokens)
             if self.ignore_eos:

@@ -77,7 +77,7 @@ def _check_same_run(options: ObserveOptions, plan: Sequence[Planned], earlier: E
     for flag, recorded, asked in (
         ("--seed", header.workload_seed, options.seed),
         ("--warmup-requests", header.warm_up_requests, options.warmup_requests),
-        ("--trace or --prompts", header.workload_spec, options.source),
+        ("the workload", header.workload_spec, options.source),
     ):
         if recorded != asked:
             raise ObserveError(f"{paths.header}: recorded with {flag} {recorded}, cannot be resumed with {asked}")

@@ -7,6 +7,7 @@ from random import Random
 
 from observe.lengths import Lengths
 from traces import TraceRow
+from traces.workload import WorkloadRequest
 
 SHARED_PREFIX = "shared"
 
@@ -30,6 +31,9 @@ class Planned:
     slo_class: str = ""
     session_id: str = ""
     round_index: int = 0
+    model: str = ""
+    timeout_us: int = 0
+    """After how long it is given up; 0 leaves that to the run."""
 
 
 def constant_arrivals_us(rate: float, count: int) -> list[int]:
@@ -66,6 +70,27 @@ def plan_from_trace(rows: Sequence[TraceRow]) -> list[Planned]:
     """
     in_order = sorted(rows, key=lambda row: row.arrival_time_us)
     return [_planned(row, row.arrival_time_us - in_order[0].arrival_time_us) for row in in_order]
+
+
+def plan_from_requests(requests: Sequence[WorkloadRequest]) -> list[Planned]:
+    """The requests that a workload spec generates, at their own times."""
+    return [
+        Planned(
+            at_us=request.arrival_us,
+            input_tokens=max(1, request.input_tokens),
+            output_tokens=max(1, request.output_tokens),
+            prefix_group=request.prefix_group if request.prefix_tokens else "",
+            prefix_tokens=request.prefix_tokens,
+            client_id=request.client_id,
+            tenant_id=request.tenant_id,
+            slo_class=request.slo_class,
+            session_id=request.session_id,
+            round_index=request.round_index,
+            model=request.model,
+            timeout_us=max(0, request.deadline_us - request.arrival_us) if request.deadline_us else 0,
+        )
+        for request in requests
+    ]
 
 
 def peak_arrivals(plan: Sequence[Planned], window_us: int) -> int:

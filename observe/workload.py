@@ -45,7 +45,7 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Pre
         )
         x_request_id = str(uuid.uuid4())
         its_headers = {**SEND_TIME_HEADER, **headers, "x-request-id": x_request_id}
-        body = style.body(prompt, planned.output_tokens)
+        body = style.body(prompt, planned.output_tokens, planned.model)
         return Prepared(
             request_id=request_id,
             planned=planned,

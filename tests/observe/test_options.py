@@ -15,7 +15,7 @@ def options(**given: Any) -> ObserveOptions:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"rate": None}, "--rate with --num-requests, or --trace, is required"),
+        ({"rate": None}, "--rate with --num-requests, or --trace, or --workload-spec, is required"),
         ({"num_requests": None}, "--num-requests is required with --rate"),
         ({"trace": "t.yaml"}, "--rate and --trace exclude each other: a recording is sent at its own times"),
         ({"rate": 0.0}, "--rate must be above 0, got 0.0"),
