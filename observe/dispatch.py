@@ -26,6 +26,8 @@ class Prepared:
     x_request_id: str
     request: bytes
     streaming: bool
+    turn: str = ""
+    """The last turn of its prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,8 @@ class Dispatcher:
     """An open loop of absolute send times; `finished` is called with each request that has ended.
 
     With `max_concurrency` above 0, requests beyond it wait in line and are sent as others end; the times at which
-    they were due stay what they are.
+    they were due stay what they are. `follow` may give another request for one that has ended, told the instant of
+    the schedule at which it did; it is sent when it is due.
     """
 
     def __init__(
@@ -53,7 +56,13 @@ class Dispatcher:
         finished: Callable[[Sent], None],
         *,
         max_concurrency: int = 0,
+        follow: Callable[[Sent, int], Planned | None] | None = None,
     ) -> None:
+        self._follow = follow
+        self._following: set[asyncio.TimerHandle] = set()
+        self._origin: Nanos = 0
+        self.num_wanted = len(plan)
+        """Requests sent or to be sent, as far as is known."""
         self._client = client
         self._plan = plan
         self._prepare = prepare
@@ -82,6 +91,7 @@ class Dispatcher:
 
     async def run(self, origin: Nanos) -> None:
         """Send everything, at times counted from `origin`, and wait until all has ended."""
+        self._origin = origin
         last_pause = perf_counter_ns()
         for planned in self._plan:
             due = origin + planned.at_us * 1000
@@ -97,13 +107,16 @@ class Dispatcher:
             self._ahead_bytes -= len(prepared.request)
             self._send_or_queue(prepared, due)
         self._all_due = True
-        if self.num_in_flight:
+        if self.num_in_flight or self._following:
             await self._drained.wait()
 
     def stop(self) -> int:
         """Send no more, and return how many were not sent. Those in flight are left to the client."""
         self._in_line.clear()
-        return len(self._plan) - self.num_sent
+        self._follow = None
+        for timer in self._following:
+            timer.cancel()
+        return self.num_wanted - self.num_sent
 
     def _build_one(self) -> None:
         prepared = self._prepare(self._num_prepared, self._plan[self._num_prepared])
@@ -129,9 +142,26 @@ class Dispatcher:
 
     def _ended(self, prepared: Prepared, due: Nanos, allowed: Nanos, outcome: Outcome) -> None:
         self.num_in_flight -= 1
+        sent = Sent(prepared=prepared, due=due, allowed=allowed, outcome=outcome)
+        following = self._follow(sent, (outcome.ended - self._origin) // 1000) if self._follow is not None else None
+        if following is not None:
+            self._send_when_due(following)
         if self._in_line:
             waited, its_due = self._in_line.popleft()
             self._send(waited, its_due, outcome.ended)
-        elif self._all_due and not self.num_in_flight:
+        elif self._all_due and not self.num_in_flight and not self._following:
             self._drained.set()
-        self._finished(Sent(prepared=prepared, due=due, allowed=allowed, outcome=outcome))
+        self._finished(sent)
+
+    def _send_when_due(self, planned: Planned) -> None:
+        due = self._origin + planned.at_us * 1000
+        place = self.num_wanted
+        self.num_wanted += 1
+
+        def send() -> None:
+            self._following.discard(timer)
+            self._send_or_queue(self._prepare(place, planned), due)
+
+        delay_s = max(0, due - perf_counter_ns()) / 1e9
+        timer = asyncio.get_running_loop().call_later(delay_s, send)
+        self._following.add(timer)

@@ -81,7 +81,14 @@ async def _record(client: Client, workload: Workload, interrupt: Interrupt) -> t
             write_header(options.paths.header, header)
         else:
             check_same_model(options, earlier, workload.style.model)
-        recorder = Recorder(client.clock, options.paths, earlier, options.warmup_requests, failed=interrupt.stop)
+        recorder = Recorder(
+            client.clock,
+            options.paths,
+            earlier,
+            options.warmup_requests,
+            has_sessions=workload.agenda.conversations is not None,
+            failed=interrupt.stop,
+        )
     except OSError as error:
         raise ObserveError(f"cannot write the recording: {(error.strerror or str(error)).lower()}") from error
     dispatcher = Dispatcher(
@@ -90,6 +97,7 @@ async def _record(client: Client, workload: Workload, interrupt: Interrupt) -> t
         preparer(client.server, workload),
         recorder.record,
         max_concurrency=options.max_concurrency,
+        follow=None if workload.agenda.conversations is None else workload.agenda.conversations.follow_up,
     )
     reading = asyncio.create_task(scraper.keep_reading(options.scrape_interval)) if scraper is not None else None
     try:
@@ -160,7 +168,7 @@ async def _keep_showing(
                 dispatcher,
                 recorder.stats,
                 elapsed_s=(perf_counter_ns() - origin) / 1e9,
-                num_planned=len(workload.agenda.plan),
+                num_planned=dispatcher.num_wanted,
                 asked_per_s=workload.asked_per_s,
             )
         )

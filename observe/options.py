@@ -54,8 +54,8 @@ class ObserveOptions:
     )
     workload_spec: str | None = option(
         None,
-        "Send what this workload spec (YAML) generates with its own seed, as blis run does. Its requests must have"
-        " times of their own.",
+        "Send what this workload spec (YAML) generates with its own seed, as blis run does; users and conversations"
+        " wait for replies.",
         metavar="FILE",
     )
     seed: int = option(42, "Seed of prompts, and of arrivals and lengths at --rate.")

@@ -1,9 +1,10 @@
 """From the settings of a run to what it sends."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 
+from observe.conversations import Conversations
 from observe.errors import ObserveError
 from observe.messages import warn
 from observe.options import ObserveOptions
@@ -20,19 +21,24 @@ from traces import read_trace
 from traces.workload import generate, read_spec
 
 
-def _plan_from_spec(options: ObserveOptions, path: str) -> Sequence[Planned]:
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to send at times that are known, and the conversations that go on from there."""
+
+    requests: Sequence[Planned]
+    conversations: Conversations | None = None
+
+
+def _plan_from_spec(options: ObserveOptions, path: str) -> Plan:
     spec = read_spec(path)
     if options.num_requests is not None:
         spec = replace(spec, num_requests=options.num_requests)
     workload = generate(spec)
     for note in workload.notes:
         warn(f"{path}: {note}")
-    if workload.sessions:
-        raise ObserveError(
-            f"{path}: expected requests with times of their own, got {len(workload.sessions)} users or conversations"
-            " that wait for replies; conversations have times with closed_loop: false"
-        )
-    requests = workload.requests
+    requests = sorted(
+        [*workload.requests, *(each.first for each in workload.sessions)], key=lambda each: each.arrival_us
+    )
     if len(requests) <= options.warmup_requests:
         raise ObserveError(
             f"{path}: expected more requests than --warmup-requests ({options.warmup_requests}), got {len(requests)}"
@@ -41,10 +47,14 @@ def _plan_from_spec(options: ObserveOptions, path: str) -> Sequence[Planned]:
         warn(f"{path}: images, audio and video are sent as text of as many tokens")
     if any(request.keeps_context and request.round_index for request in requests):
         warn(f"{path}: prompts of later rounds have the length of their context, but words of their own")
-    return plan_from_requests(requests)
+    plan = plan_from_requests(requests)
+    if not workload.sessions:
+        return Plan(plan)
+    most = None if workload.max_requests is None else max(0, workload.max_requests - len(plan))
+    return Plan(plan, Conversations(workload.sessions, most, workload.horizon_us))
 
 
-def plan_of(options: ObserveOptions) -> Sequence[Planned]:
+def plan_of(options: ObserveOptions) -> Plan:
     """What the options ask to send. Raises BlisError when the recording to send cannot be used."""
     if options.trace is not None:
         rows = read_trace(options.trace).rows
@@ -57,7 +67,7 @@ def plan_of(options: ObserveOptions) -> Sequence[Planned]:
         num_empty = sum(not row.output_tokens for row in rows)
         if num_empty and not options.unconstrained_output:
             warn(f"{num_empty} requests of {options.trace} got no output; they ask for one token")
-        return plan
+        return Plan(plan)
     if options.workload_spec is not None:
         return _plan_from_spec(options, options.workload_spec)
     assert options.rate is not None
@@ -74,8 +84,8 @@ def plan_of(options: ObserveOptions) -> Sequence[Planned]:
         random=Random(f"{options.seed}/lengths"),
     )
     if options.prompts is None:
-        return plan
+        return Plan(plan)
     prompts = read_prompts(options.prompts)
     if len(prompts) < len(plan):
         warn(f"the {len(prompts)} prompts of {options.prompts} are sent more than once; prefix caches find them again")
-    return with_prompts(plan, prompts)
+    return Plan(with_prompts(plan, prompts))

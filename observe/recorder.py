@@ -14,6 +14,7 @@ from observe.stats import RunStats
 from traces import ItlWriter, TraceError, TraceRow, TraceWriter
 
 COLUMNS = frozenset({"x_request_id"})
+SESSION_COLUMNS = COLUMNS | {"think_time_us"}
 
 
 def row_of(sent: Sent, clock: Clock) -> TraceRow:
@@ -30,6 +31,7 @@ def row_of(sent: Sent, clock: Clock) -> TraceRow:
         prefix_length=planned.prefix_tokens,
         streaming=prepared.streaming,
         model=planned.model,
+        think_time_us=planned.think_time_us,
         # Of a given prompt the length is an estimate until the server has counted.
         input_tokens=(planned.prompt and outcome.reply.prompt_tokens) or planned.input_tokens,
         output_tokens=outcome.output_tokens,
@@ -60,6 +62,7 @@ class Recorder:
         earlier: Earlier | None,
         num_warm_up: int,
         *,
+        has_sessions: bool = False,
         failed: Callable[[], None],
     ) -> None:
         self.stats = RunStats()
@@ -70,10 +73,11 @@ class Recorder:
         self._num_warm_up = num_warm_up
         self._failed = failed
         self._paths = paths
+        self._columns = SESSION_COLUMNS if has_sessions else COLUMNS
         self._unwritten: list[Sent] = []
         self._itl = ItlWriter(paths.itl, earlier.chunks if earlier else None) if paths.itl else None
         try:
-            self._rows = TraceWriter(paths.data, COLUMNS, earlier.rows if earlier else None)
+            self._rows = TraceWriter(paths.data, self._columns, earlier.rows if earlier else None)
         except BaseException:
             if self._itl is not None:
                 self._itl.close()
@@ -118,7 +122,7 @@ class Recorder:
         try:
             folder = Path(mkdtemp(prefix="blis-observe-"))
             with ExitStack() as files:
-                rows = files.enter_context(TraceWriter(folder / "rest.csv", COLUMNS))
+                rows = files.enter_context(TraceWriter(folder / "rest.csv", self._columns))
                 itl = files.enter_context(ItlWriter(folder / "rest.itl.csv")) if self._itl else None
                 for sent in finished:
                     self._write(sent, rows, itl)

@@ -33,6 +33,7 @@ class Reply:
         "first_byte",
         "problem",
         "prompt_tokens",
+        "said_pieces",
         "streaming",
     )
 
@@ -44,6 +45,7 @@ class Reply:
         self.completion_tokens: int | None = None
         self.finish_reason = ""
         self.done = False
+        self.said_pieces: list[str] = []
         self.problem = ""
         self.first_byte: Nanos = 0
         self.first_body_byte: Nanos = 0
@@ -70,6 +72,11 @@ class Reply:
     def text(self) -> str:
         """The body of an answer that is no stream."""
         return self._body.decode("utf-8", errors="replace")
+
+    @property
+    def said(self) -> str:
+        """The words of the answer, without what the model thought."""
+        return "".join(self.said_pieces)
 
     def feed(self, data: bytes, at: Nanos) -> bool:
         """Take in bytes that came at this instant; true when they complete the answer."""
@@ -133,6 +140,8 @@ class Reply:
         self.finish_reason = said.finish_reason or self.finish_reason
         self.problem = said.problem or self.problem
         self.done = self.done or said.is_last
+        if said.text:
+            self.said_pieces.append(said.text)
 
     def _take_fields(self, event: dict[str, Any]) -> bool:
         """Keep what the event says of the whole answer; true when it carries generated tokens."""
@@ -149,6 +158,9 @@ class Reply:
         reason = choice.get("finish_reason")
         if isinstance(reason, str) and reason:
             self.finish_reason = reason
+        text = _text_of(choice)
+        if text:
+            self.said_pieces.append(text)
         return _carries_tokens(choice)
 
     def _finish(self, at: Nanos) -> None:
@@ -173,6 +185,13 @@ class Reply:
                 self._take_fields(answer)
             else:
                 self._take_said(said)
+
+
+def _text_of(choice: dict[str, Any]) -> str:
+    """The words of a choice, or of an event of it."""
+    message = choice.get("delta") or choice.get("message")
+    text = message.get("content") if isinstance(message, dict) else choice.get("text")
+    return text if isinstance(text, str) else ""
 
 
 def _carries_tokens(choice: dict[str, Any]) -> bool:

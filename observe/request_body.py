@@ -32,9 +32,9 @@ class RequestStyle:
         """The path of the API."""
         return _PATHS[self.api]
 
-    def body(self, prompt: str, output_tokens: int, model: str = "") -> bytes:
-        """The body of one request, for another model if one is named."""
-        body: dict[str, Any] = {"model": model or self.model, **self._prompt(prompt), "stream": self.streaming}
+    def body(self, prompt: str, output_tokens: int, model: str = "", earlier: tuple[str, ...] = ()) -> bytes:
+        """The body of one request, for another model if one is named; `earlier` are the turns before the prompt."""
+        body: dict[str, Any] = {"model": model or self.model, **self._prompt(prompt, earlier), "stream": self.streaming}
         if self.exact_output:
             body |= self._length(output_tokens)
             if self.ignore_eos:
@@ -55,8 +55,14 @@ class RequestStyle:
             return {"max_output_tokens": output_tokens}
         return {"max_tokens": output_tokens, "min_tokens": output_tokens}
 
-    def _prompt(self, prompt: str) -> dict[str, Any]:
+    def _prompt(self, prompt: str, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
+        if self.api == "completions":
+            # A reply stands right behind its prompt, as the model continued it.
+            spaced = [" " + turn if place and place % 2 == 0 else turn for place, turn in enumerate((*earlier, prompt))]
+            return {"prompt": "".join(spaced)}
+        roles = ("user", "assistant")
+        messages = [{"role": roles[place % 2], "content": turn} for place, turn in enumerate((*earlier, prompt))]
         if self.api == "responses":
             # Nothing of a load test is worth storing.
-            return {"input": prompt, "store": False}
-        return {"messages": [{"role": "user", "content": prompt}]} if self.api == "chat" else {"prompt": prompt}
+            return {"input": messages if earlier else prompt, "store": False}
+        return {"messages": messages}

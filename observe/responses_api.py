@@ -1,6 +1,6 @@
 """What events and answers of the Responses API say, in the words of the other two APIs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 _ENDS = frozenset({"completed", "incomplete", "failed", "cancelled"})
@@ -16,6 +16,7 @@ class ResponsesEvent:
     finish_reason: str = ""
     problem: str = ""
     is_last: bool = False
+    text: str = ""
 
 
 def responses_event(event: dict[str, Any]) -> ResponsesEvent | None:
@@ -23,12 +24,13 @@ def responses_event(event: dict[str, Any]) -> ResponsesEvent | None:
     kind = event.get("type")
     if isinstance(kind, str) and kind.startswith("response."):
         answer = event.get("response")
-        return (
-            _of_answer(answer) if isinstance(answer, dict) else ResponsesEvent(carries_tokens=kind.endswith(".delta"))
-        )
+        if isinstance(answer, dict):
+            return _of_answer(answer)
+        text = event.get("delta") if kind == "response.output_text.delta" else None
+        return ResponsesEvent(carries_tokens=kind.endswith(".delta"), text=text if isinstance(text, str) else "")
     if kind == "error":
         return ResponsesEvent(problem=str(event.get("message") or event.get("error") or "error"), is_last=True)
-    return _of_answer(event) if event.get("object") == "response" else None
+    return replace(_of_answer(event), text=_text(event)) if event.get("object") == "response" else None
 
 
 def _of_answer(answer: dict[str, Any]) -> ResponsesEvent:
@@ -43,6 +45,13 @@ def _of_answer(answer: dict[str, Any]) -> ResponsesEvent:
         problem=str(error.get("message") if isinstance(error, dict) else error) if error else "",
         is_last=status in _ENDS,
     )
+
+
+def _text(answer: dict[str, Any]) -> str:
+    """The words of a whole answer, without what the model thought."""
+    items = [item for item in answer.get("output") or () if isinstance(item, dict)]
+    parts = [part for item in items for part in item.get("content") or () if isinstance(part, dict)]
+    return "".join(str(part.get("text", "")) for part in parts if part.get("type") == "output_text")
 
 
 def _finish_reason(status: Any, details: Any) -> str:

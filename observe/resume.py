@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from observe.conversations import Conversations
 from observe.errors import ObserveError
 from observe.exchange import CANCELLED
 from observe.options import ObserveOptions
+from observe.plan import Plan
 from observe.schedule import Planned
 from traces import TraceHeader, TraceRow, read_cut_itl, read_cut_rows, read_header
 
@@ -26,6 +28,7 @@ class Agenda:
     plan: Sequence[Planned]
     request_ids: Sequence[int]
     earlier: Earlier | None = None
+    conversations: Conversations | None = None
 
     @property
     def starts_at_us(self) -> int:
@@ -33,14 +36,17 @@ class Agenda:
         return self.plan[0].at_us if self.earlier is not None and self.plan else 0
 
 
-def agenda_of(options: ObserveOptions, plan: Sequence[Planned]) -> Agenda:
+def agenda_of(options: ObserveOptions, whole: Plan) -> Agenda:
     """All of the plan, or with `--resume` what the recording lacks. Raises BlisError when it is of another plan.
 
     Rows that the end of the earlier run cut are sent again; those that failed by themselves are measurements.
     """
+    plan = whole.requests
+    if options.resume and whole.conversations is not None:
+        raise ObserveError("--resume needs requests with times of their own; conversations cannot be taken up again")
     earlier = _earlier(options) if options.resume else None
     if earlier is None:
-        return Agenda(plan=plan, request_ids=range(len(plan)))
+        return Agenda(plan=plan, request_ids=range(len(plan)), conversations=whole.conversations)
     _check_same_run(options, plan, earlier)
     there = {row.request_id for row in earlier.rows}
     left = [number for number in range(options.warmup_requests, len(plan)) if number not in there]

@@ -31,6 +31,10 @@ class Planned:
     slo_class: str = ""
     session_id: str = ""
     round_index: int = 0
+    think_time_us: int = 0
+    earlier: tuple[str, ...] = ()
+    """What was said before in its conversation, prompts and replies in turn; its own words then are `turn_tokens`."""
+    turn_tokens: int = 0
     model: str = ""
     timeout_us: int = 0
     """After how long it is given up; 0 leaves that to the run."""

@@ -36,22 +36,24 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Pre
     request_ids = workload.agenda.request_ids
 
     def prepare(place: int, planned: Planned) -> Prepared:
-        request_id = request_ids[place]
+        # Those that follow others have numbers behind the plan.
+        request_id = request_ids[place] if place < len(request_ids) else place
         prompt = planned.prompt or workload.prompts.text(
             request_id,
-            input_tokens=planned.input_tokens,
-            prefix_group=planned.prefix_group,
+            input_tokens=planned.turn_tokens if planned.earlier else planned.input_tokens,
+            prefix_group="" if planned.earlier else planned.prefix_group,
             prefix_tokens=planned.prefix_tokens,
         )
         x_request_id = str(uuid.uuid4())
         its_headers = {**SEND_TIME_HEADER, **headers, "x-request-id": x_request_id}
-        body = style.body(prompt, planned.output_tokens, planned.model)
+        body = style.body(prompt, planned.output_tokens, planned.model, planned.earlier)
         return Prepared(
             request_id=request_id,
             planned=planned,
             x_request_id=x_request_id,
             request=post_bytes(server, style.path, its_headers, body),
             streaming=style.streaming,
+            turn=prompt,
         )
 
     return prepare

@@ -76,7 +76,7 @@ async def respond(request: web.Request) -> web.StreamResponse:
     body = await request.json()
     request.app[SEEN].append({"path": request.path, "headers": {}, "body": body})
     tokens = body["max_output_tokens"]
-    used = {"input_tokens": len(body["input"].split()), "output_tokens": tokens}
+    used = {"input_tokens": len(str(body["input"]).split()), "output_tokens": tokens}
     details = {"reason": "max_output_tokens"}
     answer = {"object": "response", "status": "incomplete", "incomplete_details": details, "usage": used}
     if not body["stream"]:
@@ -101,7 +101,7 @@ def whole(body: dict[str, Any], tokens: int, chat: bool) -> dict[str, Any]:
 
 def usage(body: dict[str, Any], tokens: int, chat: bool) -> dict[str, int]:
     """One token per word; a chat template adds some."""
-    prompt = body["messages"][0]["content"] if chat else body["prompt"]
+    prompt = " ".join(message["content"] for message in body["messages"]) if chat else body["prompt"]
     return {
         "prompt_tokens": len(prompt.split()) + (TOKENS_AROUND_CHAT if chat else 0),
         "completion_tokens": tokens,

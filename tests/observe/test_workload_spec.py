@@ -57,7 +57,6 @@ def test_a_client_may_give_up_earlier_than_the_run(observe: Observe, tmp_path: P
 @pytest.mark.parametrize(
     ("keys", "options", "message"),
     [
-        ({"concurrency": 2, "rate_fraction": 0}, {}, "got 2 users or conversations that wait for replies"),
         ({}, {"warmup_requests": 20}, r"expected more requests than --warmup-requests \(20\), got 20"),
         ({}, {"rate": 1.0, "num_requests": 5}, "--workload-spec excludes --rate and --trace"),
     ],
