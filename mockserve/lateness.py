@@ -1,6 +1,6 @@
 """How late frames leave: every wake-up is measured, and the server says so when it cannot keep up."""
 
-import sys
+import logging
 from collections.abc import Callable
 
 from mockserve.histogram import Histogram
@@ -9,6 +9,8 @@ LATENESS_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025
 WINDOW_S = 10.0
 WARN_ABOVE_S = 0.005
 PERCENTILE = 0.99
+
+_logger = logging.getLogger(__name__)
 
 
 class Lateness:
@@ -22,7 +24,7 @@ class Lateness:
         self.histogram = Histogram(LATENESS_BUCKETS_S)
         self.p99_s = 0.0
         """Of the latest complete window."""
-        self._warn = warn or _write_to_stderr
+        self._warn = warn or _logger.warning
         self._counts_before = list(self.histogram.counts)
         self._window_ends_at: float | None = None
 
@@ -38,12 +40,8 @@ class Lateness:
             self.p99_s = window.quantile(PERCENTILE)
             if self.p99_s > WARN_ABOVE_S:
                 self._warn(
-                    f"warning: tokens leave late: p99 {self.p99_s * 1000:.1f} ms over the last {window.count:,} frames;"
+                    f"tokens leave late: p99 {self.p99_s * 1000:.1f} ms over the last {window.count:,} frames;"
                     " this machine cannot keep up with the load at this speed"
                 )
         self._counts_before = list(self.histogram.counts)
         self._window_ends_at = now_s + WINDOW_S
-
-
-def _write_to_stderr(line: str) -> None:
-    sys.stderr.write(line + "\n")

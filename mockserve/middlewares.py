@@ -13,6 +13,7 @@ from mockserve.handlers import Handler, json_response
 from mockserve.http_metrics import NO_ROUTE
 from mockserve.protocol.errors import ApiError, internal_error
 from mockserve.routes.shared import SERVICE, UNTYPED
+from mockserve.stopping import refuse_while_stopping
 
 GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere")
 """Where an API key is demanded; everything else is open, as in vLLM."""
@@ -123,5 +124,5 @@ async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
         )
 
 
-MIDDLEWARES = (authorization, preflight, count, inject_faults, errors)
+MIDDLEWARES = (authorization, preflight, count, inject_faults, errors, refuse_while_stopping)
 """From the outside inwards."""

@@ -29,6 +29,9 @@ class NetworkOptions(ContentOptions):
     enable_request_id_headers: bool = option(
         False, "Give every reply an X-Request-Id: the request's own, or a new one."
     )
+    shutdown_timeout: int = option(
+        3, "Seconds that open replies may go on after SIGTERM or SIGINT; /health says 503 meanwhile.", at_least=0
+    )
     disable_fastapi_docs: bool = option(False, "Do not offer /docs, /redoc and /openapi.json.")
 
     def __post_init__(self) -> None:

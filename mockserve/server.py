@@ -2,9 +2,9 @@
 
 import asyncio
 import gc
+import logging
 import os
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,11 +20,10 @@ from mockserve.connection import StampedConnection
 from mockserve.deploying import deployment_of
 from mockserve.environment import ServerEnvironment, read_environment
 from mockserve.http_errors import PlainErrors
+from mockserve.log_lines import fields, set_up_logging
 from mockserve.service import Service, build_service
+from mockserve.stopping import drain
 from mockserve.tls import server_context
-
-SHUTDOWN_GRACE_S = 3.0
-"""How long open replies may go on after the signal to stop."""
 
 CLOSING_GRACE_S = 0.25
 """How long the last bytes may take once replies are done or cut."""
@@ -33,6 +32,8 @@ HEADER_LIMIT_BYTES = 64 * 1024
 MAX_HEADERS = 256
 LISTEN_BACKLOG = 2048
 """Connections that may wait to be accepted: a burst of clients must not be turned away for a second."""
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -47,10 +48,13 @@ class RunningServer:
     """Address listened on; empty and 0 for a unix socket."""
     uds: str = ""
 
-    async def stop(self) -> None:
-        """Stop accepting, let open replies finish within the grace, then cut them."""
+    async def stop(self, at_once: asyncio.Event | None = None) -> None:
+        """Take no new work, let open replies finish within --shutdown-timeout or until `at_once`, then cut them.
+
+        It listens until the replies have ended, to tell those who ask that it is not ready.
+        """
+        await drain(self.service, at_once or asyncio.Event())
         self.listener.close()
-        await self.service.wait_until_idle(SHUTDOWN_GRACE_S)
         await self.runner.cleanup()
         self.service.close()
         if self.uds:
@@ -64,12 +68,13 @@ def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | 
     Raises BlisError for a deployment that cannot be, or an address that cannot be listened on.
     """
     wanted = [(options, deployment_of(options)) for options in all_options]
+    set_up_logging(all_options[0].log_format)
     for note in (*wanted[0][1].notes, *_notes(wanted[0][0])):
-        sys.stderr.write(f"note: {note}\n")
+        _logger.info("note: %s", note)
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         runner.run(_serve_until_signal(wanted, environment))
     for note in dict.fromkeys(note for _, deployment in wanted for note in notes_after(deployment)):
-        sys.stderr.write(f"note: {note}\n")
+        _logger.info("note: %s", note)
     return 0
 
 
@@ -155,10 +160,11 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 async def _serve_until_signal(
     wanted: Sequence[tuple[ServeOptions, Deployment]], environment: ServerEnvironment | None
 ) -> None:
-    stopping = asyncio.Event()
+    stopping, at_once = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopping.set)
+        # Whoever asks a second time does not want to wait.
+        loop.add_signal_handler(number, lambda: (at_once if stopping.is_set() else stopping).set())
     with suppress(TimeoutError):
         await asyncio.wait_for(stopping.wait(), wanted[0][0].startup_s)
     servers: list[RunningServer] = []
@@ -171,9 +177,11 @@ async def _serve_until_signal(
             gc.collect()
             gc.freeze()
             for (options, deployment), server in zip(wanted, servers, strict=True):
-                sys.stderr.write(startup_line(options, deployment, server) + "\n")
-            sys.stderr.flush()
+                where = fields(model=options.model_names[0], address=_address(options, server))
+                _logger.info(startup_line(options, deployment, server), extra=where)
         await stopping.wait()
     finally:
-        for server in servers:
-            await server.stop()
+        if num_open := sum(server.service.num_answering for server in servers):
+            within_s = wanted[0][0].shutdown_timeout
+            _logger.info("stopping: open replies: %d, cut after %d s", num_open, within_s, extra=fields(open=num_open))
+        await asyncio.gather(*(server.stop(at_once) for server in servers))

@@ -79,6 +79,8 @@ class Service:
     weight_version: str = "default"
     transfer: KVTransfer | None = None
     tracks_load: bool = False
+    is_stopping: bool = False
+    """Whether the process has been told to end: open replies may finish, new requests are refused."""
     num_answering: int = 0
     """Requests to the model routes that are being answered."""
     _idle: asyncio.Event = field(default_factory=asyncio.Event)

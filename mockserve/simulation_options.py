@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from blis_options import OptionError, option
 from mockserve.fake_metrics import read_fake_metrics
+from mockserve.log_lines import FORMATS
 from mockserve.timing_options import TimingOptions
 
 
@@ -11,7 +12,13 @@ from mockserve.timing_options import TimingOptions
 class SimulationOptions(TimingOptions):
     """What no vLLM has."""
 
-    startup_s: float = option(0.0, "Seconds until the server listens, as if it were loading weights.", at_least=0)
+    startup_s: float = option(
+        0.0,
+        "Seconds until the server listens, as if it were loading weights.",
+        flags=("--startup-s", "--startup-delay"),
+        at_least=0,
+    )
+    log_format: str = option("text", "What lines on standard error are.", choices=FORMATS)
     max_waiting_requests: int | None = option(
         None, "Requests that may wait for a place in the batch; more are refused with status 429.", at_least=0
     )

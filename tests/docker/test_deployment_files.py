@@ -42,6 +42,7 @@ def test_every_file_parses(path: Path) -> None:
 def test_every_command_line_is_one_of_blis_serve(where: str, arguments: list[str]) -> None:
     options = parsed(arguments)
     assert options.port == int(instruction("EXPOSE").rest), where
+    assert options.accepted_without_effect == (), where
     assert deployment_of(options).config.total_kv_blocks > 0
 
 
@@ -135,6 +136,19 @@ def test_a_pod_may_start_as_slowly_as_it_is_told_to(deployment: Any) -> None:
     container = container_of(deployment)
     probe = container["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] > parsed(container["args"]).startup_s + 10
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda each: each["metadata"]["name"])
+def test_a_pod_that_stops_is_not_killed_before_its_replies_are_done(deployment: Any) -> None:
+    grace_s = parsed(container_of(deployment)["args"]).shutdown_timeout
+    assert pod_of(deployment)["terminationGracePeriodSeconds"] > grace_s
+    probe = container_of(deployment).get("livenessProbe")
+    assert probe is None or probe["periodSeconds"] * (probe["failureThreshold"] - 1) > grace_s
+
+
+def test_compose_does_not_kill_a_server_before_its_replies_are_done() -> None:
+    service = compose_services()["mockserve"]
+    assert int(service["stop_grace_period"].removesuffix("s")) > parsed(service["command"]).shutdown_timeout
 
 
 def test_each_service_selects_the_pods_of_one_deployment() -> None:

@@ -1,0 +1,35 @@
+"""The end of a server: it says that it is not ready, takes no new work, and lets open replies finish for a while."""
+
+import asyncio
+from contextlib import suppress
+
+from aiohttp import web
+
+from mockserve.handlers import Handler
+from mockserve.protocol.errors import ApiError
+from mockserve.routes.shared import SERVICE
+from mockserve.service import Service
+
+HEALTH_PATH = "/ping"
+"""May be posted to a server that stops, and says that it is not ready."""
+
+
+@web.middleware
+async def refuse_while_stopping(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """New work is for other instances by now."""
+    service = request.app[SERVICE]
+    if service.is_stopping and request.method == "POST" and not request.path.endswith(HEALTH_PATH):
+        raise ApiError("The server is shutting down.", status=503, kind="ServiceUnavailableError")
+    return await handler(request)
+
+
+async def drain(service: Service, at_once: asyncio.Event) -> None:
+    """Return when nothing is being answered, when the time for that is up, or when told to stop at once."""
+    service.is_stopping = True
+    idle = asyncio.ensure_future(service.wait_until_idle(service.options.shutdown_timeout))
+    hurry = asyncio.ensure_future(at_once.wait())
+    await asyncio.wait((idle, hurry), return_when=asyncio.FIRST_COMPLETED)
+    for task in (idle, hurry):
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

@@ -1,0 +1,105 @@
+"""A server that is told to stop: not ready at once, open replies finish, new ones are refused, a second signal cuts."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from tests.wire.plain_http import read_all
+from tests.wire.test_server_process import DEADLINE_S, ask_for_stream, connect, process
+
+
+def address(line: str) -> str:
+    found = re.search(r"http://[\d.]+:\d+", line)
+    assert found, line
+    return found[0]
+
+
+def status_of(url: str, body: bytes | None = None) -> tuple[int, bytes]:
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as reply:
+            return reply.status, reply.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def wait_until_not_ready(url: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while status_of(f"{url}/health")[0] != 503:
+        assert time.monotonic() < deadline, "it is still ready"
+        time.sleep(0.02)
+
+
+def said(running: subprocess.Popen[str]) -> str:
+    assert running.stderr is not None
+    return running.stderr.read()
+
+
+def test_it_is_not_ready_and_takes_nothing_new_while_open_replies_finish() -> None:
+    with process("--port", "0", "--shutdown-timeout", "60") as (running, line), connect(line) as stream:
+        url = address(line)
+        assert status_of(f"{url}/health")[0] == 200
+        ask_for_stream(stream, 400)
+        running.send_signal(signal.SIGTERM)
+        wait_until_not_ready(url)
+        assert status_of(f"{url}/ping", b"")[0] == 503
+        assert status_of(f"{url}/metrics")[0] == 200
+        status, body = status_of(f"{url}/v1/completions", b'{"prompt": "x"}')
+        assert status == 503
+        assert json.loads(body)["error"]["message"] == "The server is shutting down."
+        assert b"[DONE]" in read_all(stream)
+        assert running.wait(DEADLINE_S) == 0
+        assert said(running) == "stopping: open replies: 1, cut after 60 s\n"
+
+
+def test_a_second_signal_cuts_what_is_open() -> None:
+    with process("--port", "0", "--shutdown-timeout", "600") as (running, line), connect(line) as stream:
+        ask_for_stream(stream, 20_000)
+        running.send_signal(signal.SIGTERM)
+        wait_until_not_ready(address(line))
+        running.send_signal(signal.SIGTERM)
+        assert b"[DONE]" not in read_all(stream)
+        assert running.wait(DEADLINE_S) == 0
+
+
+def test_without_a_grace_it_cuts_at_once_as_vllm_does_by_default() -> None:
+    with process("--port", "0", "--shutdown-timeout", "0") as (running, line), connect(line) as stream:
+        ask_for_stream(stream, 20_000)
+        running.send_signal(signal.SIGTERM)
+        assert b"[DONE]" not in read_all(stream)
+        assert running.wait(DEADLINE_S) == 0
+
+
+def test_it_listens_only_after_the_delay() -> None:
+    started = time.monotonic()
+    with process("--port", "0", "--startup-delay", "2") as (_, line):
+        assert status_of(f"{address(line)}/health")[0] == 200
+        assert time.monotonic() - started >= 2
+
+
+def test_in_json_each_line_is_an_object() -> None:
+    with process("--port", "0", "--log-format", "json") as (running, line), connect(line) as stream:
+        ready = json.loads(line)
+        assert ready["level"] == "info"
+        assert ready["message"].startswith("serving qwen/qwen3-14b on ")
+        assert (ready["model"], ready["address"]) == ("qwen/qwen3-14b", address(line))
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", ready["time"])
+        ask_for_stream(stream, 40)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(DEADLINE_S) == 0
+        (last,) = map(json.loads, said(running).splitlines())
+        assert (last["logger"], last["open"]) == ("mockserve.server", 1)
+
+
+@pytest.mark.parametrize("value", ["-1", "soon"])
+def test_a_bad_grace_is_refused(value: str) -> None:
+    with process("--port", "0", "--shutdown-timeout", value) as (running, line):
+        assert running.wait(DEADLINE_S) == 2
+        assert "--shutdown-timeout" in line
