@@ -74,6 +74,16 @@ def test_the_image_runs_as_somebody_without_rights() -> None:
         assert (security["runAsNonRoot"], f"{security['runAsUser']}:{security['runAsGroup']}") == (True, user)
 
 
+def test_where_nothing_can_be_written_uploads_have_a_place() -> None:
+    service = compose_services()["mockserve"]
+    assert (service["read_only"], service["tmpfs"]) == (True, ["/tmp"])
+    for deployment in DEPLOYMENTS:
+        container = container_of(deployment)
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        (mount,), (volume,) = container["volumeMounts"], pod_of(deployment)["volumes"]
+        assert (mount["name"], mount["mountPath"]) == (volume["name"], "/tmp")
+
+
 def test_all_name_one_image_of_this_version() -> None:
     images = [container_of(each)["image"] for each in DEPLOYMENTS]
     assert {*images, compose_services()["mockserve"]["image"]} == {IMAGE}
