@@ -110,6 +110,7 @@ def quantile(buckets: Mapping[float, float], fraction: float) -> float:
     for bound in bounds:
         count = buckets[bound]
         if count >= wanted and count > seen:
-            return bound if bound == inf else lower + (bound - lower) * (wanted - seen) / (count - seen)
+            # Rounding must not lead out of the bucket.
+            return bound if bound == inf else min(bound, lower + (bound - lower) * (wanted - seen) / (count - seen))
         lower, seen = bound, count
     return inf

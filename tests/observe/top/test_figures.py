@@ -4,7 +4,7 @@ from math import inf
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from observe.errors import ResponseError
@@ -107,6 +107,7 @@ def test_what_vllm_was_seen_to_export_is_read(shared: Path) -> None:
 BOUNDS = (0.1, 0.5, 1.0, 2.0)
 
 
+@example([1.0, 1.0, 1.0, 0.5, 0.5, 0.5], 0.5)
 @given(st.lists(st.floats(0.001, 2.0), min_size=1, max_size=40), st.sampled_from((0.5, 0.9, 0.99)))
 def test_a_quantile_lies_in_the_bucket_of_the_exact_one(values: list[float], fraction: float) -> None:
     buckets = {bound: float(sum(value <= bound for value in values)) for bound in (*BOUNDS, inf)}
