@@ -61,7 +61,7 @@ class FastVllmStepping(VllmStepping):
         return step
 
     def _make_room(self) -> tuple[int, int]:
-        """Blocks run short while everybody cruises: the last admitted lose theirs, until the others have what they need.
+        """Blocks run short while everybody cruises: the last admitted lose theirs until the others have what they need.
 
         As with the plain rules, all that is free is given out before somebody loses blocks, and who loses them is the
         last to need any. Returns how many cruise in this step and the sum of their contexts.
