@@ -154,14 +154,19 @@ class Dispatcher:
         self._finished(sent)
 
     def _send_when_due(self, planned: Planned) -> None:
-        due = self._origin + planned.at_us * 1000
         place = self.num_wanted
         self.num_wanted += 1
+        self._wait_and_send(place, planned, self._origin + planned.at_us * 1000)
 
-        def send() -> None:
+    def _wait_and_send(self, place: int, planned: Planned, due: Nanos) -> None:
+        def look_at_clock() -> None:
             self._following.discard(timer)
-            self._send_or_queue(self._prepare(place, planned), due)
+            # Timers count from when the loop last looked at its clock, and so may be early.
+            if perf_counter_ns() < due:
+                self._wait_and_send(place, planned, due)
+            else:
+                self._send_or_queue(self._prepare(place, planned), due)
 
         delay_s = max(0, due - perf_counter_ns()) / 1e9
-        timer = asyncio.get_running_loop().call_later(delay_s, send)
+        timer = asyncio.get_running_loop().call_later(delay_s, look_at_clock)
         self._following.add(timer)

@@ -185,4 +185,5 @@ def _header(workload: Workload, settings: Mapping[str, Any]) -> TraceHeader:
         workload_spec=options.source,
         server={"type": "vllm", "model": workload.style.model, **settings},
         measured_rtt_ms=workload.rtt_ms,
+        goodput_slo_targets=workload.agenda.goodput_slo_targets,
     )

@@ -1,7 +1,7 @@
 """From the settings of a run to what it sends."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from observe.conversations import Conversations
@@ -17,7 +17,7 @@ from observe.schedule import (
     plan_synthetic,
     poisson_arrivals_us,
 )
-from traces import read_trace
+from traces import SloTargets, read_trace
 from traces.workload import generate, read_spec
 
 
@@ -27,6 +27,7 @@ class Plan:
 
     requests: Sequence[Planned]
     conversations: Conversations | None = None
+    goodput_slo_targets: Mapping[str, SloTargets] = field(default_factory=dict)
 
 
 def _plan_from_spec(options: ObserveOptions, path: str) -> Plan:
@@ -49,9 +50,9 @@ def _plan_from_spec(options: ObserveOptions, path: str) -> Plan:
         warn(f"{path}: prompts of later rounds have the length of their context, but words of their own")
     plan = plan_from_requests(requests)
     if not workload.sessions:
-        return Plan(plan)
+        return Plan(plan, goodput_slo_targets=workload.goodput_slo_targets)
     most = None if workload.max_requests is None else max(0, workload.max_requests - len(plan))
-    return Plan(plan, Conversations(workload.sessions, most, workload.horizon_us))
+    return Plan(plan, Conversations(workload.sessions, most, workload.horizon_us), workload.goodput_slo_targets)
 
 
 def plan_of(options: ObserveOptions) -> Plan:

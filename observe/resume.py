@@ -1,7 +1,7 @@
 """Going on with a recording that was cut short: what it has already, and what is left to send."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from observe.conversations import Conversations
 from observe.errors import ObserveError
@@ -9,7 +9,7 @@ from observe.exchange import CANCELLED
 from observe.options import ObserveOptions
 from observe.plan import Plan
 from observe.schedule import Planned
-from traces import TraceHeader, TraceRow, read_cut_itl, read_cut_rows, read_header
+from traces import SloTargets, TraceHeader, TraceRow, read_cut_itl, read_cut_rows, read_header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,7 @@ class Agenda:
     request_ids: Sequence[int]
     earlier: Earlier | None = None
     conversations: Conversations | None = None
+    goodput_slo_targets: Mapping[str, SloTargets] = field(default_factory=dict)
 
     @property
     def starts_at_us(self) -> int:
@@ -46,7 +47,12 @@ def agenda_of(options: ObserveOptions, whole: Plan) -> Agenda:
         raise ObserveError("--resume needs requests with times of their own; conversations cannot be taken up again")
     earlier = _earlier(options) if options.resume else None
     if earlier is None:
-        return Agenda(plan=plan, request_ids=range(len(plan)), conversations=whole.conversations)
+        return Agenda(
+            plan=plan,
+            request_ids=range(len(plan)),
+            conversations=whole.conversations,
+            goodput_slo_targets=whole.goodput_slo_targets,
+        )
     _check_same_run(options, plan, earlier)
     there = {row.request_id for row in earlier.rows}
     left = [number for number in range(options.warmup_requests, len(plan)) if number not in there]

@@ -28,6 +28,7 @@ def written(folder: Path, **keys: Any) -> str:
     second = {"id": "b", "slo_class": "batch", "tenant_id": "t", "timeout": 400_000, **lengths, **keys}
     path = folder / "spec.yaml"
     spec = {"version": "2", "seed": 3, "aggregate_rate": 100.0, "num_requests": 20, "clients": [first, second]}
+    spec["goodput_slo_targets"] = {"critical": {"ttft_ms": 50}}
     path.write_text(yaml.safe_dump(spec))
     return str(path)
 
@@ -44,6 +45,7 @@ def test_what_is_sent_is_what_the_spec_generates(observe: Observe, seen: Seen, t
     assert [row.server_input_tokens for row in rows] == [each.prefix_tokens + each.input_tokens for each in expected]
     assert {each["body"]["model"] for each in seen() if each["body"]["stream"]} == {"ok", "ok-5-0"}
     assert run.trace.header.workload_spec == path
+    assert run.trace.header.goodput_slo_targets["critical"].ttft_ms == 50
 
 
 def test_a_client_may_give_up_earlier_than_the_run(observe: Observe, tmp_path: Path) -> None:
