@@ -40,6 +40,14 @@ class StepLog:
         self._starts.frombytes(data[:-8])
         self._ends.frombytes(data)
 
+    def extend_by_few(self, started_at: Micros, ends: list[Micros]) -> None:
+        """`extend` at the cost of a list."""
+        if ends[-1] > MAX_INSTANT_US:
+            raise _too_late(started_at)
+        self._starts.append(started_at)
+        self._starts.fromlist(ends[:-1])
+        self._ends.fromlist(ends)
+
     def start(self, index: int) -> Micros:
         return self._starts[index]
 

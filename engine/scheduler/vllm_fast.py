@@ -5,10 +5,13 @@ began. Only what prefills, arrives, ends or runs out of blocks is looked at. Whi
 taken at once. When blocks run short, all sums are spelled out and the plain rules decide.
 """
 
+from bisect import bisect_right
+from itertools import accumulate
+
 from engine.events import Finished
 from engine.instance import Instance
 from engine.kv_cache.counting import CountingKVCache
-from engine.latency.decode_steps import decode_timer
+from engine.latency.decode_steps import decode_timer, few_decodes_timer
 from engine.queue import Due
 from engine.scheduler.vllm import Step, VllmStepping, batch_shape
 from engine.scheduler.vllm_batch import Grant
@@ -16,8 +19,10 @@ from engine.scheduler.vllm_fast_batch import FastVllmBatch, decodes
 from engine.sequence import Outcome, Sequence
 from engine.units import Micros
 
-MIN_LEAP_STEPS = 8
+MIN_LEAP_STEPS = 4
 """Fewer steps are cheaper one by one."""
+FEW_STEPS = 48
+"""Fewer steps are cheaper in a list than in an array."""
 MAX_LEAP_STEPS = 1 << 16
 
 
@@ -29,6 +34,7 @@ class FastVllmStepping(VllmStepping):
         self._fast = FastVllmBatch(config, CountingKVCache(config))
         super().__init__(instance, self._fast)
         self._decode_time = decode_timer(instance.latency)
+        self._few_decode_times = few_decodes_timer(instance.latency)
         self._max_num_seqs = config.max_num_seqs
 
     def compose(self, at: Micros) -> Step | None:
@@ -270,22 +276,31 @@ class FastVllmStepping(VllmStepping):
         The first one starts at `at` with so many context tokens. Returns how many, and the end of the last one.
         """
         instance, fast = self._instance, self._fast
-        cruising, first = fast.cruising, fast.next_step
-        most = cruising.num_steps_within(first, most, fast.kv.free.num_free)
-        if most < MIN_LEAP_STEPS:
-            return 0, at
-        ends = instance.latency.decode_times(decodes(cruising.num_sequences, context), most).cumsum()
-        ends += at
-        if ends[-1] > last or ends[-1] < at:
-            ends = ends[: int(ends.searchsorted(last, side="right"))]
-            if not len(ends):
+        cruising, first, num_free = fast.cruising, fast.next_step, fast.kv.free.num_free
+        num_blocks = cruising.num_blocks_in(first, most)
+        if num_blocks > num_free:
+            most = cruising.num_steps_within(first, most, num_free)
+            if not most:
                 return 0, at
-        instance.steps.extend(at, ends)
-        num_blocks = cruising.num_blocks_in(first, len(ends))
+        if most < FEW_STEPS:
+            times = self._few_decode_times(cruising.num_sequences, context, most)
+            times[0] += at
+            ends = list(accumulate(times))
+            count = most if ends[-1] <= last else bisect_right(ends, last)
+            instance.steps.extend_by_few(at, ends if count == most else ends[:count])
+            ends_at = ends[count - 1]
+        else:
+            many_ends = instance.latency.decode_times(decodes(cruising.num_sequences, context), most).cumsum()
+            many_ends += at
+            count = int(many_ends.searchsorted(last, side="right"))
+            instance.steps.extend(at, many_ends[:count])
+            ends_at = int(many_ends[count - 1])
+        if count < most or num_blocks > num_free:
+            num_blocks = cruising.num_blocks_in(first, count)
         if num_blocks:
             fast.kv.take(num_blocks)
-        fast.next_step = first + len(ends)
-        return len(ends), int(ends[-1])
+        fast.next_step = first + count
+        return count, ends_at
 
     def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
         fast = self._fast
