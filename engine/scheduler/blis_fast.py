@@ -4,13 +4,16 @@ As in `vllm_fast.py`, sequences that only decode cruise as sums until they end o
 changes many steps are taken at once.
 """
 
+from bisect import bisect_right
 from collections import deque
+from itertools import accumulate
 
 from engine.batch_shape import BatchShape
 from engine.config import EngineConfig
 from engine.events import Finished
 from engine.instance import Instance
 from engine.kv_cache.counting_prompts import CountingPromptCache
+from engine.latency.decode_steps import decode_timer, few_decodes_timer
 from engine.queue import Due
 from engine.scheduler.batch import BatchFormation
 from engine.scheduler.blis import BlisStepping, batch_shape
@@ -20,6 +23,8 @@ from engine.units import Micros
 
 MIN_LEAP_STEPS = 3
 """Fewer steps are cheaper one by one."""
+FEW_STEPS = 48
+"""Fewer steps are cheaper in a list than in an array."""
 MAX_LEAP_STEPS = 1 << 16
 
 
@@ -51,15 +56,16 @@ class FastBatchFormation(BatchFormation):
         """Grant tokens for `step`; False, and nothing granted, when only the plain rules can tell what happens."""
         num_cruising = self.cruising.num_sequences
         num_blocks = self.cruising.num_blocks_needed(step)
-        wanted = self._demand(num_cruising)
-        if wanted is None or num_blocks + wanted > self.kv.free.num_free:
+        budget = self._config.max_num_batched_tokens - num_cruising
+        wanted = self._demand(budget) if self.explicit else 0
+        if budget < 0 or wanted is None or num_blocks + wanted > self.kv.free.num_free:
             return False
         if num_blocks and self.explicit and next(iter(self.explicit)).running_number < self.cruising.latest_number:
             # Whether a block is named before or after another of the same content is reused makes a difference, so
             # those that cruise may only go first if they come first.
             return False
         self.admitted, self.preempted = [], []
-        self._budget = self._config.max_num_batched_tokens - num_cruising
+        self._budget = budget
         self.kv.take(num_blocks)
         for sequence in self.explicit:
             sequence.new_tokens = 0
@@ -100,14 +106,11 @@ class FastBatchFormation(BatchFormation):
         sequence.num_blocks = -(-sequence.num_stored_tokens // size)
         sequence.add_token_steps(cruise.first_step, count)
 
-    def _demand(self, num_cruising: int) -> int | None:
-        """Blocks that those not cruising will ask for; None when the plain rules must be asked.
+    def _demand(self, budget: int) -> int | None:
+        """Blocks that those not cruising will ask for with so many tokens; None when the plain rules must be asked.
 
         The order of the running list decides who goes short of budget, so there must be enough for all but the last.
         """
-        budget = self._config.max_num_batched_tokens - num_cruising
-        if budget < 0:
-            return None
         size = self._config.block_size_tokens
         num_blocks = 0
         for sequence in self.explicit:
@@ -147,6 +150,8 @@ class FastBlisStepping(BlisStepping):
         self.kv = self._counting
         self._fast = FastBatchFormation(config, self._counting, self._running, self._waiting)
         self._batch = self._fast
+        self._decode_time = decode_timer(instance.latency)
+        self._few_decode_times = few_decodes_timer(instance.latency)
 
     @property
     def num_running(self) -> int:
@@ -217,10 +222,11 @@ class FastBlisStepping(BlisStepping):
         if explicit:
             shape = batch_shape(list(explicit))
             shape = BatchShape(*shape[:6], shape.decode_requests + num_cruising, shape.decode_context_tokens + contexts)
+            ends_at = at + max(1, instance.latency.step_time(shape))
         else:
             shape = BatchShape(0, 0, 0, 0, 0, 0, num_cruising, contexts)
+            ends_at = at + max(1, self._decode_time(num_cruising, contexts))
         instance.last_shape = shape
-        ends_at = at + max(1, instance.latency.step_time(shape))
         instance.steps.append(at, ends_at)
         for sequence in explicit:
             self._progress(sequence, step, ends_at)
@@ -240,6 +246,8 @@ class FastBlisStepping(BlisStepping):
     def _end_what_is_done(self, step: int, ends_at: Micros) -> list[Finished]:
         """Take out what is done after `step`, in order of admission; what has its whole prompt cruises from now on."""
         fast = self._fast
+        if not fast.explicit and step not in fast.cruising.ends:
+            return []
         done: list[tuple[Sequence, Outcome]] = []
         for sequence in list(fast.explicit) if fast.explicit else ():
             if sequence.first_token_step is not None:
@@ -280,22 +288,32 @@ class FastBlisStepping(BlisStepping):
         instance, cruising = self._instance, self._fast.cruising
         first = len(instance.steps)
         change = cruising.next_change()
-        shape = BatchShape(0, 0, 0, 0, 0, 0, cruising.num_sequences, cruising.context_tokens(first))
-        if shape.decode_requests > instance.config.max_num_batched_tokens:
+        num_sequences, context = cruising.num_sequences, cruising.context_tokens(first)
+        if change + 1 - first < MIN_LEAP_STEPS or num_sequences > instance.config.max_num_batched_tokens:
             return None
         # Steps take ever longer as contexts grow, so this is how many can start by then at most.
-        most = min(change + 1 - first, (last - at) // max(1, instance.latency.step_time(shape)) + 1, MAX_LEAP_STEPS)
+        most = min(
+            change + 1 - first, (last - at) // max(1, self._decode_time(num_sequences, context)) + 1, MAX_LEAP_STEPS
+        )
         if most < MIN_LEAP_STEPS:
             return None
         most = cruising.num_steps_within(first, most, self._counting.free.num_free)
         if most < MIN_LEAP_STEPS:
             return None
-        ends = instance.latency.decode_times(shape, most).cumsum()
-        ends += at
-        count = min(int(ends.searchsorted(last, side="right")) + 1, most)
-        instance.steps.extend(at, ends[:count])
+        if most < FEW_STEPS:
+            times = self._few_decode_times(num_sequences, context, most)
+            times[0] += at
+            few_ends = list(accumulate(times))
+            count = min(bisect_right(few_ends, last) + 1, most)
+            instance.steps.extend_by_few(at, few_ends[:count])
+            ends_at = few_ends[count - 1]
+        else:
+            shape = BatchShape(0, 0, 0, 0, 0, 0, num_sequences, context)
+            ends = instance.latency.decode_times(shape, most).cumsum()
+            ends += at
+            count = min(int(ends.searchsorted(last, side="right")) + 1, most)
+            instance.steps.extend(at, ends[:count])
+            ends_at = int(ends[count - 1])
         self._counting.take(cruising.num_blocks_in(first, count))
-        instance.last_shape = BatchShape(
-            0, 0, 0, 0, 0, 0, shape.decode_requests, shape.decode_context_tokens + (count - 1) * shape.decode_requests
-        )
-        return int(ends[count - 1])
+        instance.last_shape = BatchShape(0, 0, 0, 0, 0, 0, num_sequences, context + (count - 1) * num_sequences)
+        return ends_at
