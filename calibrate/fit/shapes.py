@@ -15,6 +15,7 @@ from engine.batch_shape import BatchShape
 from engine.config import EngineConfig
 from engine.core import Engine
 from engine.latency.model import LatencyModel
+from engine.latency.wrapped import WrappedLatency
 from engine.sequence import Sequence
 from engine.step_log import StepLog
 from engine.units import Micros
@@ -26,10 +27,9 @@ _CONTEXT = BatchShape._fields.index("decode_context_tokens")
 
 
 @dataclass(slots=True)
-class _PromptRecorder:
+class _PromptRecorder(WrappedLatency):
     """`model`, with the shape of each step that holds prompts by the number of the step."""
 
-    model: LatencyModel
     steps: StepLog = field(default_factory=StepLog)
     """The log of the engine that asks."""
     with_prompts: dict[int, BatchShape] = field(default_factory=dict)
@@ -38,24 +38,6 @@ class _PromptRecorder:
         if shape.prefill_tokens:
             self.with_prompts[len(self.steps)] = shape
         return self.model.step_time(shape)
-
-    def decode_times(self, shape: BatchShape, steps: int) -> Ints:
-        return self.model.decode_times(shape, steps)
-
-    def queueing_time(self, input_tokens: int) -> Micros:
-        return self.model.queueing_time(input_tokens)
-
-    @property
-    def output_token_time(self) -> Micros:
-        return self.model.output_token_time
-
-    @property
-    def output_sequence_time(self) -> Micros:
-        return self.model.output_sequence_time
-
-    @property
-    def post_decode_time(self) -> Micros:
-        return self.model.post_decode_time
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.batch_shape import BatchShape
-from engine.latency.model import LatencyModel
+from engine.latency.wrapped import WrappedLatency
 from engine.units import Micros
 
 _MASK = (1 << 64) - 1
@@ -20,11 +20,10 @@ _STEPS_OF_SPREAD = 2 * _SPREAD_PERMILLE * 1000 + 1
 _LONGEST_SHIFTED_US = 1 << 40
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseShifted:
+@dataclass(slots=True)
+class PhaseShifted(WrappedLatency):
     """`model` with each step up to 2 % shorter or longer, by a number drawn from its shape and `phase`."""
 
-    model: LatencyModel
     phase: int
 
     def step_time(self, shape: BatchShape) -> Micros:
@@ -41,21 +40,6 @@ class PhaseShifted:
         shift = (_mixed_each(keys) % np.uint64(_STEPS_OF_SPREAD)).astype(np.int64) - _STEPS_OF_SPREAD // 2
         shifted_us = np.maximum(exact_us + np.minimum(exact_us, _LONGEST_SHIFTED_US) * shift // 1_000_000, 1)
         return np.where(exact_us > _LONGEST_SHIFTED_US, exact_us, shifted_us)
-
-    def queueing_time(self, input_tokens: int) -> Micros:
-        return self.model.queueing_time(input_tokens)
-
-    @property
-    def output_token_time(self) -> Micros:
-        return self.model.output_token_time
-
-    @property
-    def output_sequence_time(self) -> Micros:
-        return self.model.output_sequence_time
-
-    @property
-    def post_decode_time(self) -> Micros:
-        return self.model.post_decode_time
 
     def _key(self, shape: BatchShape) -> int:
         """A number for all of a shape but its decode contexts, which grow from step to step."""

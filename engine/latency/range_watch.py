@@ -3,11 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
 from engine.batch_shape import BatchShape
-from engine.latency.model import LatencyModel
+from engine.latency.wrapped import WrappedLatency
 from engine.units import Micros
 
 WATCHED: Mapping[str, str] = {
@@ -19,10 +16,12 @@ WATCHED: Mapping[str, str] = {
 
 
 @dataclass(slots=True)
-class RangeWatch:
-    """`model`, with the largest batches that it was asked about. `seen` has the largest of the recordings."""
+class RangeWatch(WrappedLatency):
+    """`model`, with the largest batches that it was asked about. `seen` has the largest of the recordings.
 
-    model: LatencyModel
+    Contexts that grow while many steps are taken at once are noticed at the next call.
+    """
+
     seen: Mapping[str, int]
     _asked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(WATCHED, 0))
 
@@ -44,22 +43,3 @@ class RangeWatch:
         if shape.decode_context_tokens > asked["decode_context_tokens"]:
             asked["decode_context_tokens"] = shape.decode_context_tokens
         return self.model.step_time(shape)
-
-    def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
-        """A growing context is noticed at the next call: fewer steps may be taken than were asked for."""
-        return self.model.decode_times(shape, steps)
-
-    def queueing_time(self, input_tokens: int) -> Micros:
-        return self.model.queueing_time(input_tokens)
-
-    @property
-    def output_token_time(self) -> Micros:
-        return self.model.output_token_time
-
-    @property
-    def output_sequence_time(self) -> Micros:
-        return self.model.output_sequence_time
-
-    @property
-    def post_decode_time(self) -> Micros:
-        return self.model.post_decode_time
