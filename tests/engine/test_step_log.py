@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.errors import EngineError
 from engine.step_log import StepLog
 
 _durations = st.lists(st.integers(1, 10**9), min_size=1, max_size=30)
@@ -67,3 +68,23 @@ def test_the_log_grows_after_its_arrays_were_taken() -> None:
 def test_a_step_that_never_was_has_no_times() -> None:
     with pytest.raises(IndexError):
         StepLog().end(0)
+
+
+@given(_durations, _durations, st.booleans())
+def test_steps_recorded_together_are_those_recorded_one_by_one(
+    durations: list[int], more: list[int], few: bool
+) -> None:
+    log, expected = logged(durations, start=5), logged(durations + more, start=5)
+    start = 5 + sum(durations)
+    ends = start + np.cumsum(more)
+    if few:
+        log.extend_by_few(start, ends.tolist())
+    else:
+        log.extend(start, ends)
+    assert log.ends().tolist() == expected.ends().tolist()
+    assert log.durations().tolist() == expected.durations().tolist()
+
+
+def test_steps_recorded_together_must_end_within_64_bits() -> None:
+    with pytest.raises(EngineError, match="ends after the largest instant"):
+        StepLog().extend_by_few(2**63 - 2, [2**63 - 1, 2**63])
