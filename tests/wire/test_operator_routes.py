@@ -17,7 +17,7 @@ def dev_server() -> Iterator[TestServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_SERVER_DEV_MODE", "1")
         patch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1")
-        with running_server(enable_lora=True, lora_modules=("fixed=/weights/fixed",)) as running:
+        with running_server(enable_lora=True, lora_modules=("fixed=/weights/fixed",), speed=5.0) as running:
             yield running
 
 
