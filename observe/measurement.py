@@ -87,6 +87,7 @@ async def _record(client: Client, workload: Workload, interrupt: Interrupt) -> t
             earlier,
             options.warmup_requests,
             has_sessions=workload.agenda.conversations is not None,
+            keeps_token_times=options.plot is not None,
             failed=interrupt.stop,
         )
     except OSError as error:
@@ -185,5 +186,5 @@ def _header(workload: Workload, settings: Mapping[str, Any]) -> TraceHeader:
         workload_spec=options.source,
         server={"type": "vllm", "model": workload.style.model, **settings},
         measured_rtt_ms=workload.rtt_ms,
-        goodput_slo_targets=workload.agenda.goodput_slo_targets,
+        goodput_slo_targets=workload.slo_targets,
     )

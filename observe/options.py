@@ -7,8 +7,10 @@ from pathlib import Path
 from blis_options import OptionError, check_options, option
 from observe.http_request import check_header, parse_server
 from observe.lengths import Lengths
+from observe.plot import check_plot
 from observe.request_body import APIS
 from observe.tls import tls_context
+from traces import SloTargets, slo_targets_from_flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,21 @@ class ObserveOptions:
     )
     scrape_interval: float = option(5.0, "Seconds between readings of --scrape-metrics.", above=0)
     itl_output: str | None = option(None, "Write chunk times here. Default: beside the rows, as .itl.csv.")
+    slo_ttft: str = option(
+        "",
+        "Targets for the time to first token, such as default=100ms,batch=2s; targets given replace all those of the"
+        " workload or trace. Adds goodput to the summary.",
+        metavar="CLASS=DURATION,...",
+    )
+    slo_itl: str = option(
+        "", "Targets for a request's mean time between tokens. Adds goodput.", metavar="CLASS=DURATION,..."
+    )
+    slo_e2e: str = option("", "Targets for the whole request. Adds goodput.", metavar="CLASS=DURATION,...")
+    plot: str | None = option(
+        None,
+        "Draw TTFT, ITL and throughput over time to this picture (.png, .svg or .pdf); needs matplotlib.",
+        metavar="FILE",
+    )
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -104,7 +121,8 @@ class ObserveOptions:
         self._check_workload()
         self._check_outputs()
         # Making these checks them.
-        _ = self.headers, self.prompt_lengths, self.output_lengths, self.tls
+        _ = self.headers, self.prompt_lengths, self.output_lengths, self.tls, self.slo_targets
+        check_plot("--plot", self.plot)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -133,6 +151,11 @@ class ObserveOptions:
                     raise OptionError(f"{flag} needs a --url that begins with https://, got {self.url}")
             return None
         return tls_context(self.ca_file, insecure=self.insecure)
+
+    @property
+    def slo_targets(self) -> dict[str, SloTargets]:
+        """The targets given by flags, per class. Raises OptionError."""
+        return slo_targets_from_flags(self.slo_ttft, self.slo_itl, self.slo_e2e)
 
     @property
     def prompt_lengths(self) -> Lengths:

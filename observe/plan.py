@@ -58,7 +58,8 @@ def _plan_from_spec(options: ObserveOptions, path: str) -> Plan:
 def plan_of(options: ObserveOptions) -> Plan:
     """What the options ask to send. Raises BlisError when the recording to send cannot be used."""
     if options.trace is not None:
-        rows = read_trace(options.trace).rows
+        trace = read_trace(options.trace)
+        rows = trace.rows
         plan = plan_from_trace(rows)[: options.num_requests]
         if len(plan) <= options.warmup_requests:
             raise ObserveError(
@@ -68,7 +69,7 @@ def plan_of(options: ObserveOptions) -> Plan:
         num_empty = sum(not row.output_tokens for row in rows)
         if num_empty and not options.unconstrained_output:
             warn(f"{num_empty} requests of {options.trace} got no output; they ask for one token")
-        return Plan(plan)
+        return Plan(plan, goodput_slo_targets=trace.header.goodput_slo_targets)
     if options.workload_spec is not None:
         return _plan_from_spec(options, options.workload_spec)
     assert options.rate is not None

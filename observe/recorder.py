@@ -63,9 +63,10 @@ class Recorder:
         num_warm_up: int,
         *,
         has_sessions: bool = False,
+        keeps_token_times: bool = False,
         failed: Callable[[], None],
     ) -> None:
-        self.stats = RunStats()
+        self.stats = RunStats(keeps_token_times=keeps_token_times)
         self.failure = ""
         self.rescued = ""
         self.num_earlier = 0 if earlier is None else len(earlier.rows)

@@ -22,6 +22,7 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, *, num_
         num_not_sent=num_not_sent,
         rtt_ms=workload.rtt_ms,
         num_earlier=recorder.num_earlier,
+        slo_targets=workload.slo_targets,
     )
     sys.stdout.write(dump_json(summary) + "\n")
     sys.stdout.flush()
@@ -33,6 +34,8 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, *, num_
     if interrupt.signal is not None:
         cut = stats.kinds["cancelled"]
         say(f"interrupted by {interrupt.signal.name}: {num_not_sent} requests not sent, {cut} cut while under way")
+    if workload.options.plot is not None and len(stats.log):
+        _draw(stats, workload.options.plot)
     if recorder.rescued:
         warn(recorder.rescued)
     if recorder.failure:
@@ -44,6 +47,16 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, *, num_
         say(f"blis observe: error: all requests failed, the first with: {' '.join(stats.first_error.split())}")
         return 1
     return 0
+
+
+def _draw(stats: RunStats, path: str) -> None:
+    from observe.plot import draw
+    from observe.timeline import timeline_of
+
+    try:
+        draw(timeline_of(stats.log), path)
+    except OSError as error:
+        warn(f"cannot write {path}: {(error.strerror or str(error)).lower()}")
 
 
 def warnings_of(stats: RunStats, lag_ms: dict[str, float] | None, *, exact_output: bool) -> list[str]:

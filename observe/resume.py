@@ -56,7 +56,12 @@ def agenda_of(options: ObserveOptions, whole: Plan) -> Agenda:
     _check_same_run(options, plan, earlier)
     there = {row.request_id for row in earlier.rows}
     left = [number for number in range(options.warmup_requests, len(plan)) if number not in there]
-    return Agenda(plan=[plan[number] for number in left], request_ids=left, earlier=earlier)
+    return Agenda(
+        plan=[plan[number] for number in left],
+        request_ids=left,
+        earlier=earlier,
+        goodput_slo_targets=whole.goodput_slo_targets,
+    )
 
 
 def check_same_model(options: ObserveOptions, earlier: Earlier, model: str) -> None:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from observe.clock import Nanos
 from observe.dispatch import Sent
 from observe.exchange import Outcome
+from observe.request_log import RequestLog
 
 _RECENT = 1000
 
@@ -18,7 +19,8 @@ class RunStats:
     than planned.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_token_times: bool = False) -> None:
+        self.log = RequestLog(keeps_token_times=keeps_token_times)
         self.ttft = array("q")
         self.e2e = array("q")
         self.itl = array("q")
@@ -38,6 +40,11 @@ class RunStats:
         self.recent_lag: deque[Nanos] = deque(maxlen=_RECENT)
 
     @property
+    def duration_s(self) -> float:
+        """Seconds from the first sending to the last end."""
+        return max(0, self.last_ended - self.first_sent) / 1e9 if self.first_sent else 0.0
+
+    @property
     def num_ended(self) -> int:
         """All requests that have ended."""
         return self.kinds.total()
@@ -50,6 +57,7 @@ class RunStats:
     def add(self, sent: Sent) -> None:
         """Take in a request that has ended."""
         outcome = sent.outcome
+        self.log.add(sent)
         self.kinds[outcome.kind] += 1
         self.last_ended = max(self.last_ended, outcome.ended)
         self._add_sending(sent, outcome.sent)

@@ -1,20 +1,25 @@
 """What a run amounts to: a mapping for machines, a few lines for people. Milliseconds, seconds and tokens."""
 
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from observe.distribution import distribution_ms
+from observe.goodput import goodput_lines, goodput_summary
 from observe.stats import RunStats
-
-_PERCENTS = (50, 90, 95, 99)
+from traces import SloTargets
 
 
 def summarize(
-    stats: RunStats, *, asked_per_s: float, num_not_sent: int, rtt_ms: float | None, num_earlier: int = 0
+    stats: RunStats,
+    *,
+    asked_per_s: float,
+    num_not_sent: int,
+    rtt_ms: float | None,
+    num_earlier: int = 0,
+    slo_targets: Mapping[str, SloTargets] | None = None,
 ) -> dict[str, Any]:
     """The figures of a run, ready for JSON. Rates count requests that were answered in full."""
-    duration_s = max(0, stats.last_ended - stats.first_sent) / 1e9 if stats.first_sent else 0.0
+    duration_s = stats.duration_s
     failed = {kind: count for kind, count in sorted(stats.kinds.items()) if kind != "ok"}
     return {
         "completed": stats.num_ok,
@@ -28,13 +33,14 @@ def summarize(
         "output_tokens": stats.output_tokens,
         "input_throughput_tokens_per_s": _per_second(stats.input_tokens, duration_s),
         "output_throughput_tokens_per_s": _per_second(stats.output_tokens, duration_s),
-        "ttft_ms": _distribution(stats.ttft),
-        "e2e_ms": _distribution(stats.e2e),
-        "itl_ms": _distribution(stats.itl),
-        "tpot_ms": _distribution(stats.tpot),
-        "send_lag_ms": _distribution(stats.lag),
-        "concurrency_wait_ms": _distribution(stats.line_wait),
+        "ttft_ms": distribution_ms(stats.ttft),
+        "e2e_ms": distribution_ms(stats.e2e),
+        "itl_ms": distribution_ms(stats.itl),
+        "tpot_ms": distribution_ms(stats.tpot),
+        "send_lag_ms": distribution_ms(stats.lag),
+        "concurrency_wait_ms": distribution_ms(stats.line_wait),
         "network_rtt_ms": rtt_ms,
+        **goodput_summary(stats.log, slo_targets or {}, duration_s),
     }
 
 
@@ -53,17 +59,7 @@ def summary_text(summary: dict[str, Any]) -> str:
     for name, key in rows.items():
         if summary[key] is not None:
             lines.append(f"{name:<10}" + "".join(f"{value:>11.3f}" for value in summary[key].values()))
-    return "\n".join(lines)
-
-
-def _distribution(nanos: npt.ArrayLike) -> dict[str, float] | None:
-    """Mean, percentiles and maximum in milliseconds; None of nothing."""
-    values = np.asarray(nanos)
-    if not values.size:
-        return None
-    figures = [values.mean(), *np.percentile(values, _PERCENTS), values.max()]
-    names = ("mean", *(f"p{percent}" for percent in _PERCENTS), "max")
-    return {name: round(float(figure) / 1e6, 6) for name, figure in zip(names, figures, strict=True)}
+    return "\n".join([*lines, *goodput_lines(summary)])
 
 
 def _per_second(count: int, duration_s: float) -> float:

@@ -1,7 +1,7 @@
 """What a run sends, and how, once the server is known."""
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from observe.dispatch import Prepared
@@ -11,6 +11,7 @@ from observe.prompts import PromptBook
 from observe.request_body import RequestStyle
 from observe.resume import Agenda
 from observe.schedule import Planned, mean_rate
+from traces import SloTargets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,11 @@ class Workload:
     def asked_per_s(self) -> float:
         """The request rate that is asked for."""
         return self.options.rate or mean_rate(self.agenda.plan)
+
+    @property
+    def slo_targets(self) -> Mapping[str, SloTargets]:
+        """What goodput is judged by: the targets given, else those that came with the workload."""
+        return self.options.slo_targets or self.agenda.goodput_slo_targets
 
 
 def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Prepared]:

@@ -8,7 +8,7 @@ import numpy as np
 from replay.breakdown import ClassLatencies
 from replay.record import Record
 from traces import SloTargets
-from traces.goodput import Attainment, attainment, limits_us, members_of, rate, share
+from traces.goodput import Attainment, goodput_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +32,15 @@ class Goodput:
 def goodput(
     record: Record, targets: Mapping[str, SloTargets], classes: Mapping[str, ClassLatencies], duration_s: float
 ) -> Goodput:
-    """Attainment over the requests that arrived: one that was refused, given up or cut off met no target.
-
-    A class's share for a single limit is over its completed requests.
-    """
-    completed = record.is_completed
+    """Attainment over the requests that arrived: one that was refused, given up or cut off met no target."""
     values_us = {
         "ttft": record.ttft_us.astype(np.float64),
         "itl": record.itl_mean_us,
         "e2e": record.e2e_us.astype(np.float64),
     }
-    found = {}
-    for name, of_class in sorted(targets.items()):
-        members = members_of(name, (row.slo_class for row in record.rows))
-        attained = attainment(values_us, limits_us(of_class), members, duration_s, completed)
-        found[name] = ClassGoodput(int(members.sum()), attained, classes.get(name))
-    num_good = sum(each.attained.num_good for each in found.values())
-    count = sum(each.count for each in found.values())
-    return Goodput(share(num_good, count), rate(num_good, duration_s), found)
+    slo_classes = [row.slo_class for row in record.rows]
+    found = goodput_of(values_us, slo_classes, record.is_completed, targets, duration_s)
+    by_class = {
+        name: ClassGoodput(each.count, each.attained, classes.get(name)) for name, each in found.classes.items()
+    }
+    return Goodput(found.share, found.per_s, by_class)

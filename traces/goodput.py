@@ -1,6 +1,6 @@
 """How many requests stayed within the latency targets of their class: one rule for recordings and simulations."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,44 @@ class Attainment:
     share: float
     per_s: float
     by_limit: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassAttainment:
+    """One class with targets: how many requests there were, and how many of them met these."""
+
+    count: int
+    attained: Attainment
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """All classes with targets, by name, and these taken together. Classes without targets count nowhere."""
+
+    share: float
+    per_s: float
+    classes: dict[str, ClassAttainment]
+
+
+def goodput_of(
+    values_us: Mapping[str, Floats],
+    slo_classes: Sequence[str],
+    answered: Bools,
+    targets: Mapping[str, SloTargets],
+    duration_s: float,
+) -> Goodput:
+    """Attainment over all requests: one that was not `answered` met no target.
+
+    `values_us` has `ttft`, `itl` and `e2e`, NaN where unknown. The share of a single limit is over answered requests.
+    """
+    classes = {}
+    for name, of_class in sorted(targets.items()):
+        members = members_of(name, slo_classes)
+        attained = attainment(values_us, limits_us(of_class), members, duration_s, answered)
+        classes[name] = ClassAttainment(int(members.sum()), attained)
+    num_good = sum(each.attained.num_good for each in classes.values())
+    count = sum(each.count for each in classes.values())
+    return Goodput(share(num_good, count), rate(num_good, duration_s), classes)
 
 
 def limits_us(targets: SloTargets) -> dict[str, float]:
