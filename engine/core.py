@@ -5,6 +5,7 @@ guards of the wait queue, and is handed to a stepping (`scheduler/`), which sche
 """
 
 from collections import deque
+from collections.abc import Mapping
 
 from engine.batch_shape import BatchShape
 from engine.config import EngineConfig
@@ -55,12 +56,17 @@ class Engine:
         That may be an instant already done, for an arrival by itself changes nothing; but not so early that the request
         would have joined the wait queue by now. Raises ValueError then, and for an id still in use.
         """
+        self.enter(Sequence(request, at), at)
+
+    def enter(self, sequence: Sequence, at: Micros) -> None:
+        """Let a request that has arrived somewhere else come here at `at`; else as `submit`."""
+        request = sequence.request
         queued_at = at + self.queueing_time(request)
         self._demand_future(queued_at)
         live, request_id = self._instance.live, request.id
         if request_id in live:
             raise ValueError(f"request {request_id!r} is still in the engine")
-        live[request_id] = sequence = Sequence(request, at)
+        live[request_id] = sequence
         # Requests that join the wait queue at one instant do so in the order in which they arrived.
         self._queue.push(queued_at, _QUEUED, sequence, at)
         self._note_arrivals()
@@ -71,10 +77,13 @@ class Engine:
         transfer_us = 0 if request.external is None else request.external.transfer_us
         return self.latency.queueing_time(request.input_tokens) + transfer_us
 
-    def abort(self, request_id: str, at: Micros) -> None:
-        """Let the client of `request_id` hang up at `at`; ids not there then are ignored."""
+    def abort(self, request_id: str, at: Micros, outcome: Outcome = Outcome.ABORTED) -> None:
+        """Let the client of `request_id` hang up at `at`; ids not there then are ignored.
+
+        `outcome` says otherwise why the request ends unanswered.
+        """
         self._demand_future(at)
-        self._queue.push(at, Due.ABORT, request_id)
+        self._queue.push(at, Due.ABORT, (request_id, outcome))
 
     def hold(self, hold: Hold, at: Micros) -> None:
         """From `at` on, which must be ahead, suspend so much of the scheduling, or resume it."""
@@ -121,6 +130,16 @@ class Engine:
             self.now = until
         instance.events = []
         return events
+
+    @property
+    def instances(self) -> "tuple[Engine, ...]":
+        """All engines there are: this one. A cluster has more."""
+        return (self,)
+
+    @property
+    def live(self) -> Mapping[str, Sequence]:
+        """Requests that have come here and not ended, by id."""
+        return self._instance.live
 
     @property
     def clock(self) -> Micros:
@@ -204,8 +223,9 @@ class Engine:
                 self._execute(at, due, payload)
 
     def _execute(self, at: Micros, due: int, payload: Payload) -> None:
-        if isinstance(payload, str):
-            self._hang_up(payload, at)
+        if isinstance(payload, tuple):
+            request_id, outcome = payload
+            self._hang_up(request_id, outcome, at)
         elif isinstance(payload, Sequence):
             self._instance.clock = at
             self._stepping.remove(payload, Outcome.TIMED_OUT, at)
@@ -237,13 +257,13 @@ class Engine:
             self._queue.push(deadline_us, Due.DEADLINE, sequence)
         self._stepping.enqueue(sequence, at)
 
-    def _hang_up(self, request_id: str, at: Micros) -> None:
+    def _hang_up(self, request_id: str, outcome: Outcome, at: Micros) -> None:
         sequence = self._instance.live.get(request_id)
         if sequence is None or at < sequence.arrived_at:
             return
         self._instance.clock = at
         if sequence.queued_at is None:
             self.counters.num_enqueued += 1  # it never reached the queue, yet it ends here and must be counted
-            self._instance.end_now(sequence, Outcome.ABORTED, at)
+            self._instance.end_now(sequence, outcome, at)
         else:
-            self._stepping.remove(sequence, Outcome.ABORTED, at)
+            self._stepping.remove(sequence, outcome, at)

@@ -10,7 +10,7 @@ from engine.sequence import Sequence
 from engine.units import Micros
 
 Payload: TypeAlias = object
-"""The sequence concerned, what a stepping wants back at the end of a step, or the id of a hung-up request."""
+"""The sequence concerned, what a stepping wants back at the end of a step, or who leaves and why."""
 
 Entry: TypeAlias = tuple[Micros, int, Micros, int, Payload]
 """Instant, kind, rank among those of one kind, number of entry, payload."""

@@ -105,3 +105,5 @@ class Request(NamedTuple):
     """The LoRA adapter it needs; empty for none."""
     external: ExternalPrompt | None = None
     """Set when another instance has computed its prompt."""
+    tenant: str = ""
+    """On whose behalf it is sent; only clusters look at it."""

@@ -18,6 +18,10 @@ class Outcome(StrEnum):
     ABORTED = "aborted"
     DROPPED = "dropped"
     """Refused before it entered the wait queue: it could never be served."""
+    REJECTED = "rejected"
+    """Turned away by a cluster before it came to any instance."""
+    FAILED = "failed"
+    """Its instance was killed."""
 
 
 @dataclass(slots=True)
@@ -46,6 +50,7 @@ class Sequence:
         "extra_tokens",
         "first_token_at",
         "first_token_step",
+        "instance",
         "is_prefilling",
         "max_output_tokens",
         "named_blocks",
@@ -77,6 +82,9 @@ class Sequence:
     def __init__(self, request: Request, arrived_at: Micros) -> None:
         self.request = request
         self.arrived_at = arrived_at
+        """In front of all that delays it: of the engine, or of the cluster if it is part of one."""
+        self.instance = 0
+        """Number of the cluster's instance that serves it; 0 without a cluster."""
         self.queued_at: Micros | None = None
         """When it joined the wait queue; None before, and for a request that never did."""
         self.scheduled_at: Micros | None = None

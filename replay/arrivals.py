@@ -114,4 +114,6 @@ def _request(row: TraceRow, request_id: str, prefix_tokens: dict[str, int], conf
         blocks=blocks,
         deadline_us=row.deadline_us,
         slo_class=row.slo_class,
+        adapter=row.adapter,
+        tenant=row.tenant_id,
     )

@@ -57,6 +57,21 @@ def _breakdown(found: Findings) -> JsonObject:
             "ttft_warm_ms": _figures(found.sessions.ttft_warm),
             "duration_ms": _figures(found.sessions.duration),
         }
+    if found.instances:
+        content["instances"] = list(found.instances)
+        content["hol_blocking_events"] = found.num_blocked_lines
+    if found.door.num_rejected_at_admission or found.door.num_rejected_at_routing:
+        content["rejected_at_admission"] = found.door.num_rejected_at_admission
+        content["rejected_at_admission_by_class"] = dict(found.door.rejected_by_class)
+        content["rejected_at_routing"] = found.door.num_rejected_at_routing
+    if (decisions := found.door.decisions) is not None:
+        content["decisions"] = {
+            "admitted": decisions.num_admitted,
+            "rejected": decisions.num_rejected,
+            "routed": dict(decisions.num_by_instance),
+            "mean_regret": decisions.mean_regret,
+            "max_regret": decisions.max_regret,
+        }
     if found.fitness is not None:
         content["fitness"] = {"score": found.fitness.score, **found.fitness.components}
     return content

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_options import OptionError, option
+from engine.cluster.ties import DEFAULT_SEED
 from replay.report_options import ReportOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from engine.cluster.ties import Ties
     from engine.deployment import Deployment
     from replay.arrivals import Arrivals
     from replay.record import OnTokens
@@ -46,6 +48,7 @@ class ReplayOptions(ReportOptions):
         at_least=1,
         metavar="K",
     )
+    seed: int = option(DEFAULT_SEED, "Seed of the draws by which a router breaks ties.")
     include_failed: bool = option(False, "Replay rows of a real recording whose status is error or timeout, too.")
 
     def __post_init__(self) -> None:
@@ -64,8 +67,12 @@ class ReplayOptions(ReportOptions):
         return Path(given[0])
 
 
-def run(options: ReplayOptions) -> int:
-    """Replay, write the files asked for, print the summary on stdout; all else goes to stderr."""
+def run(options: ReplayOptions, ties: "Ties | None" = None) -> int:
+    """Replay, write the files asked for, print the summary on stdout; all else goes to stderr.
+
+    `ties` is asked instead of draws that follow from the seed.
+    """
+    from engine.cluster.build import flags_without_effect_on_cluster
     from engine.deployment import notes_after, resolve
     from replay.arrivals import arrivals_of
     from replay.outputs import aggregate
@@ -81,7 +88,7 @@ def run(options: ReplayOptions) -> int:
         _say(f"{header_path}: its kv_offload is not simulated; --kv-cpu-blocks simulates one tier of CPU memory")
     questions = questions_of(options, trace.header.goodput_slo_targets)
     deployment = resolve(options)
-    for note in (*questions.saturation.notes, *deployment.notes):
+    for note in (*questions.saturation.notes, *deployment.notes, *flags_without_effect_on_cluster(options)):
         _say(note)
     arrivals = arrivals_of(trace, options.model, deployment.config, options.include_failed, options.reissue)
     _say_what_is_left_out(trace, arrivals, options.model)
@@ -90,7 +97,8 @@ def run(options: ReplayOptions) -> int:
         progress_bar("replaying", len(arrivals.arrivals) * options.phase_average) as advance,
     ):
         runs = [
-            _run(options, deployment, arrivals, phase, advance, on_tokens) for phase in range(options.phase_average)
+            _run(options, deployment, arrivals, phase, ties, advance, on_tokens)
+            for phase in range(options.phase_average)
         ]
     for note in notes_after(deployment):
         _say(note)
@@ -103,7 +111,7 @@ def run(options: ReplayOptions) -> int:
     if len(runs) == 1:
         report(options, questions, runs[0], header)
         return 0
-    mean = Simulated(runs[0].engine, averaged([run.requests for run in runs]))
+    mean = Simulated(runs[0].simulation, averaged([run.requests for run in runs]))
     report(options, questions, mean, header, mean_metrics([aggregate(run) for run in runs]))
     return 0
 
@@ -113,21 +121,23 @@ def _run(
     deployment: "Deployment",
     arrivals: "Arrivals",
     phase: int,
+    ties: "Ties | None",
     on_finished: "Callable[[], None] | None",
     on_tokens: "OnTokens | None",
 ) -> "Simulated":
     """One replay; with several, each in a phase of its own."""
-    from engine.core import Engine
+    from engine.cluster.build import build_simulation
+    from engine.cluster.ties import SeededTies
     from engine.latency.phase_shift import PhaseShifted
     from replay.reissue import simulate_reissued
     from replay.simulate import simulate
 
     latency = deployment.latency if options.phase_average == 1 else PhaseShifted(deployment.latency, phase)
-    engine = Engine(deployment.config, latency, reports_steps=False)
+    simulation = build_simulation(options, deployment, ties=ties or SeededTies(options.seed), latency=latency)
     if options.reissue:
         cap = options.max_concurrency
-        return simulate_reissued(engine, arrivals.arrivals, cap, options.horizon, on_finished, on_tokens)
-    return simulate(engine, arrivals.arrivals, options.horizon, on_finished, on_tokens)
+        return simulate_reissued(simulation, arrivals.arrivals, cap, options.horizon, on_finished, on_tokens)
+    return simulate(simulation, arrivals.arrivals, options.horizon, on_finished, on_tokens)
 
 
 def _say(line: str) -> None:

@@ -1,5 +1,6 @@
 """What a CPU tier of the KV cache did during a run."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.core import Engine
@@ -17,15 +18,15 @@ class CpuTierFigures:
     thrashing_rate: float
 
 
-def cpu_tier_figures(engine: Engine) -> CpuTierFigures | None:
-    """Those of a finished run; None for an engine without a tier."""
-    kv = engine.kv
-    if not isinstance(kv, TieredKVCache):
+def cpu_tier_figures(engines: Iterable[Engine]) -> CpuTierFigures | None:
+    """Those of a finished run, of all instances together; None without a tier. Rates are means."""
+    caches = [kv for engine in engines if isinstance(kv := engine.kv, TieredKVCache)]
+    if not caches:
         return None
     return CpuTierFigures(
-        num_stored=kv.tier.num_stored,
-        num_evicted=kv.tier.num_evicted,
-        num_fetched=kv.tier.num_fetched,
-        num_thrashed=kv.tier.num_thrashed,
-        thrashing_rate=kv.thrashing_rate,
+        num_stored=sum(kv.tier.num_stored for kv in caches),
+        num_evicted=sum(kv.tier.num_evicted for kv in caches),
+        num_fetched=sum(kv.tier.num_fetched for kv in caches),
+        num_thrashed=sum(kv.tier.num_thrashed for kv in caches),
+        thrashing_rate=sum(kv.thrashing_rate for kv in caches) / len(caches),
     )

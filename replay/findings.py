@@ -17,9 +17,11 @@ from replay.breakdown import (
     by_tenant,
 )
 from replay.cpu_tier import CpuTierFigures, cpu_tier_figures
+from replay.door import Door, door_of
 from replay.fitness import Fitness, fitness
 from replay.goodput import Goodput, goodput
 from replay.outputs import JsonObject, aggregate, cache_hit_rate
+from replay.queueing import num_blocked_lines
 from replay.record import Record
 from replay.simulate import Simulated
 from traces import SloTargets
@@ -41,11 +43,15 @@ class Findings:
     """The answers. What was not asked for is None or empty."""
 
     metrics: JsonObject
+    instances: Sequence[JsonObject]
+    """The same for each instance, if there are several."""
+    door: Door
     preemption_rate: float
     """Preemptions per completed request."""
     cache_hit_rate: float
     cpu_tier: CpuTierFigures | None
     num_priority_inversions: int
+    num_blocked_lines: int
     classes: Mapping[str, ClassLatencies]
     models: Mapping[str, ModelFigures]
     tenants: Mapping[str, TenantFigures]
@@ -62,13 +68,17 @@ def examine(simulated: Simulated, questions: Questions) -> Findings:
     duration_s = metrics["vllm_estimated_duration_s"]
     classes = by_slo_class(record)
     num_completed = metrics["completed_requests"]
-    by_priority = simulated.engine.config.scheduler == "priority-fcfs"
+    engines = simulated.simulation.instances
+    by_priority = any(engine.config.scheduler == "priority-fcfs" for engine in engines)
     return Findings(
         metrics=metrics,
+        instances=[aggregate(simulated, number) for number in range(len(engines))] if len(engines) > 1 else (),
+        door=door_of(simulated.simulation),
         preemption_rate=metrics["preemption_count"] / num_completed if num_completed else 0.0,
         cache_hit_rate=cache_hit_rate(simulated),
-        cpu_tier=cpu_tier_figures(simulated.engine),
+        cpu_tier=cpu_tier_figures(engines),
         num_priority_inversions=priority_inversions(record) if by_priority else 0,
+        num_blocked_lines=num_blocked_lines(simulated),
         classes=classes,
         models=by_model(record, duration_s),
         tenants=by_tenant(record),

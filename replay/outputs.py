@@ -5,15 +5,19 @@ from typing import Any
 
 import numpy as np
 
+from engine.cluster.snapshot import instance_name
+from engine.scheduler.stepping import KVUsage
 from engine.sequence import Outcome
 from engine.stats import EngineCounters
 from replay.goodput import ClassGoodput, Goodput
 from replay.pool import Pool, pool_of
 from replay.record import NEVER, Ints, Measured, Record
 from replay.simulate import Simulated
+from replay.totals import totals_of
 from traces import ResultRow
 
 JsonObject = dict[str, Any]
+_REFUSED = frozenset({Outcome.DROPPED, Outcome.REJECTED})
 
 
 def result_rows(record: Record) -> Iterator[ResultRow]:
@@ -36,46 +40,56 @@ def result_rows(record: Record) -> Iterator[ResultRow]:
         )
 
 
-def aggregate(simulated: Simulated) -> JsonObject:
-    """The aggregate metrics of a run; durations in the unit their names say."""
-    engine, record = simulated.engine, simulated.requests
-    counters, stats = engine.counters, engine.stats
-    completed = record.is_completed
+CLUSTER = "cluster"
+"""What metrics call all instances together, even when there is only one."""
+
+
+def aggregate(simulated: Simulated, instance: int | None = None) -> JsonObject:
+    """The aggregate metrics of a run, or of what one instance did; durations in the unit their names say."""
+    simulation, record = simulated.simulation, simulated.requests
+    engines = [engine for number, engine in enumerate(simulation.instances) if instance in (None, number)]
+    is_its = np.ones(len(record), np.bool_) if instance is None else record.instance == instance
+    totals = totals_of(engines)
+    completed = record.is_completed & is_its
     num_completed = int(completed.sum())
-    ended = counters.ended
-    duration_s = engine.clock / 1e6
-    output_tokens = counters.output_tokens
+    ended = totals.ended
+    duration_s = (simulation.clock if instance is None else engines[0].clock) / 1e6
+    output_tokens = totals.output_tokens
     per_second = (lambda amount: amount / duration_s) if num_completed and duration_s > 0 else (lambda amount: 0)
     metrics: JsonObject = {
-        "instance_id": "cluster",
+        "instance_id": CLUSTER if instance is None else instance_name(instance),
         "completed_requests": num_completed,
-        "still_queued": stats.num_waiting,
-        "still_running": stats.num_running,
-        "injected_requests": sum(ended.values()) + stats.num_waiting + stats.num_running,
-        "total_input_tokens": counters.input_tokens,
+        "still_queued": totals.num_waiting,
+        "still_running": totals.num_running,
+        "injected_requests": sum(ended.values()) + totals.num_waiting + totals.num_running,
+        "total_input_tokens": totals.input_tokens,
         "total_output_tokens": output_tokens,
         "vllm_estimated_duration_s": duration_s,
         "responses_per_sec": per_second(num_completed),
         "tokens_per_sec": per_second(output_tokens),
         **_latencies("e2e", pool_of(record.e2e_us[completed])),
-        **_latencies("ttft", _pool_of_known(record.ttft_us)),
-        **_latencies("itl", record.gaps.pool()),
-        "scheduling_delay_p99_ms": _pool_of_known(record.scheduling_delay_us).percentile_ms(99),
+        **_latencies("ttft", _pool_of_known(record.ttft_us[is_its])),
+        **_latencies("itl", record.gaps.pool(instance)),
+        "scheduling_delay_p99_ms": _pool_of_known(record.scheduling_delay_us[is_its]).percentile_ms(99),
     }
-    if counters.num_kv_allocation_failures:
-        metrics["kv_allocation_failures"] = counters.num_kv_allocation_failures
-    metrics["preemption_count"] = counters.num_preemptions
+    if totals.num_kv_allocation_failures:
+        metrics["kv_allocation_failures"] = totals.num_kv_allocation_failures
+    metrics["preemption_count"] = totals.num_preemptions
     metrics["dropped_unservable"] = ended[Outcome.DROPPED]
     metrics["length_capped_requests"] = ended[Outcome.LENGTH_CAPPED]
     metrics["timed_out_requests"] = ended[Outcome.TIMED_OUT]
-    if engine.config.speculation is not None:
-        metrics |= _drafts(counters)
+    if any(engine.config.speculation is not None for engine in engines):
+        metrics |= _drafts(totals)
     return metrics
 
 
 def cache_hit_rate(simulated: Simulated) -> float:
-    """The share of prompt tokens found in the prefix cache; 0 when none were looked for."""
-    kv = simulated.engine.kv
+    """The share of prompt tokens found in the prefix cache, 0 when none were looked for: the mean of the instances."""
+    rates = [_hit_rate(engine.kv) for engine in simulated.simulation.instances]
+    return sum(rates) / len(rates) if rates else 0
+
+
+def _hit_rate(kv: KVUsage) -> float:
     return kv.hit_tokens / kv.queried_tokens if kv.queried_tokens else 0
 
 
@@ -89,7 +103,7 @@ def metrics_file(simulated: Simulated, metrics: JsonObject, judged: JsonObject) 
         detailed[key] = value
         if key == "preemption_count":
             detailed["cache_hit_rate"] = cache_hit_rate(simulated)
-    rows = (_request_row(each) for each in simulated.requests if each.outcome is not Outcome.DROPPED)
+    rows = (_request_row(each) for each in simulated.requests if each.outcome not in _REFUSED)
     return {**detailed, "requests": rows, **judged}
 
 
@@ -149,7 +163,7 @@ def _request_row(each: Measured) -> JsonObject:
     optional = {
         "slo_class": row.slo_class,
         "tenant_id": row.tenant_id,
-        "handled_by": "instance_0",
+        "handled_by": instance_name(each.instance) if each.instance >= 0 else "",
         "model": row.model,
         "adapter": row.adapter,
         "length_capped": each.outcome is Outcome.LENGTH_CAPPED,

@@ -1,6 +1,6 @@
 """Percentiles and means of large samples of whole microseconds."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,3 +57,11 @@ def counted_pool(values_us: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
     order = np.argsort(values_us, kind="stable")
     weights = np.ones_like(values_us) if counts is None else counts
     return Pool(values_us[order], np.cumsum(weights[order]))
+
+
+def merged(pools: Sequence[Pool]) -> Pool:
+    """All values of several pools."""
+    if not pools:
+        return pool_of(())
+    values_us = np.concatenate([pool.values_us for pool in pools])
+    return counted_pool(values_us, np.concatenate([np.diff(pool.cumulative, prepend=0) for pool in pools]))

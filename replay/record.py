@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from engine.core import Engine
+from engine.cluster.cluster import NOWHERE
 from engine.events import Event, Finished, Scheduled
 from engine.sequence import Outcome, Sequence
+from engine.simulation import Simulation
 from engine.units import Micros
 from replay.arrivals import Arrival, Origin
 from replay.measure import COMPLETED, latencies, token_times
@@ -50,6 +51,8 @@ class Measured:
     itl_mean_us: float
     scheduling_delay_us: Micros | None
     output_tokens: int
+    instance: int
+    """Which one served it; -1 for one that came to none."""
 
     @property
     def is_completed(self) -> bool:
@@ -62,13 +65,13 @@ class Record:
     The driver tells of each arrival, hands on the events, and closes the record at the end.
     """
 
-    def __init__(self, engine: Engine, on_tokens: OnTokens | None = None) -> None:
+    def __init__(self, simulation: Simulation, on_tokens: OnTokens | None = None) -> None:
         self.rows: list[Origin] = []
         """What each request was made from."""
         self.ids: list[str] = []
-        self.gaps = TokenGaps(engine)
-        self._turns = OutputTurns(engine) if engine.latency.output_sequence_time else None
-        self._engine = engine
+        self.gaps = TokenGaps(simulation.instances)
+        self._turns = OutputTurns(simulation.instances)
+        self._simulation = simulation
         self._on_tokens = on_tokens
         self._live: dict[str, int] = {}
         """Place here of requests that have not ended, by id."""
@@ -83,6 +86,8 @@ class Record:
         self._itl_mean_us = array("d")
         self._scheduling_delay_us = array("q")
         self._output_tokens = array("q")
+        self._instance = array("i")
+        self._queued_at = array("q")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -105,6 +110,7 @@ class Record:
             itl_mean_us=self._itl_mean_us[place],
             scheduling_delay_us=_known(self._scheduling_delay_us[place]),
             output_tokens=self._output_tokens[place],
+            instance=self._instance[place],
         )
 
     def number(self, place: int) -> int:
@@ -127,6 +133,8 @@ class Record:
         self._ttft_us.append(NEVER)
         self._e2e_us.append(NEVER)
         self._scheduling_delay_us.append(NEVER)
+        self._instance.append(NOWHERE)
+        self._queued_at.append(NEVER)
 
     def note(self, event: Event) -> None:
         """Something has happened in the engine."""
@@ -142,10 +150,13 @@ class Record:
         """The run is over: enter what is known of the requests that have not ended."""
         for request_id, sequence in self._scheduled.items():
             self._enter(self._live[request_id], sequence)
+        for engine in self._simulation.instances:
+            for request_id, sequence in engine.live.items():
+                if request_id not in self._scheduled and request_id in self._live:
+                    self._enter(self._live[request_id], sequence)
         self._live.clear()
         self._scheduled.clear()
-        if self._turns is not None:
-            self._wait_for_turns(self._turns)
+        self._wait_for_turns()
 
     def with_latencies(self, ttft_us: Ints, e2e_us: Ints, itl_mean_us: Floats, scheduling_delay_us: Ints) -> "Record":
         """The same requests with other latencies, in the same order; `NEVER` for what has not happened."""
@@ -156,9 +167,9 @@ class Record:
         other._scheduling_delay_us = array("q", scheduling_delay_us.tolist())
         return other
 
-    def _wait_for_turns(self, turns: OutputTurns) -> None:
+    def _wait_for_turns(self) -> None:
         """Add what tokens wait for the others of their step."""
-        for place, first_us, last_us in zip(*(column.tolist() for column in turns.delays()), strict=True):
+        for place, first_us, last_us in self._turns.delays():
             if self._ttft_us[place] != NEVER:
                 self._ttft_us[place] += first_us
             if self._e2e_us[place] != NEVER:
@@ -199,24 +210,40 @@ class Record:
     def scheduling_delay_us(self) -> Ints:
         return np.array(self._scheduling_delay_us, np.int64)
 
+    @property
+    def instance(self) -> Ints:
+        return np.array(self._instance, np.int64)
+
+    @property
+    def queued_at(self) -> Ints:
+        """When each joined the wait queue of its instance; `NEVER` for those that did not."""
+        return np.array(self._queued_at, np.int64)
+
     def _enter(self, place: int, sequence: Sequence) -> None:
-        ttft_us, e2e_us, itl_mean_us, scheduling_delay_us, output_tokens = latencies(self._engine, sequence)
+        outcome = sequence.outcome
+        if outcome is not None:
+            self._outcome[place] = _CODES[outcome]
+        instance = sequence.instance
+        if instance == NOWHERE:
+            return
+        self._instance[place] = instance
+        engine = self._simulation.instances[instance]
+        ttft_us, e2e_us, itl_mean_us, scheduling_delay_us, output_tokens = latencies(engine, sequence)
         if ttft_us is not None:
             self._ttft_us[place] = ttft_us
         if scheduling_delay_us is not None:
             self._scheduling_delay_us[place] = scheduling_delay_us
-        if self._turns is not None:
+        if sequence.queued_at is not None:
+            self._queued_at[place] = sequence.queued_at
+        if engine.latency.output_sequence_time:
             self._turns.add(place, sequence)
-        outcome = sequence.outcome
-        if outcome is not None:
-            self._outcome[place] = _CODES[outcome]
         if e2e_us is not None:  # so it has completed
             self._e2e_us[place] = e2e_us
             self._itl_mean_us[place] = itl_mean_us
             self._output_tokens[place] = output_tokens
             self.gaps.add(sequence)
             if self._on_tokens is not None:
-                self._on_tokens(self.number(place), token_times(self._engine, sequence))
+                self._on_tokens(self.number(place), token_times(engine, sequence))
 
 
 def _known(value: int) -> int | None:

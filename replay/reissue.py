@@ -8,19 +8,19 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from engine.core import Engine
 from engine.events import Event, Finished
+from engine.simulation import Simulation
 from engine.units import Micros
 from engine.virtual import CHUNK_US
 from replay.arrivals import Arrival
 from replay.measure import COMPLETED
 from replay.record import OnTokens, Record
 from replay.sessions import replied_at
-from replay.simulate import Simulated, refuse_endless
+from replay.simulate import Simulated, configs_of, refuse_endless
 
 
 def simulate_reissued(
-    engine: Engine,
+    simulation: Simulation,
     due: list[Arrival],
     max_concurrency: int = 0,
     horizon_us: Micros | None = None,
@@ -34,25 +34,25 @@ def simulate_reissued(
     after a reply has reached the client. `on_finished` is called once for each request that ends, `on_tokens` for each
     that completes. Raises OptionError for a run that would never end.
     """
-    record = Record(engine, on_tokens)
-    for event in reissued(engine, due, max_concurrency, horizon_us, record.arrived):
+    record = Record(simulation, on_tokens)
+    for event in reissued(simulation, due, max_concurrency, horizon_us, record.arrived):
         record.note(event)
         if on_finished is not None and isinstance(event, Finished):
             on_finished()
     record.close()
-    return Simulated(engine, record)
+    return Simulated(simulation, record)
 
 
 def reissued(
-    engine: Engine,
+    simulation: Simulation,
     due: list[Arrival],
     max_concurrency: int,
     horizon_us: Micros | None,
     on_sent: Callable[[Arrival], None],
 ) -> Iterator[Event]:
     """What happens when `due` are sent by schedule and cap; `on_sent` is told of each as it is sent."""
-    refuse_endless(engine.config, (arrival.request for arrival in due), horizon_us)
-    client = _Client(engine, due, max_concurrency, on_sent)
+    refuse_endless(configs_of(simulation), (arrival.request for arrival in due), horizon_us)
+    client = _Client(simulation, due, max_concurrency, on_sent)
     while (next_at := client.next_at()) is not None and (horizon_us is None or next_at <= horizon_us):
         yield from client.go_on(next_at, horizon_us)
 
@@ -61,9 +61,9 @@ class _Client:
     """The sending side: who is due, who waits for a turn, whose reply is on its way."""
 
     def __init__(
-        self, engine: Engine, due: list[Arrival], max_concurrency: int, on_sent: Callable[[Arrival], None]
+        self, simulation: Simulation, due: list[Arrival], max_concurrency: int, on_sent: Callable[[Arrival], None]
     ) -> None:
-        self._engine = engine
+        self._simulation = simulation
         self._due = deque(due)
         self._cap = max_concurrency or len(due)
         self._on_sent = on_sent
@@ -74,7 +74,7 @@ class _Client:
 
     def next_at(self) -> Micros | None:
         """When something happens next, here or in the engine; None when all is done."""
-        candidates = (self._acts_at(), self._engine.next_event_at())
+        candidates = (self._acts_at(), self._simulation.next_event_at())
         return min((at for at in candidates if at is not None), default=None)
 
     def go_on(self, next_at: Micros, horizon_us: Micros | None) -> list[Event]:
@@ -90,11 +90,11 @@ class _Client:
             *(at - 1 for at in (acts_at,) if at is not None),
             *(at for at in (horizon_us,) if at is not None),
         ]
-        events = self._engine.advance(min(limits))
+        events = self._simulation.advance(min(limits))
         for event in events:
             if isinstance(event, Finished):
                 answered = event.outcome in COMPLETED
-                heapq.heappush(self._replies, replied_at(self._engine, event) if answered else event.at)
+                heapq.heappush(self._replies, replied_at(self._simulation, event) if answered else event.at)
         return events
 
     def _acts_at(self) -> Micros | None:
@@ -113,4 +113,4 @@ class _Client:
             arrival = self._line.popleft()._replace(at=at)
             self._on_sent(arrival)
             self._num_in_flight += 1
-            self._engine.submit(arrival.request, at)
+            self._simulation.submit(arrival.request, at)

@@ -90,4 +90,4 @@ def report(
         from replay.trace_output import write_simulated
 
         write_simulated(f"{options.trace_output}.yaml", header, simulated)
-    sys.stdout.write(dump_json(as_json(found)) + "\n" if options.json else summary(found))
+    sys.stdout.write(dump_json(as_json(found)) + "\n" if options.json else summary(found, options.summarize_trace))

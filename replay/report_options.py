@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blis_options import OptionError, option
-from engine.deployment import DeploymentOptions
+from engine.cluster.options import ClusterOptions
 from replay.fitness import METRICS, parse_weights
 from traces import SloTargets, parse_duration_ms, slo_targets_from_flags
 from traces.saturation import DETECTORS
@@ -13,7 +13,7 @@ ALL = "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportOptions(DeploymentOptions):
+class ReportOptions(ClusterOptions):
     """The settings that all commands with a simulation to report on share.
 
     A subclass with a `__post_init__` of its own calls `ReportOptions.__post_init__(self)`.
@@ -61,7 +61,7 @@ class ReportOptions(DeploymentOptions):
     json: bool = option(False, "Print one JSON object, with the breakdowns in it, instead of text.")
 
     def __post_init__(self) -> None:
-        DeploymentOptions.__post_init__(self)
+        ClusterOptions.__post_init__(self)
         # Making these checks them.
         _ = self.slo_targets, self.detector_names, self.final_window_us, self.weights, self.itl_path
 

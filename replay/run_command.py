@@ -15,7 +15,8 @@ __all__ = ["RunOptions", "run", "spec_of"]
 
 def run(options: RunOptions) -> int:
     """Generate, simulate, write the files asked for, print the summary on stdout; all else goes to stderr."""
-    from engine.core import Engine
+    from engine.cluster.build import build_simulation, flags_without_effect_on_cluster
+    from engine.cluster.ties import SeededTies
     from engine.deployment import notes_after, resolve
     from replay.progress import progress_bar
     from replay.report import questions_of, recording_tokens, report
@@ -27,12 +28,14 @@ def run(options: RunOptions) -> int:
     workload = _workload(options, spec)
     questions = questions_of(options, workload.goodput_slo_targets)
     deployment = resolve(options)
-    for note in (*questions.saturation.notes, *deployment.notes):
+    for note in (*questions.saturation.notes, *deployment.notes, *flags_without_effect_on_cluster(options)):
         _say(note)
     total = workload.max_requests if workload.sessions else len(workload.requests)
     with recording_tokens(options) as on_tokens, progress_bar("simulating", total) as advance:
-        engine = Engine(deployment.config, deployment.latency, reports_steps=keeps_context(workload))
-        simulated = simulate_workload(engine, workload, options.horizon, advance, on_tokens)
+        simulation = build_simulation(
+            options, deployment, ties=SeededTies(spec.seed), reports_steps=keeps_context(workload)
+        )
+        simulated = simulate_workload(simulation, workload, options.horizon, advance, on_tokens)
     for note in notes_after(deployment):
         _say(note)
     header = TraceHeader(mode="generated", workload_seed=spec.seed, goodput_slo_targets=questions.targets)

@@ -1,12 +1,12 @@
-"""A generated workload through one engine in virtual time: requests known up front, and those that wait for replies."""
+"""A generated workload in virtual time: requests known up front, and those that wait for replies."""
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 
-from engine.core import Engine
 from engine.delivery import output_delay
 from engine.events import Event, Finished
+from engine.simulation import Simulation
 from engine.units import Micros
 from engine.virtual import CHUNK_US
 from replay.collector import no_cycle_search
@@ -18,66 +18,68 @@ from traces.workload import Session, Workload, WorkloadRequest
 
 
 def simulate_workload(
-    engine: Engine,
+    simulation: Simulation,
     workload: Workload,
     horizon_us: Micros | None = None,
     on_finished: Callable[[], None] | None = None,
     on_tokens: OnTokens | None = None,
 ) -> Simulated:
-    """Run a workload through a fresh engine until it is drained or the horizon is reached.
+    """Run a workload through a fresh simulation until it is drained or the horizon is reached.
 
     Requests are numbered in order of arrival. `on_finished` is called once for each request that ends, `on_tokens` for
     each that completes.
     """
     if workload.sessions:
-        return run_sessions(engine, workload, horizon_us, on_finished, on_tokens)
-    arrivals = GeneratedArrivals(workload.requests, engine.config)
-    return simulate(engine, arrivals, horizon_us, on_finished, on_tokens)
+        return run_sessions(simulation, workload, horizon_us, on_finished, on_tokens)
+    arrivals = GeneratedArrivals(workload.requests, simulation.instances[0].config)
+    return simulate(simulation, arrivals, horizon_us, on_finished, on_tokens)
 
 
 @no_cycle_search()
 def run_sessions(
-    engine: Engine,
+    simulation: Simulation,
     workload: Workload,
     horizon_us: Micros | None = None,
     on_finished: Callable[[], None] | None = None,
     on_tokens: OnTokens | None = None,
 ) -> Simulated:
-    """Run a workload with sessions through a fresh engine: each of their requests is sent when its client has thought
-    about the reply before it.
+    """Run a workload with sessions through a fresh simulation: each of their requests is sent when its client has
+    thought about the reply before it.
 
     A session ends with its rounds, or with a request that was not answered.
     """
     queue = _Queue(workload)
-    record = Record(engine, on_tokens)
+    record = Record(simulation, on_tokens)
+    config = simulation.instances[0].config
     waiting: dict[str, _Talk] = {}
-    while (next_at := _earliest(queue.next_at(), engine.next_event_at())) is not None:
+    while (next_at := _earliest(queue.next_at(), simulation.next_event_at())) is not None:
         if horizon_us is not None and next_at > horizon_us:
             break
         # What arrives at an instant is there before anything is done at that instant.
         while queue.next_at() == next_at:
             request, talk = queue.pop()
-            arrival = arrival_of(request, len(record), engine.config)
+            arrival = arrival_of(request, len(record), config)
             record.arrived(arrival)
             if talk is not None:
                 waiting[arrival.request.id] = talk
-            engine.submit(arrival.request, arrival.at)
+            simulation.submit(arrival.request, arrival.at)
         until = next_at + (queue.least_pause_us if waiting else CHUNK_US) - 1
-        for finished in _finished(engine.advance(_least(until, horizon_us, queue.next_at())), record):
+        for finished in _finished(simulation.advance(_least(until, horizon_us, queue.next_at())), record):
             if on_finished is not None:
                 on_finished()
             talk = waiting.pop(finished.sequence.request.id, None)
             if talk is not None and finished.outcome in COMPLETED:
-                queue.follow_up(talk, replied_at(engine, finished), finished.sequence.num_output_tokens)
+                queue.follow_up(talk, replied_at(simulation, finished), finished.sequence.num_output_tokens)
     record.close()
-    return Simulated(engine, record)
+    return Simulated(simulation, record)
 
 
-def replied_at(engine: Engine, finished: Finished) -> Micros:
+def replied_at(simulation: Simulation, finished: Finished) -> Micros:
     """When the last token of a completed request reaches its client.
 
     How many other tokens its step produced is taken to be how many requests the next step computes.
     """
+    engine = simulation.instances[finished.sequence.instance]
     num_tokens, num_outputs = finished.sequence.num_output_tokens, engine.last_shape.num_requests
     delay_us = output_delay(engine.config, engine.latency, max(1, num_tokens), num_outputs, is_last=num_tokens > 0)
     return finished.at + delay_us

@@ -4,15 +4,18 @@ from collections.abc import Iterator
 
 from replay.breakdown import SessionFigures, jain_index
 from replay.distribution import Distribution
+from replay.door import DecisionFigures
 from replay.findings import Findings
 from replay.outputs import judgements
 from traces import dump_json
 
 
-def summary(found: Findings) -> str:
+def summary(found: Findings, summarizes_decisions: bool = False) -> str:
     """All of it, with a newline at the end. Sections about nothing are left out."""
     metrics = {**found.metrics, **judgements(found.labels, found.goodput)}
-    lines = ["=== Simulation Metrics ===", dump_json(metrics)]
+    lines = []
+    for figures in (*found.instances, metrics):
+        lines += ["=== Simulation Metrics ===", dump_json(figures)]
     sections = {
         "Fitness Evaluation": _fitness(found),
         "Anomaly Counters": _anomalies(found),
@@ -21,6 +24,7 @@ def summary(found: Findings) -> str:
         "Per-Model Metrics": _models(found),
         "Per-Tenant Metrics": _tenants(found),
         "Session Metrics": _sessions(found.sessions),
+        "Trace Summary": _decisions(found.door.decisions if summarizes_decisions else None),
     }
     for title, section in sections.items():
         told = list(section)
@@ -39,10 +43,10 @@ def _fitness(found: Findings) -> Iterator[str]:
 def _anomalies(found: Findings) -> Iterator[str]:
     counters = {
         "Priority Inversions": found.num_priority_inversions,
-        # One instance behind no gateway: nothing blocks another line, nothing is turned away before the engine.
-        "HOL Blocking Events": 0,
-        "Rejected Requests (Admission)": 0,
-        "Rejected Requests (Routing)": 0,
+        "HOL Blocking Events": found.num_blocked_lines,
+        "Rejected Requests (Admission)": found.door.num_rejected_at_admission,
+        **{f"  Shed ({name})": count for name, count in found.door.rejected_by_class.items()},
+        "Rejected Requests (Routing)": found.door.num_rejected_at_routing,
         "Dropped Unservable": found.metrics["dropped_unservable"],
         "Timed Out Requests": found.metrics["timed_out_requests"],
         "Length-Capped Requests": found.metrics["length_capped_requests"],
@@ -96,6 +100,21 @@ def _sessions(figures: SessionFigures | None) -> Iterator[str]:
     ):
         if len(each):
             yield f"  {label} {_spread(each)} ms (n={len(each)})"
+
+
+def _decisions(figures: DecisionFigures | None) -> Iterator[str]:
+    if figures is None:
+        return
+    yield f"Total Decisions: {figures.num_admitted + figures.num_rejected}"
+    yield f"  Admitted: {figures.num_admitted}"
+    yield f"  Rejected: {figures.num_rejected}"
+    yield f"Unique Targets: {len(figures.num_by_instance)}"
+    if figures.num_by_instance:
+        yield "Target Distribution:"
+        for name, count in figures.num_by_instance.items():
+            yield f"  {name}: {count}"
+    yield f"Mean Regret: {figures.mean_regret:.6f}"
+    yield f"Max Regret: {figures.max_regret:.6f}"
 
 
 def _spread(each: Distribution) -> str:

@@ -70,6 +70,8 @@ def arrival_of(request: WorkloadRequest, number: int, config: EngineConfig) -> A
         blocks=_blocks(request, request_id, config),
         deadline_us=request.deadline_us,
         slo_class=request.slo_class,
+        adapter=request.adapter,
+        tenant=request.tenant_id,
     )
     return Arrival(at=request.arrival_us, request=simulated, row=request)
 

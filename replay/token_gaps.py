@@ -1,17 +1,46 @@
 """The times between tokens of all completed requests, counted per step rather than kept per token."""
 
 from array import array
+from collections.abc import Sequence as SequenceOf
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.core import Engine
 from engine.sequence import Sequence
-from replay.pool import Pool, counted_pool
+from replay.pool import Pool, counted_pool, merged
+
+STEPS_AT_ONCE = 1 << 18
 
 
 class TokenGaps:
-    """Every inter-token latency of every completed request.
+    """Every inter-token latency of every completed request, by instance."""
+
+    __slots__ = ("_engines", "_of_instance")
+
+    def __init__(self, engines: SequenceOf[Engine]) -> None:
+        """`engines` may grow."""
+        self._engines = engines
+        self._of_instance: dict[int, InstanceGaps] = {}
+
+    def add(self, sequence: Sequence) -> None:
+        """Count the gaps of a completed request."""
+        gaps = self._of_instance.get(sequence.instance)
+        if gaps is None:
+            gaps = self._of_instance[sequence.instance] = InstanceGaps(self._engines[sequence.instance])
+        gaps.add(sequence)
+
+    def pool(self, instance: int | None = None, steps_at_once: int = STEPS_AT_ONCE) -> Pool:
+        """All gaps counted so far, or those of one instance."""
+        wanted = [gaps for number, gaps in self._of_instance.items() if instance in (None, number)]
+        pools = [gaps.pool(steps_at_once) for gaps in wanted]
+        if len(pools) == 1:
+            return pools[0]
+        return merged(pools)
+
+
+class InstanceGaps:
+    """The gaps of one instance.
 
     Costs 16 bytes per stretch of consecutive tokens, and O(steps log requests) time in the end.
     """
@@ -44,7 +73,7 @@ class TokenGaps:
             self._counts.append(count - 1)
             before = first + count - 1
 
-    def pool(self, steps_at_once: int = 1 << 18) -> Pool:
+    def pool(self, steps_at_once: int) -> Pool:
         """All gaps counted so far. Steps are gone through in blocks, as there may be as many as tokens."""
         firsts = np.array(self._firsts, np.int64)
         stops = np.sort(firsts + np.array(self._counts, np.int64))

@@ -21,9 +21,9 @@ def trace_rows(simulated: Simulated) -> Iterator[TraceRow]:
 
     The last chunk is that of the last token; the overhead after it, which is part of E2E, has no column.
     """
-    post_decode_us = simulated.engine.latency.post_decode_time
+    instances = simulated.simulation.instances
     for each in simulated.requests:
-        yield _row(each, post_decode_us)
+        yield _row(each, instances[each.instance].latency.post_decode_time)
 
 
 def _columns(record: Record) -> set[str]:

@@ -4,18 +4,44 @@ That depends on how many requests a step produced tokens for, which is known onc
 """
 
 from array import array
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.core import Engine
 from engine.sequence import Sequence
+from engine.units import Micros
 
 Ints = npt.NDArray[np.int64]
 
 
 class OutputTurns:
-    """The first and last token's step of each request, and in which steps it had a token."""
+    """What tokens wait for each other, by instance."""
+
+    __slots__ = ("_engines", "_of_instance")
+
+    def __init__(self, engines: SequenceOf[Engine]) -> None:
+        """`engines` may grow."""
+        self._engines = engines
+        self._of_instance: dict[int, InstanceTurns] = {}
+
+    def add(self, place: int, sequence: Sequence) -> None:
+        """Note the steps of the request at `place` of the record."""
+        turns = self._of_instance.get(sequence.instance)
+        if turns is None:
+            turns = self._of_instance[sequence.instance] = InstanceTurns(self._engines[sequence.instance])
+        turns.add(place, sequence)
+
+    def delays(self) -> Iterator[tuple[int, Micros, Micros]]:
+        """Places in the record, and for each how long its first and its last token wait."""
+        for turns in self._of_instance.values():
+            yield from zip(*(column.tolist() for column in turns.delays()), strict=True)
+
+
+class InstanceTurns:
+    """On one instance: the first and last token's step of each request, and in which steps it had a token."""
 
     __slots__ = ("_counts", "_engine", "_firsts", "_last_steps", "_places", "_steps")
 

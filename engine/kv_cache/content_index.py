@@ -1,5 +1,7 @@
 """Which blocks hold which content, when several may hold the same: vLLM's prefix cache does not merge duplicates."""
 
+from collections.abc import KeysView
+
 
 class ContentIndex:
     """Content identity to the blocks that hold it, the earliest registered first, and back."""
@@ -13,6 +15,10 @@ class ContentIndex:
     def __len__(self) -> int:
         """How many blocks can be found."""
         return len(self._identity_of)
+
+    def identities(self) -> KeysView[object]:
+        """What can be found, as it changes."""
+        return self._blocks_of.keys()
 
     def register(self, block: int, identity: object) -> None:
         """Say that `block` holds the content `identity`, as others may."""

@@ -1,6 +1,6 @@
 """Which block holds which content: the map that turns equal prompt beginnings into cache hits."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, KeysView
 
 from engine.request import BlockIdentities
 
@@ -29,6 +29,10 @@ class PrefixIndex:
         """What those of `blocks` hold that hold something whole."""
         identity_of = self._identity_of
         return [identity_of[block] for block in blocks if block in identity_of]
+
+    def identities(self) -> KeysView[object]:
+        """What can be found, as it changes."""
+        return self._block_of.keys()
 
     def register(self, block: int, identity: object) -> None:
         """Say that `block` now holds the content `identity`."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence as SequenceOf
 from typing import Protocol
 
+from engine.kv_cache.prefix_index import PrefixIndex
 from engine.sequence import Sequence
 
 
@@ -11,6 +12,9 @@ class PromptCache(Protocol):
 
     num_hit_blocks: int
     num_missed_blocks: int
+
+    @property
+    def index(self) -> PrefixIndex: ...
 
     @property
     def num_blocks(self) -> int: ...

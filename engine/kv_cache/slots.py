@@ -3,6 +3,7 @@
 from collections.abc import Sequence as SequenceOf
 from typing import Protocol
 
+from engine.kv_cache.content_index import ContentIndex
 from engine.sequence import Sequence
 
 
@@ -11,6 +12,9 @@ class SlotCache(Protocol):
 
     hit_tokens: int
     queried_tokens: int
+
+    @property
+    def index(self) -> ContentIndex: ...
 
     @property
     def num_blocks(self) -> int: ...

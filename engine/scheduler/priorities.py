@@ -5,7 +5,8 @@ minus with `inverted-slo`, and larger scores come first. All requests age alike:
 `age_weight * (arrival of one - arrival of the other)` at every instant, so their order is known when they arrive.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from engine.request import Request
@@ -18,6 +19,24 @@ SLO_CLASS_PRIORITIES: dict[str, int] = {"critical": 4, "standard": 3, "batch": -
 """BLIS's importance of each SLO class (sim/slo_priority.go), larger is more important."""
 
 DEFAULT_SLO_PRIORITY = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SloPriorities:
+    """The importance of each SLO class; classes not named have `DEFAULT_SLO_PRIORITY`."""
+
+    by_class: Mapping[str, int]
+
+    def importance(self, slo_class: str) -> int:
+        """The larger the more important."""
+        return self.by_class.get(slo_class, DEFAULT_SLO_PRIORITY)
+
+    def is_sheddable(self, slo_class: str) -> bool:
+        """Whether requests of the class may be turned away for the sake of others."""
+        return self.importance(slo_class) < 0
+
+
+DEFAULT_SLO_PRIORITIES = SloPriorities(SLO_CLASS_PRIORITIES)
 _HIGHEST = max(SLO_CLASS_PRIORITIES.values())
 
 

@@ -1,5 +1,6 @@
 """The seam between the life of a request and the scheduling of steps: whose rules compose and execute the batches."""
 
+from collections.abc import KeysView
 from typing import Protocol
 
 from engine.scheduler.hold import Hold
@@ -7,8 +8,19 @@ from engine.sequence import Outcome, Sequence
 from engine.units import Micros
 
 
+class Findable(Protocol):
+    """The content of a KV cache."""
+
+    def identities(self) -> KeysView[object]:
+        """Of the blocks that can be found, as it changes."""
+        ...
+
+
 class KVUsage(Protocol):
     """What every KV cache can say of itself."""
+
+    @property
+    def index(self) -> Findable: ...
 
     @property
     def num_blocks(self) -> int: ...

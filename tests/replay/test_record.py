@@ -101,10 +101,10 @@ def test_a_request_that_completes_has_all_its_latencies(run: Simulated) -> None:
 def test_gaps_counted_in_blocks_of_steps_are_the_same_gaps(workload: Workload, steps_at_once: int) -> None:
     arrivals = [Arrival(at, each, row(number)) for number, (at, each) in enumerate(workload.arrivals)]
     gaps = simulate(workload.engine(), arrivals, HORIZON_US).requests.gaps
-    whole, pieces = gaps.pool(), gaps.pool(steps_at_once)
+    whole, pieces = gaps.pool(), gaps.pool(steps_at_once=steps_at_once)
     assert [whole.at_rank(rank) for rank in range(len(whole))] == [pieces.at_rank(rank) for rank in range(len(pieces))]
     assert whole.mean_ms() == pieces.mean_ms()
 
 
 def test_without_requests_there_are_no_gaps() -> None:
-    assert len(TokenGaps(ran().engine).pool()) == 0
+    assert len(TokenGaps([ran().engine]).pool()) == 0

@@ -1,0 +1,31 @@
+"""Admission at a limited rate of prompt tokens."""
+
+from engine.cluster.state import RoutingState
+from engine.request import Request
+from engine.sequence import Sequence
+from engine.units import Micros
+
+
+class TokenBucket:
+    """A bucket that begins full and fills up at a steady rate; a request takes as many tokens as its prompt has."""
+
+    reads_snapshots = False
+
+    def __init__(self, capacity_tokens: float, refill_tokens_per_s: float) -> None:
+        self._capacity = capacity_tokens
+        self._rate = refill_tokens_per_s
+        self._tokens = capacity_tokens
+        self._filled_at: Micros = 0
+
+    def admits(self, request: Request, state: RoutingState) -> bool:
+        elapsed = state.now - self._filled_at
+        if elapsed > 0:
+            self._tokens = min(self._capacity, self._tokens + elapsed * self._rate / 1e6)
+            self._filled_at = state.now
+        if self._tokens < request.input_tokens:
+            return False
+        self._tokens -= request.input_tokens
+        return True
+
+    def routed(self, sequence: Sequence) -> None:
+        pass

@@ -1,0 +1,80 @@
+"""What a cluster has to do and when, and the one place that says what comes first when instants are equal."""
+
+import itertools
+from collections import deque
+from collections.abc import Callable
+from enum import IntEnum
+from heapq import heappop, heappush
+from typing import Any, TypeAlias
+
+from engine.units import Micros
+
+Action: TypeAlias = Callable[[Any, Micros], None]
+"""Takes what it is about and the instant that has come."""
+
+Entry: TypeAlias = tuple[Micros, int, int, Action, object]
+"""Instant, kind, number of entry, what to do and what with."""
+
+
+class ClusterDue(IntEnum):
+    """What an entry of the agenda is. Its value orders entries of the same instant, smaller first.
+
+    All of a cluster's entries of an instant come before anything that its instances do at that instant, and the
+    instances come in the order of their numbers. So if k requests arrive at once, all are admitted before the first is
+    routed. Order and names are BLIS's (sim/cluster/cluster_event.go), but for what only we have: instances that are
+    killed go with those that are drained, and who hangs up does so last.
+    """
+
+    INSTANCE_LEAVES = -2
+    INSTANCE_READY = -1
+    ARRIVAL = 0
+    ADMISSION = 1
+    ROUTING = 2
+    PREFILL_ROUTING = 4
+    TRANSFER_STARTED = 5
+    TRANSFER_COMPLETED = 6
+    QUEUE_TTL = 6
+    DISPATCH = 7
+    SCALING = 8
+    SCALE_ACTUATION = 9
+    HANG_UP = 10
+
+
+class Agenda:
+    """Entries in the order of their instants, kinds and entry.
+
+    Arrivals are mostly told in ascending order, so those that are stand in a line of their own: the heap stays small.
+    """
+
+    __slots__ = ("_heap", "_line", "_numbers")
+
+    def __init__(self) -> None:
+        self._heap: list[Entry] = []
+        self._line: deque[Entry] = deque()
+        self._numbers = itertools.count()
+
+    def add(self, at: Micros, due: ClusterDue, action: Action, about: object = None) -> None:
+        """Do `action` at `at`."""
+        entry = (at, due, next(self._numbers), action, about)
+        line = self._line
+        if due == _ARRIVAL and (not line or line[-1][0] <= at):
+            line.append(entry)
+        else:
+            heappush(self._heap, entry)
+
+    def pop_due(self, until: Micros) -> Entry | None:
+        """Take the first entry if it is due by `until`, else None."""
+        heap, line = self._heap, self._line
+        if line and (not heap or line[0] < heap[0]):
+            return line.popleft() if line[0][0] <= until else None
+        return heappop(heap) if heap and heap[0][0] <= until else None
+
+    def next_at(self) -> Micros | None:
+        """The earliest instant, or None when there is nothing to do."""
+        heap, line = self._heap, self._line
+        if line and (not heap or line[0] < heap[0]):
+            return line[0][0]
+        return heap[0][0] if heap else None
+
+
+_ARRIVAL = int(ClusterDue.ARRIVAL)

@@ -1,0 +1,259 @@
+"""Several instances behind one door: told the time as one engine is, it says what happened.
+
+Read this first: a request arrives, is admitted or turned away, is routed to an instance, and lives there as with an
+engine alone. Between the entries of the cluster's own agenda the instances go on by themselves, each as fast as it can;
+they are only asked how they are when a decision depends on it.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from engine.cluster.admission.policy import AdmissionPolicy
+from engine.cluster.agenda import Agenda, ClusterDue
+from engine.cluster.decisions import DecisionLog
+from engine.cluster.member import Life, Members
+from engine.cluster.routing.policy import Router
+from engine.cluster.state import Freshness, RoutingState
+from engine.core import Engine
+from engine.events import Event, Finished
+from engine.request import Request
+from engine.sequence import Outcome, Sequence
+from engine.units import Micros
+
+NOWHERE = -1
+"""The instance of a request that has not been routed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latencies:
+    """What decisions take, in microseconds."""
+
+    admission_us: Micros = 0
+    """From the arrival of a request until it is admitted or not."""
+    routing_us: Micros = 0
+    """From then until it is routed, which is when it comes to its instance."""
+
+
+@dataclass(slots=True)
+class ClusterCounters:
+    """What became of requests that came to no instance. The cluster alone writes it."""
+
+    num_rejected_at_admission: int = 0
+    rejected_by_class: dict[str, int] = field(default_factory=dict)
+    """Those, by SLO class; requests without a class count as standard."""
+    num_rejected_at_routing: int = 0
+    """For want of an instance that takes requests."""
+    num_aborted: int = 0
+    """Whose clients hung up before they were routed."""
+
+    @property
+    def num_ended(self) -> int:
+        return self.num_rejected_at_admission + self.num_rejected_at_routing + self.num_aborted
+
+
+class Cluster:
+    """As `Engine`, for several of them: the same four methods, so both drivers take either.
+
+    The parts are given, so whoever wants other rules hands in other parts. To go further, replace `admitted`, which is
+    called with each request that was let in, and `place`, with each that was routed; put what is to happen later on the
+    `agenda`; and `watch` an instance to be told whenever it has done something.
+    """
+
+    def __init__(
+        self,
+        engines: Iterable[Engine],
+        admission: AdmissionPolicy,
+        router: Router,
+        freshness: Freshness | None = None,
+        latencies: Latencies | None = None,
+        decisions: DecisionLog | None = None,
+    ) -> None:
+        self.now: Micros | None = None
+        """How far the cluster has been advanced; None before the first time."""
+        self.counters = ClusterCounters()
+        self.agenda = Agenda()
+        self.members = Members()
+        for engine in engines:
+            self.members.add(engine, Life.READY, 0)
+        self.state = RoutingState(self.members, freshness or Freshness())
+        self.state.reads_adapters = router.reads_adapters
+        self.admission = admission
+        self.router = router
+        self.decisions = decisions
+        self.admitted: Callable[[Sequence, Micros], None] = self.dispatch
+        self.place: Callable[[Sequence, int, Micros], None] = self.enter
+        self._latencies = latencies or Latencies()
+        self._live: dict[str, Sequence] = {}
+        """Requests that have not ended, by id."""
+        self._watchers: dict[int, Callable[[int, Micros], None]] = {}
+        self._told: list[Event] = []
+        self._router_looks = router.reads_snapshots or decisions is not None
+        self._admission_looks = admission.reads_snapshots or self._router_looks
+        decides_at_once = self._latencies.admission_us == 0 and not admission.reads_snapshots
+        self._arrived = self._decide if decides_at_once else self._await_decision
+
+    @property
+    def instances(self) -> list[Engine]:
+        """The engines of all instances there have been, by number."""
+        return self.members.engines
+
+    @property
+    def clock(self) -> Micros:
+        """Instant of the last thing that happened on an instance: the simulated run ends here."""
+        if self.now is not None:
+            for member in self.members:
+                member.engine.advance(self.now)  # nothing is due, but arrivals that have passed are noted
+        return max((member.engine.clock for member in self.members), default=0)
+
+    def submit(self, request: Request, at: Micros) -> None:
+        """Let `request` arrive at `at`, which must be ahead. Raises ValueError for an id still in use."""
+        self._demand_future(at)
+        live = self._live
+        if request.id in live:
+            raise ValueError(f"request {request.id!r} is still in the cluster")
+        sequence = Sequence(request, at)
+        sequence.instance = NOWHERE
+        live[request.id] = sequence
+        self.agenda.add(at, ClusterDue.ARRIVAL, self._arrived, sequence)
+
+    def abort(self, request_id: str, at: Micros) -> None:
+        """Let the client of `request_id` hang up at `at`; ids not there then are ignored."""
+        self._demand_future(at)
+        self.agenda.add(at, ClusterDue.HANG_UP, self._hang_up, request_id)
+
+    def queueing_time(self, _request: Request) -> Micros:
+        """From the arrival of a request until it can no longer be told of: it may be admitted at once."""
+        return 0
+
+    def next_event_at(self) -> Micros | None:
+        """The next instant at which something is due; None when idle."""
+        mine, theirs = self.agenda.next_at(), self.members.next_at()
+        if mine is None or theirs is None:
+            return theirs if mine is None else mine
+        return min(mine, theirs)
+
+    def advance(self, until: Micros) -> list[Event]:
+        """Do everything due up to and including `until`; the events in the order they happened.
+
+        Of events of one instant the cluster's own come first, then those of its instances in the order of their
+        numbers.
+        """
+        pop_due = self.agenda.pop_due
+        if self._watchers:
+            self._advance_watched(until)
+        else:
+            while (entry := pop_due(until)) is not None:
+                at, _, _, action, about = entry
+                action(about, at)
+                if self._watchers:
+                    self._advance_watched(until)
+        self.members.catch_up(until)
+        if self.now is None or until > self.now:
+            self.now = until
+        events = [*self._told, *self.members.take_events()]
+        self._told.clear()
+        events.sort(key=_instant)
+        for event in events:
+            if event.__class__ is Finished:
+                self._live.pop(event.sequence.request.id, None)
+        return events
+
+    def _advance_watched(self, until: Micros) -> None:
+        """Go from event to event, the agenda's first: what is watched may put something on it."""
+        while True:
+            next_at = self.agenda.next_at()
+            last = until if next_at is None or next_at > until else next_at - 1
+            number = self.members.step(self._watchers, last)
+            if number is not None:
+                self._watchers[number](number, self.members[number].engine.now or 0)
+            elif (entry := self.agenda.pop_due(until)) is not None:
+                at, _, _, action, about = entry
+                action(about, at)
+            else:
+                return
+
+    def _await_decision(self, sequence: Sequence, at: Micros) -> None:
+        self.agenda.add(at + self._latencies.admission_us, ClusterDue.ADMISSION, self._decide, sequence)
+
+    def _decide(self, sequence: Sequence, at: Micros) -> None:
+        """Let a request in or turn it away."""
+        if sequence.outcome is not None:
+            return
+        if self._admission_looks:
+            self.look(at)
+        else:
+            self.state.now = at
+        is_admitted = self.admission.admits(sequence.request, self.state)
+        if self.decisions is not None:
+            self.decisions.note_admission(is_admitted)
+        if is_admitted:
+            self.admitted(sequence, at)
+            return
+        counters, slo_class = self.counters, sequence.request.slo_class or "standard"
+        counters.num_rejected_at_admission += 1
+        counters.rejected_by_class[slo_class] = counters.rejected_by_class.get(slo_class, 0) + 1
+        self.end(sequence, Outcome.REJECTED, at, "the cluster does not admit it")
+
+    def dispatch(self, sequence: Sequence, at: Micros) -> None:
+        """Route a request that was let in, as soon as routing is done with it."""
+        self.agenda.add(at + self._latencies.routing_us, ClusterDue.ROUTING, self._route, sequence)
+
+    def _route(self, sequence: Sequence, at: Micros) -> None:
+        if sequence.outcome is not None:
+            return
+        if self._router_looks:
+            self.look(at)
+        else:
+            self.state.now = at
+        if not self.state.candidates:
+            self.counters.num_rejected_at_routing += 1
+            self.end(sequence, Outcome.REJECTED, at, "no instance takes requests")
+            return
+        choice = self.router.choose(sequence.request, self.state)
+        if self.decisions is not None:
+            self.decisions.note(sequence.request, choice, self.state)
+        self.place(sequence, self.state.candidates[choice.place].instance, at)
+
+    def enter(self, sequence: Sequence, number: int, at: Micros) -> None:
+        """A request comes to the instance of that number."""
+        self.members.enter(number, sequence, at)
+        self.admission.routed(sequence)
+
+    def look(self, at: Micros) -> None:
+        """See how the instances are after all that was due before `at`, as far as they report it."""
+        self.members.catch_up(at - 1)
+        self.state.observe(at)
+        if self.router.reads_caches:
+            self.state.observe_caches(at)
+
+    def end(self, sequence: Sequence, outcome: Outcome, at: Micros, detail: str = "") -> None:
+        """A request that is on no instance ends here."""
+        sequence.outcome = outcome
+        self._told.append(Finished(at, sequence, outcome, detail))
+
+    def watch(self, number: int, watcher: Callable[[int, Micros], None]) -> None:
+        """Tell `watcher` the number and the instant whenever the instance has done something.
+
+        What `watcher` puts on the agenda for that very instant comes before anything else of it.
+        """
+        self._watchers[number] = watcher
+
+    def _hang_up(self, request_id: str, at: Micros) -> None:
+        sequence = self._live.get(request_id)
+        if sequence is None or at < sequence.arrived_at:
+            return
+        if sequence.instance == NOWHERE:
+            if sequence.outcome is None:
+                self.counters.num_aborted += 1
+                self.end(sequence, Outcome.ABORTED, at)
+        else:
+            self.members[sequence.instance].engine.abort(request_id, at)
+            self.members.woken(sequence.instance)
+
+    def _demand_future(self, at: Micros) -> None:
+        if self.now is not None and at <= self.now:
+            raise ValueError(f"the cluster has already done everything up to {self.now} us, so not at {at} us")
+
+
+_instant = attrgetter("at")

@@ -1,0 +1,87 @@
+"""The flags of a cluster: how many instances, who is let in, who gets whom."""
+
+from dataclasses import dataclass
+
+from blis_options import OptionError, option
+from engine.cluster.admission.registry import ADMISSIONS
+from engine.cluster.routing.registry import ROUTERS
+from engine.cluster.scorers.registry import DEFAULT_WEIGHTS, SCORERS, Weights, parse_weights
+from engine.cluster.state import DEFAULT_CACHE_DELAY_US, DEFAULT_REFRESH_INTERVAL_US
+from engine.deployment import DeploymentOptions
+
+TRACE_LEVELS = ("none", "decisions")
+_LORA = "lora-affinity"
+_DEFAULT_SCORERS = ",".join(f"{name}:{weight:g}" for name, weight in DEFAULT_WEIGHTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions(DeploymentOptions):
+    """Several instances of one deployment behind one door.
+
+    A subclass with a `__post_init__` of its own calls `ClusterOptions.__post_init__(self)`.
+    """
+
+    num_instances: int = option(1, "Instances behind one door, each an engine of its own.", at_least=1)
+    admission_policy: str = option("always-admit", "Who is let in.", choices=ADMISSIONS)
+    admission_latency: int = option(
+        0, "Microseconds from an arrival until it is let in or not.", at_least=0, metavar="US"
+    )
+    token_bucket_capacity: float = option(10_000.0, "Prompt tokens that the bucket of token-bucket holds.", above=0)
+    token_bucket_refill_rate: float = option(1_000.0, "Prompt tokens that come to it each second.", above=0)
+    routing_policy: str = option("round-robin", "Which instance gets a request.", choices=ROUTERS)
+    routing_latency: int = option(
+        0, "Microseconds from being let in until a request is at its instance.", at_least=0, metavar="US"
+    )
+    routing_scorers: str = option(
+        "",
+        f"Scorers of --routing-policy weighted with their weights (default: {_DEFAULT_SCORERS}). "
+        f"Scorers: {', '.join(SCORERS)}.",
+        metavar="SCORER:WEIGHT,...",
+    )
+    lora_scorer_weight: float | None = option(
+        None, "Weight of the scorer lora-affinity, after those of --routing-scorers.", above=0
+    )
+    snapshot_refresh_interval: int = option(
+        DEFAULT_REFRESH_INTERVAL_US,
+        "Microseconds between two reports of an instance on its queue, batch and KV cache; 0 for always.",
+        at_least=0,
+        metavar="US",
+    )
+    cache_signal_delay: int = option(
+        DEFAULT_CACHE_DELAY_US,
+        "Microseconds between two reports on the content of KV caches; 0 for always.",
+        at_least=0,
+        metavar="US",
+    )
+    trace_level: str = option("none", "What of the cluster's decisions is kept.", choices=TRACE_LEVELS)
+    counterfactual_k: int = option(
+        0, "With --trace-level decisions, how many of the best instances are kept for each request.", at_least=0
+    )
+    summarize_trace: bool = option(False, "Print a summary of the decisions; needs --trace-level decisions.")
+
+    def __post_init__(self) -> None:
+        DeploymentOptions.__post_init__(self)
+        _ = self.scorer_weights  # making it checks it
+        if self.trace_level == "none":
+            for flag, value in (
+                ("--counterfactual-k", self.counterfactual_k),
+                ("--summarize-trace", self.summarize_trace),
+            ):
+                if value:
+                    raise OptionError(f"{flag} needs --trace-level decisions")
+
+    @property
+    def scorer_weights(self) -> Weights:
+        """The scorers of the weighted router. Raises EngineError."""
+        weights = DEFAULT_WEIGHTS
+        if self.routing_scorers.strip():
+            weights = parse_weights(self.routing_scorers, "--routing-scorers")
+        if self.lora_scorer_weight is None:
+            return weights
+        return (*((name, weight) for name, weight in weights if name != _LORA), (_LORA, self.lora_scorer_weight))
+
+    @property
+    def has_cluster(self) -> bool:
+        """Whether there is more to simulate than one engine: several, or decisions before it."""
+        at_the_door = (self.admission_latency, self.routing_latency, self.trace_level != "none")
+        return self.num_instances > 1 or self.admission_policy != "always-admit" or any(at_the_door)

@@ -1,0 +1,37 @@
+"""Scores by where prompts that begin alike were sent before: what the router can know by itself."""
+
+from engine.cluster.routed_prefixes import RoutedPrefixes
+from engine.cluster.scorers.scorer import Scorer, ScorerSettings, Scores
+from engine.cluster.state import RoutingState
+from engine.request import Request
+
+
+class PrefixAffinity:
+    """Keeps in mind which blocks each instance was sent, the latest ones only."""
+
+    def __init__(self, block_size_tokens: int) -> None:
+        self._block_size = block_size_tokens
+        self._sent: dict[int, RoutedPrefixes] = {}
+
+    def score(self, request: Request, state: RoutingState) -> Scores:
+        """The share of the prompt's full blocks, from its beginning on, that each candidate was sent."""
+        num_blocks = request.input_tokens // self._block_size
+        if not num_blocks:
+            return [0.0] * len(state.candidates)
+        sent = self._sent
+        return [
+            sent[each.instance].num_known(request.blocks, num_blocks) / num_blocks if each.instance in sent else 0.0
+            for each in state.candidates
+        ]
+
+    def routed(self, request: Request, instance: int, _state: RoutingState) -> None:
+        """All full blocks of the prompt have gone to `instance`."""
+        if instance not in self._sent:
+            self._sent[instance] = RoutedPrefixes()
+        self._sent[instance].note(request.blocks, request.input_tokens // self._block_size)
+
+
+def prefix_affinity(settings: ScorerSettings) -> Scorer:
+    """A scorer that has seen nothing yet."""
+    affinity = PrefixAffinity(settings.block_size_tokens)
+    return Scorer(affinity.score, affinity.routed)

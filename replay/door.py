@@ -1,0 +1,56 @@
+"""What happened at the door of a cluster: who was turned away, and where the others were sent."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from engine.cluster.cluster import Cluster
+from engine.cluster.decisions import DecisionLog
+from engine.simulation import Simulation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionFigures:
+    """The decisions in figures. Regret is by how much the best instance scored above the chosen one."""
+
+    num_admitted: int
+    num_rejected: int
+    num_by_instance: Mapping[str, int]
+    """Requests routed to each, of those that got any."""
+    mean_regret: float
+    max_regret: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """Without a cluster nobody is turned away."""
+
+    num_rejected_at_admission: int = 0
+    rejected_by_class: Mapping[str, int] = field(default_factory=dict)
+    num_rejected_at_routing: int = 0
+    decisions: DecisionFigures | None = None
+    """None when none were kept."""
+
+
+def door_of(simulation: Simulation) -> Door:
+    """What is to be said of a finished run."""
+    if not isinstance(simulation, Cluster):
+        return Door()
+    counters = simulation.counters
+    return Door(
+        num_rejected_at_admission=counters.num_rejected_at_admission,
+        rejected_by_class=dict(sorted(counters.rejected_by_class.items())),
+        num_rejected_at_routing=counters.num_rejected_at_routing,
+        decisions=None if simulation.decisions is None else _figures(simulation.decisions),
+    )
+
+
+def _figures(log: DecisionLog) -> DecisionFigures:
+    regrets = [decision.regret for decision in log.decisions]
+    return DecisionFigures(
+        num_admitted=log.num_admitted,
+        num_rejected=log.num_rejected,
+        num_by_instance=dict(sorted(Counter(decision.instance for decision in log.decisions).items())),
+        mean_regret=sum(regrets) / len(regrets) if regrets else 0.0,
+        max_regret=max(regrets, default=0.0),
+    )

@@ -1,0 +1,104 @@
+"""Reference cases of several instances: identical to the microsecond, given the draws that broke the ties."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blis_cli.main import run
+from replay.command import ReplayOptions
+from replay.command import run as replay
+from tests.golden.cluster_cases import recorded_draws, replay_options
+
+CASES = ["cluster4_rr", "cluster4_busiest", "cluster2_latencies", "cluster2_token_bucket"]
+DRAWN = ["cluster4_ll_oracle", "cluster4_ll_stale", "cluster4_weighted", "cluster4_weighted_default"]
+"""Decided by ties."""
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def assert_same_files(ours: Path, theirs: Path) -> None:
+    assert read_json(ours / "results.json") == read_json(theirs / "results.json")
+    our_metrics, their_metrics = read_json(ours / "metrics.json"), read_json(theirs / "metrics.json")
+    assert by_id(our_metrics.pop("requests")) == by_id(their_metrics.pop("requests"))
+    assert our_metrics == their_metrics
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_cluster_is_simulated_to_the_microsecond(
+    case: str, shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shared / "golden" / "engine" / case
+    flags = shlex.split((folder / "flags.txt").read_text())
+    outputs = ["--results-path", str(tmp_path / "results.json"), "--metrics-path", str(tmp_path / "metrics.json")]
+    assert run(["replay", str(folder / "trace.yaml"), *flags, "--scheduling", "blis", *outputs]) == 0
+    assert_same_files(tmp_path, folder)
+    assert capsys.readouterr().out == (folder / "stdout.txt").read_text()
+
+
+@pytest.mark.parametrize("case", DRAWN)
+def test_with_the_same_draws_ties_fall_as_in_the_original(
+    case: str, shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shared / "golden" / "engine" / case
+    options = replay_options(
+        folder, results_path=str(tmp_path / "results.json"), metrics_path=str(tmp_path / "metrics.json")
+    )
+    assert replay(options, recorded_draws(shared)) == 0
+    assert_same_files(tmp_path, folder)
+    assert capsys.readouterr().out == (folder / "stdout.txt").read_text()
+
+
+@pytest.mark.parametrize("case", DRAWN)
+def test_other_draws_change_little(case: str, shared: Path, tmp_path: Path) -> None:
+    folder = shared / "golden" / "engine" / case
+    metrics_path = tmp_path / "metrics.json"
+    assert replay(replay_options(folder, metrics_path=str(metrics_path))) == 0
+    ours, theirs = read_json(metrics_path), read_json(folder / "metrics.json")
+    for name in (f"{of}_{figure}_ms" for of in ("ttft", "e2e", "itl") for figure in ("mean", "p90")):
+        assert ours[name] == pytest.approx(theirs[name], rel=0.03), name
+    assert ours["completed_requests"] == theirs["completed_requests"]
+
+
+def test_two_instances_print_what_the_original_prints(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shared / "golden" / "tools"
+    requests = by_id(read_json(folder / "saturation" / "run_rate5.metrics.json")["requests"])
+    lengths = [
+        (each["num_prefill_tokens"], each["num_decode_tokens"])
+        for each in (requests[f"request_{n}"] for n in range(60))
+    ]
+    options = ReplayOptions(
+        trace=str(generated_at_20_per_s(tmp_path, lengths)),
+        model="qwen/qwen3-14b",
+        scheduling="blis",
+        num_instances=2,
+        routing_policy="weighted",
+        trace_level="decisions",
+        summarize_trace=True,
+        counterfactual_k=2,
+        fitness_weights="throughput:0.5,p99_ttft:0.3",
+        slo_ttft="default=60ms",
+    )
+    assert replay(options, recorded_draws(shared)) == 0
+    assert capsys.readouterr().out == (folder / "run" / "two_instances.stdout.txt").read_text()
+
+
+def generated_at_20_per_s(folder: Path, lengths: list[tuple[int, int]]) -> Path:
+    """A trace as the reference generates it from a rate, given the lengths: its gaps lose what is left of 50 ms."""
+    rows = ["request_id,input_tokens,output_tokens,arrival_time_us,deadline_us"]
+    for number, (input_tokens, output_tokens) in enumerate(lengths):
+        at = (number + 1) * 49_999
+        rows.append(f"{number},{input_tokens},{output_tokens},{at},{at + 300_000_000}")
+    (folder / "t.yaml").write_text("trace_version: 3\nmode: generated\n")
+    (folder / "t.csv").write_text("\n".join(rows) + "\n")
+    return folder / "t.yaml"
+
+
+def by_id(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {row["requestID"]: row for row in rows}
