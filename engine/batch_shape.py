@@ -34,3 +34,8 @@ class BatchShape(NamedTuple):
     def num_tokens(self) -> int:
         """Tokens computed in this step."""
         return self.prefill_tokens + self.decode_requests
+
+
+def decodes(num_sequences: int, context_tokens: int) -> BatchShape:
+    """The shape of a step in which everyone decodes."""
+    return BatchShape(0, 0, 0, 0, 0, 0, num_sequences, context_tokens)

@@ -1,6 +1,6 @@
 """Which blocks hold which content, when several may hold the same: vLLM's prefix cache does not merge duplicates."""
 
-from collections.abc import KeysView
+from collections.abc import Iterable, KeysView
 
 
 class ContentIndex:
@@ -24,6 +24,16 @@ class ContentIndex:
         """Say that `block` holds the content `identity`, as others may."""
         self._blocks_of.setdefault(identity, {})[block] = None
         self._identity_of[block] = identity
+
+    def register_all(self, blocks: Iterable[int], identities: Iterable[object]) -> None:
+        """Say that each of `blocks` holds the content of its own among `identities`."""
+        blocks_of, identity_of = self._blocks_of, self._identity_of
+        for block, identity in zip(blocks, identities, strict=True):
+            identity_of[block] = identity
+            if identity in blocks_of:
+                blocks_of[identity][block] = None
+            else:
+                blocks_of[identity] = {block: None}
 
     def forget(self, block: int) -> object | None:
         """Say that `block` is about to be overwritten; others with the same content stay findable.

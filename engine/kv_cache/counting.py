@@ -51,11 +51,11 @@ class CountingKVCache:
     def cached_prefix(self, sequence: Sequence) -> list[int]:
         """Names of the blocks that hold the sequence's beginning, at most all but its last token."""
         found: list[int] = []
-        request, find = sequence.request, self.index.find
-        if not self._caches or not request.reads_prefix_cache or not len(self.index):
+        request, index = sequence.request, self.index
+        if not self._caches or not request.reads_prefix_cache or not len(index):
             return found
-        for index in range((sequence.num_tokens - 1) // self._block_size):
-            name = find(request.blocks.identity(index))
+        last = (request.input_tokens + sequence.num_output_tokens - 1) // self._block_size
+        for name in map(index.find, map(request.blocks.identity, range(last))):
             if name is None:
                 break
             found.append(name)
@@ -87,7 +87,7 @@ class CountingKVCache:
         num_known = sequence.request.input_tokens + sequence.num_output_tokens
         free = self.free.num_free - (self._watermark_blocks if others_run else 0)
         if hits:
-            free += sum(1 for name in hits if self.free.references[name])
+            free += self.free.num_held(hits)
         if whole_must_fit and -(-min(num_known, limit) // size) > free:
             return False
         after = num_hits * size + num_tokens
@@ -95,8 +95,7 @@ class CountingKVCache:
         if blocks > free:
             return False
         if hits:
-            for name in hits:
-                self.free.hold(name)
+            self.free.hold(hits)
             sequence.named_blocks.extend(hits)
         sequence.num_registered_blocks = num_hits
         sequence.num_blocks = blocks
@@ -111,11 +110,11 @@ class CountingKVCache:
             return
         blocks = sequence.request.blocks
         num_shareable = blocks.num_shareable
-        if num_shareable:
-            for index in range(sequence.num_registered_blocks, min(full, num_shareable)):
-                name = self.free.new_name(references=1)
-                self.index.register(name, blocks.identity(index))
-                sequence.named_blocks.append(name)
+        if num_shareable > (registered := sequence.num_registered_blocks):
+            last = min(full, num_shareable)
+            names = self.free.new_names(last - registered, references=1)
+            self.index.register_all(names, map(blocks.identity, range(registered, last)))
+            sequence.named_blocks.extend(names)
         sequence.num_registered_blocks = full
 
     def grow_to(self, sequence: Sequence, num_tokens: int, num_known_tokens: int) -> None:
@@ -143,11 +142,10 @@ class CountingKVCache:
 
     def evict(self, sequence: Sequence) -> None:
         """Give all blocks back from a request that will return and look for them."""
-        blocks = sequence.request.blocks
-        for index in range(sequence.num_registered_blocks - 1, len(sequence.named_blocks) - 1, -1):
-            name = self.free.new_name(references=0)
-            self.index.register(name, blocks.identity(index))
-            self.free.free_named(name)
+        named, registered = len(sequence.named_blocks), sequence.num_registered_blocks
+        if registered > named:
+            names = self.free.free_named(registered - named)
+            self.index.register_all(names, map(sequence.request.blocks.identity, range(named, registered)))
         self._give_back_rest(sequence)
 
     def take(self, num_blocks: int) -> None:
@@ -161,8 +159,7 @@ class CountingKVCache:
 
     def _give_back_rest(self, sequence: Sequence) -> None:
         """Give back the named blocks, the last first, and those nobody can find."""
-        for name in reversed(sequence.named_blocks):
-            self.free.let_go(name)
+        self.free.let_go(sequence.named_blocks)
         self.free.free_useless(sequence.num_blocks - max(sequence.num_registered_blocks, len(sequence.named_blocks)))
         sequence.named_blocks = []
         sequence.num_blocks = 0

@@ -4,6 +4,7 @@ from collections.abc import Sequence as SequenceOf
 
 from engine.kv_cache.free_runs import FreeRuns
 from engine.kv_cache.prefix_index import PrefixIndex
+from engine.request import BlockIdentities
 from engine.sequence import Sequence
 
 
@@ -61,28 +62,28 @@ class CountingPromptCache:
         """Blocks for the next `num_tokens` prompt tokens, on top of `cached` ones; False when too few are free."""
         if num_tokens == 0:
             return True
-        size = self._block_size
+        size, free, num_cached = self._block_size, self.free, len(cached)
         spare = sequence.num_blocks * size - sequence.num_stored_tokens
-        new_blocks = -(-max(0, num_tokens - spare) // size)
-        if new_blocks + sum(1 for name in cached if not self.free.references[name]) > self.free.num_free:
-            return False
-        for name in cached:
-            self.free.hold(name)
-        sequence.named_blocks.extend(cached)
-        sequence.num_blocks += len(cached) + new_blocks
-        sequence.num_stored_tokens += len(cached) * size + min(spare, num_tokens)
-        self.num_hit_blocks += len(cached)
-        # Naming a block before or after one of the same content is reused makes a difference: block by block, then.
-        self._name_full_blocks(sequence)
         remaining = max(0, num_tokens - spare)
-        while remaining > 0 and len(sequence.named_blocks) < self._last_name(sequence):
-            self.take(1)
-            sequence.num_stored_tokens += min(size, remaining)
-            self._name_full_blocks(sequence)
-            remaining -= size
-        if remaining > 0:
-            self.take(-(-remaining // size))
-            sequence.num_stored_tokens += remaining
+        new_blocks = -(-remaining // size)
+        if new_blocks + num_cached > free.num_free and new_blocks + num_cached - free.num_held(cached) > free.num_free:
+            return False
+        if num_cached:
+            free.hold(cached)
+            sequence.named_blocks.extend(cached)
+            self.num_hit_blocks += num_cached
+        sequence.num_blocks += num_cached + new_blocks
+        sequence.num_stored_tokens = stored = sequence.num_stored_tokens + num_cached * size + min(spare, num_tokens)
+        self._name_full_blocks(sequence)
+        if remaining:
+            num_named = 0
+            if sequence.blocks_aligned:
+                num_named = min(remaining // size, self._last_name(sequence) - len(sequence.named_blocks))
+            if num_named > 0:
+                self._take_named(sequence, num_named)
+                new_blocks -= num_named
+            self.take(new_blocks)
+            sequence.num_stored_tokens = stored + remaining
         return True
 
     def allocate_token(self, sequence: Sequence) -> bool:
@@ -100,8 +101,9 @@ class CountingPromptCache:
         """Take free blocks, of which there must be enough, and forget what they held."""
         if num_blocks:
             self.num_missed_blocks += num_blocks
-            for name in self.free.take(num_blocks):
-                self.index.forget(name)
+            lost = self.free.take(num_blocks)
+            if lost:
+                self.index.forget_all(lost)
 
     def release(self, sequence: Sequence) -> None:
         """Give all blocks back at the end of a request: what only it could find, nobody will."""
@@ -113,8 +115,10 @@ class CountingPromptCache:
         named = len(sequence.named_blocks)
         findable = max(named, self._num_findable(sequence))
         self.free.free(sequence.num_blocks - findable)
-        for index in range(findable - 1, named - 1, -1):
-            self.free.free_named(self._new_name(sequence, index, references=0))
+        if findable > named:
+            self.index.register_all(
+                self.free.free_named(findable - named), _identities(sequence.request.blocks, named, findable)
+            )
         self._give_back_named(sequence)
 
     def _num_findable(self, sequence: Sequence) -> int:
@@ -125,10 +129,25 @@ class CountingPromptCache:
 
     def _name_full_blocks(self, sequence: Sequence) -> None:
         """Name those of the prompt's full blocks that may be looked for while they are held."""
-        last = self._last_name(sequence)
-        if len(sequence.named_blocks) < last:
-            for index in range(len(sequence.named_blocks), min(last, self._num_findable(sequence))):
-                sequence.named_blocks.append(self._new_name(sequence, index, references=1))
+        named, last = len(sequence.named_blocks), self._last_name(sequence)
+        if named < last:
+            last = min(last, self._num_findable(sequence))
+            if named < last:
+                names = self.free.new_names(last - named, references=1)
+                self.index.register_all(names, _identities(sequence.request.blocks, named, last))
+                sequence.named_blocks.extend(names)
+
+    def _take_named(self, sequence: Sequence, num_blocks: int) -> None:
+        """Take so many blocks and fill them one after the other with the next of the prompt, giving each its name.
+
+        It makes a difference whether a block is named before or after another of the same content is reused.
+        """
+        named = len(sequence.named_blocks)
+        names = self.free.new_names(num_blocks, references=1)
+        lost = self.free.take_in_turn(num_blocks)
+        self.num_missed_blocks += num_blocks
+        self.index.overwrite(names, _identities(sequence.request.blocks, named, named + num_blocks), lost)
+        sequence.named_blocks.extend(names)
 
     def _last_name(self, sequence: Sequence) -> int:
         """How many leading blocks get names while they are held."""
@@ -138,14 +157,12 @@ class CountingPromptCache:
             return request.input_tokens // self._block_size
         return request.blocks.num_shareable
 
-    def _new_name(self, sequence: Sequence, index: int, references: int) -> int:
-        name = self.free.new_name(references)
-        self.index.register(name, sequence.request.blocks.identity(index))
-        return name
-
     def _give_back_named(self, sequence: Sequence) -> None:
-        for name in reversed(sequence.named_blocks):
-            self.free.let_go(name)
+        self.free.let_go(sequence.named_blocks)
         sequence.named_blocks = []
         sequence.num_blocks = 0
         sequence.num_stored_tokens = 0
+
+
+def _identities(blocks: BlockIdentities, first: int, stop: int) -> list[object]:
+    return list(map(blocks.identity, range(first, stop)))

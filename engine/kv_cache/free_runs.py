@@ -38,12 +38,13 @@ class FreeRuns:
         self._next_name = 1
         self._next_run = -1
 
-    def new_name(self, references: int) -> int:
-        """A name for a block held by so many sequences."""
-        name = self._next_name
-        self._next_name = name + 1
-        self.references[name] = references
-        return name
+    def new_names(self, num_blocks: int, references: int) -> range:
+        """Names for blocks held by so many sequences each."""
+        first = self._next_name
+        names = range(first, first + num_blocks)
+        self._next_name = first + num_blocks
+        self.references.update(dict.fromkeys(names, references))
+        return names
 
     def take(self, num_blocks: int) -> Sequence[int]:
         """Take blocks, which must be free, in the order of reuse. Returns the names that are no more."""
@@ -79,19 +80,47 @@ class FreeRuns:
             num_blocks -= count
         return lost
 
-    def hold(self, name: int) -> None:
-        """One more sequence holds a named block."""
-        if self.references[name] == 0:
-            del self._freed[name]
-            self.num_free -= 1
-        self.references[name] += 1
+    def take_in_turn(self, num_blocks: int) -> list[tuple[int, int]]:
+        """Take blocks as `take` does. Returns each name that is no more with its turn, counted from 0."""
+        nameless = min(num_blocks, self._num_useless + self._num_untouched + self._rest_of_run)
+        self.take(nameless)
+        self.num_free -= num_blocks - nameless
+        lost: list[tuple[int, int]] = []
+        turn = nameless
+        while turn < num_blocks:
+            key, count = self._freed.popitem(last=False)
+            if key > 0:
+                del self.references[key]
+                lost.append((turn, key))
+                turn += 1
+            else:
+                used = min(count, num_blocks - turn)
+                self._rest_of_run = count - used
+                turn += used
+        return lost
 
-    def let_go(self, name: int) -> None:
-        """One sequence less holds a named block; after the last it is the last to be reused."""
-        self.references[name] -= 1
-        if self.references[name] == 0:
-            self._freed[name] = 1
-            self.num_free += 1
+    def num_held(self, names: Sequence[int]) -> int:
+        """How many of these named blocks somebody holds."""
+        return len(names) - list(map(self.references.__getitem__, names)).count(0)
+
+    def hold(self, names: Sequence[int]) -> None:
+        """One more sequence holds these named blocks."""
+        references = self.references
+        for name in names:
+            if references[name] == 0:
+                del self._freed[name]
+                self.num_free -= 1
+            references[name] += 1
+
+    def let_go(self, names: Sequence[int]) -> None:
+        """One sequence less holds these named blocks; those without any are the last to be reused, the last of all
+        first."""
+        references, freed = self.references, self._freed
+        for name in reversed(names):
+            references[name] = left = references[name] - 1
+            if not left:
+                freed[name] = 1
+                self.num_free += 1
 
     def free(self, num_blocks: int) -> None:
         """Nameless blocks are the last to be reused."""
@@ -100,10 +129,12 @@ class FreeRuns:
             self._next_run -= 1
             self.num_free += num_blocks
 
-    def free_named(self, name: int) -> None:
-        """A block that has just got its name is the last to be reused."""
-        self._freed[name] = 1
-        self.num_free += 1
+    def free_named(self, num_blocks: int) -> range:
+        """Blocks that have no names get some and are the last to be reused, the last named first."""
+        names = self.new_names(num_blocks, references=0)
+        self._freed.update(dict.fromkeys(reversed(names), 1))
+        self.num_free += num_blocks
+        return names
 
     def free_useless(self, num_blocks: int) -> None:
         """Blocks that nobody can find are the first to be reused."""

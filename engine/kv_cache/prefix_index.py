@@ -1,6 +1,6 @@
 """Which block holds which content: the map that turns equal prompt beginnings into cache hits."""
 
-from collections.abc import Iterable, KeysView
+from collections.abc import Iterable, KeysView, Sequence
 
 from engine.request import BlockIdentities
 
@@ -49,12 +49,35 @@ class PrefixIndex:
         if identity is not None:
             self._block_of.pop(identity, None)
 
+    def forget_all(self, blocks: Iterable[int]) -> None:
+        """`forget` each of `blocks`."""
+        identity_of, block_of = self._identity_of, self._block_of
+        for block in blocks:
+            identity = identity_of.pop(block, None)
+            if identity is not None:
+                block_of.pop(identity, None)
+
+    def register_all(self, blocks: range, identities: Sequence[object]) -> None:
+        """Say that each of `blocks` now holds the content of its own among `identities`."""
+        self._block_of.update(zip(identities, blocks, strict=True))
+        self._identity_of.update(zip(blocks, identities, strict=True))
+
+    def overwrite(self, blocks: range, identities: Sequence[object], lost: Iterable[tuple[int, int]]) -> None:
+        """`register_all`, one after the other, where some overwrite another: `lost` says whose turn forgets whom."""
+        gone = [(turn, self._identity_of.pop(block, None)) for turn, block in lost]
+        for _, identity in gone:
+            self._block_of.pop(identity, None)
+        self.register_all(blocks, identities)
+        for turn, identity in gone:
+            if self._block_of.get(identity, blocks.stop) < blocks[turn]:
+                del self._block_of[identity]  # registered in an earlier turn, and gone again in this one
+
     def longest_prefix(self, blocks: BlockIdentities, num_full_blocks: int) -> list[int]:
         """The blocks that hold the beginning of a prompt, up to the first one missing. Changes nothing."""
         found: list[int] = []
-        block_of = self._block_of
-        for index in range(num_full_blocks):
-            block = block_of.get(blocks.identity(index))
+        if not self._block_of:
+            return found
+        for block in map(self._block_of.get, map(blocks.identity, range(num_full_blocks))):
             if block is None:
                 break
             found.append(block)

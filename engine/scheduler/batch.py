@@ -129,15 +129,18 @@ class BatchFormation:
         self._waiting.appendleft(victim)
         self.preempted.append(victim)
 
-    def _admit_waiting(self) -> None:
-        """Admit from the head of the queue until the batch is full, the budget is spent or blocks run out."""
+    def _admit_waiting(self) -> list[int] | None:
+        """Admit from the head of the queue until the batch is full, the budget is spent or blocks run out.
+
+        Returns the blocks that the one which found too few has in the cache, None if blocks sufficed.
+        """
         while self.num_running < self._config.max_num_seqs and self._waiting and self._budget > 0:
             sequence = self._waiting[0]
             cached = self._kv.cached_prefix(sequence)
             start = len(cached) * self._config.block_size_tokens
             num_tokens = self._chunk(sequence.request.input_tokens - start, start)
             if not self._kv.allocate_prompt(sequence, num_tokens, cached):
-                return
+                return cached
             self._waiting.popleft()
             self._join(sequence)
             sequence.blocks_aligned = num_tokens > 0 or start == 0
@@ -145,6 +148,7 @@ class BatchFormation:
             if sequence.num_preemptions == 0:
                 sequence.num_cached_tokens = start
             self._grant(sequence, num_tokens)
+        return None
 
     def _join(self, sequence: Sequence) -> None:
         """`sequence` becomes the last of the running ones."""

@@ -5,139 +5,24 @@ changes many steps are taken at once.
 """
 
 from bisect import bisect_right
-from collections import deque
 from itertools import accumulate
 
-from engine.batch_shape import BatchShape
-from engine.config import EngineConfig
+from engine.batch_shape import BatchShape, decodes
 from engine.events import Finished
 from engine.instance import Instance
 from engine.kv_cache.counting_prompts import CountingPromptCache
 from engine.latency.decode_steps import decode_timer, few_decodes_timer
 from engine.queue import Due
-from engine.scheduler.batch import BatchFormation
 from engine.scheduler.blis import BlisStepping, batch_shape
-from engine.scheduler.cruise import Cruising
-from engine.sequence import Cruise, Outcome, Sequence
+from engine.scheduler.blis_fast_batch import FastBatchFormation
+from engine.sequence import Outcome, Sequence
 from engine.units import Micros
 
-MIN_LEAP_STEPS = 3
+MIN_LEAP_STEPS = 4
 """Fewer steps are cheaper one by one."""
 FEW_STEPS = 48
 """Fewer steps are cheaper in a list than in an array."""
 MAX_LEAP_STEPS = 1 << 16
-
-
-class FastBatchFormation(BatchFormation):
-    """Forms batches as its parent does, without looking at those that cruise."""
-
-    def __init__(
-        self, config: EngineConfig, kv: CountingPromptCache, running: list[Sequence], waiting: deque[Sequence]
-    ) -> None:
-        super().__init__(config, kv, running, waiting)
-        self.kv = kv
-        self.cruising = Cruising(config.block_size_tokens)
-        self.explicit: dict[Sequence, None] = {}
-        """Running and not cruising, in order of admission."""
-        self._num_admissions = 0
-
-    @property
-    def num_running(self) -> int:
-        return len(self.explicit) + self.cruising.num_sequences
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether everything that runs cruises and nothing that waits could join while nothing changes."""
-        if self.explicit or not self.cruising.num_sequences:
-            return False
-        return not self._waiting or self.num_running >= self._config.max_num_seqs
-
-    def form_fast(self, step: int) -> bool:
-        """Grant tokens for `step`; False, and nothing granted, when only the plain rules can tell what happens."""
-        num_cruising = self.cruising.num_sequences
-        num_blocks = self.cruising.num_blocks_needed(step)
-        budget = self._config.max_num_batched_tokens - num_cruising
-        wanted = self._demand(budget) if self.explicit else 0
-        if budget < 0 or wanted is None or num_blocks + wanted > self.kv.free.num_free:
-            return False
-        if num_blocks and self.explicit and next(iter(self.explicit)).running_number < self.cruising.latest_number:
-            # Whether a block is named before or after another of the same content is reused makes a difference, so
-            # those that cruise may only go first if they come first.
-            return False
-        self.admitted, self.preempted = [], []
-        self._budget = budget
-        self.kv.take(num_blocks)
-        for sequence in self.explicit:
-            sequence.new_tokens = 0
-            num_tokens = self._next_tokens(sequence) if self._budget > 0 else 0
-            if num_tokens > 0:
-                allocated = self.kv.allocate_prompt(sequence, num_tokens)
-                assert allocated
-                self._grant(sequence, num_tokens)
-        if self._waiting:
-            self._admit_waiting()
-        return True
-
-    def let_cruise(self, sequence: Sequence, step: int) -> None:
-        """A running sequence with its whole prompt cruises from `step` on."""
-        del self.explicit[sequence]
-        self.cruising.join(sequence, self._cruise_of(sequence, step))
-
-    def form_plainly(self) -> None:
-        """Grant tokens by the plain rules; nobody cruises."""
-        self._running[:] = sorted(self.explicit, key=lambda sequence: sequence.running_number)
-        before = list(self._running)
-        self.form()
-        for sequence in before:
-            if not sequence.running:
-                del self.explicit[sequence]
-        self._running.clear()
-
-    def spell_out(self, sequence: Sequence, num_steps: int) -> None:
-        """Write down what follows from a sequence's cruise through all steps below `num_steps`, where it ends."""
-        cruise = sequence.cruise
-        assert cruise is not None
-        count = num_steps - cruise.first_step
-        self.cruising.drop(sequence)
-        size = self._config.block_size_tokens
-        sequence.num_computed_tokens += count
-        sequence.num_granted_tokens += count
-        sequence.num_stored_tokens += count
-        sequence.num_blocks = -(-sequence.num_stored_tokens // size)
-        sequence.add_token_steps(cruise.first_step, count)
-
-    def _demand(self, budget: int) -> int | None:
-        """Blocks that those not cruising will ask for with so many tokens; None when the plain rules must be asked.
-
-        The order of the running list decides who goes short of budget, so there must be enough for all but the last.
-        """
-        size = self._config.block_size_tokens
-        num_blocks = 0
-        for sequence in self.explicit:
-            self._budget = self._config.max_num_batched_tokens
-            wanted = self._next_tokens(sequence)
-            if wanted > budget and sequence.running_number != self._num_admissions:
-                return None
-            num_tokens = min(wanted, budget)
-            budget -= num_tokens
-            num_blocks += -(-(sequence.num_stored_tokens + num_tokens) // size) - sequence.num_blocks
-        return num_blocks
-
-    def _cruise_of(self, sequence: Sequence, step: int) -> Cruise:
-        """Its decoding from `step` on, to its own end or to max_model_len."""
-        request = sequence.request
-        end = request.input_tokens + max(request.output_tokens, 1) - 1
-        if self._config.max_model_len:
-            end = min(end, self._config.max_model_len - 1)
-        last_step = step + end - sequence.num_computed_tokens - 1
-        return Cruise(step, last_step, last_step)
-
-    def _join(self, sequence: Sequence) -> None:
-        self.admitted.append(sequence)
-        sequence.running = True
-        self.explicit[sequence] = None
-        self._num_admissions += 1
-        sequence.running_number = self._num_admissions
 
 
 class FastBlisStepping(BlisStepping):
@@ -157,15 +42,17 @@ class FastBlisStepping(BlisStepping):
     def num_running(self) -> int:
         return self._fast.num_running
 
+    def enqueue(self, sequence: Sequence, at: Micros) -> None:
+        if self._order is not None:
+            self._fast.is_blocked = False  # it may be the next to join
+        super().enqueue(sequence, at)
+
     def remove(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
-        if sequence.cruise is not None:
-            self._fast.spell_out(sequence, len(self._instance.steps))
         if sequence.running:
-            self._fast.explicit.pop(sequence, None)
-            sequence.running = False
+            self._fast.leave(sequence, len(self._instance.steps))
         elif sequence in self._waiting:
             self._waiting.remove(sequence)
-        self.kv.release(sequence)
+        self._fast.release(sequence)
         self._instance.end_now(sequence, outcome, at)
         if not self.num_running:
             self._plan_step(at)
@@ -173,15 +60,18 @@ class FastBlisStepping(BlisStepping):
     def step(self, at: Micros) -> None:
         """Take steps for as long as nothing else is due in between, and plan the next one after."""
         self._step_planned = False
-        instance, queue = self._instance, self._instance.queue
-        while self.num_running or self._waiting:
-            others_at = queue.next_at()
-            last = instance.until if others_at is None else min(instance.until, others_at - 1)
-            ends_at = self._leap(at, last) if self._fast.is_steady else None
-            if ends_at is None:
+        instance, queue, fast = self._instance, self._instance.queue, self._fast
+        log, explicit, ends, waiting = instance.steps, fast.explicit, fast.cruising.ends, self._waiting
+        last = self._last_free_instant()
+        while fast.num_running or waiting:
+            ends_at = self._cruise(at, last) if fast.is_steady else at
+            if ends_at == at:
                 ends_at = self._single_step(at)
-            finished = self._end_what_is_done(len(instance.steps) - 1, ends_at)
-            goes_on = bool(self.num_running or self._waiting)
+            step = len(log) - 1
+            finished = self._end_what_is_done(step, ends_at) if explicit or step in ends else []
+            if ends_at > last:
+                last = self._last_free_instant()  # later than before, if what was due concerned who ended
+            goes_on = bool(fast.num_running or waiting)
             if ends_at > last:
                 if finished:
                     queue.push(ends_at, Due.STEP_END, finished)
@@ -191,40 +81,38 @@ class FastBlisStepping(BlisStepping):
                     queue.push(ends_at, Due.STEP)
                 return
             if finished:
-                instance.events.extend(finished)
+                instance.events += finished
             if finished or goes_on:
                 instance.clock = ends_at
             at = ends_at
-
-    def _single_step(self, at: Micros) -> Micros:
-        step = len(self._instance.steps)
-        if self._waiting:
-            self._order_waiting()
-        if not self._fast.form_fast(step):
-            for sequence in list(self._fast.cruising.sequences):
-                self._fast.spell_out(sequence, step)
-                self._fast.explicit[sequence] = None
-            self._fast.form_plainly()
-        if self._fast.admitted or self._fast.preempted:
-            self._tell_batch(at)
-        return self._execute(at, step)
 
     def step_ended(self, report: object, at: Micros) -> None:
         assert isinstance(report, list)
         self._instance.events.extend(report)
 
-    def _execute(self, at: Micros, step: int) -> Micros:
-        """The step's time, and the progress of those that do not cruise. Returns the step's end."""
-        instance, cruising = self._instance, self._fast.cruising
-        explicit = self._fast.explicit
+    def _last_free_instant(self) -> Micros:
+        """Up to when steps may be taken without looking at anything else."""
+        others_at, until = self._instance.queue.next_at(), self._instance.until
+        return until if others_at is None or others_at > until else others_at - 1
+
+    def _single_step(self, at: Micros) -> Micros:
+        """Take one step in which anything may happen. Returns its end."""
+        instance, fast = self._instance, self._fast
+        step = len(instance.steps)
+        if self._waiting:
+            self._order_waiting()
+        fast.form_fast(step)
+        if fast.admitted or fast.preempted:
+            self._tell_batch(at)
+        cruising, explicit = fast.cruising, fast.explicit
         num_cruising = cruising.num_sequences
-        contexts = cruising.context_tokens(step) if num_cruising else 0
+        contexts = cruising.context_tokens(step)
         if explicit:
             shape = batch_shape(list(explicit))
             shape = BatchShape(*shape[:6], shape.decode_requests + num_cruising, shape.decode_context_tokens + contexts)
             ends_at = at + max(1, instance.latency.step_time(shape))
         else:
-            shape = BatchShape(0, 0, 0, 0, 0, 0, num_cruising, contexts)
+            shape = decodes(num_cruising, contexts)
             ends_at = at + max(1, self._decode_time(num_cruising, contexts))
         instance.last_shape = shape
         instance.steps.append(at, ends_at)
@@ -245,9 +133,7 @@ class FastBlisStepping(BlisStepping):
 
     def _end_what_is_done(self, step: int, ends_at: Micros) -> list[Finished]:
         """Take out what is done after `step`, in order of admission; what has its whole prompt cruises from now on."""
-        fast = self._fast
-        if not fast.explicit and step not in fast.cruising.ends:
-            return []
+        fast, cruising = self._fast, self._fast.cruising
         done: list[tuple[Sequence, Outcome]] = []
         for sequence in list(fast.explicit) if fast.explicit else ():
             if sequence.first_token_step is not None:
@@ -256,19 +142,21 @@ class FastBlisStepping(BlisStepping):
                     done.append((sequence, outcome))
                 else:
                     fast.let_cruise(sequence, step + 1)
-        for sequence in fast.cruising.ended_by(step):
-            fast.spell_out(sequence, step + 1)
-            outcome = self._outcome(sequence)
-            assert outcome is not None
-            done.append((sequence, outcome))
-        if not done:
-            return []
+        if step in cruising.ends:
+            cruising.leaves.pop(step, None)
+            for sequence in cruising.ended_by(step):
+                fast.end_cruise(sequence, step + 1)
+                outcome = self._outcome(sequence)
+                assert outcome is not None
+                done.append((sequence, outcome))
         if len(done) > 1:
             done.sort(key=lambda entry: entry[0].running_number)
         finished: list[Finished] = []
         for sequence, outcome in done:
             fast.explicit.pop(sequence, None)
             self._complete(sequence, outcome, ends_at, finished)
+        if done:
+            fast.is_blocked = False
         return finished
 
     def _outcome(self, sequence: Sequence) -> Outcome | None:
@@ -280,40 +168,62 @@ class FastBlisStepping(BlisStepping):
             return Outcome.LENGTH_CAPPED
         return None
 
-    def _leap(self, at: Micros, last: Micros) -> Micros | None:
-        """Take all steps from `at` on until one of them ends somebody, or the next would start after `last`.
+    def _cruise(self, at: Micros, last: Micros) -> Micros:
+        """Take all steps from `at` on until one of them ends somebody, or ends after `last`, or blocks run short.
 
-        Returns the end of the last one; None, and nothing done, when they are too few to be worth it.
+        Returns the end of the last one, `at` when there was none.
+        """
+        instance, cruising, kv, decode_time = self._instance, self._fast.cruising, self._counting, self._decode_time
+        log, free, needs, ends, size = instance.steps, kv.free, cruising.needs, cruising.ends, len(cruising.needs)
+        first, num_sequences = len(log), cruising.num_sequences
+        step, context = first, cruising.context_tokens(first)
+        while True:
+            num_blocks = needs[step % size]
+            if num_blocks > free.num_free:
+                break
+            step_us = decode_time(num_sequences, context)
+            # Steps take ever longer as contexts grow, so this is how many can start by then at most.
+            most = (last - at) // step_us + 1
+            if most >= MIN_LEAP_STEPS:
+                most = min(most, cruising.next_change() + 1 - step, MAX_LEAP_STEPS)
+            if most >= MIN_LEAP_STEPS:
+                most = cruising.num_steps_within(step, most, free.num_free)
+            if most >= MIN_LEAP_STEPS:
+                count, at = self._leap(at, last, context, most)
+            else:
+                if num_blocks:
+                    kv.take(num_blocks)
+                log.append(at, at + step_us)
+                count, at = 1, at + step_us
+            step += count
+            context += num_sequences * count
+            if at > last or step - 1 in ends:
+                break
+        if step > first:
+            instance.last_shape = decodes(num_sequences, context - num_sequences)
+        return at
+
+    def _leap(self, at: Micros, last: Micros, context: int, most: int) -> tuple[int, Micros]:
+        """Take up to `most` steps at once, for which blocks suffice and before which nobody ends.
+
+        They start by `last`, the first one at `at` with so many context tokens. Returns how many, and the end of the
+        last one.
         """
         instance, cruising = self._instance, self._fast.cruising
-        first = len(instance.steps)
-        change = cruising.next_change()
-        num_sequences, context = cruising.num_sequences, cruising.context_tokens(first)
-        if change + 1 - first < MIN_LEAP_STEPS or num_sequences > instance.config.max_num_batched_tokens:
-            return None
-        # Steps take ever longer as contexts grow, so this is how many can start by then at most.
-        most = min(
-            change + 1 - first, (last - at) // max(1, self._decode_time(num_sequences, context)) + 1, MAX_LEAP_STEPS
-        )
-        if most < MIN_LEAP_STEPS:
-            return None
-        most = cruising.num_steps_within(first, most, self._counting.free.num_free)
-        if most < MIN_LEAP_STEPS:
-            return None
         if most < FEW_STEPS:
-            times = self._few_decode_times(num_sequences, context, most)
+            times = self._few_decode_times(cruising.num_sequences, context, most)
             times[0] += at
             few_ends = list(accumulate(times))
             count = min(bisect_right(few_ends, last) + 1, most)
-            instance.steps.extend_by_few(at, few_ends[:count])
             ends_at = few_ends[count - 1]
+            num_blocks = cruising.num_blocks_in(len(instance.steps), count)
+            instance.steps.extend_by_few(at, few_ends[:count])
         else:
-            shape = BatchShape(0, 0, 0, 0, 0, 0, num_sequences, context)
-            ends = instance.latency.decode_times(shape, most).cumsum()
+            ends = instance.latency.decode_times(decodes(cruising.num_sequences, context), most).cumsum()
             ends += at
             count = min(int(ends.searchsorted(last, side="right")) + 1, most)
-            instance.steps.extend(at, ends[:count])
             ends_at = int(ends[count - 1])
-        self._counting.take(cruising.num_blocks_in(first, count))
-        instance.last_shape = BatchShape(0, 0, 0, 0, 0, 0, num_sequences, context + (count - 1) * num_sequences)
-        return ends_at
+            num_blocks = cruising.num_blocks_in(len(instance.steps), count)
+            instance.steps.extend(at, ends[:count])
+        self._counting.take(num_blocks)
+        return count, ends_at

@@ -1,8 +1,8 @@
 """Sequences that only decode, kept as sums: what they do in a step costs nothing per sequence."""
 
 import heapq
-
-import numpy as np
+from bisect import bisect_right
+from itertools import accumulate
 
 from engine.sequence import Cruise, Sequence
 
@@ -87,11 +87,14 @@ class Cruising:
 
     def num_steps_within(self, first_step: int, num_steps: int, num_free_blocks: int) -> int:
         """How many of `num_steps` steps from `first_step` on their blocks suffice for."""
-        per_round = sum(self.needs)
-        if -(-num_steps // self._block_size) * per_round <= num_free_blocks:
+        if not self.num_sequences:
             return num_steps
-        needs = np.array(self.needs, np.int64)[np.arange(first_step, first_step + num_steps) % self._block_size]
-        return int(np.searchsorted(np.cumsum(needs), num_free_blocks, side="right"))
+        size, needs = self._block_size, self.needs
+        rounds, rest = divmod(num_free_blocks, self.num_sequences)  # in a round each of them needs one
+        if num_steps <= rounds * size:
+            return num_steps
+        start = first_step % size
+        return min(num_steps, rounds * size + bisect_right(list(accumulate(needs[start:] + needs[:start])), rest))
 
     def num_blocks_in(self, first_step: int, num_steps: int) -> int:
         """New blocks they need in `num_steps` steps from `first_step` on."""
@@ -100,7 +103,7 @@ class Cruising:
         rounds, rest = divmod(num_steps, size)
         start = first_step % size
         total = sum(needs[start : start + rest]) + sum(needs[: max(0, start + rest - size)])
-        return total + rounds * sum(needs) if rounds else total
+        return total + rounds * self.num_sequences
 
     def next_change(self) -> int:
         """The next step after which one of them leaves or ends; -1 without any."""

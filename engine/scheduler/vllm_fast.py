@@ -8,6 +8,7 @@ taken at once. When blocks run short, all sums are spelled out and the plain rul
 from bisect import bisect_right
 from itertools import accumulate
 
+from engine.batch_shape import decodes
 from engine.events import Finished
 from engine.instance import Instance
 from engine.kv_cache.counting import CountingKVCache
@@ -15,7 +16,7 @@ from engine.latency.decode_steps import decode_timer, few_decodes_timer
 from engine.queue import Due
 from engine.scheduler.vllm import Step, VllmStepping, batch_shape
 from engine.scheduler.vllm_batch import Grant
-from engine.scheduler.vllm_fast_batch import FastVllmBatch, decodes
+from engine.scheduler.vllm_fast_batch import FastVllmBatch
 from engine.sequence import Outcome, Sequence
 from engine.units import Micros
 

@@ -1,6 +1,6 @@
 """Composes vLLM's steps at the cost of what changes: those that only decode are sums, nobody looks at them."""
 
-from engine.batch_shape import BatchShape
+from engine.batch_shape import decodes
 from engine.config import EngineConfig
 from engine.kv_cache.counting import CountingKVCache
 from engine.scheduler.cruise import Cruising
@@ -275,8 +275,3 @@ class FastVllmBatch(VllmBatch):
                 del self.explicit[sequence]
         self.running = []
         return grants
-
-
-def decodes(num_sequences: int, context_tokens: int) -> BatchShape:
-    """The shape of a step in which everyone decodes."""
-    return BatchShape(0, 0, 0, 0, 0, 0, num_sequences, context_tokens)

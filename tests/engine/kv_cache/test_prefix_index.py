@@ -102,3 +102,14 @@ def test_unique_blocks_are_found_only_by_the_same_request() -> None:
 def test_equal_hashes_are_equal_blocks_and_generated_blocks_are_the_requests_own() -> None:
     one, other = HashedBlocks("r1", (11, 12)), HashedBlocks("r2", (11, 13))
     assert [one.identity(index) == other.identity(index) for index in range(3)] == [True, False, False]
+
+
+def test_blocks_that_overwrite_each_other_forget_as_one_by_one() -> None:
+    """1, 2 and 3 are given to a prompt in this order; what each held is forgotten first, whoever holds the same."""
+    at_once, one_by_one = index_of(ab=1, abc=2, a=3), index_of(ab=1, abc=2, a=3)
+    at_once.overwrite(range(7, 10), ["a", "ab", "abc"], [(0, 1), (1, 2), (2, 3)])
+    for lost, block, identity in ((1, 7, "a"), (2, 8, "ab"), (3, 9, "abc")):
+        one_by_one.forget(lost)
+        one_by_one.register(block, identity)
+    found = [at_once.block_of(identity) for identity in ("a", "ab", "abc")]
+    assert found == [one_by_one.block_of(identity) for identity in ("a", "ab", "abc")] == [None, 8, 9]
