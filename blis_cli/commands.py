@@ -27,6 +27,9 @@ PROGRAMS: dict[str, CommandRow] = {
 }
 """Programs of other names with one command each."""
 
+GROUPS: dict[str, str] = {"bench": "The benchmarks of vLLM, with their flags and results."}
+"""First words that several commands share."""
+
 COMMANDS: dict[str, CommandRow] = {
     "serve": CommandRow(
         "Serve a model that is not there: an OpenAI- and vLLM-compatible server timed by a simulated vLLM engine.",
@@ -68,6 +71,24 @@ COMMANDS: dict[str, CommandRow] = {
         "Merge several workload specs, or several traces, into one.",
         "traces.compose_command",
         "ComposeOptions",
+    ),
+    "bench serve": CommandRow(
+        "Put the load of a benchmark on a server, as vllm bench serve does, at one rate or several.",
+        "bench.serve.command",
+        "BenchServeOptions",
+        has_other_syntax=True,
+    ),
+    "bench throughput": CommandRow(
+        "Simulate an engine to which all requests are given at once, as vllm bench throughput measures it.",
+        "bench.offline.throughput",
+        "ThroughputOptions",
+        has_other_syntax=True,
+    ),
+    "bench latency": CommandRow(
+        "Simulate one batch on an engine with nothing else to do, as vllm bench latency measures it.",
+        "bench.offline.latency",
+        "LatencyOptions",
+        has_other_syntax=True,
     ),
     "calibrate": CommandRow(
         "Compare a recording with a simulation of it: errors, correlation, grades.",

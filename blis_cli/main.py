@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from blis_cli.commands import COMMANDS, PROGRAMS, CommandRow
+from blis_cli.commands import COMMANDS, GROUPS, PROGRAMS, CommandRow
 from blis_cli.flags import command_function
 from blis_options import BlisError, OptionError
 
@@ -35,17 +35,17 @@ def run(arguments: list[str], program: str = "blis") -> int:
     """Run `blis`, or a program that is one command by itself, with these arguments and return the exit code."""
     if sys.stdout is None:  # started with standard output closed: what is printed goes nowhere
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (it lives as long as the process)
-    name = arguments[0] if arguments else ""
-    row = PROGRAMS.get(program)
-    if row is None and name in COMMANDS:
-        program, row, arguments = f"blis {name}", COMMANDS[name], arguments[1:]
+    name, given = ("", arguments) if program in PROGRAMS else _split(arguments)
+    row = PROGRAMS.get(program) or COMMANDS.get(name)
+    program = f"{program} {name}" if name else program
     try:
         if row is not None:
-            command, rest = _command(name, row), _in_our_syntax(row, arguments)
-        elif name and not name.startswith("-"):
-            raise OptionError(f"unknown command {name!r}, known are {', '.join(COMMANDS)}")
+            command, rest = _command(name, row), _in_our_syntax(row, given)
+        elif given and not given[0].startswith("-"):
+            known = (each.removeprefix(f"{name} ") for each in _members(name))
+            raise OptionError(f"unknown command {given[0]!r}, known are {', '.join(known)}")
         else:
-            command, rest = _overview(), arguments or ["--help"]
+            command, rest = _overview(name), given or ["--help"]
         result = command.main(args=rest, prog_name=program, standalone_mode=False)
         sys.stdout.flush()
     except BlisError as error:
@@ -59,6 +59,20 @@ def run(arguments: list[str], program: str = "blis") -> int:
             raise
         return _cannot_print(program, error)
     return result if isinstance(result, int) else 0
+
+
+def _split(arguments: list[str]) -> tuple[str, list[str]]:
+    """The command that is meant, of one word or two, and what it is given; or as much of its name as there is."""
+    for num_words in (2, 1):
+        name = " ".join(arguments[:num_words])
+        if name in COMMANDS or name in GROUPS:
+            return name, arguments[num_words:]
+    return "", arguments
+
+
+def _members(group: str) -> list[str]:
+    """The commands whose names begin with this word; all of them without one."""
+    return [name for name in COMMANDS if not group or name.startswith(f"{group} ")]
 
 
 def _is_about_stdout(error: OSError) -> bool:
@@ -97,11 +111,11 @@ def _in_our_syntax(row: CommandRow, arguments: list[str]) -> list[str]:
     return found
 
 
-def _overview() -> Any:
-    """The list of commands, none of them imported."""
+def _overview(group: str) -> Any:
+    """The list of commands, or of those of a group, none of them imported."""
     app = _new_app()
 
-    @app.callback(help=DESCRIPTION, invoke_without_command=True)
+    @app.callback(help=GROUPS.get(group, DESCRIPTION), invoke_without_command=True)
     def overview(
         version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
     ) -> None:
@@ -111,8 +125,8 @@ def _overview() -> Any:
             typer.echo(installed_version("blis-mockserve"))
             raise typer.Exit
 
-    for name, row in COMMANDS.items():
-        app.command(name=name, help=row.help)(_never_called)
+    for name in _members(group):
+        app.command(name=name.removeprefix(f"{group} "), help=COMMANDS[name].help)(_never_called)
     return typer.main.get_command(app)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
-PACKAGES = ["blis_cli", "blis_options", "calibrate", "engine", "mockserve", "observe", "replay", "traces"]
+PACKAGES = ["bench", "blis_cli", "blis_options", "calibrate", "engine", "mockserve", "observe", "replay", "traces"]
 
 
 def pyproject() -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from blis_cli.commands import COMMANDS
+from blis_cli.commands import COMMANDS, GROUPS
 from tests.blis_cli.conftest import Said
 
 Blis = Callable[..., Said]
@@ -21,8 +21,28 @@ def test_the_version_is_that_of_the_distribution(blis: Blis) -> None:
 def test_the_overview_lists_every_command(blis: Blis, arguments: list[str]) -> None:
     code, out, err = blis(*arguments)
     assert (code, err) == (0, "")
-    listed = [line.split()[0] for line in out.partition("Commands:")[2].splitlines() if line.strip()]
-    assert listed == list(COMMANDS)
+    assert listed(out) == list(COMMANDS)
+
+
+def listed(overview: str) -> list[str]:
+    """The names in a list of commands, which two spaces or more part from what is said of them."""
+    lines = overview.partition("Commands:")[2].splitlines()
+    return [line.strip().split("  ")[0] for line in lines if line.strip()]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_a_group_lists_its_commands(blis: Blis, group: str, arguments: list[str]) -> None:
+    code, out, err = blis(group, *arguments)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"Usage: blis {group} ")
+    assert [f"{group} {name}" for name in listed(out)] == [name for name in COMMANDS if name.startswith(f"{group} ")]
+
+
+def test_an_unknown_command_of_a_group_is_named(blis: Blis) -> None:
+    code, out, err = blis("bench", "sing", "--loud")
+    assert (code, out) == (2, "")
+    assert err.startswith("blis bench: error: unknown command 'sing', known are serve, ")
 
 
 @pytest.mark.parametrize(
@@ -51,7 +71,7 @@ def test_an_unknown_flag_is_refused_in_one_line_by_every_command(blis: Blis, com
     assert "--no-such-flag" in err
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "bench serve"])
 def test_every_command_needs_to_be_told_something(blis: Blis, command: str) -> None:
     code, out, err = blis(command)
     assert (code, out) == (2, "")

@@ -47,7 +47,7 @@ async def complete(request: web.Request) -> web.StreamResponse:
     model = body["model"]
     if model == "error500" or (model == "flaky" and len(seen) % 2):
         return web.Response(status=500, text='{"error": "boom"}\nsecond line')
-    tokens = body["max_tokens"] - (model == "short")
+    tokens = body.get("max_completion_tokens", body.get("max_tokens")) - (model == "short")
     _, ttft_ms, itl_ms = model.split("-") if model.startswith("ok-") else ("", "0", "0")
     await asyncio.sleep(float(ttft_ms) / 1000)
     if not body["stream"]:
@@ -101,11 +101,16 @@ def whole(body: dict[str, Any], tokens: int, chat: bool) -> dict[str, Any]:
 
 def usage(body: dict[str, Any], tokens: int, chat: bool) -> dict[str, int]:
     """One token per word; a chat template adds some."""
-    prompt = " ".join(message["content"] for message in body["messages"]) if chat else body["prompt"]
+    prompt = " ".join(text_of(message["content"]) for message in body["messages"]) if chat else body["prompt"]
     return {
         "prompt_tokens": len(prompt.split()) + (TOKENS_AROUND_CHAT if chat else 0),
         "completion_tokens": tokens,
     }
+
+
+def text_of(content: Any) -> str:
+    """The words of a message, whether it has them whole or in parts."""
+    return content if isinstance(content, str) else " ".join(part["text"] for part in content)
 
 
 def choice(content: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:

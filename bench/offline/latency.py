@@ -1,0 +1,78 @@
+"""`blis bench latency`: how long one batch takes on an engine with nothing else to do."""
+
+import sys
+from dataclasses import dataclass
+
+from blis_options import option
+from engine.deployment import DeploymentOptions
+
+__all__ = ["LatencyOptions", "rewritten", "run"]
+
+PERCENTS = (10, 25, 50, 75, 90, 99)
+_SWITCHES = ("--disable-detokenize", "--trust-remote-code", "--disable-tqdm")
+_VALUED = ("--tokenizer", "--tokenizer-mode", "--seed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyOptions(DeploymentOptions):
+    """The settings of `blis bench latency`: which batch, on which engine."""
+
+    input_len: int = option(32, "Prompt tokens of each request.", at_least=1)
+    output_len: int = option(128, "Output tokens of each request.", at_least=1)
+    batch_size: int = option(8, "Requests in the batch.", at_least=1)
+    num_iters_warmup: int = option(10, "How often to compute the batch before the time is taken.", at_least=0)
+    num_iters: int = option(30, "How often to compute it then.", at_least=1)
+    output_json: str | None = option(None, "Write the results here (JSON).", metavar="FILE")
+    enable_prefix_caching: bool = option(False, "Let a batch find the prompts of the one before it, which are its own.")
+
+    def __post_init__(self) -> None:
+        DeploymentOptions.__post_init__(self)
+
+
+def rewritten(arguments: list[str]) -> list[str]:
+    """A command line of `vllm bench latency` in our syntax. Raises OptionError."""
+    from bench.vllm_syntax import rewritten as in_our_syntax
+    from bench.vllm_syntax import without_effect
+
+    flags = without_effect(_SWITCHES, _VALUED)
+    return in_our_syntax("bench latency", arguments, LatencyOptions, flags, with_engine=True)
+
+
+def run(options: LatencyOptions) -> int:
+    """Simulate, print what vLLM prints, write the results."""
+    import numpy as np
+
+    from bench.datasets import Sample
+    from bench.offline.results import write_results
+    from bench.offline.simulation import check_fits, longest_s, offline_engine
+
+    offline = offline_engine(options)
+    for note in offline.notes:
+        sys.stderr.write(f"blis bench latency: {note}\n")
+    batch = [
+        Sample(
+            input_tokens=0,
+            output_tokens=options.output_len,
+            prefix_group=f"prompt-{number}",
+            prefix_tokens=options.input_len,
+        )
+        for number in range(options.batch_size)
+    ]
+    check_fits(batch, offline.engine.config)
+    latencies_s = [
+        longest_s(offline.run(batch, iteration * options.batch_size))
+        for iteration in range(options.num_iters_warmup + options.num_iters)
+    ]
+    counted = np.array(latencies_s[options.num_iters_warmup :])
+    percentiles = np.percentile(counted, PERCENTS)
+    sys.stdout.write(f"Avg latency: {counted.mean()} seconds\n")
+    for percent, value in zip(PERCENTS, percentiles, strict=True):
+        sys.stdout.write(f"{percent}% percentile latency: {value} seconds\n")
+    results = {
+        "model_id": options.model,
+        "avg_latency": float(counted.mean()),
+        "latencies": counted.tolist(),
+        "percentiles": dict(zip(map(str, PERCENTS), percentiles.tolist(), strict=True)),
+    }
+    write_results(options.output_json, results)
+    return 0

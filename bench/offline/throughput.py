@@ -1,0 +1,73 @@
+"""`blis bench throughput`: how fast the engine is when all requests are there at once."""
+
+import sys
+from dataclasses import dataclass
+
+from bench.dataset_options import DatasetOptions
+from blis_options import option
+from engine.deployment import DeploymentOptions
+
+__all__ = ["ThroughputOptions", "rewritten", "run"]
+
+_SWITCHES = ("--async-engine", "--prequeue-requests", "--disable-detokenize", "--trust-remote-code", "--disable-tqdm")
+_VALUED = ("--backend", "--tokenizer-mode")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputOptions(DatasetOptions, DeploymentOptions):
+    """The settings of `blis bench throughput`: what to compute, on which engine."""
+
+    num_warmups: int = option(0, "Requests to compute before the time is taken.", at_least=0)
+    output_json: str | None = option(None, "Write the results here (JSON).", metavar="FILE")
+
+    def __post_init__(self) -> None:
+        DeploymentOptions.__post_init__(self)
+        DatasetOptions.__post_init__(self)
+
+
+def rewritten(arguments: list[str]) -> list[str]:
+    """A command line of `vllm bench throughput` in our syntax. Raises OptionError."""
+    from bench.vllm_syntax import rewritten as in_our_syntax
+    from bench.vllm_syntax import without_effect
+
+    flags = without_effect(_SWITCHES, _VALUED)
+    return in_our_syntax("bench throughput", arguments, ThroughputOptions, flags, with_engine=True)
+
+
+def run(options: ThroughputOptions) -> int:
+    """Simulate, print what vLLM prints, write the results."""
+    from dataclasses import replace
+
+    from bench.datasets import samples_of
+    from bench.offline.results import write_results
+    from bench.offline.simulation import check_fits, longest_s, offline_engine
+
+    offline = offline_engine(options)
+    for note in offline.notes:
+        sys.stderr.write(f"blis bench throughput: {note}\n")
+    samples = samples_of(options)
+    check_fits(samples, offline.engine.config)
+    if options.num_warmups:
+        # Other prompts than those that count, which a prefix cache would have otherwise.
+        warm_up = samples_of(replace(options, num_prompts=options.num_warmups, seed=options.seed + 1))
+        check_fits(warm_up, offline.engine.config)
+        offline.run(warm_up, len(samples))
+    elapsed_s = longest_s(offline.run(samples))
+    num_prompt = sum(sample.prompt_tokens for sample in samples)
+    num_output = sum(sample.output_tokens for sample in samples)
+    sys.stdout.write(
+        f"Throughput: {len(samples) / elapsed_s:.2f} requests/s, {(num_prompt + num_output) / elapsed_s:.2f} total"
+        f" tokens/s, {num_output / elapsed_s:.2f} output tokens/s\n"
+        f"Total num prompt tokens:  {num_prompt}\n"
+        f"Total num output tokens:  {num_output}\n"
+    )
+    results = {
+        "model_id": options.model,
+        "elapsed_time": elapsed_s,
+        "num_requests": len(samples),
+        "total_num_tokens": num_prompt + num_output,
+        "requests_per_second": len(samples) / elapsed_s,
+        "tokens_per_second": (num_prompt + num_output) / elapsed_s,
+    }
+    write_results(options.output_json, results)
+    return 0

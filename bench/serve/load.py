@@ -1,0 +1,226 @@
+"""Putting the load of a benchmark on a server: one connection pool, one run per rate."""
+
+import asyncio
+import gc
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from time import perf_counter_ns
+
+from bench.datasets import Sample
+from bench.errors import BenchError
+from bench.serve.answers import Answer, answer_of
+from bench.serve.arrivals import Ramp, arrivals_us
+from bench.serve.options import BenchServeOptions
+from bench.serve.request_body import APIS, BodyStyle
+from observe.client import Client
+from observe.clock import Nanos
+from observe.dispatch import Dispatcher, Prepared, Sent
+from observe.exchange import Outcome
+from observe.http_request import post_bytes
+from observe.live import View, open_view, snapshot_of
+from observe.messages import say, warn
+from observe.preparation import Preparation
+from observe.prompts import PromptBook, TokenScale
+from observe.request_body import RequestStyle
+from observe.request_log import RequestLog
+from observe.schedule import Planned, mean_rate, peak_arrivals
+from observe.stats import RunStats
+from observe.tls import tls_context
+
+_TIMEOUT_S = 6 * 60 * 60
+_READY_EVERY_S = 5.0
+_MOST_SPARE_CONNECTIONS = 32
+_SPARE_WINDOW_US = 100_000
+_HEAD_START_NS = 50_000_000
+_SEED_STEP = 1_000_003
+"""Between the prompts of one rate and the next: were they the same, a prefix cache would have them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One run: its answers in the order of sending, how long it took, and a log for pictures."""
+
+    model: str
+    rate: float
+    duration_s: float
+    answers: Sequence[Answer]
+    log: RequestLog
+
+
+async def benchmark(
+    options: BenchServeOptions, samples: Sequence[Sample], measured: Callable[[Measured], None]
+) -> None:
+    """Run each rate in turn and tell of it when it is over. Raises RunError when the server cannot be used."""
+    tls = tls_context(None, insecure=options.insecure) if options.server.tls else None
+    peak = max(peak_arrivals(_plan(options, samples, rate), _SPARE_WINDOW_US) for rate in options.rates)
+    num_spare = min(peak + 1, _MOST_SPARE_CONNECTIONS)
+    client = Client(options.server, timeout_s=_TIMEOUT_S, num_spare=num_spare, tls=tls)
+    try:
+        await client.open()
+        bench = await _prepared(client, options, samples)
+        if options.ready_check_timeout_sec:
+            await _wait_until_ready(bench)
+        if options.num_warmups:
+            say(f"warming up with {options.num_warmups} requests")
+            await asyncio.gather(*(bench.ask_first() for _ in range(options.num_warmups)))
+        for number, rate in enumerate(options.rates):
+            measured(await bench.run(number, rate))
+    finally:
+        await client.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bench:
+    """Everything that is known before the first request of a run."""
+
+    client: Client
+    options: BenchServeOptions
+    samples: Sequence[Sample]
+    style: BodyStyle
+    scale: TokenScale
+
+    async def run(self, number: int, rate: float) -> Measured:
+        """Send all samples at this rate; `number` counts the runs."""
+        options = self.options
+        plan = _plan(options, self.samples, rate)
+        prompts = PromptBook(options.seed + number * _SEED_STEP, self.scale)
+        stats = RunStats(keeps_token_times=options.plot is not None)
+        answers: list[Answer | None] = [None] * len(plan)
+
+        def finished(sent: Sent) -> None:
+            stats.add(sent)
+            answers[sent.prepared.request_id] = answer_of(sent)
+
+        dispatcher = Dispatcher(
+            self.client, plan, partial(self._prepare, prompts), finished, max_concurrency=options.max_concurrency or 0
+        )
+        await self.client.warm_up(Preparation(self.client, options.headers).health_request)
+        origin = await self._send_all(dispatcher, stats, mean_rate(plan))
+        return Measured(
+            model=self.style.model,
+            rate=rate,
+            duration_s=(max(stats.last_ended, origin + 1) - origin) / 1e9,
+            answers=[each for each in answers if each is not None],
+            log=stats.log,
+        )
+
+    async def ask_first(self) -> Outcome:
+        """Send the first prompt by itself, and wait for its answer."""
+        (planned, *_) = _plan(self.options, self.samples, self.options.rates[0])
+        prepared = self._prepare(PromptBook(self.options.seed, self.scale), 0, planned)
+        answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.client.send(prepared.request, streaming=True, finished=answered.set_result)
+        return await answered
+
+    async def _send_all(self, dispatcher: Dispatcher, stats: RunStats, asked_per_s: float) -> Nanos:
+        """Send everything and wait for the last answer; the instant of the start."""
+        dispatcher.build_ahead()
+        view = open_view()
+        gc.collect()
+        gc.freeze()
+        origin = perf_counter_ns() + _HEAD_START_NS
+        showing = asyncio.create_task(_keep_showing(view, dispatcher, stats, origin, asked_per_s))
+        try:
+            await dispatcher.run(origin)
+        finally:
+            dispatcher.stop()
+            self.client.cancel_all()
+            showing.cancel()
+            with suppress(asyncio.CancelledError):
+                await showing
+            gc.unfreeze()
+            view.close()
+        return origin
+
+    def _prepare(self, prompts: PromptBook, place: int, planned: Planned) -> Prepared:
+        prompt = planned.prompt or prompts.text(
+            place,
+            input_tokens=planned.input_tokens,
+            prefix_group=planned.prefix_group,
+            prefix_tokens=planned.prefix_tokens,
+        )
+        x_request_id = f"{self.options.request_id_prefix}{place}"
+        headers = {**self.options.headers, "x-request-id": x_request_id}
+        body = self.style.body(prompt, planned.output_tokens, planned.model)
+        return Prepared(
+            request_id=place,
+            planned=planned,
+            x_request_id=x_request_id,
+            request=post_bytes(self.client.server, self.options.path, headers, body),
+            streaming=True,
+        )
+
+
+def _plan(options: BenchServeOptions, samples: Sequence[Sample], rate: float) -> list[Planned]:
+    """When to send what at this rate."""
+    ramp = None
+    if options.ramp_up_strategy is not None:
+        assert options.ramp_up_start_rps is not None
+        assert options.ramp_up_end_rps is not None
+        ramp = Ramp(options.ramp_up_strategy, options.ramp_up_start_rps, options.ramp_up_end_rps)
+    due_us = arrivals_us(len(samples), rate, options.burstiness, options.seed, ramp)
+    models = _models(options, len(samples))
+    return [
+        Planned(
+            at_us=at_us,
+            input_tokens=sample.input_tokens,
+            output_tokens=sample.output_tokens,
+            prompt=sample.text,
+            prefix_group=sample.prefix_group,
+            prefix_tokens=sample.prefix_tokens,
+            model=model,
+        )
+        for at_us, sample, model in zip(due_us, samples, models, strict=True)
+    ]
+
+
+async def _prepared(client: Client, options: BenchServeOptions, samples: Sequence[Sample]) -> _Bench:
+    preparation = Preparation(client, options.headers)
+    model = options.served_model_name or options.model or await preparation.first_model()
+    has_texts = any(sample.text for sample in samples)
+    style = RequestStyle(model=model, api=APIS[options.backend])
+    return _Bench(
+        client=client,
+        options=options,
+        samples=samples,
+        style=BodyStyle(
+            backend=options.backend,
+            model=model,
+            logprobs=options.logprobs,
+            ignore_eos=options.ignore_eos or options.forces_length,
+            extra=options.extra_fields,
+        ),
+        scale=TokenScale() if has_texts else await preparation.token_scale(style),
+    )
+
+
+async def _wait_until_ready(bench: _Bench) -> None:
+    timeout_s = bench.options.ready_check_timeout_sec
+    give_up_at = perf_counter_ns() + timeout_s * 1_000_000_000
+    while (outcome := await bench.ask_first()).status != "ok":
+        left_s = (give_up_at - perf_counter_ns()) / 1e9
+        if left_s <= 0:
+            raise BenchError(f"the server is not ready after {timeout_s} s: {' '.join(outcome.error_message.split())}")
+        warn(f"the server is not ready: {' '.join(outcome.error_message.split())[:200]}")
+        await asyncio.sleep(min(_READY_EVERY_S, left_s))
+
+
+def _models(options: BenchServeOptions, count: int) -> list[str]:
+    """The model of each request where they differ, else nothing."""
+    modules = options.lora_modules
+    if not modules:
+        return [""] * count
+    if options.lora_assignment == "round-robin":
+        return [modules[place % len(modules)] for place in range(count)]
+    return Random(f"{options.seed}/models").choices(modules, k=count)
+
+
+async def _keep_showing(view: View, dispatcher: Dispatcher, stats: RunStats, origin: Nanos, asked_per_s: float) -> None:
+    while True:
+        await asyncio.sleep(view.period_s)
+        elapsed_s = (perf_counter_ns() - origin) / 1e9
+        planned = dispatcher.num_wanted
+        view.show(snapshot_of(dispatcher, stats, elapsed_s=elapsed_s, num_planned=planned, asked_per_s=asked_per_s))

@@ -1,0 +1,76 @@
+"""What is said and written of each run of a benchmark, and of all of them together."""
+
+import sys
+from datetime import datetime
+from math import inf
+
+from bench.serve.figures import Asked, Figures, as_result, figures_of
+from bench.serve.load import Measured
+from bench.serve.options import BenchServeOptions
+from bench.serve.printed import table
+from bench.serve.rates import Run, draw_runs, runs_table
+from bench.serve.result_file import content, save
+from observe.messages import say, warn
+from observe.plot import draw
+from observe.request_log import RequestLog
+from observe.timeline import timeline_of
+
+_MOST_ERRORS = 10
+
+
+class Reporter:
+    """Prints the table of each run as soon as it is over, and keeps what the last words need."""
+
+    def __init__(self, options: BenchServeOptions) -> None:
+        self._options = options
+        self._runs: list[Run] = []
+        self._log: RequestLog | None = None
+
+    def measured(self, measured: Measured) -> None:
+        """Print and save one run. Raises BenchError when it cannot be saved."""
+        options = self._options
+        asked = Asked(
+            metrics=options.percentile_metrics,
+            percentiles=options.metric_percentiles,
+            limits_ms=options.limits_ms,
+            max_concurrency=options.max_concurrency,
+            request_rate=measured.rate,
+        )
+        figures = figures_of(measured.answers, measured.duration_s, asked)
+        sys.stdout.write(table(figures, asked))
+        sys.stdout.flush()
+        failed = [each for each in measured.answers if not each.is_success]
+        for each in failed[:_MOST_ERRORS]:
+            warn(f"a request failed: {' '.join(each.error.split())[:300]}")
+        if options.save_result or options.append_result:
+            date = datetime.now().strftime("%Y%m%d-%H%M%S")
+            result = as_result(figures, measured.answers)
+            path = save(options, content(options, measured.model, measured.rate, result, date), measured.rate)
+            say(f"the results are in {path}")
+        self._keep(figures, measured)
+
+    def end(self) -> int:
+        """Compare the runs, draw what is asked for, and return the exit code."""
+        options = self._options
+        if len(self._runs) > 1:
+            sys.stdout.write("\n" + runs_table(self._runs))
+        if options.plot is not None:
+            try:
+                if len(self._runs) > 1:
+                    draw_runs(self._runs, options.plot)
+                elif self._log is not None:
+                    draw(timeline_of(self._log), options.plot)
+            except OSError as error:
+                warn(f"cannot write {options.plot}: {(error.strerror or str(error)).lower()}")
+        if not any(run.figures.completed for run in self._runs):
+            say("blis bench serve: error: all requests failed")
+            return 1
+        return 0
+
+    def _keep(self, figures: Figures, measured: Measured) -> None:
+        self._log = measured.log
+        quick = Asked(metrics=("ttft", "itl"), percentiles=(99.0,), limits_ms={})
+        tails = figures_of(measured.answers, measured.duration_s, quick).latencies
+        ttft_ms, itl_ms = (tails[name].percentiles_ms["99"] for name in ("ttft", "itl"))
+        label = "inf" if measured.rate == inf else f"{measured.rate:g}"
+        self._runs.append(Run(label=label, figures=figures, p99_ttft_ms=ttft_ms, p99_itl_ms=itl_ms))

@@ -1,0 +1,62 @@
+"""The result file of a benchmark, as `vllm bench serve --save-result` writes it."""
+
+import json
+from collections.abc import Mapping
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from bench.errors import BenchError
+from bench.serve.options import BenchServeOptions
+
+_DETAILS = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "errors")
+
+
+def content(
+    options: BenchServeOptions, model: str, rate: float, result: Mapping[str, Any], date: str
+) -> dict[str, Any]:
+    """The object of the file: how the run was asked for, then what came of it."""
+    head: dict[str, Any] = {
+        "date": date,
+        "endpoint_type": options.backend,
+        "backend": options.backend,
+        "label": options.label,
+        "model_id": options.model or model,
+        "tokenizer_id": options.tokenizer or options.model or model,
+        "num_prompts": options.num_prompts,
+        **options.extra_results,
+        "request_rate": "inf" if rate == inf else rate,
+        "burstiness": options.burstiness,
+        "max_concurrency": options.max_concurrency,
+    }
+    if options.ramp_up_strategy is not None:
+        head["ramp_up_strategy"] = options.ramp_up_strategy
+        head["ramp_up_start_rps"] = options.ramp_up_start_rps
+        head["ramp_up_end_rps"] = options.ramp_up_end_rps
+    details = () if options.save_detailed else _DETAILS
+    return {**head, **{name: value for name, value in result.items() if name not in details}}
+
+
+def save(options: BenchServeOptions, found: Mapping[str, Any], rate: float) -> Path:
+    """Write it and return where. Raises BenchError when that fails."""
+    path = Path(options.result_dir or ".") / (options.result_filename or _name(options, found, rate))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a" if options.append_result else "w", encoding="utf-8") as file:
+            if options.append_result and file.tell():
+                file.write("\n")
+            json.dump(found, file)
+    except OSError as error:
+        raise BenchError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+    return path
+
+
+def _name(options: BenchServeOptions, found: Mapping[str, Any], rate: float) -> str:
+    """Of the label, the rate, the concurrency where it is limited, the model and the time."""
+    traffic = f"{rate}qps"
+    if options.ramp_up_strategy is not None:
+        start, end = options.ramp_up_start_rps, options.ramp_up_end_rps
+        traffic = f"ramp-up-{options.ramp_up_strategy}-{start:g}qps-{end:g}qps"
+    concurrency = "" if options.max_concurrency is None else f"-concurrency{options.max_concurrency}"
+    model = str(found["model_id"]).rpartition("/")[2]
+    return f"{options.label or options.backend}-{traffic}{concurrency}-{model}-{found['date']}.json"

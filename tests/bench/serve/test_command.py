@@ -1,0 +1,130 @@
+"""Whole benchmarks against a server that answers as the name of its model says."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeAlias
+
+import pytest
+
+from bench.serve.command import BenchServeOptions, run
+from tests.observe.conftest import seen, server_url
+
+__all__ = ["seen", "server_url"]
+
+Bench: TypeAlias = Callable[..., Any]
+Seen: TypeAlias = Callable[[], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def bench(server_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Bench:
+    """Run `blis bench serve` with these options; gives `code`, what was `printed` and said, and the `results`."""
+
+    def benched(**options: Any) -> SimpleNamespace:
+        given: dict[str, Any] = {
+            "base_url": server_url,
+            "model": "ok",
+            "num_prompts": 8,
+            "input_len": 20,
+            "output_len": 4,
+        }
+        code = run(BenchServeOptions(**(given | {"result_dir": str(tmp_path / "results")} | options)))
+        written = capsys.readouterr()
+        files = sorted((tmp_path / "results").glob("*"))
+        results = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        return SimpleNamespace(code=code, printed=written.out, said=written.err, results=results, files=files)
+
+    return benched
+
+
+def test_each_request_is_sent_and_counted(bench: Bench, seen: Seen) -> None:
+    found = bench(save_result=True, save_detailed=True)
+    sent = [each for each in seen() if "x-request-id" in each["headers"]]
+    assert found.code == 0
+    assert sorted(each["headers"]["x-request-id"] for each in sent) == [f"bench-{number}" for number in range(8)]
+    assert {each["body"]["max_tokens"] for each in sent} == {4}
+    assert all(each["body"]["ignore_eos"] for each in sent)
+    (result,) = found.results
+    assert (result["completed"], result["total_output_tokens"], result["request_rate"]) == (8, 32, "inf")
+    assert (len(result["ttfts"]), result["input_lens"], result["tokenizer_id"]) == (8, [20] * 8, "ok")
+    assert "Successful requests:                     8" in found.printed
+    assert found.files[0].name.startswith("openai-infqps-ok-")
+
+
+def test_without_details_the_file_has_only_the_figures(bench: Bench) -> None:
+    (result,) = bench(save_result=True, metadata=("team=a",), label="mine", max_concurrency=3).results
+    assert "ttfts" not in result
+    assert (result["team"], result["label"], result["max_concurrency"]) == ("a", "mine", 3)
+
+
+def test_several_rates_are_compared(bench: Bench, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "rates.svg"
+    found = bench(
+        request_rate=("100", "inf"), append_result=True, result_filename="all.json", goodput=("ttft:9000",),
+        plot=str(plot),
+    )  # fmt: skip
+    assert [each["request_rate"] for each in found.results] == [100, "inf"]
+    rows = found.printed.splitlines()[-3:]
+    assert " ".join(rows[0].split()) == "rate req/s good req/s tok/s p99 TTFT ms p99 ITL ms failed"
+    assert [row.split()[0] for row in rows[1:]] == ["100", "inf"]
+    assert plot.read_text().startswith("<?xml")
+
+
+def test_one_rate_is_drawn_over_time(bench: Bench, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert bench(plot=str(tmp_path / "run.png")).code == 0
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_prompts_differ_between_rates_so_that_no_cache_has_them(bench: Bench, seen: Seen) -> None:
+    bench(request_rate=("inf", "inf"))
+    prompts = [each["body"]["prompt"] for each in seen() if "x-request-id" in each["headers"]]
+    assert len(set(prompts)) == 16
+
+
+@pytest.mark.parametrize(("assignment", "expected"), [("round-robin", {"ok-1": 4, "ok-2": 4}), ("random", None)])
+def test_adapters_are_assigned(
+    bench: Bench,
+    seen: Seen,
+    assignment: str,
+    expected: dict[str, int] | None,
+) -> None:
+    bench(lora_modules=("ok-1", "ok-2"), lora_assignment=assignment)
+    models = [each["body"]["model"] for each in seen() if "x-request-id" in each["headers"]]
+    assert set(models) == {"ok-1", "ok-2"}
+    assert expected is None or {name: models.count(name) for name in expected} == expected
+
+
+def test_warm_up_and_ready_check_send_the_first_prompt_beforehand(bench: Bench, seen: Seen) -> None:
+    found = bench(num_warmups=2, ready_check_timeout_sec=5, backend="openai-chat", save_result=True)
+    sent = [each for each in seen() if each["headers"].get("x-request-id") == "bench-0"]
+    assert len(sent) == 4
+    assert found.results[0]["completed"] == 8
+
+
+def test_failures_are_counted_and_all_of_them_are_a_failure(bench: Bench) -> None:
+    some = bench(model="flaky", save_result=True)
+    assert (some.code, some.results[0]["completed"], some.results[0]["failed"]) == (0, 4, 4)
+    everything = bench(model="error500")
+    assert everything.code == 1
+    assert "all requests failed" in everything.said
+
+
+def test_a_server_that_is_not_ready_is_given_up(bench: Bench) -> None:
+    with pytest.raises(Exception, match="the server is not ready after 1 s: HTTP 500"):
+        bench(model="error500", ready_check_timeout_sec=1)
+
+
+def test_a_server_that_is_not_there_is_one_line(bench: Bench) -> None:
+    found = bench(base_url="http://127.0.0.1:1")
+    assert found.code == 1
+    assert "cannot reach http://127.0.0.1:1" in found.said
+
+
+def test_requests_wait_in_line_under_a_cap(bench: Bench) -> None:
+    found = bench(model="ok-20-5", max_concurrency=2, percentile_metrics=("client_queue_time",), save_result=True)
+    assert found.results[0]["max_concurrent_requests"] <= 8
+    assert found.results[0]["mean_client_queue_time_ms"] > 20
+    assert "Maximum request concurrency:             2" in found.printed
