@@ -82,9 +82,7 @@ class Sequence:
     def __init__(self, request: Request, arrived_at: Micros) -> None:
         self.request = request
         self.arrived_at = arrived_at
-        """In front of all that delays it: of the engine, or of the cluster if it is part of one."""
-        self.instance = 0
-        """Number of the cluster's instance that serves it; 0 without a cluster."""
+        self.instance = 0  # of a cluster, by number
         self.queued_at: Micros | None = None
         """When it joined the wait queue; None before, and for a request that never did."""
         self.scheduled_at: Micros | None = None
@@ -110,8 +108,7 @@ class Sequence:
         """Granted in the step under way."""
         self.block_ids: list[int] = []
         self.blocks_aligned = True
-        """Whether block i holds the i-th stretch of the sequence. Not so after a prompt that was found whole in the
-        cache: BLIS then claims none of its blocks, and the first own block holds output."""
+        """Whether block i holds stretch i. Not so after a prompt found whole in the cache: BLIS claims none of it."""
         self.num_blocks = 0
         """Blocks it holds, where only their number is kept; `named_blocks` are the leading ones others may share."""
         self.named_blocks: list[int] = []

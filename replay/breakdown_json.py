@@ -2,6 +2,7 @@
 
 from replay.breakdown import jain_index
 from replay.distribution import Distribution
+from replay.door import Door
 from replay.findings import Findings
 from replay.outputs import JsonObject, judgements
 
@@ -60,20 +61,26 @@ def _breakdown(found: Findings) -> JsonObject:
     if found.instances:
         content["instances"] = list(found.instances)
         content["hol_blocking_events"] = found.num_blocked_lines
-    if found.door.num_rejected_at_admission or found.door.num_rejected_at_routing:
-        content["rejected_at_admission"] = found.door.num_rejected_at_admission
-        content["rejected_at_admission_by_class"] = dict(found.door.rejected_by_class)
-        content["rejected_at_routing"] = found.door.num_rejected_at_routing
-    if (decisions := found.door.decisions) is not None:
-        content["decisions"] = {
-            "admitted": decisions.num_admitted,
-            "rejected": decisions.num_rejected,
-            "routed": dict(decisions.num_by_instance),
-            "mean_regret": decisions.mean_regret,
-            "max_regret": decisions.max_regret,
-        }
+    content |= _door(found.door)
     if found.fitness is not None:
         content["fitness"] = {"score": found.fitness.score, **found.fitness.components}
+    return content
+
+
+def _door(door: Door) -> JsonObject:
+    content: JsonObject = {}
+    if door.num_rejected_at_admission or door.num_rejected_at_routing:
+        content["rejected_at_admission"] = door.num_rejected_at_admission
+        content["rejected_at_admission_by_class"] = dict(door.rejected_by_class)
+        content["rejected_at_routing"] = door.num_rejected_at_routing
+    if door.decisions is not None:
+        content["decisions"] = {
+            "admitted": door.decisions.num_admitted,
+            "rejected": door.decisions.num_rejected,
+            "routed": dict(door.decisions.num_by_instance),
+            "mean_regret": door.decisions.mean_regret,
+            "max_regret": door.decisions.max_regret,
+        }
     return content
 
 

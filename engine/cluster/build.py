@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
-from engine.cluster.cluster import Cluster, Latencies
+from engine.cluster.cluster import Cluster
 from engine.cluster.decisions import DecisionLog
+from engine.cluster.latencies import Latencies
 from engine.cluster.options import ClusterOptions
 from engine.cluster.routing.registry import ROUTERS, RouterSettings
 from engine.cluster.scorers.scorer import ScorerSettings

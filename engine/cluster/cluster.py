@@ -6,12 +6,13 @@ they are only asked how they are when a decision depends on it.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from operator import attrgetter
 
 from engine.cluster.admission.policy import AdmissionPolicy
 from engine.cluster.agenda import Agenda, ClusterDue
+from engine.cluster.counters import ClusterCounters
 from engine.cluster.decisions import DecisionLog
+from engine.cluster.latencies import Latencies
 from engine.cluster.member import Life, Members
 from engine.cluster.routing.policy import Router
 from engine.cluster.state import Freshness, RoutingState
@@ -23,33 +24,6 @@ from engine.units import Micros
 
 NOWHERE = -1
 """The instance of a request that has not been routed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latencies:
-    """What decisions take, in microseconds."""
-
-    admission_us: Micros = 0
-    """From the arrival of a request until it is admitted or not."""
-    routing_us: Micros = 0
-    """From then until it is routed, which is when it comes to its instance."""
-
-
-@dataclass(slots=True)
-class ClusterCounters:
-    """What became of requests that came to no instance. The cluster alone writes it."""
-
-    num_rejected_at_admission: int = 0
-    rejected_by_class: dict[str, int] = field(default_factory=dict)
-    """Those, by SLO class; requests without a class count as standard."""
-    num_rejected_at_routing: int = 0
-    """For want of an instance that takes requests."""
-    num_aborted: int = 0
-    """Whose clients hung up before they were routed."""
-
-    @property
-    def num_ended(self) -> int:
-        return self.num_rejected_at_admission + self.num_rejected_at_routing + self.num_aborted
 
 
 class Cluster:
@@ -121,6 +95,27 @@ class Cluster:
         """Let the client of `request_id` hang up at `at`; ids not there then are ignored."""
         self._demand_future(at)
         self.agenda.add(at, ClusterDue.HANG_UP, self._hang_up, request_id)
+
+    def add_instance(self, engine: Engine, at: Micros) -> int:
+        """One more instance, which takes requests from `at` on, which must be ahead. Returns its number."""
+        self._demand_future(at)
+        number = self.members.add(engine, Life.LOADING, at)
+        self.agenda.add(at, ClusterDue.INSTANCE_READY, self._begin_to_serve, number)
+        return number
+
+    def drain(self, number: int, at: Micros) -> None:
+        """From `at` on, which must be ahead, an instance gets no more requests; it finishes those it has."""
+        self._demand_future(at)
+        self.agenda.add(at, ClusterDue.INSTANCE_LEAVES, self._drain, number)
+
+    def kill(self, number: int, at: Micros) -> None:
+        """From `at` on, which must be ahead, an instance gets no more requests, and those it has fail.
+
+        Who runs fails when the step under way would have ended. With BLIS's scheduling, where a completion is decided
+        at the start of its last step, who has got that far completes.
+        """
+        self._demand_future(at)
+        self.agenda.add(at, ClusterDue.INSTANCE_LEAVES, self._kill, number)
 
     def queueing_time(self, _request: Request) -> Micros:
         """From the arrival of a request until it can no longer be told of: it may be admitted at once."""
@@ -238,6 +233,26 @@ class Cluster:
         What `watcher` puts on the agenda for that very instant comes before anything else of it.
         """
         self._watchers[number] = watcher
+
+    def _begin_to_serve(self, number: int, _at: Micros) -> None:
+        if self.members[number].life is Life.LOADING:
+            self._set_life(number, Life.READY)
+
+    def _drain(self, number: int, _at: Micros) -> None:
+        if self.members[number].life is not Life.KILLED:
+            self._set_life(number, Life.DRAINING)
+
+    def _kill(self, number: int, at: Micros) -> None:
+        self._set_life(number, Life.KILLED)
+        self.members.catch_up(at - 1)
+        engine = self.members[number].engine
+        for request_id in engine.live:
+            engine.abort(request_id, at, Outcome.FAILED)
+        self.members.woken(number)
+
+    def _set_life(self, number: int, life: Life) -> None:
+        self.members[number].life = life
+        self.state.change()
 
     def _hang_up(self, request_id: str, at: Micros) -> None:
         sequence = self._live.get(request_id)

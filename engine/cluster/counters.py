@@ -1,0 +1,20 @@
+"""Counters of a cluster, beside those of its instances."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class ClusterCounters:
+    """What became of requests that came to no instance. The cluster alone writes it."""
+
+    num_rejected_at_admission: int = 0
+    rejected_by_class: dict[str, int] = field(default_factory=dict)
+    """Those, by SLO class; requests without a class count as standard."""
+    num_rejected_at_routing: int = 0
+    """For want of an instance that takes requests."""
+    num_aborted: int = 0
+    """Whose clients hung up before they were routed."""
+
+    @property
+    def num_ended(self) -> int:
+        return self.num_rejected_at_admission + self.num_rejected_at_routing + self.num_aborted

@@ -1,0 +1,151 @@
+"""What holds for every cluster, whoever is killed, drained or added meanwhile."""
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
+from engine.cluster.cluster import NOWHERE, Cluster
+from engine.cluster.routing.round_robin import RoundRobin
+from engine.core import Engine
+from engine.events import Event, Finished, Outcome
+from engine.request import Request
+from engine.simulation import Simulation
+from tests.laws.cluster_workloads import ClusterWorkload, Fault, cluster_workloads
+from tests.laws.test_engine_laws import LONG_ENOUGH_US, MANY_STEPS, told
+from tests.strategies import GRID_US, Workload, workloads
+
+
+def run_out(simulation: Simulation) -> list[Event]:
+    """All that happens until nothing is left to do; runs that never end are discarded."""
+    events: list[Event] = []
+    while (due_at := simulation.next_event_at()) is not None:
+        assume(due_at < LONG_ENOUGH_US and sum(len(engine.steps) for engine in simulation.instances) < MANY_STEPS)
+        events.extend(simulation.advance(due_at))
+    return events
+
+
+def drained(given_: ClusterWorkload, reports_steps: bool = True) -> tuple[Cluster, list[Event]]:
+    """A cluster that was told of everything beforehand, at its end, and all events."""
+    cluster = given_.cluster(reports_steps)
+    for at, request in given_.workload.arrivals:
+        cluster.submit(request, at)
+    for at, request_id in given_.workload.hang_ups:
+        cluster.abort(request_id, at)
+    for fault in given_.faults:
+        given_.apply(fault, cluster, reports_steps)
+    return cluster, run_out(cluster)
+
+
+def endings(events: list[Event]) -> list[tuple[object, ...]]:
+    """How requests ended, which fast steps tell as well."""
+    return [
+        (each.at, each.sequence.request.id, each.outcome, each.sequence.instance, each.sequence.num_output_tokens)
+        for each in events
+        if isinstance(each, Finished)
+    ]
+
+
+@given(cluster_workloads())
+def test_every_request_ends_exactly_once(given_: ClusterWorkload) -> None:
+    """INV-1: nothing is lost and nothing counted twice, on the instances and in front of them."""
+    cluster, events = drained(given_)
+    ended = sorted(event.sequence.request.id for event in events if isinstance(event, Finished))
+    assert ended == sorted(request.id for _, request in given_.workload.arrivals)
+    on_instances = sum(sum(engine.counters.ended.values()) for engine in cluster.instances)
+    assert on_instances + cluster.counters.num_ended == len(given_.workload.arrivals)
+    for engine in cluster.instances:
+        engine.check_integrity()
+        assert engine.stats.kv_blocks_used == 0
+        assert not engine.live
+
+
+@given(cluster_workloads())
+def test_events_are_told_in_the_order_they_happen(given_: ClusterWorkload) -> None:
+    """INV-3: the clock never goes back."""
+    instants = [event.at for event in drained(given_)[1]]
+    assert instants == sorted(instants)
+
+
+@given(cluster_workloads())
+def test_causes_come_before_effects(given_: ClusterWorkload) -> None:
+    """INV-5: arrival <= schedule < first token <= end, and nobody gets a token in less than decisions take."""
+    decisions_us = given_.latencies.admission_us + given_.latencies.routing_us
+    for event in drained(given_)[1]:
+        if not isinstance(event, Finished):
+            continue
+        sequence = event.sequence
+        assert sequence.arrived_at <= event.at
+        if event.outcome in (Outcome.COMPLETED, Outcome.LENGTH_CAPPED):
+            assert sequence.scheduled_at is not None
+            assert sequence.first_token_at is not None
+            assert sequence.arrived_at + decisions_us <= sequence.scheduled_at < sequence.first_token_at <= event.at
+
+
+@given(cluster_workloads(), st.lists(st.integers(1, 8), min_size=1, max_size=8))
+@settings(max_examples=200)
+def test_how_often_and_how_late_the_driver_wakes_changes_nothing(given_: ClusterWorkload, pauses: list[int]) -> None:
+    _, expected = drained(given_)
+    cluster = given_.cluster()
+    todo: list[tuple[int, int, Request | str | Fault]] = [(at, 0, each) for at, each in given_.workload.arrivals]
+    todo += [(at, 1, request_id) for at, request_id in given_.workload.hang_ups]
+    todo += [(fault.at, 2, fault) for fault in given_.faults]
+    todo.sort(key=lambda entry: entry[:2])
+    events: list[Event] = []
+    now, turn = -1, 0
+    while todo or cluster.next_event_at() is not None:
+        until = now + pauses[turn % len(pauses)] * GRID_US // 2
+        turn += 1
+        while todo and todo[0][0] <= until:
+            at, _, what = todo.pop(0)
+            if isinstance(what, Request):
+                cluster.submit(what, at)
+            elif isinstance(what, Fault):
+                given_.apply(what, cluster)
+            else:
+                cluster.abort(what, at)
+        events.extend(cluster.advance(until))
+        now = until
+    assert told(events) == told(expected)
+
+
+@given(cluster_workloads(with_speculation=False, shares_replies=False))
+@settings(max_examples=200)
+def test_fast_instances_make_the_same_cluster(given_: ClusterWorkload) -> None:
+    """What routers see must not depend on how instances take their steps."""
+    plain, fast = drained(given_), drained(given_, reports_steps=False)
+    assert endings(fast[1]) == endings(plain[1])
+    assert fast[0].counters == plain[0].counters
+    assert [engine.counters for engine in fast[0].instances] == [engine.counters for engine in plain[0].instances]
+    assert fast[0].clock == plain[0].clock
+
+
+@given(workloads())
+def test_a_cluster_of_one_that_decides_nothing_is_its_engine(workload: Workload) -> None:
+    alone, door = workload.engine(), one_behind_a_door(workload)
+    simulations: tuple[Engine, Cluster] = (alone, door)
+    for simulation in simulations:
+        for at, request in workload.arrivals:
+            simulation.submit(request, at)
+        for at, request_id in workload.hang_ups:
+            simulation.abort(request_id, at)
+    assert told(run_out(door)) == told(run_out(alone))
+    assert door.clock == alone.clock
+
+
+def one_behind_a_door(workload: Workload) -> Cluster:
+    return Cluster([workload.engine()], ADMISSIONS["always-admit"](AdmissionSettings()), RoundRobin())
+
+
+@given(cluster_workloads())
+def test_nobody_comes_to_an_instance_that_is_gone(given_: ClusterWorkload) -> None:
+    _, events = drained(given_)
+    gone_at: dict[int, int] = {}
+    for fault in given_.faults:
+        if fault.kind != "add":
+            gone_at.setdefault(fault.instance, fault.at)
+    for event in events:
+        if isinstance(event, Finished) and event.sequence.instance != NOWHERE:
+            sequence = event.sequence
+            if sequence.instance < given_.num_instances and sequence.instance in gone_at:
+                decisions_us = given_.latencies.admission_us + given_.latencies.routing_us
+                assert sequence.arrived_at + decisions_us < gone_at[sequence.instance]
