@@ -1,10 +1,11 @@
 """From an options dataclass to a typer command: each setting becomes a flag or an argument."""
 
 import inspect
+import itertools
 import json
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -15,8 +16,14 @@ from blis_options.option import Setting
 NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
 
 
-def command_function(options_class: type, run: Callable[[Any], int]) -> Callable[..., None]:
-    """A function that typer turns into flags: it builds the options, runs the command, exits with its code."""
+def command_function(
+    options_class: type, run: Callable[[Any], int], arguments: Sequence[str] | None = None
+) -> Callable[..., None]:
+    """A function that typer turns into flags: it builds the options, runs the command, exits with its code.
+
+    When it is known with which `arguments` it will be called, only flags that matter to them are made: each takes typer
+    a millisecond.
+    """
 
     def command(**values: Any) -> None:
         # typer gives repeated arguments as a list, and options are immutable.
@@ -26,11 +33,33 @@ def command_function(options_class: type, run: Callable[[Any], int]) -> Callable
             raise typer.Exit(code)
 
     settings = options_of(options_class)
+    if arguments is not None:
+        settings = _that_matter(settings, arguments)
     # typer reads flags off a signature; this one is the settings table.
     signature = inspect.Signature([_parameter(setting) for setting in settings])
     command.__signature__ = signature  # type: ignore[attr-defined]
     command.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
     return command
+
+
+def _that_matter(settings: list[Setting], arguments: Sequence[str]) -> list[Setting]:
+    """Those that are given or must be. All of them if something else is given: a request for help, or a mistake."""
+    given = {argument.partition("=")[0] for argument in arguments if argument.startswith("-") and not _number(argument)}
+    if not given.issubset(itertools.chain.from_iterable(map(_spellings, settings))):
+        return settings
+    return [
+        each for each in settings if each.required or each.option.positional or not given.isdisjoint(_spellings(each))
+    ]
+
+
+def _number(argument: str) -> bool:
+    return argument[1:2].isdigit()
+
+
+def _spellings(setting: Setting) -> tuple[str, ...]:
+    """All flags of a setting, that of the opposite included."""
+    flags = setting.flags
+    return (*flags, f"--no-{flags[0].removeprefix('--')}") if setting.type is bool else flags
 
 
 def _parameter(setting: Setting) -> inspect.Parameter:
@@ -54,7 +83,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     else:
         flags = setting.flags
         if kind is bool:
-            flags = (f"{flags[0]}/--no-{flags[0].removeprefix('--')}", *flags[1:])
+            flags = (f"{flags[0]}/{_spellings(setting)[-1]}", *flags[1:])
         info = typer.Option(*flags, hidden=known.hidden, **extra)
     optional = setting.default is None and not setting.required
     default = inspect.Parameter.empty if setting.required else _default(setting)

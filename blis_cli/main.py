@@ -40,7 +40,8 @@ def run(arguments: list[str], program: str = "blis") -> int:
     program = f"{program} {name}" if name else program
     try:
         if row is not None:
-            command, rest = _command(name, row), _in_our_syntax(row, given)
+            rest = _in_our_syntax(row, given)
+            command = _command(name, row, rest)
         elif given and not given[0].startswith("-"):
             known = (each.removeprefix(f"{name} ") for each in _members(name))
             raise OptionError(f"unknown command {given[0]!r}, known are {', '.join(known)}")
@@ -96,11 +97,11 @@ def _complain(program: str, message: str) -> int:
     return EXIT_BAD_INPUT
 
 
-def _command(name: str, row: CommandRow) -> Any:
-    """The one command that is wanted; only its module is imported."""
+def _command(name: str, row: CommandRow, arguments: list[str]) -> Any:
+    """The one command that is wanted, to be called with these arguments; only its module is imported."""
     module = importlib.import_module(row.module)
     app = _new_app()
-    app.command(name=name, help=row.help)(command_function(getattr(module, row.options), module.run))
+    app.command(name=name, help=row.help)(command_function(getattr(module, row.options), module.run, arguments))
     return typer.main.get_command(app)
 
 

@@ -67,11 +67,15 @@ class ReplayOptions(ReportOptions):
         return Path(given[0])
 
 
-def run(options: ReplayOptions, ties: "Ties | None" = None) -> int:
-    """Replay, write the files asked for, print the summary on stdout; all else goes to stderr.
+def run(options: ReplayOptions) -> int:
+    """Replay, write the files asked for, print the summary on stdout; all else goes to stderr."""
+    from engine.cluster.ties import SeededTies
 
-    `ties` is asked instead of draws that follow from the seed.
-    """
+    return replay(options, SeededTies(options.seed))
+
+
+def replay(options: ReplayOptions, ties: "Ties") -> int:
+    """The same with `ties` asked when a router finds instances equally good."""
     from engine.cluster.build import flags_without_effect_on_cluster
     from engine.deployment import notes_after, resolve
     from replay.arrivals import arrivals_of
@@ -121,20 +125,20 @@ def _run(
     deployment: "Deployment",
     arrivals: "Arrivals",
     phase: int,
-    ties: "Ties | None",
+    ties: "Ties",
     on_finished: "Callable[[], None] | None",
     on_tokens: "OnTokens | None",
 ) -> "Simulated":
     """One replay; with several, each in a phase of its own."""
     from engine.cluster.build import build_simulation
-    from engine.cluster.ties import SeededTies
     from engine.latency.phase_shift import PhaseShifted
-    from replay.reissue import simulate_reissued
     from replay.simulate import simulate
 
     latency = deployment.latency if options.phase_average == 1 else PhaseShifted(deployment.latency, phase)
-    simulation = build_simulation(options, deployment, ties=ties or SeededTies(options.seed), latency=latency)
+    simulation = build_simulation(options, deployment, ties=ties, latency=latency)
     if options.reissue:
+        from replay.reissue import simulate_reissued
+
         cap = options.max_concurrency
         return simulate_reissued(simulation, arrivals.arrivals, cap, options.horizon, on_finished, on_tokens)
     return simulate(simulation, arrivals.arrivals, options.horizon, on_finished, on_tokens)

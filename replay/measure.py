@@ -6,7 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.core import Engine
+from engine.delivery import output_delay
+from engine.events import Finished
 from engine.sequence import Outcome, Sequence
+from engine.simulation import Simulation
 from engine.units import Micros
 
 COMPLETED = frozenset({Outcome.COMPLETED, Outcome.LENGTH_CAPPED})
@@ -51,6 +54,17 @@ def latencies(engine: Engine, sequence: Sequence) -> Latencies:
         scheduling_delay_us=None if scheduled_at is None else scheduled_at - sequence.arrived_at,
         output_tokens=sequence.num_output_tokens if completed else 0,
     )
+
+
+def replied_at(simulation: Simulation, finished: Finished) -> Micros:
+    """When the last token of a completed request reaches its client.
+
+    How many other tokens its step produced is taken to be how many requests the next step computes.
+    """
+    engine = simulation.instances[finished.sequence.instance]
+    num_tokens, num_outputs = finished.sequence.num_output_tokens, engine.last_shape.num_requests
+    delay_us = output_delay(engine.config, engine.latency, max(1, num_tokens), num_outputs, is_last=num_tokens > 0)
+    return finished.at + delay_us
 
 
 def token_times(engine: Engine, sequence: Sequence) -> npt.NDArray[np.int64]:

@@ -13,9 +13,8 @@ from engine.simulation import Simulation
 from engine.units import Micros
 from engine.virtual import CHUNK_US
 from replay.arrivals import Arrival
-from replay.measure import COMPLETED
+from replay.measure import COMPLETED, replied_at
 from replay.record import OnTokens, Record
-from replay.sessions import replied_at
 from replay.simulate import Simulated, configs_of, refuse_endless
 
 

@@ -4,13 +4,12 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 
-from engine.delivery import output_delay
 from engine.events import Event, Finished
 from engine.simulation import Simulation
 from engine.units import Micros
 from engine.virtual import CHUNK_US
 from replay.collector import no_cycle_search
-from replay.measure import COMPLETED
+from replay.measure import COMPLETED, replied_at
 from replay.record import OnTokens, Record
 from replay.simulate import Simulated, simulate
 from replay.synthetic import GeneratedArrivals, arrival_of
@@ -72,17 +71,6 @@ def run_sessions(
                 queue.follow_up(talk, replied_at(simulation, finished), finished.sequence.num_output_tokens)
     record.close()
     return Simulated(simulation, record)
-
-
-def replied_at(simulation: Simulation, finished: Finished) -> Micros:
-    """When the last token of a completed request reaches its client.
-
-    How many other tokens its step produced is taken to be how many requests the next step computes.
-    """
-    engine = simulation.instances[finished.sequence.instance]
-    num_tokens, num_outputs = finished.sequence.num_output_tokens, engine.last_shape.num_requests
-    delay_us = output_delay(engine.config, engine.latency, max(1, num_tokens), num_outputs, is_last=num_tokens > 0)
-    return finished.at + delay_us
 
 
 def _earliest(one: Micros | None, other: Micros | None) -> Micros | None:

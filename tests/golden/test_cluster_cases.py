@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from blis_cli.main import run
-from replay.command import ReplayOptions
-from replay.command import run as replay
+from replay.command import ReplayOptions, replay
 from tests.golden.cluster_cases import recorded_draws, replay_options
 
 CASES = ["cluster4_rr", "cluster4_busiest", "cluster2_latencies", "cluster2_token_bucket"]

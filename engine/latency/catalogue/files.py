@@ -43,6 +43,10 @@ def _parse_yaml(path: Path, text: str) -> Any:
     import yaml
 
     try:
+        return yaml.load(text, yaml.CSafeLoader)  # ten times as fast, where it is built in
+    except (AttributeError, yaml.YAMLError):
+        pass  # the other one finds the place of a mistake
+    try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
