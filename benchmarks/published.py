@@ -33,11 +33,15 @@ from traces import TraceRow
 
 LEARNED = Path(__file__).parents[1] / "examples" / "qwen3-14b-h100.coefficients.yaml"
 FITTED, SHIPPED = "fitted", "trained-physics"
+SEED = 1
+DRAIN_S = 10
+"""Enough for all requests of a stage to be answered."""
 
 PREAMBLE = """# Other models: published experiments
 
 Eight experiments on real vLLM 0.15 servers with H100 GPUs, of which only aggregates are known: inference-perf sent
-prompts of about 575 tokens, which soon were all in the prefix cache, at two rates for ten minutes each. Nothing is
+prompts of about 575 tokens, which soon were all in the prefix cache, at two rates for ten minutes each. Its "constant"
+rate has random gaps (exponential, scaled to fill the ten minutes), and so have the requests simulated here. Nothing is
 learned from them. `fitted` are the [coefficients learned](../examples/qwen3-14b-h100.coefficients.yaml) from another
 model, Qwen3-14B on one GPU; `trained-physics` is what ships. Errors of the means over both rates are signed. The time
 between tokens is the mean duration after the first token over the tokens asked for.
@@ -166,7 +170,9 @@ def _simulated(folder: Path, latency_model: str, coefficients: Path) -> Means:
 
 
 def _arrivals(folder: Path) -> Iterator[Arrival]:
-    """Requests evenly spaced at each stage's rate. Each user sends one prompt again and again."""
+    """Random gaps that fill each stage, as inference-perf's load timer draws them; a stage begins when all of the one
+    before are answered. Each user sends one prompt again and again."""
+    generator = np.random.default_rng(SEED)
     profile = _profile(folder)
     shared = profile["data"]["shared_prefix"]
     summary = json.loads((folder / "summary_lifecycle_metrics.json").read_text())
@@ -174,14 +180,15 @@ def _arrivals(folder: Path) -> Iterator[Arrival]:
     num_prompts = shared["num_unique_system_prompts"] * shared["num_users_per_system_prompt"]
     start_us, number = 0.0, 0
     for stage in profile["load"]["stages"]:
-        for place in range(stage["rate"] * stage["duration"]):
+        gaps = generator.exponential(size=stage["rate"] * stage["duration"])
+        for at_us in start_us + np.cumsum(gaps) * (stage["duration"] * 1e6 / gaps.sum()):
             request_id = f"request_{number}"
             blocks = PrefixGroupBlocks(request_id, f"prompt_{number % num_prompts}", input_tokens // 16)
             output_tokens = shared["output_len"]
             request = Request(request_id, input_tokens, output_tokens, blocks, output_tokens)
-            yield Arrival(round(start_us + place * 1e6 / stage["rate"]), request, _row(number))
+            yield Arrival(round(at_us), request, _row(number))
             number += 1
-        start_us += stage["duration"] * 1e6
+        start_us += (stage["duration"] + DRAIN_S) * 1e6
 
 
 def _row(number: int) -> TraceRow:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from engine.batch_shape import BatchShape
 from engine.gpu_spec import GpuSpec
 from engine.latency.fitted import (
+    LONGEST_BURST_US,
     REQUEST_TERMS,
     STEP_TERMS,
     TILE_TOKENS,
@@ -35,15 +36,18 @@ class Expectation:
 
 
 EXPECTED: dict[str, Expectation] = {
-    "weights": Expectation(1.28, 0.1),  # kernels read weights at almost four fifths of the peak bandwidth
+    "weights": Expectation(1.1, 0.05),  # kernels stream large weights at nine tenths of the peak bandwidth
+    "layer_us": Expectation(30.0, 10.0),  # about ten small kernels of 3 us
     "tokens": Expectation(0.45, 0.4),
     "tiles": Expectation(1.0, 0.4),
     "attention": Expectation(2.0, 0.3),  # causal attention over a few thousand tokens reaches half of the peak
     "kv": Expectation(1.1, 0.08),
     "all_reduce": Expectation(1.0, 0.5),
-    "step_us": Expectation(100.0, 500.0),
-    "prompt_us": Expectation(1500.0, 1000.0),
-    "request_us": Expectation(25.0, 25.0),
+    "decodes": Expectation(0.4, 0.3),
+    "burst": Expectation(0.03, 0.015),
+    "step_us": Expectation(300.0, 300.0),
+    "prompt_us": Expectation(300.0, 300.0),
+    "request_us": Expectation(8.0, 8.0),
     "arrival_us": Expectation(3000.0, 2000.0),
     "arrival_token_us": Expectation(1.5, 0.5),
     "output_us": Expectation(900.0, 500.0),
@@ -80,14 +84,18 @@ class Deployed:
         tiled = np.ceil(num_tokens / TILE_TOKENS) * TILE_TOKENS
         token_us = work.token_compute(1)
         compute_us = token_us * (latency.step.tokens * num_tokens + latency.step.tiles * tiled)
-        is_compute_bound = compute_us > latency.step.weights * weights_us(work)
+        memory_us = latency.step.weights * weights_us(work) + latency.step.layer_us * work.num_layers
+        is_compute_bound = compute_us > memory_us
         columns: dict[str, Floats] = {
             "weights": np.where(is_compute_bound, 0.0, weights_us(work)),
+            "layer_us": np.where(is_compute_bound, 0.0, float(work.num_layers)),
             "tokens": np.where(is_compute_bound, token_us * num_tokens, 0.0),
             "tiles": np.where(is_compute_bound, token_us * tiled, 0.0),
             "attention": work.attention_pair_us * (shape["prefill_context_work"] + shape["prefill_tokens_squared"] / 2),
             "kv": work.decode_kv(0, 1.0) * (shape["decode_context_tokens"] + shape["decode_requests"]),
             "all_reduce": all_reduce_us(work, 0) + work.all_reduce(1) * num_tokens,
+            "decodes": token_us * shape["decode_requests"],
+            "burst": np.minimum(token_us * shape["prefill_tokens"], LONGEST_BURST_US),
             "step_us": np.ones(len(shapes)),
             "prompt_us": shape["prefill_requests"],
             "request_us": shape["decode_requests"],

@@ -18,6 +18,10 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
+SURROUNDINGS = ("burst", "prompt_us")
+"""What a prompt costs in the steps before and after its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Slopes:
     """Simulated durations in microseconds, and by how much each grows per unit of each coefficient (a row each)."""
@@ -142,6 +146,8 @@ def _long_gap(shapes: Ints, steps: _Steps, values: Floats) -> Slopes | None:
     around = long[np.argsort(gaps_us[long], kind="stable")][len(long) * 9 // 20 : len(long) * 11 // 20 + 1]
     per_term = np.zeros((1, len(TERMS)))
     per_term[0, : len(STEP_TERMS)] = steps.basis[step_of_gap[around]].mean(axis=0)
-    surroundings_us = values[PLACE["prompt_us"]] * per_term[0, PLACE["prompt_us"]]
-    per_term[0, PLACE["prompt_us"]] = 0.0
+    surroundings_us = 0.0
+    for term in SURROUNDINGS:
+        surroundings_us += values[PLACE[term]] * per_term[0, PLACE[term]]
+        per_term[0, PLACE[term]] = 0.0
     return Slopes(np.array([gaps_us[around].mean() - surroundings_us]), per_term)

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from engine.errors import EngineError
 from engine.latency.catalogue.files import read_mapping
-from engine.latency.fitted import REQUEST_TERMS, STEP_TERMS, RequestCoefficients, StepCoefficients
+from engine.latency.fitted import RequestCoefficients, StepCoefficients
 from engine.latency.range_watch import WATCHED
 
 
@@ -36,8 +36,8 @@ def read_coefficients(path: str | Path) -> LearnedCoefficients:
         model=str(learned_for.get("model", "")),
         hardware=str(learned_for.get("hardware", "")),
         tp=int(_number(path, "learned_for", learned_for, "tp")),
-        step=StepCoefficients(**_terms(path, content, "step", STEP_TERMS)),
-        request=RequestCoefficients(**_terms(path, content, "request", REQUEST_TERMS)),
+        step=StepCoefficients(**_terms(path, content, "step", StepCoefficients)),
+        request=RequestCoefficients(**_terms(path, content, "request", RequestCoefficients)),
         seen={name: int(_number(path, "seen", seen, name)) for name in WATCHED if name in seen},
     )
 
@@ -50,12 +50,18 @@ def _section(path: Path, content: Mapping[str, Any], name: str) -> Mapping[str, 
     return section
 
 
-def _terms(path: Path, content: Mapping[str, Any], name: str, terms: tuple[str, ...]) -> dict[str, float]:
+def _terms(
+    path: Path, content: Mapping[str, Any], name: str, kind: type[StepCoefficients] | type[RequestCoefficients]
+) -> dict[str, float]:
+    """The values of a section by name; those that may be left out keep their default."""
     section = _section(path, content, name)
-    unknown = section.keys() - set(terms)
+    terms = {each.name: each.default is MISSING for each in fields(kind)}
+    unknown = section.keys() - terms.keys()
     if unknown:
         raise EngineError(f"{path}: {name} has an unknown key {min(map(str, unknown))!r}, known are {', '.join(terms)}")
-    return {term: _number(path, name, section, term) for term in terms}
+    return {
+        term: _number(path, name, section, term) for term, is_needed in terms.items() if is_needed or term in section
+    }
 
 
 def _number(path: Path, section_name: str, section: Mapping[str, Any], key: str) -> float:

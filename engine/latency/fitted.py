@@ -21,16 +21,21 @@ from engine.units import Micros
 
 ALL_REDUCE_START_US = 8.0
 """What it takes to start adding up partial results over NVLink, twice in each layer, however few they are."""
+LONGEST_BURST_US = 25_000.0
+"""A burst longer than this, at peak rate, has the same consequences as one that is as long."""
 TILE_TOKENS = 128
 """Matrix multiplications work on tiles of so many tokens, and a tile begun is a tile paid, in part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCoefficients:
-    """A step takes step + max(weights, tokens + tiles) + attention + kv + all_reduce + prompts + requests."""
+    """A step takes step + max(weights + layers, tokens + tiles) and, beside that, all the others. Those that have a
+    default may be left out of files."""
 
     weights: float
     """Per time to read the weights once at peak bandwidth, those of the output head included."""
+    layer_us: float = 0.0
+    """Microseconds per layer: its small kernels, and the starts and ends of the large ones."""
     tokens: float
     """Per time to multiply the step's tokens with the weights at peak arithmetic rate."""
     tiles: float
@@ -41,6 +46,10 @@ class StepCoefficients:
     """Per time to read the KV cache of the decoding requests at peak bandwidth."""
     all_reduce: float
     """Per time to add up partial results of the GPUs: to start, and at the rate that trained-physics assumes."""
+    decodes: float = 0.0
+    """Per time to multiply the tokens that decode at peak arithmetic rate: what reading the weights does not hide."""
+    burst: float = 0.0
+    """Per time that a burst of arithmetic takes at peak rate: the steps after one are slower."""
     step_us: float
     """Microseconds of every step."""
     prompt_us: float
@@ -78,6 +87,7 @@ class Fitted:
     request: RequestCoefficients
     _work: StepWork = field(init=False, repr=False, compare=False)
     _weights_us: float = field(init=False, repr=False, compare=False)
+    """Of all layers."""
     _token_us: float = field(init=False, repr=False, compare=False)
     """Per token, and per token rounded up to whole tiles."""
     _tile_us: float = field(init=False, repr=False, compare=False)
@@ -96,12 +106,12 @@ class Fitted:
         token_us = work.token_compute(1)
         values = {
             "_work": work,
-            "_weights_us": self.step.weights * weights_us(work),
+            "_weights_us": self._memory_us(work),
             "_token_us": self.step.tokens * token_us,
             "_tile_us": self.step.tiles * token_us,
             "_attention_us": self.step.attention * work.attention_pair_us,
             "_kv_us": self.step.kv * work.decode_kv(0, 1.0),
-            "_request_us": self.step.request_us + self.step.kv * work.decode_kv(0, 1.0),
+            "_request_us": self.step.request_us + self.step.kv * work.decode_kv(0, 1.0) + self.step.decodes * token_us,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -128,7 +138,11 @@ class Fitted:
             total_us += self.step.all_reduce * all_reduce_us(self._work, num_tokens)
         if prefill_tokens:
             total_us += self.step.prompt_us * shape.prefill_requests + self._attention_us * prefill_pairs(shape)
+            total_us += self.step.burst * burst_us(self._work, prefill_tokens)
         return total_us
+
+    def _memory_us(self, work: StepWork) -> float:
+        return self.step.weights * weights_us(work) + self.step.layer_us * work.num_layers
 
     def queueing_time(self, input_tokens: int) -> Micros:
         return int(self.request.arrival_us + self.request.arrival_token_us * input_tokens)
@@ -159,11 +173,14 @@ class Fitted:
         is_compute_bound = self._token_us * num_tokens + self._tile_us * tiled(num_tokens) > self._weights_us
         values = {
             "weights": 0.0 if is_compute_bound else weights_us(work),
+            "layer_us": 0.0 if is_compute_bound else float(work.num_layers),
             "tokens": token_us * num_tokens if is_compute_bound else 0.0,
             "tiles": token_us * tiled(num_tokens) if is_compute_bound else 0.0,
             "attention": work.attention_pair_us * prefill_pairs(shape),
             "kv": work.decode_kv(shape.decode_requests, float(shape.decode_context_tokens)),
             "all_reduce": all_reduce_us(work, num_tokens),
+            "decodes": token_us * shape.decode_requests,
+            "burst": burst_us(work, shape.prefill_tokens),
             "step_us": 1.0,
             "prompt_us": float(shape.prefill_requests),
             "request_us": float(shape.decode_requests),
@@ -181,6 +198,11 @@ def all_reduce_us(work: StepWork, num_tokens: float) -> float:
     if not work.all_reduce_share:
         return 0.0
     return 2 * work.num_layers * ALL_REDUCE_START_US + work.all_reduce(1) * num_tokens
+
+
+def burst_us(work: StepWork, prefill_tokens: int) -> float:
+    """How long the prompts of a step keep the arithmetic units busy at peak rate, as far as that matters later."""
+    return min(work.token_compute(1) * prefill_tokens, LONGEST_BURST_US)
 
 
 def tiled(num_tokens: int) -> int:

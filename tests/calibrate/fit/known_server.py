@@ -17,15 +17,18 @@ from tests.replay.small_traces import row
 DEPLOYED = Deployed(load_model("qwen3-14b"), load_gpu("H100"), 1)
 CONFIG = EngineConfig(18_000, max_num_batched_tokens=4096, max_num_seqs=128, scheduling="vllm")
 KNOWN = {
-    "weights": 1.22,
+    "weights": 1.03,
+    "layer_us": 42.0,
     "tokens": 0.7,
     "tiles": 0.8,
     "attention": 1.7,
     "kv": 1.05,
     "all_reduce": 1.0,
-    "step_us": 300.0,
-    "prompt_us": 800.0,
-    "request_us": 40.0,
+    "decodes": 1.0,
+    "burst": 0.04,
+    "step_us": 150.0,
+    "prompt_us": 100.0,
+    "request_us": 15.0,
     "arrival_us": 4500.0,
     "arrival_token_us": 1.2,
     "output_us": 600.0,

@@ -45,7 +45,7 @@ def test_step_times_are_recovered_within_one_percent_over_the_range_seen(learned
 def test_held_out_requests_are_predicted_as_well_as_a_second_run_of_the_server_would(learned: Learned) -> None:
     (held_out,) = learned.held_out
     requests = arrivals(1500, rate=4.0)
-    runs = [measured(requests, phase).ttft_us for phase in (99, 98)]
+    runs = [measured(requests, phase).ttft_us[-300:] for phase in (99, 98)]
     noise = np.mean(np.abs(runs[0] - runs[1]) / runs[0])
     assert held_out.num_requests == 300
     assert held_out.ttft.mape < noise

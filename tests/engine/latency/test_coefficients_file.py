@@ -16,8 +16,16 @@ from tests.fakes import TestLatency
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     learned = read_coefficients(written(tmp_path))
     assert (learned.model, learned.hardware, learned.tp) == ("qwen3-14b", "H100", 1)
-    assert (learned.step.weights, learned.request.arrival_us) == (1.32, 3000)
+    assert (learned.step.weights, learned.request.arrival_us) == (1.2, 3000)
     assert learned.seen == {"num_tokens": 3000, "decode_requests": 30, "decode_context_tokens": 33000}
+
+
+def test_coefficients_that_a_file_does_not_name_are_0(tmp_path: Path) -> None:
+    step = {name: value for name, value in CONTENT["step"].items() if name not in ("layer_us", "decodes", "burst")}
+    learned = read_coefficients(written(tmp_path, step=step))
+    assert (learned.step.layer_us, learned.step.decodes, learned.step.burst) == (0, 0, 0)
+    with pytest.raises(EngineError, match=r"step\.weights must be a number of at least 0, got nothing"):
+        read_coefficients(written(tmp_path, step={"tokens": 1.0}))
 
 
 @pytest.mark.parametrize(
@@ -25,7 +33,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     [
         ({"latency_model": "blackbox"}, "latency_model must be fitted, got 'blackbox'"),
         ({"step": None}, "step must be a mapping of names to values, got nothing"),
-        ({"step": {**CONTENT["step"], "warp": 1}}, "step has an unknown key 'warp', known are weights, tokens"),
+        ({"step": {**CONTENT["step"], "warp": 1}}, "step has an unknown key 'warp', known are weights, layer_us"),
         ({"step": {**CONTENT["step"], "kv": "fast"}}, "step.kv must be a number of at least 0, got 'fast'"),
         ({"request": {}}, "request.arrival_us must be a number of at least 0, got nothing"),
         ({"learned_for": {"tp": -1}}, "learned_for.tp must be a number of at least 0, got -1"),

@@ -18,6 +18,7 @@ NOTHING = dict.fromkeys(STEP_TERMS, 0.0)
 WEIGHTS_US = 8_352.23
 TOKEN_US = 26.7045
 """Qwen3-14B on one H100: 28.0 GB at 3.35 TB/s, and 26.4 GFLOP per token at 989.5 TFLOP/s."""
+TEN_DECODES = BatchShape(decode_requests=10, decode_context_tokens=9_990)
 
 
 def fitted(tp: int = 1, **step: float) -> Fitted:
@@ -76,6 +77,23 @@ def test_a_large_step_takes_as_long_as_its_arithmetic() -> None:
     assert only(weights=1.25, tokens=1.5).step_time(prompt(1000)) == pytest.approx(1.5 * 1000 * TOKEN_US, abs=1)
 
 
+def test_layers_take_time_beside_reading_their_weights_but_not_beside_arithmetic() -> None:
+    plain, slower = only(weights=1.25, tokens=1.5), only(weights=1.25, tokens=1.5, layer_us=30.0)
+    assert slower.step_time(prompt(10)) == pytest.approx(plain.step_time(prompt(10)) + 40 * 30, abs=1)
+    assert slower.step_time(prompt(1000)) == plain.step_time(prompt(1000))
+
+
+def test_not_all_arithmetic_of_decodes_hides_behind_the_reading_of_weights() -> None:
+    added = fitted(decodes=0.5).step_time(TEN_DECODES) - fitted(decodes=0.0).step_time(TEN_DECODES)
+    assert added == pytest.approx(0.5 * 10 * TOKEN_US, abs=1)
+
+
+def test_a_burst_costs_more_the_longer_it_is_up_to_a_limit() -> None:
+    model = only(step_us=1.0, burst=0.04)
+    assert model.step_time(prompt(500)) == pytest.approx(1 + 0.04 * 500 * TOKEN_US, abs=1)
+    assert model.step_time(prompt(1500)) == model.step_time(prompt(8000)) == 1 + 1000
+
+
 def test_a_tile_begun_is_a_tile_paid() -> None:
     model = only(tiles=1.0)
     assert model.step_time(prompt(897)) == model.step_time(prompt(1024))
@@ -91,8 +109,7 @@ def test_attention_grows_with_the_square_of_a_prompt_and_with_its_context() -> N
 
 
 def test_reading_the_kv_cache_is_added_to_either() -> None:
-    shape = BatchShape(decode_requests=10, decode_context_tokens=9_990)
-    added = fitted().step_time(shape) - fitted(kv=0.0).step_time(shape)
+    added = fitted().step_time(TEN_DECODES) - fitted(kv=0.0).step_time(TEN_DECODES)
     assert added == pytest.approx(1.1 * 10_000 * 163_840 / 3.35e6, abs=1)
 
 
