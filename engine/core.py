@@ -37,12 +37,15 @@ class Engine:
     how far a driver advances changes no instant.
     """
 
-    def __init__(self, config: EngineConfig, latency: LatencyModel, reports_steps: bool = True) -> None:
+    def __init__(
+        self, config: EngineConfig, latency: LatencyModel, reports_steps: bool = True, steps: StepLog | None = None
+    ) -> None:
+        """`steps` is where steps are recorded, by default all of them for good."""
         self.config = config
         self.latency = latency
         self.now: Micros | None = None
         """How far the engine has been advanced; None before the first time."""
-        self._instance = Instance(config, latency, self._catch_up)
+        self._instance = Instance(config, latency, self._catch_up, steps)
         self._queue = self._instance.queue
         self._arrivals: deque[Micros] = deque()
         """Instants of arrivals that may lie ahead."""

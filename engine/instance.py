@@ -37,14 +37,18 @@ class Instance:
     )
 
     def __init__(
-        self, config: EngineConfig, latency: LatencyModel, catch_up: Callable[[Micros], None] = _alone
+        self,
+        config: EngineConfig,
+        latency: LatencyModel,
+        catch_up: Callable[[Micros], None] = _alone,
+        steps: StepLog | None = None,
     ) -> None:
         self.catch_up = catch_up
         """Does everything due up to and including an instant, which `until` allows."""
         self.config = config
         self.latency = latency
         self.queue = EventQueue()
-        self.steps = StepLog()
+        self.steps = StepLog() if steps is None else steps
         self.counters = EngineCounters()
         self.events: list[Event] = []
         """What has happened since the driver last asked."""

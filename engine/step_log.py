@@ -72,5 +72,62 @@ class StepLog:
         return np.array(self._ends, np.int64)
 
 
+class RecentSteps(StepLog):
+    """The latest steps, at least `keep` of them: for an engine that runs for good.
+
+    Steps keep their indices; the times of those further back are forgotten, and asking for them raises IndexError.
+    `durations` and `ends` give the steps that are left.
+    """
+
+    __slots__ = ("_keep", "_num_forgotten")
+
+    def __init__(self, keep: int) -> None:
+        super().__init__()
+        self._keep = keep
+        self._num_forgotten = 0
+
+    def __len__(self) -> int:
+        return self._num_forgotten + len(self._ends)
+
+    def append(self, started_at: Micros, ended_at: Micros) -> int:
+        index = self._num_forgotten + super().append(started_at, ended_at)
+        self._forget()
+        return index
+
+    def extend(self, started_at: Micros, ends: npt.NDArray[np.int64]) -> None:
+        super().extend(started_at, ends)
+        self._forget()
+
+    def extend_by_few(self, started_at: Micros, ends: list[Micros]) -> None:
+        super().extend_by_few(started_at, ends)
+        self._forget()
+
+    def start(self, index: int) -> Micros:
+        return super().start(self._place(index))
+
+    def end(self, index: int) -> Micros:
+        return super().end(self._place(index))
+
+    def run_time(self, first: int, count: int) -> Micros:
+        return super().run_time(self._place(first), count)
+
+    def span(self, first: int, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        return super().span(self._place(first), count)
+
+    def _place(self, index: int) -> int:
+        place = index - self._num_forgotten
+        if place < 0:
+            raise IndexError(f"the times of step {index} are forgotten, those from {self._num_forgotten} on are known")
+        return place
+
+    def _forget(self) -> None:
+        """Moving what is kept costs little when it is done once for as many steps."""
+        num_excess = len(self._ends) - self._keep
+        if num_excess >= self._keep:
+            del self._starts[:num_excess]
+            del self._ends[:num_excess]
+            self._num_forgotten += num_excess
+
+
 def _too_late(started_at: Micros) -> EngineError:
     return EngineError(f"the step that starts at {started_at} us ends after the largest instant, {MAX_INSTANT_US} us")

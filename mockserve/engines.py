@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from engine.core import Engine
 from engine.deployment import Deployment
 from engine.latency.slowed import SlowedLatency
+from engine.step_log import RecentSteps
 from mockserve.config import ServeOptions
 from mockserve.deploying import with_features
 from mockserve.engine_metrics import EngineMetrics
@@ -19,6 +20,10 @@ from mockserve.realtime import RealtimeDriver
 
 if TYPE_CHECKING:
     from mockserve.kv_events.publisher import KVEventPublisher
+
+
+STEPS_KEPT = 65_536
+"""Steps whose times a server still knows: nothing that it answers needs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,8 @@ def build_engines(
     for rank in range(options.dp):
         latency = SlowedLatency(latency_model)
         metrics = EngineMetrics(deployment.config.limit_tokens)
-        driver = RealtimeDriver(Engine(config, latency), metrics, lateness, options.speed, origin_s=origin_s)
+        engine = Engine(config, latency, steps=RecentSteps(STEPS_KEPT))
+        driver = RealtimeDriver(engine, metrics, lateness, options.speed, origin_s=origin_s)
         publisher = open_publisher(options, environment, config, options.data_parallel_rank + rank)
         if publisher is not None:
             driver.tell_cache_changes = publisher.publish

@@ -9,6 +9,7 @@ from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.narration import Event
 
 UNFINISHED = ("queued", "in_progress")
+MOST_RESPONSES = 10_000
 
 
 @dataclass(slots=True)
@@ -65,10 +66,11 @@ class StoredResponse:
 
 
 class ResponseStore:
-    """The responses of one server; without `is_enabled` it keeps none."""
+    """The latest responses of one server, up to `most`; without `is_enabled` it keeps none."""
 
-    def __init__(self, is_enabled: bool) -> None:
+    def __init__(self, is_enabled: bool, most: int = MOST_RESPONSES) -> None:
         self.is_enabled = is_enabled
+        self._most = most
         self._responses: dict[str, StoredResponse] = {}
 
     def find(self, response_id: str) -> StoredResponse:
@@ -79,9 +81,14 @@ class ResponseStore:
         return found
 
     def keep(self, response: StoredResponse) -> None:
-        """Keep a response under its id."""
-        if self.is_enabled:
-            self._responses[response.body["id"]] = response
+        """Keep a response under its id, and forget the oldest when there are too many; unfinished ones stay."""
+        if not self.is_enabled:
+            return
+        if len(self._responses) >= self._most:
+            oldest = next((id for id, each in self._responses.items() if not each.is_unfinished), None)
+            if oldest is not None:
+                del self._responses[oldest]
+        self._responses[response.body["id"]] = response
 
     def close(self) -> None:
         """Stop whatever is made in the background."""

@@ -16,7 +16,7 @@ from mockserve.content.split import Split
 from mockserve.content.words import WORDS
 
 DEFAULT_VOCABULARY_SIZE = 128_000
-MAX_REMEMBERED_PIECES = 200_000
+MAX_REMEMBERED_PIECES = 100_000
 
 _PIECE = re.compile(
     r"<\|\w{1,12}\|>|</?(?:think|tool_call)>"  # the markers of chat templates and parsers are one token each
@@ -104,7 +104,7 @@ class BuiltinTokenizer:
     """Words of up to seven letters with the space before them are one token, and so are runs of punctuation.
 
     Common words, numbers and marks have the first ids; the id of any other piece is a hash of it, so it is the same in
-    every process. Text is given back exactly for ids this process has seen (the latest 200,000 distinct pieces, unless
+    every process. Text is given back exactly for ids this process has seen (the latest 100,000 distinct pieces, unless
     two of them share an id); any other id reads as an invented word.
     """
 

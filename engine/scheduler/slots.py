@@ -17,7 +17,10 @@ from engine.units import Micros
 
 
 class SlotStepping:
-    """As llm-d-inference-sim does it. Every token counts as a step in which only its request emitted."""
+    """As llm-d-inference-sim does it. Every token counts as a step in which only its request emitted.
+
+    The index of such a step is the number of tokens that its request had before.
+    """
 
     def __init__(self, instance: Instance) -> None:
         config = instance.config
@@ -149,7 +152,9 @@ class SlotStepping:
 
     def _add_token(self, sequence: Sequence, at: Micros) -> None:
         instance = self._instance
-        index = instance.steps.append(at, at)
+        instance.steps.append(at, at)
+        # Among the steps of all, those of one request would be runs of one step each, to be counted at every token.
+        index = sequence.num_output_tokens
         sequence.num_output_tokens += 1
         if sequence.first_token_step is None:
             sequence.first_token_step = index

@@ -5,10 +5,12 @@ from collections import OrderedDict
 from mockserve.tokenizer import Tokenizer
 
 MOST_CHARS = 8_000_000
+CHARS_BESIDE = 250
+"""What each prompt takes beside its text and ids, in characters: many short ones must not take more than a few long."""
 
 
 class RememberedPrompts:
-    """The token ids of the latest prompts, up to `most_chars` characters of text in all."""
+    """The token ids of the latest prompts, up to `most_chars` characters in all, `CHARS_BESIDE` with each included."""
 
     def __init__(self, tokenizer: Tokenizer, most_chars: int = MOST_CHARS) -> None:
         self._tokenizer = tokenizer
@@ -25,8 +27,8 @@ class RememberedPrompts:
             return found
         ids = self._tokenizer.encode(text, add_special_tokens)
         self._known[key] = ids
-        self._num_chars += len(text)
+        self._num_chars += len(text) + CHARS_BESIDE
         while self._num_chars > self._most_chars:
             (oldest, _), _ = self._known.popitem(last=False)
-            self._num_chars -= len(oldest)
+            self._num_chars -= len(oldest) + CHARS_BESIDE
         return ids

@@ -46,6 +46,14 @@ def test_each_request_has_the_set_times_whatever_others_do() -> None:
     assert token_times(engine.advance(10**9)) == {"a": [1000, 1100, 1200], "b": [1550, 1650, 1750]}
 
 
+def test_what_is_kept_of_a_request_does_not_grow_with_the_tokens_of_others() -> None:
+    engine = new_engine()
+    engine.submit(request("a", output_tokens=50), 0)
+    engine.submit(request("b", output_tokens=50), 50)
+    finished = [event.sequence for event in engine.advance(10**9) if isinstance(event, Finished)]
+    assert [len(sequence.token_runs) for sequence in finished] == [1, 1]
+
+
 def test_who_finds_no_slot_waits_for_one() -> None:
     engine = new_engine(replace(TIMING, num_slots=1))
     engine.submit(request("a"), 0)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import EngineError
-from engine.step_log import StepLog
+from engine.step_log import RecentSteps, StepLog
 
 _durations = st.lists(st.integers(1, 10**9), min_size=1, max_size=30)
 
@@ -88,3 +88,35 @@ def test_steps_recorded_together_are_those_recorded_one_by_one(
 def test_steps_recorded_together_must_end_within_64_bits() -> None:
     with pytest.raises(EngineError, match="ends after the largest instant"):
         StepLog().extend_by_few(2**63 - 2, [2**63 - 1, 2**63])
+
+
+@given(_durations, st.integers(1, 5), st.sampled_from([1, 2, 100]))
+def test_a_log_of_recent_steps_agrees_with_one_of_all_steps(durations: list[int], keep: int, at_once: int) -> None:
+    everything, recent = logged(durations), RecentSteps(keep)
+    ends = everything.ends()
+    for first in range(0, len(durations), at_once):
+        started_at = everything.start(first)
+        some = ends[first : first + at_once]
+        if at_once == 1:
+            assert recent.append(started_at, int(some[0])) == first
+        elif at_once == 2:
+            recent.extend_by_few(started_at, some.tolist())
+        else:
+            recent.extend(started_at, some)
+    assert len(recent) == len(everything)
+    assert min(keep, len(durations)) <= len(recent.ends()) < 2 * keep + at_once
+    first = len(durations) - min(keep, len(durations))
+    for index in range(first, len(durations)):
+        assert (recent.start(index), recent.end(index)) == (everything.start(index), everything.end(index))
+    assert recent.run_time(first, 1) == durations[first]
+    assert [each.tolist() for each in recent.span(first, 2)] == [each.tolist() for each in everything.span(first, 2)]
+
+
+def test_steps_that_are_forgotten_have_no_times() -> None:
+    recent = RecentSteps(2)
+    for step in range(10):
+        recent.append(step, step + 1)
+    with pytest.raises(IndexError, match="the times of step 0 are forgotten"):
+        recent.start(0)
+    with pytest.raises(IndexError):
+        recent.end(10)

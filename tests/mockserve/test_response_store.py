@@ -1,0 +1,36 @@
+"""Responses that are kept to be asked for: the latest, and all that are still being made."""
+
+import pytest
+
+from mockserve.protocol.errors import ApiError
+from mockserve.response_store import ResponseStore, StoredResponse
+
+
+def response(name: str, status: str = "completed") -> StoredResponse:
+    return StoredResponse({"id": name, "status": status}, [])
+
+
+async def test_the_oldest_response_is_forgotten_first() -> None:
+    store = ResponseStore(is_enabled=True, most=2)
+    for name in ("first", "second", "third"):
+        store.keep(response(name))
+    assert store.find("second").body["id"] == "second"
+    with pytest.raises(ApiError, match="'first' not found"):
+        store.find("first")
+
+
+async def test_a_response_that_is_being_made_is_not_forgotten() -> None:
+    store = ResponseStore(is_enabled=True, most=1)
+    store.keep(response("working", "in_progress"))
+    store.keep(response("done"))
+    store.keep(response("done later"))
+    assert store.find("working").is_unfinished
+    with pytest.raises(ApiError, match="'done' not found"):
+        store.find("done")
+
+
+async def test_a_store_that_is_off_keeps_nothing() -> None:
+    store = ResponseStore(is_enabled=False)
+    store.keep(response("first"))
+    with pytest.raises(ApiError):
+        store.find("first")
