@@ -16,6 +16,7 @@ from mockserve.protocol.errors import paused
 from mockserve.protocol.json_text import compact_json
 from mockserve.replies import CollectedChoice, EventStream, ReplySet, StreamedChoice
 from mockserve.reply_job import ReplyJob
+from mockserve.routes.shared import SERVICE
 from mockserve.service import Service
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
@@ -90,9 +91,10 @@ async def event_outlet(request: web.Request) -> AsyncIterator[Outlet]:
     transport = request.transport
     if transport is None:
         raise ConnectionResetError("the client left before the first token")
-    yield Outlet(response, transport, chunked)
-    with suppress(ConnectionResetError):  # a client may leave as soon as it has the last event
-        await response.write_eof()
+    with request.app[SERVICE].slow_readers.watched(transport):
+        yield Outlet(response, transport, chunked)
+        with suppress(ConnectionResetError):  # a client may leave as soon as it has the last event
+            await response.write_eof()
 
 
 async def _stream(request: web.Request, service: Service, replies: ReplySet, arrived_at: Micros) -> web.StreamResponse:

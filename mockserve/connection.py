@@ -6,6 +6,7 @@ the engine it has arrived when its last byte has.
 
 import asyncio
 import time
+from typing import Protocol
 
 from aiohttp import web
 
@@ -19,12 +20,26 @@ CREDIBLE_WAY_S = 0.05
 LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
 
+class Backlog(Protocol):
+    """Bytes that wait to be sent."""
+
+    def began(self) -> None:
+        """More wait than the limit that the transport was given."""
+        ...
+
+    def ended(self) -> None:
+        """Few are left."""
+        ...
+
+
 class StampedConnection(asyncio.Protocol):
     """Hands everything on to `inner` and remembers when data last came."""
 
     def __init__(self, inner: asyncio.Protocol) -> None:
         self.received_at_s: float | None = None
         """Reading of the monotonic clock."""
+        self.backlog: Backlog | None = None
+        """Who wants to know that the client does not read as fast as is written."""
         self._inner = inner
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -42,9 +57,13 @@ class StampedConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._inner.pause_writing()
+        if self.backlog is not None:
+            self.backlog.began()
 
     def resume_writing(self) -> None:
         self._inner.resume_writing()
+        if self.backlog is not None:
+            self.backlog.ended()
 
 
 def arrived_at(request: web.Request, driver: RealtimeDriver | RankedDriver) -> Micros:

@@ -29,6 +29,9 @@ class NetworkOptions(ContentOptions):
     enable_request_id_headers: bool = option(
         False, "Give every reply an X-Request-Id: the request's own, or a new one."
     )
+    max_unsent_kib: int = option(
+        1024, "KiB of a stream that its client may leave unread before the stream is cut.", at_least=1
+    )
     shutdown_timeout: int = option(
         3, "Seconds that open replies may go on after SIGTERM or SIGINT; /health says 503 meanwhile.", at_least=0
     )

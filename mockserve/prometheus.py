@@ -21,6 +21,7 @@ from mockserve.http_metrics import HttpMetrics
 from mockserve.lateness import Lateness
 from mockserve.prometheus_families import DRAFT_FAMILIES, FAMILIES, HISTOGRAMS, EngineState, Family, Value
 from mockserve.realtime import RealtimeDriver
+from mockserve.slow_readers import SlowReaders
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 MOUNTED_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -50,6 +51,7 @@ class MetricsSource:
     cache_config: Mapping[str, str]
     lateness: Lateness
     fakes: FakeMetrics
+    slow_readers: SlowReaders
     http: HttpMetrics = field(default_factory=HttpMetrics)
     rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
     """Requests refused because too many waited, by the limit."""
@@ -77,6 +79,7 @@ class MetricsSource:
         yield self._cache_config()
         yield from self.http.collect()
         yield self._lateness()
+        yield self._slow_readers()
 
     def _family(self, family: Family, states: Sequence[EngineState]) -> Metric:
         labels = ["model_name", "engine", *([family.label] if family.label else [])]
@@ -145,6 +148,13 @@ class MetricsSource:
             [(([], self.engines[0].created), self.lateness.histogram)],
         )
 
+    def _slow_readers(self) -> Metric:
+        metric = CounterMetricFamily(
+            "blis_slow_readers_cut", "Streams cut because their clients left too much unread.", labels=[]
+        )
+        metric.add_metric([], self.slow_readers.num_cut, created=self.engines[0].created)
+        return metric
+
 
 Sample: TypeAlias = tuple[tuple[list[str], float], float | Histogram]
 """Values of labels, when counting began, and the figure."""
@@ -192,9 +202,10 @@ def new_source(
     cache_config: Mapping[str, str],
     lateness: Lateness,
     fakes: FakeMetrics,
+    slow_readers: SlowReaders,
 ) -> MetricsSource:
     """A source whose page also tells of the process."""
-    source = MetricsSource(model_name, engines, cache_config, lateness, fakes)
+    source = MetricsSource(model_name, engines, cache_config, lateness, fakes, slow_readers)
     registry = source._registry
     GCCollector(registry=registry)
     PlatformCollector(registry=registry)

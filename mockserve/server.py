@@ -19,6 +19,7 @@ from mockserve.config import ServeOptions
 from mockserve.connection import StampedConnection
 from mockserve.deploying import deployment_of
 from mockserve.environment import ServerEnvironment, read_environment
+from mockserve.file_limit import raise_file_limit
 from mockserve.http_errors import PlainErrors
 from mockserve.log_lines import fields, set_up_logging
 from mockserve.service import Service, build_service
@@ -71,6 +72,7 @@ def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | 
     set_up_logging(all_options[0].log_format)
     for note in (*wanted[0][1].notes, *_notes(wanted[0][0])):
         _logger.info("note: %s", note)
+    raise_file_limit()
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         runner.run(_serve_until_signal(wanted, environment))
     for note in dict.fromkeys(note for _, deployment in wanted for note in notes_after(deployment)):

@@ -33,6 +33,7 @@ from mockserve.protocol.errors import unknown_model
 from mockserve.ranks import RankedDriver
 from mockserve.realtime import RealtimeDriver
 from mockserve.response_store import ResponseStore
+from mockserve.slow_readers import SlowReaders
 from mockserve.suspension import Suspension
 from mockserve.vocabulary import new_composer, open_vocabulary
 
@@ -74,6 +75,7 @@ class Service:
     adapters: Adapters
     suspension: Suspension
     responses: ResponseStore
+    slow_readers: SlowReaders
     pooler: Pooler | None
     """None for a model that generates only."""
     weight_version: str = "default"
@@ -161,6 +163,7 @@ def build_service(options: ServeOptions, deployment: Deployment, environment: Se
     faults = FaultSource(options.faults, options.fault_seed)
     engine_faults = EngineFaults(engines, faults)
     engine_faults.plan(options.timed_faults)
+    slow_readers = SlowReaders(options.max_unsent_kib * 1024)
     return Service(
         network=_network(options),
         environment=environment,
@@ -184,6 +187,7 @@ def build_service(options: ServeOptions, deployment: Deployment, environment: Se
             cache_config_labels(options, deployment),
             lateness,
             read_fake_metrics(options.fake_metrics),
+            slow_readers,
         ),
         queue_limits=_queue_limits(options),
         faults=faults,
@@ -194,6 +198,7 @@ def build_service(options: ServeOptions, deployment: Deployment, environment: Se
         responses=ResponseStore(environment.stores_responses),
         adapters=with_modules(Adapters(names, options.enable_lora), options.lora_modules),
         suspension=Suspension(driver, lambda state: _tell_sleep(engines, state)),
+        slow_readers=slow_readers,
         pooler=new_pooler(options, deployment.model, options.seed),
         transfer=transfer_of(options, deployment, environment),
         tracks_load=options.enable_server_load_tracking,

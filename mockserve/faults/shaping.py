@@ -136,3 +136,6 @@ class ShapedTransport(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return self._inner.get_write_buffer_size()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._inner.set_write_buffer_limits(high, low)
