@@ -9,6 +9,7 @@ import pytest
 
 from blis_cli.main import run
 from replay.command import ReplayOptions, replay
+from replay.command import run as run_replay
 from tests.golden.cluster_cases import recorded_draws, replay_options
 
 CASES = ["cluster4_rr", "cluster4_busiest", "cluster2_latencies", "cluster2_token_bucket"]
@@ -56,7 +57,7 @@ def test_with_the_same_draws_ties_fall_as_in_the_original(
 def test_other_draws_change_little(case: str, shared: Path, tmp_path: Path) -> None:
     folder = shared / "golden" / "engine" / case
     metrics_path = tmp_path / "metrics.json"
-    assert replay(replay_options(folder, metrics_path=str(metrics_path))) == 0
+    assert run_replay(replay_options(folder, metrics_path=str(metrics_path))) == 0
     ours, theirs = read_json(metrics_path), read_json(folder / "metrics.json")
     for name in (f"{of}_{figure}_ms" for of in ("ttft", "e2e", "itl") for figure in ("mean", "p90")):
         assert ours[name] == pytest.approx(theirs[name], rel=0.03), name
