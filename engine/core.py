@@ -61,8 +61,11 @@ class Engine:
         """
         self.enter(Sequence(request, at), at)
 
-    def enter(self, sequence: Sequence, at: Micros) -> None:
-        """Let a request that has arrived somewhere else come here at `at`; else as `submit`."""
+    def enter(self, sequence: Sequence, at: Micros) -> Micros:
+        """Let a request that has arrived somewhere else come here at `at`; else as `submit`.
+
+        Returns when it joins the wait queue.
+        """
         request = sequence.request
         queued_at = at + self.queueing_time(request)
         self._demand_future(queued_at)
@@ -74,6 +77,7 @@ class Engine:
         self._queue.push(queued_at, _QUEUED, sequence, at)
         self._note_arrivals()
         self._arrivals.append(at)
+        return queued_at
 
     def queueing_time(self, request: Request) -> Micros:
         """From the arrival of a request until it joins the wait queue, which is when what is external has come over."""

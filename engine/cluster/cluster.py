@@ -26,6 +26,10 @@ NOWHERE = -1
 """The instance of a request that has not been routed."""
 
 
+LEAST_LIVE = 1024
+"""Nobody looks for ended requests among fewer."""
+
+
 class Cluster:
     """As `Engine`, for several of them: the same four methods, so both drivers take either.
 
@@ -59,7 +63,8 @@ class Cluster:
         self.place: Callable[[Sequence, int, Micros], None] = self.enter
         self._latencies = latencies or Latencies()
         self._live: dict[str, Sequence] = {}
-        """Requests that have not ended, by id."""
+        """Requests that have not ended, by id, and some that have."""
+        self._most_live = LEAST_LIVE
         self._watchers: dict[int, Callable[[int, Micros], None]] = {}
         self._told: list[Event] = []
         self._router_looks = router.reads_snapshots or decisions is not None
@@ -84,7 +89,8 @@ class Cluster:
         """Let `request` arrive at `at`, which must be ahead. Raises ValueError for an id still in use."""
         self._demand_future(at)
         live = self._live
-        if request.id in live:
+        known = live.get(request.id)
+        if known is not None and known.outcome is None:
             raise ValueError(f"request {request.id!r} is still in the cluster")
         sequence = Sequence(request, at)
         sequence.instance = NOWHERE
@@ -149,9 +155,8 @@ class Cluster:
         events = [*self._told, *self.members.take_events()]
         self._told.clear()
         events.sort(key=_instant)
-        for event in events:
-            if event.__class__ is Finished:
-                self._live.pop(event.sequence.request.id, None)
+        if len(self._live) > self._most_live:
+            self._forget_ended()
         return events
 
     def _advance_watched(self, until: Micros) -> None:
@@ -192,7 +197,11 @@ class Cluster:
 
     def dispatch(self, sequence: Sequence, at: Micros) -> None:
         """Route a request that was let in, as soon as routing is done with it."""
-        self.agenda.add(at + self._latencies.routing_us, ClusterDue.ROUTING, self._route, sequence)
+        routing_us = self._latencies.routing_us
+        if routing_us or self._router_looks:
+            self.agenda.add(at + routing_us, ClusterDue.ROUTING, self._route, sequence)
+        else:
+            self._route(sequence, at)  # who else is let in at this instant does not matter
 
     def _route(self, sequence: Sequence, at: Micros) -> None:
         if sequence.outcome is not None:
@@ -213,7 +222,8 @@ class Cluster:
     def enter(self, sequence: Sequence, number: int, at: Micros) -> None:
         """A request comes to the instance of that number."""
         self.members.enter(number, sequence, at)
-        self.admission.routed(sequence)
+        if self.admission.routed is not None:
+            self.admission.routed(sequence)
 
     def look(self, at: Micros) -> None:
         """See how the instances are after all that was due before `at`, as far as they report it."""
@@ -256,15 +266,19 @@ class Cluster:
 
     def _hang_up(self, request_id: str, at: Micros) -> None:
         sequence = self._live.get(request_id)
-        if sequence is None or at < sequence.arrived_at:
+        if sequence is None or sequence.outcome is not None or at < sequence.arrived_at:
             return
         if sequence.instance == NOWHERE:
-            if sequence.outcome is None:
-                self.counters.num_aborted += 1
-                self.end(sequence, Outcome.ABORTED, at)
+            self.counters.num_aborted += 1
+            self.end(sequence, Outcome.ABORTED, at)
         else:
             self.members[sequence.instance].engine.abort(request_id, at)
             self.members.woken(sequence.instance)
+
+    def _forget_ended(self) -> None:
+        """Cost: O(requests that have not ended), seldom enough that it is nothing per request."""
+        self._live = {request_id: each for request_id, each in self._live.items() if each.outcome is None}
+        self._most_live = max(LEAST_LIVE, 2 * len(self._live))
 
     def _demand_future(self, at: Micros) -> None:
         if self.now is not None and at <= self.now:

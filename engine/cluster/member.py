@@ -64,8 +64,11 @@ class Members(list[Member]):
     def enter(self, number: int, sequence: Sequence, at: Micros) -> None:
         """A request comes to an instance at `at`."""
         sequence.instance = number
-        self[number].engine.enter(sequence, at)
-        self._plan(number)
+        member = self[number]
+        queued_at = member.engine.enter(sequence, at)
+        if member.due_at is None or queued_at < member.due_at:
+            member.due_at = queued_at
+            heappush(self._due, (queued_at, number))
 
     def woken(self, number: int) -> None:
         """Somebody has given an instance something to do."""

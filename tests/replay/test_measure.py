@@ -186,3 +186,9 @@ def test_tokens_of_one_step_are_handed_out_in_turn() -> None:
     assert (first.ttft_us, second.ttft_us) == (1_010, 1_010)
     assert (first.e2e_us, second.e2e_us) == (4_000 + 5, 2_000 + 10)
     assert (first.itl_mean_us, second.itl_mean_us) == (2_995 / 3, 1_000)
+
+
+def test_with_blis_scheduling_who_ends_with_the_step_under_way_at_the_horizon_has_completed() -> None:
+    (measured,) = simulated((0, request(input_tokens=20, output_tokens=1)), horizon_us=700, scheduling="blis").requests
+    assert measured.outcome is Outcome.COMPLETED
+    assert measured.ttft_us == 300 + 1_200 + 7

@@ -5,21 +5,15 @@ from dataclasses import dataclass
 
 from engine.cluster.state import RoutingState
 from engine.request import Request
-from engine.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Stateless:
     """A policy that is a function."""
 
-    decide: Callable[[Request, RoutingState], bool]
+    admits: Callable[[Request, RoutingState], bool]
     reads_snapshots: bool = False
-
-    def admits(self, request: Request, state: RoutingState) -> bool:
-        return self.decide(request, state)
-
-    def routed(self, sequence: Sequence) -> None:
-        pass
+    routed: None = None
 
 
 def always_admit(_request: Request, _state: RoutingState) -> bool:

@@ -1,5 +1,6 @@
 """The seam between a cluster and its admission policy."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from engine.cluster.state import RoutingState
@@ -19,6 +20,10 @@ class AdmissionPolicy(Protocol):
         """Whether `request` may come in at `state.now`. It is asked once for each."""
         ...
 
-    def routed(self, sequence: Sequence) -> None:
-        """A request that was admitted has been sent to an instance; its `outcome` will tell when it ends."""
+    @property
+    def routed(self) -> Callable[[Sequence], None] | None:
+        """Told of each request that was admitted when it comes to an instance; its `outcome` will tell when it ends.
+
+        None when that does not matter.
+        """
         ...

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from engine.cluster.state import RoutingState
 from engine.request import Request
 from engine.scheduler.priorities import SloPriorities
-from engine.sequence import Sequence
 
 LONG_QUEUE = 5
 FULL_CACHE_FRACTION = 0.8
@@ -20,14 +19,12 @@ class TierShed:
     min_priority: int
     priorities: SloPriorities
     reads_snapshots: bool = True
+    routed: None = None
 
     def admits(self, request: Request, state: RoutingState) -> bool:
         if max((each.load for each in state.candidates), default=0) <= self.threshold:
             return True
         return self.priorities.importance(request.slo_class) >= self.min_priority
-
-    def routed(self, sequence: Sequence) -> None:
-        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +33,10 @@ class GaieLegacy:
 
     priorities: SloPriorities
     reads_snapshots: bool = True
+    routed: None = None
 
     def admits(self, request: Request, state: RoutingState) -> bool:
         return not self.priorities.is_sheddable(request.slo_class) or saturation(state) < 1
-
-    def routed(self, sequence: Sequence) -> None:
-        pass
 
 
 def saturation(

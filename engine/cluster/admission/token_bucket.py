@@ -2,7 +2,6 @@
 
 from engine.cluster.state import RoutingState
 from engine.request import Request
-from engine.sequence import Sequence
 from engine.units import Micros
 
 
@@ -10,6 +9,7 @@ class TokenBucket:
     """A bucket that begins full and fills up at a steady rate; a request takes as many tokens as its prompt has."""
 
     reads_snapshots = False
+    routed = None
 
     def __init__(self, capacity_tokens: float, refill_tokens_per_s: float) -> None:
         self._capacity = capacity_tokens
@@ -26,6 +26,3 @@ class TokenBucket:
             return False
         self._tokens -= request.input_tokens
         return True
-
-    def routed(self, sequence: Sequence) -> None:
-        pass
