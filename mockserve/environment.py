@@ -35,6 +35,8 @@ class ServerEnvironment:
     """VLLM_NIXL_SIDE_CHANNEL_PORT, likewise."""
     python_hash_seed: str | None = None
     """PYTHONHASHSEED: what block hashes start from."""
+    keeps_alive_on_engine_death: bool = False
+    """VLLM_KEEP_ALIVE_ON_ENGINE_DEATH: go on saying that the engine has died, instead of ending the process."""
 
 
 def read_environment(variables: Mapping[str, str] | None = None) -> ServerEnvironment:
@@ -51,6 +53,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> ServerEnviro
         side_channel_host=found.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "localhost"),
         side_channel_port=_whole_number(found, "VLLM_NIXL_SIDE_CHANNEL_PORT", DEFAULT_SIDE_CHANNEL_PORT),
         python_hash_seed=found.get("PYTHONHASHSEED"),
+        keeps_alive_on_engine_death=bool(_whole_number(found, "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", 0)),
     )
 
 

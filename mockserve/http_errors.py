@@ -3,7 +3,7 @@
 import logging
 from http import HTTPStatus
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 MESSAGE = "Invalid HTTP request received."
 
@@ -25,6 +25,7 @@ class PlainErrors(web.RequestHandler):
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR or request.writer.output_size > 0:
             return super().handle_error(request, status, exc, message)
         _logger.debug("invalid request from %s: %s", request.remote, message)
+        request._version = HttpVersion11  # what cannot be parsed has none, and would be taken for HTTP/1.0
         response = web.Response(
             status=HTTPStatus.BAD_REQUEST, text=MESSAGE, headers={"Connection": "close", "Server": "uvicorn"}
         )

@@ -5,13 +5,15 @@ import secrets
 import time
 import uuid
 from hashlib import sha256
+from http import HTTPStatus
 
 from aiohttp import web
 
 from mockserve.faults.inject import inject_faults
 from mockserve.handlers import Handler, json_response
 from mockserve.http_metrics import NO_ROUTE
-from mockserve.protocol.errors import ApiError, internal_error
+from mockserve.protocol.errors import ApiError, engine_dead, internal_error
+from mockserve.realtime import EngineFailedError
 from mockserve.routes.shared import SERVICE, UNTYPED
 from mockserve.stopping import refuse_while_stopping
 
@@ -29,8 +31,10 @@ class OutsideCors(web.Response):
 async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """The one place where an exception becomes a reply."""
     try:
+        _check_size(request)
         return await handler(request)
     except ApiError as error:
+        _note_death(request, error)
         return json_response(error.status, error.body())
     except web.HTTPNotFound:
         return await _moved(request) or json_response(404, {"detail": "Not Found"})
@@ -42,9 +46,26 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return json_response(error.status, refused.body())
     except ConnectionResetError:
         raise
+    except EngineFailedError:
+        dead = engine_dead()
+        _note_death(request, dead)
+        return json_response(dead.status, dead.body())
     except Exception as error:
         _logger.exception("%s %s failed", request.method, request.path)
         return json_response(500, internal_error(str(error)).body(), kind=OutsideCors)
+
+
+def _check_size(request: web.Request) -> None:
+    """Refuse a body that says it is too large, before any of it is kept."""
+    length, most = request.content_length, request.client_max_size
+    if length is not None and length > most:
+        raise web.HTTPRequestEntityTooLarge(max_size=most, actual_size=length)
+
+
+def _note_death(request: web.Request, error: ApiError) -> None:
+    service = request.app[SERVICE]
+    if error.status == HTTPStatus.INTERNAL_SERVER_ERROR and service.driver.failure is not None:
+        service.death_told.set()
 
 
 async def _moved(request: web.Request) -> web.StreamResponse | None:

@@ -29,6 +29,12 @@ class NetworkOptions(ContentOptions):
     enable_request_id_headers: bool = option(
         False, "Give every reply an X-Request-Id: the request's own, or a new one."
     )
+    h11_max_incomplete_event_size: int = option(
+        65_536, "Bytes that the request line and each header may have; a longer one is answered with 400.", at_least=256
+    )
+    h11_max_header_count: int = option(
+        256, "Headers that a request may have; one with more is answered with 400.", at_least=1
+    )
     max_unsent_kib: int = option(
         1024, "KiB of a stream that its client may leave unread before the stream is cut.", at_least=1
     )

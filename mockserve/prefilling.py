@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from engine.request import Request
 from engine.units import Micros
 from mockserve.protocol.errors import ApiError, internal_error, paused
+from mockserve.replies import failure
 from mockserve.service import Service
 
 
@@ -44,7 +45,7 @@ class _Prefill:
         self._batch.fail(internal_error("Failed to generate results for all prompts"))
 
     def fail(self, message: str, is_refusal: bool) -> None:
-        self._batch.fail(ApiError(message) if is_refusal else internal_error())
+        self._batch.fail(failure(message, is_refusal))
 
 
 async def prefill(service: Service, requests: Sequence[Request], arrived_at: Micros) -> None:

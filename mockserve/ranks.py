@@ -51,6 +51,7 @@ class RankedDriver:
         self._rank_of: dict[str, int] = {}
         for rank, driver in enumerate(drivers):
             driver.tell_step = self._listener(rank)
+            driver.tell_failure = self.fail
 
     @property
     def engine(self) -> Engine:
@@ -90,7 +91,7 @@ class RankedDriver:
     ) -> Flight:
         """Let `request` arrive at the rank it asks for, or at that with the least load.
 
-        Raises RuntimeError when an engine has failed.
+        Raises EngineFailedError when an engine has failed.
         """
         if rank is None:
             self._hear(self.clock())
@@ -132,7 +133,7 @@ class RankedDriver:
             await driver.until(is_so)
 
     def fail(self, error: BaseException) -> None:
-        """The engines are broken: nobody may wait for them any longer."""
+        """An engine is broken, and vLLM gives up on all of them: nobody may wait for them any longer."""
         for driver in self.drivers:
             driver.fail(error)
 

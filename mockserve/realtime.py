@@ -38,6 +38,10 @@ BACKLOG_SLICE_S = 0.002
 """A driver that has fallen behind serves the connections this often."""
 
 
+class EngineFailedError(RuntimeError):
+    """The engine takes no more requests."""
+
+
 class RealtimeDriver:
     """Runs `engine` against the clock, `speed` simulated seconds per real second. Use it from one event loop only."""
 
@@ -59,6 +63,8 @@ class RealtimeDriver:
         """Who wants to know what happens to the content of the prefix cache, step by step."""
         self.tell_step: Callable[[Micros], None] = _ignore_step
         """Who wants to know when a step has ended."""
+        self.tell_failure: Callable[[BaseException], None] = _ignore_failure
+        """Who wants to know that the engine broke."""
         self._recorder = recorder
         self._monotonic = monotonic
         self._us_per_s = speed * 1e6
@@ -113,10 +119,10 @@ class RealtimeDriver:
 
         `siblings` are the choices of the same prompt, if it is not the only one. `rank` is 0 or None: there is one.
 
-        Raises RuntimeError when the engine has failed.
+        Raises EngineFailedError when the engine has failed.
         """
         if self.failure is not None:
-            raise RuntimeError("the engine has failed") from self.failure
+            raise EngineFailedError("the engine has failed") from self.failure
         queueing_us = self.engine.queueing_time(request)
         queued_at = self._soonest((self.clock() if arrived_at is None else arrived_at) + queueing_us)
         at = queued_at - queueing_us
@@ -351,14 +357,21 @@ class RealtimeDriver:
 
     def fail(self, error: BaseException) -> None:
         """The engine is broken: nobody may wait for it any longer."""
+        if self.failure is not None:
+            return
         self.failure = error
         waiting = [*self._flights.values(), *(entry[2] for entry in self._outbox)]
         self.close()
         for flight in {id(flight): flight for flight in waiting}.values():
             flight.reply.fail(str(error), is_refusal=False)
+        self.tell_failure(error)
 
 
 def _ignore_step(_at: Micros) -> None:
+    """Nobody listens."""
+
+
+def _ignore_failure(_error: BaseException) -> None:
     """Nobody listens."""
 
 

@@ -12,7 +12,7 @@ from mockserve.frames import DONE, PLACEHOLDER, EventTemplate, event, event_temp
 from mockserve.generation import Generation
 from mockserve.planned_prompt import PlannedPrompt
 from mockserve.protocol.bodies import Choice, Ending, Usage
-from mockserve.protocol.errors import ApiError, internal_error
+from mockserve.protocol.errors import ApiError, engine_dead
 from mockserve.reply_job import AT_THE_END, ReplyJob
 
 
@@ -248,5 +248,5 @@ def engine_reason(generation: Generation) -> str:
 
 
 def failure(message: str, is_refusal: bool) -> ApiError:
-    """A refusal is the request's fault; anything else is ours, and its details are not the client's business."""
-    return ApiError(message) if is_refusal else internal_error()
+    """A refusal is the request's fault; anything else is a dead engine."""
+    return ApiError(message) if is_refusal else engine_dead()

@@ -18,6 +18,7 @@ from mockserve.app import build_app
 from mockserve.config import ServeOptions
 from mockserve.connection import StampedConnection
 from mockserve.deploying import deployment_of
+from mockserve.engine_death import engine_death
 from mockserve.environment import ServerEnvironment, read_environment
 from mockserve.file_limit import raise_file_limit
 from mockserve.http_errors import PlainErrors
@@ -29,8 +30,6 @@ from mockserve.tls import server_context
 CLOSING_GRACE_S = 0.25
 """How long the last bytes may take once replies are done or cut."""
 
-HEADER_LIMIT_BYTES = 64 * 1024
-MAX_HEADERS = 256
 LISTEN_BACKLOG = 2048
 """Connections that may wait to be accepted: a burst of clients must not be turned away for a second."""
 
@@ -90,7 +89,7 @@ async def start(
     runner = web.AppRunner(build_app(service), handler_cancellation=True, shutdown_timeout=CLOSING_GRACE_S)
     await runner.setup()
     try:
-        listener = await _listen(_connection_factory(runner, environment.keep_alive_s), options)
+        listener = await _listen(_connection_factory(runner, options, environment.keep_alive_s), options)
     except BaseException:
         await runner.cleanup()
         raise
@@ -118,7 +117,9 @@ def _notes(options: ServeOptions) -> list[str]:
     return [f"accepted, without effect here: {' '.join(ignored)}"] if ignored else []
 
 
-def _connection_factory(runner: web.AppRunner, keep_alive_s: float) -> Callable[[], StampedConnection]:
+def _connection_factory(
+    runner: web.AppRunner, options: ServeOptions, keep_alive_s: float
+) -> Callable[[], StampedConnection]:
     server = runner.server
     assert server is not None  # there is one after setup
     new_handler = partial(
@@ -127,9 +128,11 @@ def _connection_factory(runner: web.AppRunner, keep_alive_s: float) -> Callable[
         loop=asyncio.get_running_loop(),
         access_log=None,  # type: ignore[arg-type]  # None is none
         keepalive_timeout=keep_alive_s,
-        max_line_size=HEADER_LIMIT_BYTES,
-        max_field_size=HEADER_LIMIT_BYTES,
-        max_headers=MAX_HEADERS,
+        max_line_size=options.h11_max_incomplete_event_size,
+        max_field_size=options.h11_max_incomplete_event_size,
+        max_headers=options.h11_max_header_count,
+        # A body is what was sent: vLLM does not unpack one either, and a small one might unpack to any size.
+        auto_decompress=False,
     )
     return lambda: StampedConnection(new_handler())
 
@@ -159,6 +162,23 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     return uvloop.new_event_loop
 
 
+async def _until_it_must_end(stopping: asyncio.Event, servers: Sequence[RunningServer]) -> None:
+    """Return when told to stop, or when an engine has died."""
+    endings: list[asyncio.Future[object]] = [asyncio.ensure_future(stopping.wait())]
+    if servers and not servers[0].service.environment.keeps_alive_on_engine_death:
+        endings.append(asyncio.ensure_future(_note_death([server.service for server in servers])))
+    await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
+    for each in endings:
+        each.cancel()
+        with suppress(asyncio.CancelledError):
+            await each
+
+
+async def _note_death(services: Sequence[Service]) -> None:
+    error = await engine_death(services)
+    _logger.error("stopping: the engine has failed: %s", str(error) or type(error).__name__)
+
+
 async def _serve_until_signal(
     wanted: Sequence[tuple[ServeOptions, Deployment]], environment: ServerEnvironment | None
 ) -> None:
@@ -181,7 +201,7 @@ async def _serve_until_signal(
             for (options, deployment), server in zip(wanted, servers, strict=True):
                 where = fields(model=options.model_names[0], address=_address(options, server))
                 _logger.info(startup_line(options, deployment, server), extra=where)
-        await stopping.wait()
+        await _until_it_must_end(stopping, servers)
     finally:
         if num_open := sum(server.service.num_answering for server in servers):
             within_s = wanted[0][0].shutdown_timeout

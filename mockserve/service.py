@@ -29,7 +29,7 @@ from mockserve.kv_transfer import KVTransfer
 from mockserve.lateness import Lateness
 from mockserve.pooler import Pooler, new_pooler
 from mockserve.prometheus import MeasuredEngine, MetricsSource, new_source
-from mockserve.protocol.errors import unknown_model
+from mockserve.protocol.errors import engine_dead, unknown_model
 from mockserve.ranks import RankedDriver
 from mockserve.realtime import RealtimeDriver
 from mockserve.response_store import ResponseStore
@@ -85,6 +85,8 @@ class Service:
     """Whether the process has been told to end: open replies may finish, new requests are refused."""
     num_answering: int = 0
     """Requests to the model routes that are being answered."""
+    death_told: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once a client has been told, by the status of a reply, that the engine has died."""
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     @contextmanager
@@ -123,7 +125,9 @@ class Service:
         return self.transfer.outgoing(params, num_tokens, first.request.id)
 
     def check_queue(self, num_new: int) -> None:
-        """Raise ApiError when `num_new` more requests are too many."""
+        """Raise ApiError when `num_new` more requests are too many, or one is: for a dead engine."""
+        if self.driver.failure is not None:
+            raise engine_dead()
         limits = self.queue_limits
         if limits.limits_anything:
             limit = limits.exceeded(self.driver.num_flights, num_new, self.driver.num_waiting_tokens)

@@ -113,6 +113,11 @@ def paused(kind: str = "ServiceUnavailableError") -> ApiError:
     return ApiError("Generation is paused. Please retry after it resumes.", status=503, kind=kind)
 
 
+def engine_dead() -> ApiError:
+    """What ended a request is not the client's business: the engine is broken for good."""
+    return internal_error("The server had an error while processing your request.")
+
+
 def internal_error(message: str = "Internal server error") -> ApiError:
     """Something broke on our side."""
     return ApiError(message, status=500, kind="InternalServerError")

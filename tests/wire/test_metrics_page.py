@@ -12,7 +12,12 @@ from tests.wire.metric_shapes import TABLE, shapes
 from tests.wire.plain_http import call, chat, complete, metric, open_request, wait_for_metric
 from tests.wire.serving import TestServer, running_server
 
-OUR_OWN = {"blis_send_lag_seconds", "blis_send_lag_seconds_created"}
+OUR_OWN = {
+    "blis_send_lag_seconds",
+    "blis_send_lag_seconds_created",
+    "blis_slow_readers_cut",
+    "blis_slow_readers_cut_created",
+}
 """Beside those of vLLM."""
 
 
