@@ -90,6 +90,18 @@ COMMANDS: dict[str, CommandRow] = {
         "LatencyOptions",
         has_other_syntax=True,
     ),
+    "bench tune": CommandRow(
+        "Find the engine settings that serve most within latency limits, on the simulator, as vLLM's auto_tune does.",
+        "bench.tune.command",
+        "TuneOptions",
+        has_other_syntax=True,
+    ),
+    "sweep": CommandRow(
+        "Repeat a simulation with other settings, all combinations on all cores, and find the best of them.",
+        "bench.sweep.command",
+        "SweepOptions",
+        has_other_syntax=True,
+    ),
     "calibrate": CommandRow(
         "Compare a recording with a simulation of it: errors, correlation, grades.",
         "calibrate.command",

@@ -2,8 +2,6 @@
 
 import inspect
 import itertools
-import json
-import types
 import typing
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -12,8 +10,7 @@ import typer
 
 from blis_options import options_of
 from blis_options.option import Setting
-
-NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
+from blis_options.text import NUMBERS, read_list, read_number, single_type
 
 
 def command_function(
@@ -63,7 +60,7 @@ def _spellings(setting: Setting) -> tuple[str, ...]:
 
 
 def _parameter(setting: Setting) -> inspect.Parameter:
-    kind = _single_type(setting.type)
+    kind = single_type(setting.type)
     known = setting.option
     extra: dict[str, Any] = {"help": _help(setting), "show_default": setting.default not in (None, "", ())}
     if known.metavar is not None:
@@ -97,7 +94,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
 
 def _is_repeated(setting: Setting) -> bool:
     """Whether each value is given by itself: as an argument of its own, or with the flag again."""
-    is_list = typing.get_origin(_single_type(setting.type)) is tuple
+    is_list = typing.get_origin(single_type(setting.type)) is tuple
     return is_list and (setting.option.positional or setting.option.repeatable)
 
 
@@ -110,37 +107,14 @@ def _default(setting: Setting) -> Any:
     return setting.default
 
 
-def _single_type(annotated: Any) -> Any:
-    """The type of a setting without its `| None`."""
-    if typing.get_origin(annotated) in (types.UnionType, typing.Union):
-        (kind,) = (each for each in typing.get_args(annotated) if each is not type(None))
-        return kind
-    return annotated
-
-
 def _help(setting: Setting) -> str:
     known = setting.option
     return f"{known.help} One of: {', '.join(known.choices)}." if known.choices else known.help
 
 
 def _number_parser(kind: Callable[[Any], Any], label: str) -> Callable[[Any], Any]:
-    def parse(text: Any) -> Any:
-        try:
-            return kind(text)
-        except ValueError as error:
-            raise typer.BadParameter(f"{label} must be {NUMBERS[kind]}, got {text!r}") from error
-
-    return parse
+    return lambda text: read_number(kind, label, text)
 
 
 def _list_parser(element: Callable[[str], Any], label: str) -> Callable[[Any], tuple[Any, ...]]:
-    def parse(text: Any) -> tuple[Any, ...]:
-        if isinstance(text, tuple):
-            return text
-        try:
-            parts = json.loads(text) if text.startswith("[") else text.split(",")
-            return tuple(element(part.strip()) for part in map(str, parts) if part.strip())
-        except ValueError as error:
-            raise typer.BadParameter(f"{label} must be a list, comma-separated or in JSON, got {text!r}") from error
-
-    return parse
+    return lambda text: text if isinstance(text, tuple) else read_list(element, label, text)

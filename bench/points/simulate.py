@@ -1,0 +1,99 @@
+"""One point: what its command prints, as a flat row of figures."""
+
+import json
+from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from io import StringIO
+from typing import Any
+
+from bench.points.commands import simulation
+from blis_options import BlisError
+from engine.deployment import resolve
+
+LATENCIES = tuple(f"{name}_{figure}_ms" for name in ("ttft", "itl", "e2e") for figure in ("mean", "p90", "p95", "p99"))
+_FROM_METRICS = (
+    "completed_requests",
+    "injected_requests",
+    "timed_out_requests",
+    "dropped_unservable",
+    "total_input_tokens",
+    "total_output_tokens",
+    "vllm_estimated_duration_s",
+    "responses_per_sec",
+    "tokens_per_sec",
+    *LATENCIES,
+    "preemption_count",
+    "goodput_rps",
+    "slo_attainment",
+)
+FIGURES = (*_FROM_METRICS, "cache_hit_rate", "num_gpus", "gpu_hours_per_million_tokens")
+"""The figures of a row, in order. Durations and rates as `blis run` has them; tokens are output tokens."""
+
+COSTS = ("cost_per_hour", "cost_per_million_tokens")
+"""What a price per GPU-hour adds."""
+
+Figures = Mapping[str, float | int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a point: figures, None where there is none, or the reason why there are none at all."""
+
+    figures: Figures = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """A point to compute: its name, and what is asked of which command."""
+
+    key: str
+    command: str
+    settings: Mapping[str, Any]
+
+
+def compute(job: Job) -> Outcome:
+    """Simulate one point. What its command says on standard error is dropped."""
+    try:
+        return Outcome(_figures(job.command, job.settings))
+    except BlisError as error:
+        return Outcome(error=" ".join(str(error).split()))
+
+
+def _figures(command: str, settings: Mapping[str, Any]) -> Figures:
+    chosen = simulation(command)
+    options = chosen.options_with(settings)
+    printed = StringIO()
+    with redirect_stdout(printed), redirect_stderr(StringIO()):
+        chosen.run(options)
+    found = json.loads(printed.getvalue())
+    figures = {name: found.get(name) for name in _FROM_METRICS}
+    if options.slo_targets and figures["slo_attainment"] is None:  # zero is left out of what a run prints
+        figures |= {"goodput_rps": 0.0, "slo_attainment": 0.0}
+    figures["cache_hit_rate"] = found.get("breakdown", {}).get("cache_hit_rate")
+    num_gpus = gpus_of(options)
+    figures["num_gpus"] = num_gpus
+    figures["gpu_hours_per_million_tokens"] = gpu_hours_per_million_tokens(num_gpus, found["tokens_per_sec"])
+    return figures
+
+
+def gpus_of(options: Any) -> int:
+    """How many GPUs a deployment has, all of its instances together."""
+    deployment = resolve(options)
+    num_instances: int = getattr(options, "num_instances", 1)
+    return deployment.tp * deployment.dp * num_instances
+
+
+def gpu_hours_per_million_tokens(num_gpus: int, tokens_per_s: float) -> float | None:
+    """GPU-hours spent on a million output tokens; None where there are none."""
+    return num_gpus * 1e6 / tokens_per_s / 3600 if tokens_per_s else None
+
+
+def costs(figures: Figures, dollars_per_gpu_hour: float) -> Figures:
+    """What a deployment costs by the hour and by a million output tokens."""
+    num_gpus, spent = figures.get("num_gpus"), figures.get("gpu_hours_per_million_tokens")
+    return {
+        "cost_per_hour": None if num_gpus is None else num_gpus * dollars_per_gpu_hour,
+        "cost_per_million_tokens": None if spent is None else spent * dollars_per_gpu_hour,
+    }

@@ -1,0 +1,27 @@
+"""Command lines that hold the flags of two commands: one's own, and those of the simulation that it repeats."""
+
+from collections.abc import Sequence
+
+from blis_options import options_of
+from blis_options.text import single_type
+
+
+def own_flags_first(arguments: Sequence[str], options_class: type) -> list[str]:
+    """The arguments with those of `options_class` in front, and all others behind `--`, as positional arguments."""
+    settings = [setting for setting in options_of(options_class) if not setting.option.positional]
+    valued = {flag for each in settings for flag in each.flags if single_type(each.type) is not bool}
+    switches = {flag for each in settings for flag in each.flags if single_type(each.type) is bool}
+    switches |= {f"--no-{flag.removeprefix('--')}" for flag in switches} | {"--help"}
+    own, others = [], []
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        spelling, has_value, _ = argument.partition("=")
+        if spelling in switches:
+            own.append(argument)
+        elif spelling in valued:
+            own += [argument] if has_value else [argument, *rest[:1]]
+            rest = rest if has_value else rest[1:]
+        elif argument != "--":
+            others.append(argument)
+    return [*own, "--", *others]

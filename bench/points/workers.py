@@ -1,0 +1,79 @@
+"""Calls on many processes, on this machine or on a Ray cluster; results come in the order in which they are ready."""
+
+import logging
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeVar
+
+from blis_options import OptionError
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+_PACKAGES = ("bench", "blis_options", "calibrate", "engine", "mockserve", "observe", "replay", "traces")
+
+
+def available_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def on_processes(
+    work: Callable[[Job], Result], jobs: Sequence[Job], num_processes: int
+) -> Generator[tuple[Job, Result], None, None]:
+    """Do each job in one of so many processes; with one, in this process itself.
+
+    Closing the iterator gives up what has not begun.
+    """
+    num_processes = min(num_processes, len(jobs))
+    if num_processes <= 1:
+        for job in jobs:
+            yield job, work(job)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(num_processes, context, initializer=_ignore_interrupts) as executor:
+        futures = {executor.submit(work, job): job for job in jobs}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+
+
+def check_ray() -> None:
+    """Raise OptionError where Ray is not installed."""
+    if find_spec("ray") is None:
+        raise OptionError("--ray needs ray: pip install 'blis-mockserve[ray]'")
+
+
+def on_ray(
+    work: Callable[[Job], Result], jobs: Sequence[Job], address: str | None
+) -> Generator[tuple[Job, Result], None, None]:
+    """Do each job as a task of a Ray cluster, which gets these packages; without an address, on one of its own here."""
+    import ray
+
+    packages = [str(Path(__file__).parents[2] / name) for name in _PACKAGES]
+    try:
+        ray.init(
+            address=address, runtime_env={"py_modules": packages}, log_to_driver=False, logging_level=logging.ERROR
+        )
+    except ConnectionError as error:
+        raise OptionError(f"--ray-address {address}: {' '.join(str(error).split())}") from error
+    try:
+        task = ray.remote(work)
+        waiting = {task.remote(job): job for job in jobs}
+        while waiting:
+            (ready, *_), _ = ray.wait(list(waiting), num_returns=1)
+            yield waiting.pop(ready), ray.get(ready)
+    finally:
+        ray.shutdown()
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C reaches all processes of a terminal; the one that began the others decides."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,79 @@
+"""`blis bench tune`: try engine settings on the simulator, each at the highest rate it keeps up within limits."""
+
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from bench.tune.options import TuneOptions
+from blis_options import OptionError
+
+if TYPE_CHECKING:
+    from bench.points.plan import Plan
+    from bench.tune.setup import Setup
+
+__all__ = ["TuneOptions", "rewritten", "run"]
+
+
+def rewritten(arguments: list[str]) -> list[str]:
+    """A command line with the flags of the simulation behind those of the search."""
+    from bench.points.words import own_flags_first
+
+    return own_flags_first(arguments, TuneOptions)
+
+
+def run(options: TuneOptions) -> int:
+    """Search, print a line per combination, write what is asked for. Exit codes: 0 done, 1 nothing is good enough."""
+    from bench.tune.report import best_of, draw, rate_text, table_text, write_trials
+
+    plan = _plan(options)
+    setups = _searched(options, plan)
+    sys.stdout.write(table_text(setups, list(plan.vary)))
+    if options.output is not None:
+        write_trials(options.output, setups, list(plan.vary))
+    for setup in setups:
+        if setup.error:
+            sys.stderr.write(f"blis bench tune: {setup.point.label}: {setup.error}\n")
+    if options.plot is not None and not all(setup.error for setup in setups):
+        draw(options.plot, setups)
+    winner = best_of(setups)
+    if winner is None or winner.best is None:
+        sys.stderr.write("blis bench tune: error: nothing stays within the limits at any rate\n")
+        return 1
+    served = winner.best.found.figures["responses_per_sec"]
+    sys.stdout.write(f"best: {winner.point.label} at rate {rate_text(winner.best.rate)}, {served:.2f} requests/s\n")
+    return 0
+
+
+def _plan(options: TuneOptions) -> "Plan":
+    """What is to be tried. Raises BlisError, also for settings that no combination can have."""
+    from bench.points.plan import plan_of
+
+    plan = plan_of(options.simulation, options.vary, options.config)
+    if plan.simulation.name != "run":
+        raise OptionError("blis bench tune needs a workload whose rate can be changed, as blis run generates")
+    for name in ("rate", "concurrency", "workload_spec"):
+        if name in plan.settings or name in plan.vary:
+            raise OptionError(f"--{name.replace('_', '-')} has no place here: the search changes the rate")
+    return plan
+
+
+def _searched(options: TuneOptions, plan: "Plan") -> "list[Setup]":
+    """All combinations, in order."""
+    from bench.points.workers import on_processes
+    from bench.tune.setup import SearchJob, search
+    from replay.progress import progress_bar
+
+    points = plan.points()
+    plan.check_some_fit(points)
+    limits = (options.limits_ms, options.min_attainment, options.tolerance)
+    jobs = [SearchJob(point, plan.simulation.name, *limits) for point in points]
+    setups = []
+    with (
+        closing(on_processes(search, jobs, options.num_processes)) as results,
+        progress_bar("tuning", len(jobs)) as step,
+    ):
+        for _, setup in results:
+            setups.append(setup)
+            if step is not None:
+                step()
+    return sorted(setups, key=lambda setup: setup.point.number)

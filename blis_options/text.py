@@ -1,0 +1,119 @@
+"""Values of settings from how users write them: on a command line, or in a YAML file."""
+
+import json
+import types
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from blis_options.errors import OptionError
+from blis_options.option import Setting, options_of
+
+NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
+_SWITCHES = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_NONE = "none"
+
+
+def single_type(annotated: Any) -> Any:
+    """The type of a setting without its `| None`."""
+    if typing.get_origin(annotated) in (types.UnionType, typing.Union):
+        (kind,) = (each for each in typing.get_args(annotated) if each is not type(None))
+        return kind
+    return annotated
+
+
+def read_number(kind: Callable[[Any], Any], label: str, text: Any) -> Any:
+    """A number of this kind. Raises OptionError."""
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise OptionError(f"{label} must be {NUMBERS[kind]}, got {text!r}") from error
+
+
+def read_list(element: Callable[[str], Any], label: str, text: str) -> tuple[Any, ...]:
+    """A list, comma-separated or in JSON. Raises OptionError."""
+    try:
+        parts = json.loads(text) if text.startswith("[") else text.split(",")
+        return tuple(element(part.strip()) for part in map(str, parts) if part.strip())
+    except ValueError as error:
+        raise OptionError(f"{label} must be a list, comma-separated or in JSON, got {text!r}") from error
+
+
+def value_of(setting: Setting, text: str) -> Any:
+    """What a text means for a setting; `none` means "not given" where that is possible. Raises OptionError."""
+    kind = single_type(setting.type)
+    if text.lower() == _NONE and kind is not setting.type:
+        return None
+    if kind is bool:
+        if text.lower() not in _SWITCHES:
+            raise OptionError(f"{setting.label} must be true or false, got {text!r}")
+        return _SWITCHES[text.lower()]
+    if kind in NUMBERS:
+        return read_number(kind, setting.label, text)
+    if typing.get_origin(kind) is tuple:
+        return read_list(typing.get_args(kind)[0], setting.label, text)
+    return text
+
+
+def value_of_yaml(setting: Setting, value: Any) -> Any:
+    """What a value of a YAML file means for a setting. Raises OptionError."""
+    if isinstance(value, list):
+        return value_of(setting, json.dumps(value))
+    if isinstance(value, bool):
+        return value_of(setting, str(value))
+    return value_of(setting, _NONE if value is None else str(value))
+
+
+def setting_named(options_class: type, name: str) -> Setting:
+    """The setting of this name, or with this flag, dashes or underscores alike. Raises OptionError."""
+    wanted = name.replace("_", "-").removeprefix("--")
+    for setting in options_of(options_class):
+        spellings = {setting.name.replace("_", "-"), *(flag.removeprefix("--") for flag in setting.flags)}
+        if wanted in spellings:
+            return setting
+    raise OptionError(f"no setting is called {name!r}")
+
+
+def values_of_flags(options_class: type, arguments: Sequence[str]) -> dict[str, Any]:
+    """The settings that a command line gives, by name. Words that belong to no flag are the positional arguments.
+
+    Raises OptionError for what cannot be read. Bounds are checked where the options are made.
+    """
+    given: dict[str, Any] = {}
+    words = []
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if not argument.startswith("-"):
+            words.append(argument)
+            continue
+        spelling, has_value, text = argument.partition("=")
+        setting, switched_on = _flag(options_class, spelling)
+        if single_type(setting.type) is bool and not has_value:
+            given[setting.name] = switched_on
+            continue
+        if not has_value and not rest:
+            raise OptionError(f"{spelling} must be given a value")
+        value = value_of(setting, text if has_value else rest.pop(0))
+        is_further = setting.option.repeatable and setting.name in given
+        given[setting.name] = (*given[setting.name], *value) if is_further else value
+    return {**_positional(options_class, words), **given}
+
+
+def _flag(options_class: type, spelling: str) -> tuple[Setting, bool]:
+    """The setting of a flag, and what the flag means if that is a switch."""
+    for setting in options_of(options_class):
+        if setting.option.positional:
+            continue
+        if spelling in setting.flags:
+            return setting, True
+        if single_type(setting.type) is bool and spelling == f"--no-{setting.flags[0].removeprefix('--')}":
+            return setting, False
+    raise OptionError(f"no such option: {spelling}")
+
+
+def _positional(options_class: type, words: Sequence[str]) -> dict[str, Any]:
+    settings = [setting for setting in options_of(options_class) if setting.option.positional]
+    if len(words) > len(settings):
+        raise OptionError(f"unexpected argument: {words[len(settings)]}")
+    return {setting.name: value_of(setting, word) for setting, word in zip(settings, words, strict=False)}

@@ -1,0 +1,155 @@
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeAlias
+
+import pytest
+
+from bench.frontier_plot import frontier as best_points
+from bench.points.plan import Point
+from bench.points.simulate import Outcome
+from bench.sweep.command import SweepOptions, run
+from bench.sweep.frontier import frontier
+from bench.sweep.rows import Row
+from blis_options import BlisError
+
+Sweep: TypeAlias = Callable[..., Any]
+BASE = ("--model", "qwen/qwen3-14b", "--num-requests", "20", "--output-tokens", "20")
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Sweep:
+    """Run `blis sweep` over rates with these options; gives `code`, what it `printed` and said, and its `rows`."""
+
+    def swept(**options: Any) -> SimpleNamespace:
+        path = tmp_path / "sweep.csv"
+        given: dict[str, Any] = {"simulation": BASE, "vary": ("rate=1,4", "tp=1,2"), "processes": 1}
+        code = run(SweepOptions(**(given | options), output=str(path)))
+        written = capsys.readouterr()
+        rows = list(csv.DictReader(path.read_text().splitlines()))
+        return SimpleNamespace(code=code, printed=written.out, said=written.err, rows=rows, path=path)
+
+    return swept
+
+
+def test_every_point_is_a_row_in_order(sweep: Sweep) -> None:
+    found = sweep()
+    assert found.code == 0
+    assert [(row["rate"], row["tp"], row["num_gpus"]) for row in found.rows] == [
+        ("1.0", "1", "1"), ("1.0", "2", "2"), ("4.0", "1", "1"), ("4.0", "2", "2")
+    ]  # fmt: skip
+    assert all(row["completed_requests"] == "20" and row["error"] == "" for row in found.rows)
+    assert "cost_per_hour" not in found.rows[0]
+
+
+def test_the_bytes_are_the_same_whatever_the_number_of_processes(sweep: Sweep) -> None:
+    alone = sweep().path.read_bytes()
+    assert sweep(processes=2, overwrite=True).path.read_bytes() == alone
+
+
+def test_a_sweep_that_was_cut_goes_on_and_ends_with_the_same_bytes(sweep: Sweep) -> None:
+    whole = sweep().path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    path = sweep().path
+    path.write_bytes(b"".join([lines[0], lines[3], lines[2][:30]]))
+    again = sweep()
+    assert "has 1 of 4 points already" in again.said
+    assert again.path.read_bytes() == whole
+
+
+def test_points_that_are_there_are_not_computed_again(sweep: Sweep) -> None:
+    path = sweep().path
+    content = path.read_text()
+    path.write_text(content.replace(",20,20,0,0,", ",19,20,0,0,"))
+    assert [row["completed_requests"] for row in sweep(vary=("rate=1,2,4", "tp=1,2")).rows] == [
+        "19", "19", "20", "20", "19", "19"
+    ]  # fmt: skip
+
+
+def test_points_that_failed_are_computed_again(sweep: Sweep) -> None:
+    found = sweep(vary=("max_num_seqs=0,8",))
+    assert found.code == 0
+    assert "1 points failed, the first, max_num_seqs=0: --max-num-seqs must be at least 1, got 0" in found.said
+    assert [row["error"] for row in found.rows] == ["--max-num-seqs must be at least 1, got 0", ""]
+    assert "has 1 of 2 points already" in sweep(vary=("max_num_seqs=0,8",)).said
+
+
+def test_a_file_of_another_sweep_is_refused_unless_it_may_be_overwritten(sweep: Sweep) -> None:
+    sweep()
+    with pytest.raises(BlisError, match="has a point of other settings"):
+        sweep(vary=("rate=1", "tp=1"))
+    with pytest.raises(BlisError, match="is no sweep of these settings, it has no column max_num_seqs"):
+        sweep(vary=("max_num_seqs=1,2",))
+    assert len(sweep(vary=("rate=1", "tp=1"), overwrite=True).rows) == 1
+
+
+def test_a_price_adds_costs_without_computing_anything_again(sweep: Sweep) -> None:
+    sweep()
+    priced = sweep(gpu_cost_per_hour=2.5)
+    assert "has 4 of 4 points already" in priced.said
+    assert [row["cost_per_hour"] for row in priced.rows] == ["2.5", "5.0", "2.5", "5.0"]
+    assert "$/M tokens" in priced.printed
+
+
+def test_a_sample_computes_some_of_the_points(sweep: Sweep) -> None:
+    assert len(sweep(sample=3).rows) == 3
+
+
+def test_files_for_other_programs_are_written(sweep: Sweep, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    sweep(plot=str(tmp_path / "sweep.svg"), parquet=str(tmp_path / "sweep.parquet"), gpu_cost_per_hour=1.0)
+    table = parquet.read_table(tmp_path / "sweep.parquet").to_pydict()
+    assert (table["rate"], table["tp"]) == ([1, 1, 4, 4], [1, 2, 1, 2])
+    assert all(isinstance(value, float) for value in table["tokens_per_sec"])
+    picture = (tmp_path / "sweep.svg").read_bytes()
+    sweep(plot=str(tmp_path / "sweep.svg"), gpu_cost_per_hour=1.0)
+    assert (tmp_path / "sweep.svg").read_bytes() == picture
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_computes_the_same_bytes(sweep: Sweep) -> None:
+    pytest.importorskip("ray")
+    alone = sweep().path.read_bytes()
+    assert sweep(processes=None, ray=True, overwrite=True).path.read_bytes() == alone
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vary": ()}, "--vary NAME=VALUE,... must say what is to vary"),
+        ({"processes": 2, "ray": True}, "--processes and --ray exclude each other"),
+        ({"ray_address": "auto"}, "--ray-address needs --ray"),
+        ({"simulation": ("--num-requests", "3")}, "--model is required"),
+        ({"simulation": (*BASE, "--model", "nope")}, "model 'nope' is not in the catalogue"),
+        ({"simulation": (*BASE, "--loud")}, "no such option: --loud"),
+        ({"plot": "x.gif"}, "--plot must be a file that ends in"),
+        ({"sample": 0}, "--sample must be at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused(sweep: Sweep, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BlisError, match=message.replace("...", r"\.\.\.")):
+        sweep(**options)
+
+
+def row(number: int, tokens_per_s: float, ttft_ms: float, itl_ms: float = 1, gpu_hours: float = 1) -> Row:
+    figures = {
+        "tokens_per_sec": tokens_per_s,
+        "ttft_p99_ms": ttft_ms,
+        "itl_p99_ms": itl_ms,
+        "gpu_hours_per_million_tokens": gpu_hours,
+    }
+    return Row(str(number), Point(number, {}, {}), Outcome(figures))
+
+
+def test_the_frontier_is_what_no_other_point_beats() -> None:
+    rows = [
+        row(0, 10, 5),
+        row(1, 10, 6),
+        row(2, 20, 50),
+        row(3, 5, 5, gpu_hours=0.5),
+        Row("4", Point(4, {}, {}), Outcome()),
+    ]
+    assert [each.point.number for each in frontier(rows)] == [0, 2, 3]
+    assert best_points([(1, 1), (2, 3), (3, 2), (3, 5)]) == [(1, 1), (3, 2)]

@@ -1,0 +1,117 @@
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.tune.command import TuneOptions, run
+from bench.tune.search import search_rate
+from blis_options import BlisError
+
+BASE = (
+    *("--model", "qwen/qwen3-14b", "--num-requests", "60", "--prompt-tokens", "500", "--prompt-tokens-stdev", "0"),
+    *("--output-tokens", "20", "--output-tokens-stdev", "0"),
+)
+
+
+@given(st.floats(0.01, 1.5), st.floats(1, 1000), st.sampled_from([0.01, 0.1]))
+def test_the_rate_found_is_the_highest_good_one_to_within_the_tolerance(
+    share: float, served: float, tolerance: float
+) -> None:
+    limit = share * served
+    trials = search_rate(
+        lambda rate: float("inf") if rate is None else rate, lambda rate: rate <= limit, lambda _: served, tolerance
+    )
+    best = max(trial.found for trial in trials if trial.is_good)
+    assert best <= limit
+    assert best >= min(limit, served) * (1 - tolerance) - 1e-9
+    assert len(trials) < 25
+
+
+def test_when_all_at_once_is_good_nothing_else_is_tried() -> None:
+    assert len(search_rate(lambda rate: rate, lambda _: True, lambda _: 1.0, 0.01)) == 1
+
+
+def test_where_nothing_is_served_nothing_else_is_tried() -> None:
+    assert len(search_rate(lambda rate: rate, lambda _: False, lambda _: 0.0, 0.01)) == 1
+
+
+def test_where_no_rate_is_good_the_search_ends() -> None:
+    trials = search_rate(lambda rate: rate, lambda _: False, lambda _: 8.0, 0.01)
+    assert not any(trial.is_good for trial in trials)
+    assert len(trials) < 15
+
+
+def tuned(tmp_path: Path, capsys: pytest.CaptureFixture[str], **options: Any) -> tuple[int, str, list[dict[str, str]]]:
+    given: dict[str, Any] = {"simulation": BASE, "processes": 1, "output": str(tmp_path / "tune.csv")}
+    code = run(TuneOptions(**(given | options)))
+    rows = list(csv.DictReader((tmp_path / "tune.csv").read_text().splitlines()))
+    return code, capsys.readouterr().out, rows
+
+
+def test_the_best_settings_stay_within_the_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, rows = tuned(tmp_path, capsys, vary=("max_num_seqs=2,64",), limit=("ttft:200",))
+    assert code == 0
+    good = [row for row in rows if row["within_limits"] == "true"]
+    assert good
+    assert all((float(row["ttft_p99_ms"]) <= 200) == (row["within_limits"] == "true") for row in rows)
+    best = max(good, key=lambda row: float(row["responses_per_sec"]))
+    assert best["max_num_seqs"] == "64"
+    lines = out.splitlines()
+    assert [line.endswith("best") for line in lines[1:3]] == [False, True]
+    assert lines[3].startswith("best: max_num_seqs=64 at rate ")
+    assert lines[3].endswith(f" {float(best['responses_per_sec']):.2f} requests/s")
+
+
+def test_no_better_rate_within_the_limits_was_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, rows = tuned(tmp_path, capsys, limit=("e2e:350",), tolerance=0.05)
+    tried = sorted((float(row["rate"]), row["within_limits"] == "true") for row in rows if row["rate"] != "inf")
+    highest_good = max(rate for rate, is_good in tried if is_good)
+    lowest_bad = min(rate for rate, is_good in tried if not is_good)
+    assert highest_good < lowest_bad <= highest_good / 0.95
+
+
+def test_limits_that_all_requests_at_once_meet_need_no_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, rows = tuned(tmp_path, capsys, limit=("ttft:60000",))
+    assert [row["rate"] for row in rows] == ["inf"]
+    assert "best: these settings at rate inf" in out
+
+
+def test_a_share_of_requests_may_be_what_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (*BASE, "--slo-ttft", "default=100ms")
+    _, _, rows = tuned(tmp_path, capsys, simulation=words, min_attainment=0.9, tolerance=0.1)
+    assert all((float(row["slo_attainment"]) >= 0.9) == (row["within_limits"] == "true") for row in rows)
+
+
+def test_limits_that_cannot_be_met_are_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = tuned(tmp_path, capsys, vary=("max_num_seqs=1,2",), limit=("ttft:0.001",), tolerance=0.5)
+    assert code == 1
+    assert out.count("never within the limits") == 2
+
+
+def test_the_search_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    tuned(tmp_path, capsys, limit=("ttft:200",), plot=str(tmp_path / "tune.svg"), tolerance=0.5)
+    assert (tmp_path / "tune.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "--limit NAME:MS or --min-attainment must say"),
+        ({"limit": ("tpot:5",)}, "--limit must be NAME:MILLISECONDS with a name of ttft, itl, e2e, got 'tpot:5'"),
+        ({"limit": ("ttft:5",), "vary": ("rate=1,2",)}, "--rate has no place here: the search changes the rate"),
+        ({"limit": ("ttft:5",), "simulation": (*BASE, "--concurrency", "3")}, "--concurrency has no place here"),
+        ({"limit": ("ttft:5",), "simulation": ("replay", "t.yaml", "--model", "m")}, "a workload whose rate can be"),
+        ({"limit": ("ttft:5",), "vary": ("max_num_seqs=0",)}, "--max-num-seqs must be at least 1"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BlisError, match=message):
+        tuned(tmp_path, capsys, **options)

@@ -1,0 +1,88 @@
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from blis_options import OptionError, check_options, option
+from blis_options.text import setting_named, value_of, value_of_yaml, values_of_flags
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    size: int = option(1, flags=("--size", "--tensor-parallel-size"))
+    rate: float | None = option(None)
+    name: str = option("")
+    quick: bool = option(False)
+    slow: bool = option(True)
+    weights: tuple[float, ...] = option(())
+    label: tuple[str, ...] = option((), repeatable=True)
+    trace: str | None = option(None, positional=True)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("size", "3", 3),
+        ("rate", "0.5", 0.5),
+        ("rate", "none", None),
+        ("name", "none", "none"),
+        ("quick", "true", True),
+        ("quick", "Off", False),
+        ("weights", "1,2.5", (1.0, 2.5)),
+        ("weights", "[1, 2]", (1.0, 2.0)),
+    ],
+)
+def test_a_text_becomes_what_the_setting_holds(name: str, text: str, value: Any) -> None:
+    assert value_of(setting_named(Options, name), text) == value
+
+
+@pytest.mark.parametrize(("name", "value"), [("size", 3), ("rate", None), ("quick", True), ("weights", [1.0, 2.0])])
+def test_values_of_yaml_keep_their_meaning(name: str, value: Any) -> None:
+    expected = tuple(value) if isinstance(value, list) else value
+    assert value_of_yaml(setting_named(Options, name), value) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("size", "2.5", "--size must be a whole number, got '2.5'"),
+        ("rate", "fast", "--rate must be a number, got 'fast'"),
+        ("quick", "maybe", "--quick must be true or false, got 'maybe'"),
+        ("weights", "a,b", "--weights must be a list, comma-separated or in JSON, got 'a,b'"),
+    ],
+)
+def test_a_text_that_means_nothing_is_named(name: str, text: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        value_of(setting_named(Options, name), text)
+
+
+@pytest.mark.parametrize("name", ["size", "--size", "tensor_parallel_size", "tensor-parallel-size"])
+def test_a_setting_is_found_by_its_name_and_its_flags(name: str) -> None:
+    assert setting_named(Options, name).name == "size"
+    with pytest.raises(OptionError, match="no setting is called 'colour'"):
+        setting_named(Options, "colour")
+
+
+def test_a_command_line_is_read_as_settings() -> None:
+    line = "--tensor-parallel-size 4 t.yaml --rate=-1 --quick --no-slow --label a,b --label c --name=x=y"
+    assert values_of_flags(Options, line.split()) == {
+        "size": 4, "rate": -1.0, "quick": True, "slow": False, "label": ("a", "b", "c"), "name": "x=y",
+        "trace": "t.yaml",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--loud", "no such option: --loud"),
+        ("--rate", "--rate must be given a value"),
+        ("a b", "unexpected argument: b"),
+        ("--no-size", "no such option: --no-size"),
+    ],
+)
+def test_a_command_line_that_cannot_be_read_is_refused(line: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        values_of_flags(Options, line.split())
