@@ -96,16 +96,16 @@ class Composer:
         allowed = sampling.allowed_token_ids
         can_end = allowed is None or self.tokenizer.eos_token_id in allowed
         if sampling.ignore_eos or num_tokens > budget or not can_end:
-            return self._words(random, sampling, budget), Ending("length")
-        said = self._words(random, sampling, num_tokens - 1)
+            return self._words(random, sampling, budget, form.goes_on), Ending("length")
+        said = self._words(random, sampling, num_tokens - 1, form.goes_on)
         return Split([*said.ids, self.tokenizer.eos_token_id], [*said.pieces, ""]), Ending("stop")
 
-    def _words(self, random: Random, sampling: Sampling, num_tokens: int) -> Split:
+    def _words(self, random: Random, sampling: Sampling, num_tokens: int, goes_on: bool) -> Split:
         """Words in plenty: any, or those that the request has left."""
         if sampling.allowed_token_ids is not None:
             return tokens_of(sampling.allowed_token_ids, self.tokenizer, random, num_tokens)
         prose = self.prose.without(sampling.bad_words) if sampling.bad_words else self.prose
-        return prose.write(random, num_tokens)
+        return prose.write(random, num_tokens, goes_on)
 
     def _fitting(self, left: int, written: Callable[[int], list[Segment]]) -> list[Segment]:
         """What is written with as much of what is optional as leaves room for the end marker, else the least."""

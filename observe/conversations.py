@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from observe.dispatch import Sent
+from observe.exchange import Outcome
 from observe.schedule import Planned, plan_from_requests
 from traces.workload import Round, Session, WorkloadRequest
 
@@ -50,4 +51,14 @@ class Conversations:
             think_time_us=coming.think_time_us,
             earlier=(*planned.earlier, sent.prepared.turn, sent.outcome.reply.said),
             turn_tokens=coming.input_tokens,
+            context_tokens=_repeated_tokens(planned, sent.outcome),
         )
+
+
+def _repeated_tokens(planned: Planned, outcome: Outcome) -> int:
+    """How many tokens the next prompt begins with that this one and its reply have.
+
+    Models are not shown what they thought before, so a prompt after a reply with thoughts goes on another way.
+    """
+    prompt_tokens = outcome.reply.prompt_tokens or planned.prefix_tokens + planned.input_tokens
+    return prompt_tokens + (outcome.output_tokens if outcome.reply.is_all_said else 0)

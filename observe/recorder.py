@@ -14,7 +14,7 @@ from observe.stats import RunStats
 from traces import ItlWriter, TraceError, TraceRow, TraceWriter
 
 COLUMNS = frozenset({"x_request_id"})
-SESSION_COLUMNS = COLUMNS | {"think_time_us"}
+SESSION_COLUMNS = COLUMNS | {"think_time_us", "context_tokens"}
 
 
 def row_of(sent: Sent, clock: Clock) -> TraceRow:
@@ -32,6 +32,7 @@ def row_of(sent: Sent, clock: Clock) -> TraceRow:
         streaming=prepared.streaming,
         model=planned.model,
         think_time_us=planned.think_time_us,
+        context_tokens=planned.context_tokens,
         # Of a given prompt the length is an estimate until the server has counted.
         input_tokens=(planned.prompt and outcome.reply.prompt_tokens) or planned.input_tokens,
         output_tokens=outcome.output_tokens,

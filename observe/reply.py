@@ -10,6 +10,7 @@ from observe.responses_api import ResponsesEvent, responses_event
 from observe.sse import DONE, EventSplitter
 
 _MAX_ERROR_BYTES = 65536
+_UNSAID = ("reasoning_content", "reasoning", "tool_calls")
 
 
 class Reply:
@@ -31,6 +32,7 @@ class Reply:
         "finish_reason",
         "first_body_byte",
         "first_byte",
+        "is_all_said",
         "problem",
         "prompt_tokens",
         "said_pieces",
@@ -46,6 +48,8 @@ class Reply:
         self.finish_reason = ""
         self.done = False
         self.said_pieces: list[str] = []
+        self.is_all_said = True
+        """False where it has tokens that `said` leaves out: thoughts, or calls of tools."""
         self.problem = ""
         self.first_byte: Nanos = 0
         self.first_body_byte: Nanos = 0
@@ -142,6 +146,8 @@ class Reply:
         self.done = self.done or said.is_last
         if said.text:
             self.said_pieces.append(said.text)
+        if said.has_unsaid:
+            self.is_all_said = False
 
     def _take_fields(self, event: dict[str, Any]) -> bool:
         """Keep what the event says of the whole answer; true when it carries generated tokens."""
@@ -161,6 +167,8 @@ class Reply:
         text = _text_of(choice)
         if text:
             self.said_pieces.append(text)
+        if _has_unsaid(choice):
+            self.is_all_said = False
         return _carries_tokens(choice)
 
     def _finish(self, at: Nanos) -> None:
@@ -194,6 +202,11 @@ def _text_of(choice: dict[str, Any]) -> str:
     return text if isinstance(text, str) else ""
 
 
+def _has_unsaid(choice: dict[str, Any]) -> bool:
+    message = choice.get("delta") or choice.get("message")
+    return isinstance(message, dict) and any(message.get(name) for name in _UNSAID)
+
+
 def _carries_tokens(choice: dict[str, Any]) -> bool:
     """An event with text has tokens; one without too, unless it only announces the role or the end.
 
@@ -201,7 +214,7 @@ def _carries_tokens(choice: dict[str, Any]) -> bool:
     """
     delta = choice.get("delta")
     if isinstance(delta, dict):
-        if any(delta.get(name) for name in ("content", "reasoning_content", "reasoning", "tool_calls")):
+        if any(delta.get(name) for name in ("content", *_UNSAID)):
             return True
         return "role" not in delta and not choice.get("finish_reason")
     return bool(choice.get("text")) or not choice.get("finish_reason")

@@ -17,6 +17,8 @@ class ResponsesEvent:
     problem: str = ""
     is_last: bool = False
     text: str = ""
+    has_unsaid: bool = False
+    """Whether it has tokens that are no words for the user: thoughts, or calls of tools."""
 
 
 def responses_event(event: dict[str, Any]) -> ResponsesEvent | None:
@@ -27,10 +29,16 @@ def responses_event(event: dict[str, Any]) -> ResponsesEvent | None:
         if isinstance(answer, dict):
             return _of_answer(answer)
         text = event.get("delta") if kind == "response.output_text.delta" else None
-        return ResponsesEvent(carries_tokens=kind.endswith(".delta"), text=text if isinstance(text, str) else "")
+        return ResponsesEvent(
+            carries_tokens=kind.endswith(".delta"),
+            text=text if isinstance(text, str) else "",
+            has_unsaid=kind.endswith(".delta") and text is None,
+        )
     if kind == "error":
         return ResponsesEvent(problem=str(event.get("message") or event.get("error") or "error"), is_last=True)
-    return replace(_of_answer(event), text=_text(event)) if event.get("object") == "response" else None
+    if event.get("object") != "response":
+        return None
+    return replace(_of_answer(event), text=_text(event), has_unsaid=any(map(_is_unsaid, _items(event))))
 
 
 def _of_answer(answer: dict[str, Any]) -> ResponsesEvent:
@@ -49,9 +57,16 @@ def _of_answer(answer: dict[str, Any]) -> ResponsesEvent:
 
 def _text(answer: dict[str, Any]) -> str:
     """The words of a whole answer, without what the model thought."""
-    items = [item for item in answer.get("output") or () if isinstance(item, dict)]
-    parts = [part for item in items for part in item.get("content") or () if isinstance(part, dict)]
+    parts = [part for item in _items(answer) for part in item.get("content") or () if isinstance(part, dict)]
     return "".join(str(part.get("text", "")) for part in parts if part.get("type") == "output_text")
+
+
+def _items(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    return [item for item in answer.get("output") or () if isinstance(item, dict)]
+
+
+def _is_unsaid(item: dict[str, Any]) -> bool:
+    return item.get("type") != "message"
 
 
 def _finish_reason(status: Any, details: Any) -> str:

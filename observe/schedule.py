@@ -35,6 +35,8 @@ class Planned:
     earlier: tuple[str, ...] = ()
     """What was said before in its conversation, prompts and replies in turn; its own words then are `turn_tokens`."""
     turn_tokens: int = 0
+    context_tokens: int = 0
+    """Of `earlier`, as the server has counted it and as its prefix cache can find it again."""
     model: str = ""
     timeout_us: int = 0
     """After how long it is given up; 0 leaves that to the run."""

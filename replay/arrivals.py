@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, Union
 from engine.config import EngineConfig
 from engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
 from engine.units import Micros
+from replay.conversations import blocks_of_conversations, prompt_tokens_of_conversations
 from traces import Trace, TraceRow
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ def arrivals_of(
 
     A row is injected when it was sent, or at its scheduled arrival if it never was, or if `as_scheduled`. Clocks that
     start elsewhere, such as the Unix epoch of a recording, are shifted so that the first one sent is sent at the first
-    arrival. In recordings of mode "real", rows that failed are left out unless `include_failed`. Rows that name another
+    arrival. Rounds of a conversation that say how much of it they repeat find that in the KV cache. In recordings of
+    mode "real", rows that failed are left out unless `include_failed`. Rows that name another
     model than `model`, whatever the case of letters, are left out too.
     """
     leave_failed = trace.header.mode == "real" and not include_failed
@@ -53,13 +55,17 @@ def arrivals_of(
     offset = _clock_offset(served)
     prefix_tokens = _prefix_tokens(served)
     ids = _unique_ids(served)
+    prompt_tokens = prompt_tokens_of_conversations(served)
+    conversations = blocks_of_conversations(served, ids, prompt_tokens, config)
     arrivals = [
         Arrival(
             at=row.send_time_us - offset if row.send_time_us > 0 and not as_scheduled else row.arrival_time_us,
-            request=_request(row, request_id, prefix_tokens, config),
+            request=_request(row, ids[place], prompt_tokens[place], conversations[place])
+            if place in conversations
+            else _request(row, ids[place], *_prompt(row, ids[place], prefix_tokens, config)),
             row=row,
         )
-        for row, request_id in zip(served, ids, strict=True)
+        for place, row in enumerate(served)
     ]
     arrivals.sort(key=lambda arrival: arrival.at)
     return Arrivals(arrivals, len(trace.rows) - len(present), len(present) - len(served))
@@ -97,15 +103,18 @@ def _unique_ids(rows: Iterable[TraceRow]) -> list[str]:
     return ids
 
 
-def _request(row: TraceRow, request_id: str, prefix_tokens: dict[str, int], config: EngineConfig) -> Request:
-    blocks: BlockIdentities
-    if row.prefix_group:
-        shared = prefix_tokens[row.prefix_group]
-        input_tokens = shared + row.input_tokens
-        blocks = PrefixGroupBlocks(request_id, row.prefix_group, config.num_identified_blocks(shared))
-    else:
-        input_tokens = row.server_input_tokens or row.input_tokens
-        blocks = UniqueBlocks(request_id)
+def _prompt(
+    row: TraceRow, request_id: str, prefix_tokens: dict[str, int], config: EngineConfig
+) -> tuple[int, BlockIdentities]:
+    """Tokens and blocks of a prompt that stands for itself, or is shared with a group."""
+    if not row.prefix_group:
+        return row.server_input_tokens or row.input_tokens, UniqueBlocks(request_id)
+    shared = prefix_tokens[row.prefix_group]
+    blocks = PrefixGroupBlocks(request_id, row.prefix_group, config.num_identified_blocks(shared))
+    return shared + row.input_tokens, blocks
+
+
+def _request(row: TraceRow, request_id: str, input_tokens: int, blocks: BlockIdentities) -> Request:
     return Request(
         id=request_id,
         input_tokens=input_tokens,

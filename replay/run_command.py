@@ -21,7 +21,6 @@ def run(options: RunOptions) -> int:
     from replay.progress import progress_bar
     from replay.report import questions_of, recording_tokens, report
     from replay.sessions import simulate_workload
-    from replay.synthetic import keeps_context
     from traces import TraceHeader
 
     spec = spec_of(options)
@@ -32,16 +31,12 @@ def run(options: RunOptions) -> int:
         _say(note)
     total = workload.max_requests if workload.sessions else len(workload.requests)
     with recording_tokens(options) as on_tokens, progress_bar("simulating", total) as advance:
-        simulation = build_simulation(
-            options, deployment, ties=SeededTies(spec.seed), reports_steps=keeps_context(workload)
-        )
+        simulation = build_simulation(options, deployment, ties=SeededTies(spec.seed))
         simulated = simulate_workload(simulation, workload, options.horizon, advance, on_tokens)
     for note in notes_after(deployment):
         _say(note)
     header = TraceHeader(mode="generated", workload_seed=spec.seed, goodput_slo_targets=questions.targets)
     report(options, questions, simulated, header)
-    if options.trace_output is not None and keeps_context(workload):
-        _say("a replay of the trace computes the context of conversations anew, as its rows cannot say what is shared")
     return 0
 
 

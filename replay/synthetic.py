@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from engine.config import EngineConfig
 from engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
 from replay.arrivals import Arrival
+from replay.conversation_blocks import ConversationBlocks
 from traces.workload import Workload, WorkloadRequest
 
 
@@ -13,15 +14,6 @@ def first_requests(workload: Workload) -> Iterator[WorkloadRequest]:
     """Every request that is known before any reply."""
     yield from workload.requests
     yield from (session.first for session in workload.sessions)
-
-
-def keeps_context(workload: Workload) -> bool:
-    """Whether requests continue the text of earlier ones, replies included.
-
-    Such text is found again only by an engine that takes its steps one by one (`reports_steps`): else the blocks of
-    replies are merely counted.
-    """
-    return any(request.keeps_context for request in first_requests(workload))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,32 +68,18 @@ def arrival_of(request: WorkloadRequest, number: int, config: EngineConfig) -> A
     return Arrival(at=request.arrival_us, request=simulated, row=request)
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationBlocks:
-    """A request whose prompt is all that was said in its session so far; its reply will be part of the next prompt.
-
-    `num_shareable` counts the full blocks of prompt and reply without the last token, which is sampled but never
-    computed. `shared_blocks` are those inside the prefix of `group`.
-    """
-
-    request_id: str
-    session_id: str
-    num_shareable: int
-    group: str
-    shared_blocks: int
-
-    def identity(self, index: int) -> object:
-        if index < self.shared_blocks:
-            return (0, self.group, index)
-        return (self.session_id if index < self.num_shareable else self.request_id, index)
-
-
 def _blocks(request: WorkloadRequest, request_id: str, config: EngineConfig) -> BlockIdentities:
     shared_blocks = config.num_identified_blocks(request.prefix_tokens) if request.prefix_group else 0
     if request.keeps_context:
         num_tokens = request.prefix_tokens + request.input_tokens + max(0, request.output_tokens - 1)
+        num_blocks = num_tokens // config.block_size_tokens
         return ConversationBlocks(
-            request_id, request.session_id, num_tokens // config.block_size_tokens, request.prefix_group, shared_blocks
+            request_id,
+            num_shareable=num_blocks,
+            owners=(request.session_id,),
+            ends=(num_blocks,),
+            group=request.prefix_group,
+            shared_blocks=shared_blocks,
         )
     if request.prefix_group:
         return PrefixGroupBlocks(request_id, request.prefix_group, shared_blocks)

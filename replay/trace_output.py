@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine.sequence import Outcome
+from replay.arrivals import Origin
 from replay.record import Measured, Record
 from replay.simulate import Simulated
 from traces import TraceHeader, TraceRow, write_trace
@@ -22,13 +23,26 @@ def trace_rows(simulated: Simulated) -> Iterator[TraceRow]:
     The last chunk is that of the last token; the overhead after it, which is part of E2E, has no column.
     """
     instances = simulated.simulation.instances
+    said: dict[str, int] = {}
     for each in simulated.requests:
-        yield _row(each, instances[each.instance].latency.post_decode_time)
+        row = _row(each, instances[each.instance].latency.post_decode_time)
+        if isinstance(each.row, WorkloadRequest) and each.row.keeps_context:
+            before = said.get(row.session_id, 0)
+            said[row.session_id] = each.input_tokens + each.planned_output_tokens
+            row = replace(row, context_tokens=min(before, each.input_tokens))
+        yield row
 
 
 def _columns(record: Record) -> set[str]:
     # Not slo_target_us: BLIS misreads the columns before it where it is present, and then serves no request.
-    return {name for name in ("adapter", "think_time_us") if any(getattr(row, name) for row in record.rows)}
+    wanted = {name for name in ("adapter", "think_time_us") if any(getattr(row, name) for row in record.rows)}
+    if any(map(_repeats, record.rows)):
+        wanted.add("context_tokens")
+    return wanted
+
+
+def _repeats(row: Origin) -> bool:
+    return row.keeps_context if isinstance(row, WorkloadRequest) else row.context_tokens > 0
 
 
 def _row(each: Measured, post_decode_us: int) -> TraceRow:
@@ -53,6 +67,9 @@ def _row(each: Measured, post_decode_us: int) -> TraceRow:
 def _replayed(row: TraceRow, each: Measured) -> TraceRow:
     """A recorded row without what only the recorded server said, its prompt as long as the simulated one."""
     prefix_tokens = each.input_tokens - row.input_tokens if row.prefix_group else 0
+    if row.server_input_tokens == each.input_tokens:
+        # The server counted more than what is shared and what is not: the words around them.
+        prefix_tokens = min(each.input_tokens, row.prefix_length)
     return replace(
         row,
         prefix_length=prefix_tokens,

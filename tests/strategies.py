@@ -12,7 +12,7 @@ from engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBl
 from engine.scheduler.priorities import PRIORITIES
 from engine.speculation import DRAFTERS, Speculation
 from engine.units import Micros
-from replay.synthetic import ConversationBlocks
+from replay.conversation_blocks import ConversationBlocks
 from tests.fakes import TestLatency, config
 
 GRID_US = 500
@@ -44,7 +44,6 @@ def workloads(
     with_hang_ups: bool = True,
     schedulings: tuple[str, ...] = ("blis", "vllm"),
     with_speculation: bool = True,
-    shares_replies: bool = True,
     with_cpu_tier: bool = False,
 ) -> Workload:
     """Small and nasty: few blocks, small budgets, shared prefixes and replies, deadlines, all policies and switches."""
@@ -67,7 +66,7 @@ def workloads(
         (
             (
                 draw(st.integers(0, 20)) * GRID_US,
-                _request(draw, f"r{index}", capacity, block_size, ["own", "prefix", "talk"][: 2 + shares_replies]),
+                _request(draw, f"r{index}", capacity, block_size, ["own", "prefix", "talk"]),
             )
             for index in range(count)
         ),
@@ -169,4 +168,4 @@ def _blocks(
     if kind == "prefix":
         return PrefixGroupBlocks(request_id, group, draw(st.integers(0, input_tokens // block_size)))
     num_shareable = (input_tokens + max(0, output_tokens - 1)) // block_size
-    return ConversationBlocks(request_id, f"talk {group}", num_shareable, group="", shared_blocks=0)
+    return ConversationBlocks(request_id, num_shareable, owners=(f"talk {group}",), ends=(num_shareable,))

@@ -9,6 +9,8 @@ from typing import Any
 from traces.table import Column
 
 _METADATA_KEY = "column"
+_WHERE_SET = ("slo_target_us", "adapter", "think_time_us", "context_tokens")
+"""Columns on request that a row wants as soon as it has a value there."""
 
 
 def _column(
@@ -71,6 +73,12 @@ class TraceRow:
     x_request_id: str = _column("", "the identity sent along with the request", on_request=True)
     adapter: str = _column("", "the LoRA adapter it asks for", on_request=True)
     think_time_us: int = _column(0, "pause before this round of a conversation", at_least=0, on_request=True)
+    context_tokens: int = _column(
+        0,
+        "tokens its prompt begins with that repeat the round before and its reply",
+        at_least=0,
+        on_request=True,
+    )
 
 
 def _columns_of_rows() -> tuple[Column, ...]:
@@ -100,5 +108,5 @@ def columns_worth_writing(rows: Iterable[TraceRow], mode: str) -> tuple[str, ...
     for row in rows:
         if row.vllm_priority or (real and row.slo_class):
             wanted.add("vllm_priority")
-        wanted |= {name for name in ("slo_target_us", "adapter", "think_time_us") if getattr(row, name)}
+        wanted |= {name for name in _WHERE_SET if getattr(row, name)}
     return tuple(column.name for column in TRACE_COLUMNS if column.name in wanted)

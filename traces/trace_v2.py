@@ -79,8 +79,8 @@ class TraceWriter:
     """Appends rows to a new CSV, each on disk before the next, so that nothing recorded is lost.
 
     `columns` names the columns written on request (vllm_priority, slo_target_us, x_request_id, adapter,
-    think_time_us). With `kept` it takes the place of a file that has these rows. Raises TraceError when the file
-    cannot be made or a column is not one of them.
+    think_time_us, context_tokens). With `kept` it takes the place of a file that has these rows. Raises TraceError
+    when the file cannot be made or a column is not one of them.
     """
 
     def __init__(self, path: Path | str, columns: Collection[str] = (), kept: Iterable[TraceRow] | None = None) -> None:

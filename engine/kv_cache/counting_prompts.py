@@ -105,6 +105,10 @@ class CountingPromptCache:
             if lost:
                 self.index.forget_all(lost)
 
+    def will_share(self, sequence: Sequence) -> bool:
+        """Whether there are blocks that others could find once it has filled them."""
+        return sequence.blocks_aligned and len(sequence.named_blocks) < self._num_shared(sequence)
+
     def release(self, sequence: Sequence) -> None:
         """Give all blocks back at the end of a request: what only it could find, nobody will."""
         self.free.free(sequence.num_blocks - len(sequence.named_blocks))
@@ -128,10 +132,10 @@ class CountingPromptCache:
         return min(sequence.num_stored_tokens, sequence.request.input_tokens) // self._block_size
 
     def _name_full_blocks(self, sequence: Sequence) -> None:
-        """Name those of the prompt's full blocks that may be looked for while they are held."""
+        """Name those of its full blocks that may be looked for while they are held."""
         named, last = len(sequence.named_blocks), self._last_name(sequence)
-        if named < last:
-            last = min(last, self._num_findable(sequence))
+        if named < last and sequence.blocks_aligned:
+            last = min(last, sequence.num_stored_tokens // self._block_size)
             if named < last:
                 names = self.free.new_names(last - named, references=1)
                 self.index.register_all(names, _identities(sequence.request.blocks, named, last))
@@ -154,8 +158,16 @@ class CountingPromptCache:
         request = sequence.request
         if sequence.num_preemptions:
             # It may meet its own blocks of before: what they hold must be told apart by name.
-            return request.input_tokens // self._block_size
-        return request.blocks.num_shareable
+            return max(request.input_tokens // self._block_size, self._num_shared(sequence))
+        return self._num_shared(sequence)
+
+    def _num_shared(self, sequence: Sequence) -> int:
+        """How many leading blocks others may find: generated ones too, but not where each is a single token.
+
+        BLIS gives a block its name when a token fills it up, not when one is taken and full at once.
+        """
+        num_shareable = sequence.request.blocks.num_shareable
+        return min(num_shareable, sequence.request.input_tokens) if self._block_size == 1 else num_shareable
 
     def _give_back_named(self, sequence: Sequence) -> None:
         self.free.let_go(sequence.named_blocks)

@@ -140,7 +140,7 @@ class FastBlisStepping(BlisStepping):
                 outcome = self._outcome(sequence)
                 if outcome is not None:
                     done.append((sequence, outcome))
-                else:
+                elif not self._counting.will_share(sequence):
                     fast.let_cruise(sequence, step + 1)
         if step in cruising.ends:
             cruising.leaves.pop(step, None)

@@ -178,8 +178,9 @@ class FastBatchFormation(BatchFormation):
 
     def _form_plainly(self) -> None:
         """Grant tokens by the plain rules; nobody cruises."""
-        self._running[:] = sorted(self.explicit, key=_running_number)
-        before = list(self._running)
+        before = sorted(self.explicit, key=_running_number)
+        self.explicit = dict.fromkeys(before)
+        self._running[:] = before
         self.form()
         for sequence in before:
             if not sequence.running:

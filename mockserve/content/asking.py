@@ -19,6 +19,7 @@ def completion_form(body: Mapping[str, Any], prompt: str | None) -> AnswerForm:
     return AnswerForm(
         constraint=read_constraint(body),
         asked=() if prompt is None else (prompt,),
+        goes_on=prompt is not None and prompt[-1:].strip() != "",
     )
 
 

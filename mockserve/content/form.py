@@ -21,6 +21,8 @@ class AnswerForm:
     is_parsed: bool = False
     natural_tokens: int | None = None
     """Length of an answer that ends by itself, where what is asked sets it."""
+    goes_on: bool = False
+    """Whether it stands right behind a word of the prompt, as completions do."""
 
 
 PLAIN = AnswerForm()

@@ -40,14 +40,17 @@ class Prose:
         self.token_ids: Sequence[int] = sorted({each for word in self._units.words for each in tokenizer.encode(word)})
         """Ids that a text may consist of."""
 
-    def write(self, random: Random, num_tokens: int) -> Split:
+    def write(self, random: Random, num_tokens: int, goes_on: bool = False) -> Split:
         """A text of exactly `num_tokens` tokens, whose first `num_tokens` pieces are those a tokenizer makes of it.
 
-        A vocabulary in which no text has that many tokens gives the nearest beginning of one.
+        One that goes on behind a word begins with the space between them, as models have it: joined with that word it
+        gives the same tokens. A vocabulary in which no text has that many tokens gives the nearest beginning of one.
         """
         if num_tokens < 1:
             return Split([], [])
         written = "".join(self._draft(random, num_tokens))
+        if goes_on:
+            written = " " + written
         split = self._tokenizer.split(written)
         for _ in range(MOST_REPAIRS):
             if split.num_tokens == num_tokens:

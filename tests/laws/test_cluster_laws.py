@@ -108,7 +108,7 @@ def test_how_often_and_how_late_the_driver_wakes_changes_nothing(given_: Cluster
     assert told(events) == told(expected)
 
 
-@given(cluster_workloads(with_speculation=False, shares_replies=False))
+@given(cluster_workloads(with_speculation=False))
 @settings(max_examples=200)
 def test_fast_instances_make_the_same_cluster(given_: ClusterWorkload) -> None:
     """What routers see must not depend on how instances take their steps."""

@@ -61,10 +61,9 @@ def test_vllm_scheduling_is_the_same_fast_and_plain(workload: Workload) -> None:
         assert fast[key] == expected, key
 
 
-@given(workloads(schedulings=("blis",), shares_replies=False))
+@given(workloads(schedulings=("blis",)))
 @settings(max_examples=EXAMPLES)
 def test_blis_scheduling_is_the_same_fast_and_plain(workload: Workload) -> None:
-    """But for replies that later prompts contain: only plain steps find them (`replay.synthetic.keeps_context`)."""
     plain, fast = outcome(workload, reports_steps=True), outcome(workload, reports_steps=False)
     for key, expected in plain.items():
         assert fast[key] == expected, key

@@ -81,6 +81,7 @@ def test_a_completion_goes_on_from_the_prompt_and_the_reply_before_it(
         tokens = [12, 12 + 4 + 12, 12 + 4 + 12 + 4 + 12]
         assert [row.input_tokens for row in session] == tokens
         assert [row.server_input_tokens for row in session] == tokens
+        assert [row.context_tokens for row in session] == [0, 12 + 4, 12 + 4 + 12 + 4]
     prompts = [each["body"]["prompt"] for each in seen() if each["body"]["stream"]]
     later = [prompt for prompt in prompts if "x" in prompt.split()]
     assert len(later) == 2 * len(by_session(run.trace.rows))
@@ -90,6 +91,7 @@ def test_a_completion_goes_on_from_the_prompt_and_the_reply_before_it(
 def test_rounds_without_growth_stand_alone(observe: Observe, tmp_path: Path) -> None:
     run = observe(workload_spec=talks(tmp_path, growth=""), model="ok", rate=None, num_requests=3)
     assert {row.server_input_tokens for row in run.trace.rows} == {12}
+    assert {row.context_tokens for row in run.trace.rows} == {0}
     assert len(run.trace.rows) % 3 == 0
 
 

@@ -34,6 +34,22 @@ def streamed(*events: Any) -> Reply:
     return reply
 
 
+@pytest.mark.parametrize(
+    ("events", "is_all_said"),
+    [
+        ([delta(role="assistant", content=""), delta(content="a"), delta("stop")], True),
+        ([text("a"), text("", "length")], True),
+        ([delta(reasoning_content="hm"), delta(content="a")], False),
+        ([delta(reasoning="hm"), delta(content="a")], False),
+        ([delta(tool_calls=[{"index": 0}])], False),
+        ([{"type": "response.output_text.delta", "delta": "a"}, {"type": "response.output_text.done"}], True),
+        ([{"type": "response.reasoning_text.delta", "delta": "hm"}], False),
+    ],
+)
+def test_an_answer_with_thoughts_or_calls_is_not_all_said(events: list[Any], is_all_said: bool) -> None:
+    assert streamed(*events, b"[DONE]").is_all_said is is_all_said
+
+
 def test_every_data_event_but_done_is_a_chunk_with_its_own_time() -> None:
     reply = streamed(
         delta(role="assistant", content=""), delta(content="a"), delta("stop", content="b"), usage(3, 2), b"[DONE]"

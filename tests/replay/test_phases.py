@@ -80,7 +80,7 @@ def test_figures_are_averaged_and_counts_stay_whole_where_they_can() -> None:
 
 
 @settings(max_examples=30)
-@given(workloads(with_speculation=False, shares_replies=False))
+@given(workloads(with_speculation=False))
 def test_shifted_steps_leave_the_fast_path_equal_to_the_plain_one(workload: Workload) -> None:
     ends = []
     for reports_steps in (True, False):

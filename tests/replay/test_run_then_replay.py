@@ -30,6 +30,8 @@ KNOWN_UP_FRONT = [
     "s6_cohort_absolute",
     "s7_multimodal_windows",
 ]
+TALK = {"max_rounds": 3, "think_time_us": 3_000}
+GROWING = TALK | {"context_growth": "accumulate"}
 LATENCY = TestLatency(step_us=1_000, prefill_token_us=10, queueing_us=300, output_token_time=7, post_decode_time=50)
 
 
@@ -79,7 +81,7 @@ def clients() -> st.SearchStrategy[dict[str, Any]]:
         prefix_length=st.sampled_from([4, 9]),
         timeout=st.sampled_from([None, 0, 20_000]),
         model=st.sampled_from(["", "Some/Model"]),
-        reasoning=st.sampled_from([None, {"multi_turn": {"max_rounds": 3, "think_time_us": 3_000}}]),
+        reasoning=st.sampled_from([None, {"multi_turn": TALK}, {"multi_turn": GROWING}]),
         closed_loop=st.just(False),
         slo_target_us=st.sampled_from([0, 5]),
         adapter=st.sampled_from(["", "x"]),
@@ -120,3 +122,10 @@ def there_and_back(workload: Workload, scheduling: str, horizon_us: int | None) 
 
 def test_requests_that_waited_for_replies_are_replayed_when_they_were_sent() -> None:
     assert there_and_back(generated(users(concurrency=5, think_time_us=2_000), aggregate_rate=None), "blis", None)
+
+
+@pytest.mark.parametrize("scheduling", ["blis", "vllm"])
+@pytest.mark.parametrize("prefix", [{}, {"prefix_group": "g", "prefix_length": 9}])
+def test_a_replay_finds_what_conversations_repeat(scheduling: str, prefix: dict[str, Any]) -> None:
+    workload = generated(client("a", reasoning={"multi_turn": GROWING}, **prefix), aggregate_rate=50.0, num_requests=25)
+    assert there_and_back(workload, scheduling, None)

@@ -35,6 +35,14 @@ def test_every_length_is_met_in_every_make_of_vocabulary(tokenizer: Tokenizer) -
     check_every_length(tokenizer, longest=80, seeds=3)
 
 
+def test_what_goes_on_behind_a_word_keeps_its_tokens_when_both_are_joined() -> None:
+    begun = "A prompt of some words"
+    for seed in range(20):
+        split = BUILTIN_PROSE.write(Random(seed), 30, goes_on=True)
+        assert split.num_tokens == 30
+        assert BUILTIN.encode(begun + "".join(split.pieces)) == [*BUILTIN.encode(begun), *split.ids]
+
+
 @pytest.mark.parametrize("model", ["model", "model2", "model3"])
 def test_every_length_is_met_in_real_vocabularies(shared: Path, model: str) -> None:
     check_every_length(load_tokenizer(str(shared / "oracle" / model), 0), longest=100, seeds=2)
