@@ -24,6 +24,8 @@ class BatchShape(NamedTuple):
     decode_requests: int = 0
     decode_context_tokens: int = 0
     """sum of c over decodes"""
+    recent_prefill_tokens: int = 0
+    """Of steps before, halved every 20 ms. Told of steps with prefills in vLLM's scheduling."""
 
     @property
     def num_requests(self) -> int:

@@ -8,6 +8,7 @@ from engine.events import Event, Finished
 from engine.kv_cache.changes import CacheChange
 from engine.latency.model import LatencyModel
 from engine.queue import EventQueue
+from engine.recent_prompts import RecentPrompts
 from engine.sequence import Outcome, Sequence
 from engine.stats import EngineCounters
 from engine.step_log import StepLog
@@ -32,6 +33,7 @@ class Instance:
         "latency",
         "live",
         "queue",
+        "recent_prompts",
         "steps",
         "until",
     )
@@ -49,6 +51,7 @@ class Instance:
         self.latency = latency
         self.queue = EventQueue()
         self.steps = StepLog() if steps is None else steps
+        self.recent_prompts = RecentPrompts()
         self.counters = EngineCounters()
         self.events: list[Event] = []
         """What has happened since the driver last asked."""

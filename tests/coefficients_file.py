@@ -18,6 +18,7 @@ CONTENT: dict[str, Any] = {
         "all_reduce": 1.0,
         "decodes": 0.3,
         "burst": 0.02,
+        "burst_again": 0.1,
         "step_us": 20.5,
         "prompt_us": 1500.0,
         "request_us": 20.0,

@@ -45,6 +45,7 @@ EXPECTED: dict[str, Expectation] = {
     "all_reduce": Expectation(1.0, 0.5),
     "decodes": Expectation(0.4, 0.3),
     "burst": Expectation(0.03, 0.015),
+    "burst_again": Expectation(0.14, 0.07),
     "step_us": Expectation(300.0, 300.0),
     "prompt_us": Expectation(300.0, 300.0),
     "request_us": Expectation(8.0, 8.0),
@@ -86,6 +87,8 @@ class Deployed:
         compute_us = token_us * (latency.step.tokens * num_tokens + latency.step.tiles * tiled)
         memory_us = latency.step.weights * weights_us(work) + latency.step.layer_us * work.num_layers
         is_compute_bound = compute_us > memory_us
+        burst_us = np.minimum(token_us * shape["prefill_tokens"], LONGEST_BURST_US)
+        recent = np.minimum(token_us * shape["recent_prefill_tokens"], LONGEST_BURST_US) / LONGEST_BURST_US
         columns: dict[str, Floats] = {
             "weights": np.where(is_compute_bound, 0.0, weights_us(work)),
             "layer_us": np.where(is_compute_bound, 0.0, float(work.num_layers)),
@@ -95,7 +98,8 @@ class Deployed:
             "kv": work.decode_kv(0, 1.0) * (shape["decode_context_tokens"] + shape["decode_requests"]),
             "all_reduce": all_reduce_us(work, 0) + work.all_reduce(1) * num_tokens,
             "decodes": token_us * shape["decode_requests"],
-            "burst": np.minimum(token_us * shape["prefill_tokens"], LONGEST_BURST_US),
+            "burst": burst_us,
+            "burst_again": burst_us * recent,
             "step_us": np.ones(len(shapes)),
             "prompt_us": shape["prefill_requests"],
             "request_us": shape["decode_requests"],

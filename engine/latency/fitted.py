@@ -50,6 +50,8 @@ class StepCoefficients:
     """Per time to multiply the tokens that decode at peak arithmetic rate: what reading the weights does not hide."""
     burst: float = 0.0
     """Per time that a burst of arithmetic takes at peak rate: the steps after one are slower."""
+    burst_again: float = 0.0
+    """The same, in full soon after another burst: the step itself is slower then."""
     step_us: float
     """Microseconds of every step."""
     prompt_us: float
@@ -139,6 +141,8 @@ class Fitted:
         if prefill_tokens:
             total_us += self.step.prompt_us * shape.prefill_requests + self._attention_us * prefill_pairs(shape)
             total_us += self.step.burst * burst_us(self._work, prefill_tokens)
+            if shape.recent_prefill_tokens:
+                total_us += self.step.burst_again * burst_again_us(self._work, shape)
         return total_us
 
     def _memory_us(self, work: StepWork) -> float:
@@ -181,6 +185,7 @@ class Fitted:
             "all_reduce": all_reduce_us(work, num_tokens),
             "decodes": token_us * shape.decode_requests,
             "burst": burst_us(work, shape.prefill_tokens),
+            "burst_again": burst_again_us(work, shape),
             "step_us": 1.0,
             "prompt_us": float(shape.prefill_requests),
             "request_us": float(shape.decode_requests),
@@ -203,6 +208,12 @@ def all_reduce_us(work: StepWork, num_tokens: float) -> float:
 def burst_us(work: StepWork, prefill_tokens: int) -> float:
     """How long the prompts of a step keep the arithmetic units busy at peak rate, as far as that matters later."""
     return min(work.token_compute(1) * prefill_tokens, LONGEST_BURST_US)
+
+
+def burst_again_us(work: StepWork, shape: BatchShape) -> float:
+    """The same, as far as the GPU has not recovered from the bursts before."""
+    recent = burst_us(work, shape.recent_prefill_tokens) / LONGEST_BURST_US
+    return burst_us(work, shape.prefill_tokens) * recent
 
 
 def tiled(num_tokens: int) -> int:

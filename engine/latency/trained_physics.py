@@ -61,7 +61,7 @@ class TrainedPhysics:
         object.__setattr__(self, "_kv_reads", reads if only_reads else None)
 
     def step_time(self, shape: BatchShape) -> Micros:
-        prefill_requests, prefill_tokens, _, _, _, _, sequences, context = shape
+        prefill_requests, prefill_tokens, _, _, _, _, sequences, context, _ = shape
         num_tokens = prefill_tokens + sequences
         if not num_tokens:
             return 1

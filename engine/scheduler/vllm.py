@@ -176,8 +176,13 @@ class VllmStepping:
         """Let the first composed step execute."""
         instance = self._instance
         step = self._steps[0]
+        num_prompt_tokens = step.shape.prefill_tokens
+        if num_prompt_tokens:
+            step.shape = instance.recent_prompts.told(step.shape, at)
         instance.last_shape = step.shape
         step_time = self.step_time(step) + self._load_adapters(step)
+        if num_prompt_tokens:
+            instance.recent_prompts.add(num_prompt_tokens, at + step_time)
         step.started_at = at
         step.index = instance.steps.append(at, at + step_time)
         instance.queue.push(at + step_time, Due.STEP_END, step)

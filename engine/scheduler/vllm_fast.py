@@ -8,7 +8,7 @@ taken at once. When blocks run short, all sums are spelled out and the plain rul
 from bisect import bisect_right
 from itertools import accumulate
 
-from engine.batch_shape import decodes
+from engine.batch_shape import BatchShape, decodes
 from engine.events import Finished
 from engine.instance import Instance
 from engine.kv_cache.counting import CountingKVCache
@@ -183,12 +183,23 @@ class FastVllmStepping(VllmStepping):
     def _begin(self, at: Micros) -> Micros:
         """The first composed step executes from `at` on; returns its end."""
         instance, step = self._instance, self._steps[0]
-        shape = step.shape
-        instance.last_shape = shape
-        ends_at = at + instance.latency.step_time(shape)
+        if step.shape.prefill_tokens:
+            step.shape, step_us = self._step_with_prompts(step.shape, at)
+        else:
+            step_us = instance.latency.step_time(step.shape)
+        instance.last_shape = step.shape
+        ends_at = at + step_us
         step.started_at = at
         step.index = instance.steps.append(at, ends_at)
         return ends_at
+
+    def _step_with_prompts(self, shape: BatchShape, at: Micros) -> tuple[BatchShape, Micros]:
+        """What a step that starts at `at` is like beside the prompts before it, and how long it takes."""
+        recent_prompts = self._instance.recent_prompts
+        told = recent_prompts.told(shape, at)
+        step_us = self._instance.latency.step_time(told)
+        recent_prompts.add(shape.prefill_tokens, at + step_us)
+        return told, step_us
 
     def _go_on(self, at: Micros, last: Micros) -> Micros | None:  # noqa: C901 - one loop: calls would double its cost
         """Take steps up to the one during which something else is due; then None.
@@ -201,11 +212,14 @@ class FastVllmStepping(VllmStepping):
         cruising, kv, log, decode_time = fast.cruising, fast.kv, instance.steps, self._decode_time
         step_time, free, explicit, waiting = instance.latency.step_time, fast.kv.free, fast.explicit, fast.waiting
         leaves, ends, needs, size = cruising.leaves, cruising.ends, cruising.needs, len(cruising.needs)
-        head = composed[0]
+        head, with_prompts = composed[0], self._step_with_prompts
         grants, shape = head.grants, head.shape  # without grants the shape is only made when somebody looks at it
         num_sequences, context = shape.decode_requests, shape.decode_context_tokens
         while True:
-            step_us = step_time(shape) if grants else decode_time(num_sequences, context)
+            if grants:
+                shape, step_us = with_prompts(shape, at) if shape.prefill_tokens else (shape, step_time(shape))
+            else:
+                step_us = decode_time(num_sequences, context)
             ends_at = at + step_us
             if explicit:
                 fast.let_cruise()

@@ -26,6 +26,7 @@ KNOWN = {
     "all_reduce": 1.0,
     "decodes": 1.0,
     "burst": 0.04,
+    "burst_again": 0.07,
     "step_us": 150.0,
     "prompt_us": 100.0,
     "request_us": 15.0,

@@ -77,7 +77,7 @@ def test_an_outlier_changes_little() -> None:
         learn([each], DEPLOYED, CONFIG, budget=SMALL).estimate.values
         for each in (plain, type(plain)(name="", arrivals=plain.arrivals, ttft_us=spoilt, decode_us=plain.decode_us))
     ]
-    shape = np.array([[1, 800, 640_000, 0, 0, 640_000, 6, 6_000], [0, 0, 0, 0, 0, 0, 6, 6_000]])
+    shape = np.array([[1, 800, 640_000, 0, 0, 640_000, 6, 6_000, 0], [0, 0, 0, 0, 0, 0, 6, 6_000, 0]])
     assert step_times(values[1], shape) == pytest.approx(step_times(values[0], shape), rel=0.02)
 
 

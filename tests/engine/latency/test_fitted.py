@@ -46,7 +46,8 @@ def shapes(draw: st.DrawFn) -> BatchShape:
         for tokens, context in draw(st.lists(st.tuples(st.integers(1, 8192), st.integers(0, 30_000)), max_size=3))
     ]
     decodes = draw(st.integers(0, 300))
-    sums = [sum(values) for values in zip(*prompts, strict=True)] if prompts else [0] * 8
+    sums = [sum(values) for values in zip(*prompts, strict=True)] if prompts else [0] * 9
+    sums[8] = draw(st.integers(0, 9_000)) if prompts else 0
     sums[6], sums[7] = decodes, decodes * draw(st.integers(1, 5_000))
     return BatchShape(*sums)
 
@@ -92,6 +93,13 @@ def test_a_burst_costs_more_the_longer_it_is_up_to_a_limit() -> None:
     model = only(step_us=1.0, burst=0.04)
     assert model.step_time(prompt(500)) == pytest.approx(1 + 0.04 * 500 * TOKEN_US, abs=1)
     assert model.step_time(prompt(1500)) == model.step_time(prompt(8000)) == 1 + 1000
+
+
+def test_a_burst_takes_longer_the_more_of_another_is_recent() -> None:
+    model = only(step_us=1.0, burst_again=0.1)
+    times = [model.step_time(prompt(500)._replace(recent_prefill_tokens=recent)) for recent in (0, 400, 1000, 5000)]
+    burst_us = 500 * TOKEN_US
+    assert times == pytest.approx([1, 1 + 0.1 * burst_us * 400 * TOKEN_US / 25_000, *[1 + 0.1 * burst_us] * 2], abs=1)
 
 
 def test_a_tile_begun_is_a_tile_paid() -> None:
