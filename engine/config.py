@@ -6,6 +6,7 @@ from engine.cpu_tier_config import CpuTierConfig
 from engine.errors import EngineError
 from engine.latency.request_timing import RequestTiming
 from engine.lora import LoraSettings
+from engine.scheduler.priorities import DEFAULT_SLO_PRIORITIES, SloPriorities
 from engine.speculation import Speculation
 
 
@@ -27,6 +28,8 @@ class EngineConfig:
     """Order of the wait queue, a key of `engine.scheduler.waiting.ORDERS`."""
     priority_policy: str = "slo-class"
     """Who is how urgent, a key of `engine.scheduler.priorities.PRIORITIES`."""
+    slo_priorities: SloPriorities = DEFAULT_SLO_PRIORITIES
+    """How important each SLO class is."""
     preemption_policy: str = "fcfs"
     """Who loses its blocks, a key of `engine.scheduler.preemption.VICTIMS`."""
     scheduling: str = "vllm"

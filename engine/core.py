@@ -51,7 +51,7 @@ class Engine:
         """Instants of arrivals that may lie ahead."""
         self._stepping = SCHEDULINGS[config.scheduling](self._instance, reports_steps)
         self._reports_steps = reports_steps
-        self._priority = PRIORITIES[config.priority_policy]
+        self._priority = PRIORITIES[config.priority_policy](config.slo_priorities)
 
     def submit(self, request: Request, at: Micros) -> None:
         """Let `request` arrive at `at`.

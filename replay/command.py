@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from engine.cluster.ties import Ties
     from engine.deployment import Deployment
+    from engine.latency.model import LatencyModel
     from replay.arrivals import Arrivals
     from replay.record import OnTokens
     from replay.simulate import Simulated
@@ -77,6 +78,7 @@ def run(options: ReplayOptions) -> int:
 def replay(options: ReplayOptions, ties: "Ties") -> int:
     """The same with `ties` asked when a router finds instances equally good."""
     from engine.cluster.build import flags_without_effect_on_cluster
+    from engine.cluster.policies import with_policies
     from engine.deployment import notes_after, resolve
     from replay.arrivals import arrivals_of
     from replay.outputs import aggregate
@@ -86,6 +88,7 @@ def replay(options: ReplayOptions, ties: "Ties") -> int:
     from replay.simulate import Simulated
     from traces import TraceHeader, read_trace
 
+    options = with_policies(options)
     header_path = options.header_path
     trace = read_trace(header_path, None if options.trace_data is None else Path(options.trace_data))
     if trace.header.kv_offload and trace.header.mode != "real":
@@ -134,8 +137,10 @@ def _run(
     from engine.latency.phase_shift import PhaseShifted
     from replay.simulate import simulate
 
-    latency = deployment.latency if options.phase_average == 1 else PhaseShifted(deployment.latency, phase)
-    simulation = build_simulation(options, deployment, ties=ties, latency=latency)
+    def adjusted(latency: "LatencyModel") -> "LatencyModel":
+        return latency if options.phase_average == 1 else PhaseShifted(latency, phase)
+
+    simulation = build_simulation(options, deployment, ties=ties, adjusted=adjusted)
     if options.reissue:
         from replay.reissue import simulate_reissued
 

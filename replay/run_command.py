@@ -16,6 +16,7 @@ __all__ = ["RunOptions", "run", "spec_of"]
 def run(options: RunOptions) -> int:
     """Generate, simulate, write the files asked for, print the summary on stdout; all else goes to stderr."""
     from engine.cluster.build import build_simulation, flags_without_effect_on_cluster
+    from engine.cluster.policies import with_policies
     from engine.cluster.ties import SeededTies
     from engine.deployment import notes_after, resolve
     from replay.progress import progress_bar
@@ -23,6 +24,7 @@ def run(options: RunOptions) -> int:
     from replay.sessions import simulate_workload
     from traces import TraceHeader
 
+    options = with_policies(options)
     spec = spec_of(options)
     workload = _workload(options, spec)
     questions = questions_of(options, workload.goodput_slo_targets)

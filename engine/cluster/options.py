@@ -53,6 +53,12 @@ class ClusterOptions(DeploymentOptions):
         at_least=0,
         metavar="US",
     )
+    policy_config: str | None = option(
+        None,
+        "Policies of admission, routing and scheduling, budgets of tenants, and instances that differ (YAML). Flags "
+        "with another value than their default win.",
+        metavar="FILE",
+    )
     trace_level: str = option("none", "What of the cluster's decisions is kept.", choices=TRACE_LEVELS)
     counterfactual_k: int = option(
         0, "With --trace-level decisions, how many of the best instances are kept for each request.", at_least=0

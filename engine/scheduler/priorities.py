@@ -31,23 +31,32 @@ class SloPriorities:
         """The larger the more important."""
         return self.by_class.get(slo_class, DEFAULT_SLO_PRIORITY)
 
+    @property
+    def highest(self) -> int:
+        """The importance of the most important class."""
+        return max(DEFAULT_SLO_PRIORITY, *self.by_class.values())
+
+    def urgency(self, slo_class: str) -> int:
+        """The priority of a class in vLLM's sense: 0 for the most important one, more for the others."""
+        return self.highest - self.importance(slo_class)
+
     def is_sheddable(self, slo_class: str) -> bool:
         """Whether requests of the class may be turned away for the sake of others."""
         return self.importance(slo_class) < 0
 
 
 DEFAULT_SLO_PRIORITIES = SloPriorities(SLO_CLASS_PRIORITIES)
-_HIGHEST = max(SLO_CLASS_PRIORITIES.values())
 
 
-def urgency(slo_class: str) -> int:
-    """The priority of a class in vLLM's sense: 0 for the most important one, more for the others."""
-    return _HIGHEST - SLO_CLASS_PRIORITIES.get(slo_class, DEFAULT_SLO_PRIORITY)
-
-
-def by_slo_class(request: Request, _arrived_at: Micros) -> int:
+def by_slo_class(priorities: SloPriorities) -> PriorityPolicy:
     """The request's own priority, or else that of its SLO class."""
-    return urgency(request.slo_class) if request.priority is None else request.priority
+    urgency = {name: priorities.urgency(name) for name in priorities.by_class}
+    standard = priorities.highest - DEFAULT_SLO_PRIORITY
+
+    def priority(request: Request, _arrived_at: Micros) -> int:
+        return urgency.get(request.slo_class, standard) if request.priority is None else request.priority
+
+    return priority
 
 
 def constant(_request: Request, _arrived_at: Micros) -> int:
@@ -65,10 +74,10 @@ def youngest_first(_request: Request, arrived_at: Micros) -> int:
     return -arrived_at
 
 
-PRIORITIES: dict[str, PriorityPolicy] = {
+PRIORITIES: dict[str, Callable[[SloPriorities], PriorityPolicy]] = {
     "slo-class": by_slo_class,
-    "constant": constant,
-    "slo-based": oldest_first,
-    "inverted-slo": youngest_first,
+    "constant": lambda _: constant,
+    "slo-based": lambda _: oldest_first,
+    "inverted-slo": lambda _: youngest_first,
 }
 """Policy name to priority, given once, when a request is queued."""

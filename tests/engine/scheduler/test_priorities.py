@@ -6,8 +6,14 @@ from hypothesis import strategies as st
 
 from engine.core import Engine
 from engine.events import Preempted, Scheduled
-from engine.scheduler.priorities import PRIORITIES, SLO_CLASS_PRIORITIES, urgency
+from engine.scheduler.priorities import DEFAULT_SLO_PRIORITIES, PRIORITIES, SLO_CLASS_PRIORITIES, PriorityPolicy
 from tests.fakes import TestLatency, config, request, run
+
+urgency = DEFAULT_SLO_PRIORITIES.urgency
+
+
+def policy(name: str) -> PriorityPolicy:
+    return PRIORITIES[name](DEFAULT_SLO_PRIORITIES)
 
 
 def test_classes_are_ordered_by_importance() -> None:
@@ -28,7 +34,7 @@ def test_an_unknown_class_counts_as_standard(slo_class: str) -> None:
 def test_by_default_a_request_that_names_its_priority_has_that_and_others_that_of_their_class(
     own: int | None, expected: int
 ) -> None:
-    assert PRIORITIES["slo-class"](request(slo_class="batch")._replace(priority=own), 0) == expected
+    assert policy("slo-class")(request(slo_class="batch")._replace(priority=own), 0) == expected
 
 
 @given(st.lists(st.integers(0, 1000), unique=True), st.integers(1000, 10_000), st.integers(-5, 5))
@@ -40,7 +46,7 @@ def test_the_order_is_that_of_the_documented_scores_at_any_instant(arrivals: lis
     }
     for name, score in scores.items():
         by_score = sorted(arrivals, key=score, reverse=True)
-        assert sorted(arrivals, key=lambda arrived_at: PRIORITIES[name](request(), arrived_at)) == by_score
+        assert sorted(arrivals, key=lambda arrived_at: policy(name)(request(), arrived_at)) == by_score
 
 
 def admitted(scheduler: str, priority_policy: str) -> str:

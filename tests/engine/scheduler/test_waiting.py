@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.scheduler.priorities import urgency
+from engine.scheduler.priorities import DEFAULT_SLO_PRIORITIES
 from engine.scheduler.waiting import ORDERS
 from engine.sequence import Sequence
 from tests.fakes import request
@@ -12,7 +12,7 @@ from tests.fakes import request
 
 def waiting(request_id: str, arrived_at: int = 0, input_tokens: int = 10, slo_class: str = "") -> Sequence:
     sequence = Sequence(request(request_id, input_tokens), arrived_at)
-    sequence.priority = urgency(slo_class)
+    sequence.priority = DEFAULT_SLO_PRIORITIES.urgency(slo_class)
     return sequence
 
 

@@ -1,0 +1,49 @@
+"""Admission with a share of all seats for each tenant, around any other policy."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from engine.cluster.admission.policy import AdmissionPolicy
+from engine.cluster.state import RoutingState
+from engine.request import Request
+from engine.scheduler.priorities import SloPriorities
+from engine.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class TenantBudgets:
+    """Turns away sheddable requests of a tenant that has more requests in flight than its budget.
+
+    `budgets` are shares of `num_seats`, those of all instances together; tenants without one have no limit. All others
+    are as the inner policy says.
+    """
+
+    inner: AdmissionPolicy
+    budgets: Mapping[str, float]
+    num_seats: int
+    priorities: SloPriorities
+    reads_snapshots: bool = True
+    in_flight: dict[str, list[Sequence]] = field(default_factory=dict)
+    """Requests routed for each tenant with a budget; those that have ended are taken out when somebody counts."""
+
+    def admits(self, request: Request, state: RoutingState) -> bool:
+        if not self.inner.admits(request, state):
+            return False
+        budget = self.budgets.get(request.tenant)
+        if budget is None or not self.priorities.is_sheddable(request.slo_class):
+            return True
+        return self._num_in_flight(request.tenant) <= budget * self.num_seats
+
+    def routed(self, sequence: Sequence) -> None:
+        """Count a request as its tenant's, until it ends."""
+        tenant = sequence.request.tenant
+        if tenant in self.budgets:
+            self.in_flight.setdefault(tenant, []).append(sequence)
+        if self.inner.routed is not None:
+            self.inner.routed(sequence)
+
+    def _num_in_flight(self, tenant: str) -> int:
+        """Cost: O(requests of the tenant that have not been found to have ended)."""
+        there = [each for each in self.in_flight.get(tenant, ()) if each.outcome is None]
+        self.in_flight[tenant] = there
+        return len(there)

@@ -1,0 +1,107 @@
+"""What flags and `--policy-config` say together: a flag with another value than its default wins."""
+
+from dataclasses import replace
+from typing import TypeVar
+
+from blis_options import BlisError, OptionError, options_of
+from engine.cluster.options import ClusterOptions
+from engine.cluster.policy_file import InstanceGroup, PolicyFile, read_policy_file
+from engine.deployment import Deployment, resolve
+
+Options = TypeVar("Options", bound=ClusterOptions)
+
+GROUP_SETTINGS = (
+    "hardware",
+    "tp",
+    "dp",
+    "latency_model",
+    "alpha_coeffs",
+    "beta_coeffs",
+    "coefficients",
+    "gpu_memory_utilization",
+    "total_kv_blocks",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "long_prefill_token_threshold",
+    "max_model_len",
+)
+"""What instances of one cluster may differ in. All serve one model, by the same rules, in blocks of one size."""
+
+
+def policies_of(options: ClusterOptions) -> PolicyFile:
+    """What the file says; nothing without one. Raises EngineError."""
+    return PolicyFile() if options.policy_config is None else read_policy_file(options.policy_config)
+
+
+def with_policies(options: Options) -> Options:
+    """The options with all that the file says in place of defaults. Raises EngineError or OptionError."""
+    if options.policy_config is None:
+        return options
+    file = policies_of(options)
+    said: dict[str, object] = {
+        "admission_policy": file.admission_policy,
+        "token_bucket_capacity": file.token_bucket_capacity,
+        "token_bucket_refill_rate": file.token_bucket_refill_rate,
+        "routing_policy": file.routing_policy,
+        "routing_scorers": ",".join(f"{name}:{weight!r}" for name, weight in file.scorers) or None,
+        "priority_policy": file.priority_policy,
+        "scheduler": file.scheduler,
+        "num_instances": sum(group.count for group in file.instances) or None,
+    }
+    defaults = {setting.name: setting.default for setting in options_of(type(options))}
+    taken = {
+        name: value for name, value in said.items() if value is not None and getattr(options, name) == defaults[name]
+    }
+    merged = replace(options, **taken)  # type: ignore[arg-type]
+    _check_count(merged, file)
+    return merged
+
+
+def deployments_of(options: ClusterOptions, deployment: Deployment) -> list[Deployment]:
+    """What each instance is built from, by number. Raises EngineError or OptionError."""
+    file = policies_of(options)
+    if file.slo_priorities is not None:
+        config = replace(deployment.config, slo_priorities=file.slo_priorities)
+        deployment = replace(deployment, config=config)
+    if not file.instances:
+        return [deployment] * options.num_instances
+    found = []
+    for number, group in enumerate(file.instances):
+        each = _resolved(options, group, number)
+        config = replace(each.config, slo_priorities=deployment.config.slo_priorities)
+        found += [replace(each, config=config)] * group.count
+    return found
+
+
+def _check_count(options: ClusterOptions, file: PolicyFile) -> None:
+    listed = sum(group.count for group in file.instances)
+    if listed and listed != options.num_instances:
+        raise OptionError(
+            f"--num-instances must be the {listed} instances of {options.policy_config}, got {options.num_instances}"
+        )
+
+
+def _resolved(options: ClusterOptions, group: InstanceGroup, number: int) -> Deployment:
+    where = f"{options.policy_config}: instances[{number}]"
+    for name in group.settings:
+        if name not in GROUP_SETTINGS:
+            raise OptionError(f"{where}: unknown key {name!r}, known are count, {', '.join(GROUP_SETTINGS)}")
+    types = {setting.name: setting.type for setting in options_of(type(options))}
+    given = {name: _as(types[name], value, f"{where}: {name}") for name, value in group.settings.items()}
+    try:
+        return resolve(replace(options, **given))  # type: ignore[arg-type]
+    except BlisError as error:
+        raise OptionError(f"{where}: {error}") from None
+
+
+def _as(kind: object, value: object, label: str) -> object:
+    """The value of a setting as its type wants it; YAML knows no tuples and reads whole numbers as such."""
+    if isinstance(value, list):
+        value = tuple(value)
+    if isinstance(value, int) and not isinstance(value, bool) and kind is float:
+        return float(value)
+    if isinstance(value, bool) or (isinstance(value, str) and kind in (int, float, int | None)):
+        raise OptionError(f"{label} must be a number, got {value!r}")
+    if not isinstance(value, str) and kind is str:
+        raise OptionError(f"{label} must be text, got {value!r}")
+    return value

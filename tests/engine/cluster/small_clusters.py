@@ -1,0 +1,74 @@
+"""Clusters of a few small engines, and states to decide from, as tests want them."""
+
+from engine.cluster.admission.by_request import Stateless, always_admit
+from engine.cluster.admission.policy import AdmissionPolicy
+from engine.cluster.cluster import Cluster
+from engine.cluster.latencies import Latencies
+from engine.cluster.member import Life, Members
+from engine.cluster.routing.policy import Router
+from engine.cluster.routing.round_robin import RoundRobin
+from engine.cluster.snapshot import Snapshot
+from engine.cluster.state import Freshness, RoutingState
+from engine.core import Engine
+from engine.events import Event, Finished
+from engine.request import PrefixGroupBlocks, Request
+from tests.fakes import TestLatency, config
+
+ALWAYS_FRESH = Freshness(refresh_interval_us=0, cache_delay_us=0)
+
+
+def engine(step_us: int = 1_000, **settings: int | str) -> Engine:
+    return Engine(config(**settings), TestLatency(step_us=step_us))  # type: ignore[arg-type]
+
+
+def cluster(
+    num_instances: int = 2,
+    router: Router | None = None,
+    admission: AdmissionPolicy | None = None,
+    freshness: Freshness = ALWAYS_FRESH,
+    latencies: Latencies | None = None,
+) -> Cluster:
+    engines = [engine() for _ in range(num_instances)]
+    return Cluster(engines, admission or Stateless(always_admit), router or RoundRobin(), freshness, latencies)
+
+
+def endings(simulation: Cluster) -> list[tuple[int, str, str, int]]:
+    """Instant, request, outcome and instance of all that end until nothing is left to do."""
+    return [
+        (each.at, each.sequence.request.id, str(each.outcome), each.sequence.instance)
+        for each in run_out(simulation)
+        if isinstance(each, Finished)
+    ]
+
+
+def run_out(simulation: Cluster) -> list[Event]:
+    events: list[Event] = []
+    while (due_at := simulation.next_event_at()) is not None:
+        events += simulation.advance(due_at)
+    return events
+
+
+def state(*snapshots: Snapshot, now: int = 0, freshness: Freshness = ALWAYS_FRESH) -> RoutingState:
+    """What these snapshots tell; the engines behind them are idle."""
+    members = Members()
+    for _ in snapshots:
+        members.add(engine(), Life.READY, 0)
+    made = RoutingState(members, freshness)
+    made.candidates = list(snapshots)
+    made.now = now
+    return made
+
+
+def snapshot(
+    instance: int = 0, waiting: int = 0, running: int = 0, in_flight: int = 0, kv: float = 0.0, adapter: str = ""
+) -> Snapshot:
+    made = Snapshot(instance)
+    made.num_waiting, made.num_running, made.num_in_flight = waiting, running, in_flight
+    made.kv_usage_fraction = kv
+    made.adapters = frozenset({adapter} - {""})
+    return made
+
+
+def sharing(request_id: str, group: str, shared_blocks: int, input_tokens: int = 40) -> Request:
+    """A request whose first blocks, of 4 tokens each, are those of its group."""
+    return Request(request_id, input_tokens, 1, PrefixGroupBlocks(request_id, group, shared_blocks), 1)

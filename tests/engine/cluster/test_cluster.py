@@ -1,0 +1,160 @@
+"""The life of requests in front of instances, and of instances."""
+
+import pytest
+
+from engine.cluster.admission.by_request import Stateless, always_admit, reject_all
+from engine.cluster.cluster import NOWHERE, Cluster
+from engine.cluster.decisions import DecisionLog
+from engine.cluster.latencies import Latencies
+from engine.cluster.routing.by_load import least_loaded
+from engine.cluster.routing.round_robin import RoundRobin
+from engine.cluster.state import Freshness
+from engine.core import Engine
+from engine.errors import EngineError
+from engine.events import Finished, Scheduled
+from tests.engine.cluster.small_clusters import cluster, endings, engine, run_out
+from tests.fakes import TestLatency, config, request
+
+
+def last(num_equals: int) -> int:
+    return num_equals - 1
+
+
+def submitted(made: Cluster, count: int, gap_us: int = 0) -> Cluster:
+    for number in range(count):
+        made.submit(request(f"r{number}"), number * gap_us)
+    return made
+
+
+def test_decisions_take_their_time_and_latencies_count_from_the_arrival() -> None:
+    made = submitted(cluster(1, latencies=Latencies(admission_us=300, routing_us=40)), 1)
+    (scheduled,) = (event for event in run_out(made) if isinstance(event, Scheduled))
+    assert scheduled.at == 340
+    assert scheduled.sequence.arrived_at == 0
+
+
+def test_who_is_not_admitted_comes_to_no_instance() -> None:
+    made = submitted(cluster(1, admission=Stateless(reject_all)), 2)
+    assert endings(made) == [(0, "r0", "rejected", NOWHERE), (0, "r1", "rejected", NOWHERE)]
+    assert made.counters.num_rejected_at_admission == 2
+    assert made.counters.rejected_by_class == {"standard": 2}
+    assert made.clock == 0
+
+
+def test_all_that_arrive_at_an_instant_are_seen_by_the_router_one_after_the_other() -> None:
+    made = submitted(cluster(3, router=least_loaded(last)), 3)
+    assert [instance for _, _, _, instance in endings(made)] == [0, 1, 2]
+
+
+def test_a_stale_report_hides_what_an_instance_has_to_do() -> None:
+    """Only what the router sent itself is known at once."""
+    made = cluster(2, router=least_loaded(last), freshness=Freshness(refresh_interval_us=1_000_000))
+    submitted(made, 4, gap_us=500)
+    made.advance(1_600)
+    assert [snapshot.num_waiting + snapshot.num_running for snapshot in made.state.candidates] == [0, 0]
+    assert [snapshot.num_in_flight for snapshot in made.state.candidates] == [1, 2]
+
+
+def test_a_client_that_hangs_up_before_its_request_is_routed_ends_it_there() -> None:
+    made = submitted(cluster(1, latencies=Latencies(routing_us=500)), 1)
+    made.abort("r0", 200)
+    assert endings(made) == [(200, "r0", "aborted", NOWHERE)]
+
+
+def test_a_client_that_hangs_up_later_ends_it_on_its_instance() -> None:
+    made = submitted(cluster(2), 2)
+    made.abort("r1", 1_500)
+    assert (1_500, "r1", "aborted", 1) in endings(made)
+
+
+def test_an_id_can_be_used_again_when_its_request_has_ended() -> None:
+    made = submitted(cluster(1), 1)
+    with pytest.raises(ValueError, match="still in the cluster"):
+        made.submit(request("r0"), 10)
+    made.advance(100_000)
+    made.submit(request("r0"), 200_000)
+    assert len(endings(made)) == 1
+
+
+def test_what_is_done_is_done() -> None:
+    made = cluster(1)
+    made.advance(50)
+    too_late = pytest.raises(ValueError, match="already done everything up to 50 us")
+    with too_late:
+        made.submit(request("r0"), 50)
+    with too_late:
+        made.abort("r0", 50)
+    with too_late:
+        made.kill(0, 50)
+
+
+def test_a_drained_instance_finishes_what_it_has_and_gets_no_more() -> None:
+    made = submitted(cluster(2), 6, gap_us=100)
+    made.drain(0, 250)
+    ended = endings(made)
+    assert {name: instance for _, name, _, instance in ended} == {"r0": 0, "r1": 1, "r2": 0, "r3": 1, "r4": 1, "r5": 1}
+    assert {outcome for _, _, outcome, _ in ended} == {"completed"}
+
+
+def test_requests_of_a_killed_instance_fail() -> None:
+    made = submitted(cluster(2), 4, gap_us=100)
+    made.kill(0, 250)
+    assert {name: outcome for _, name, outcome, _ in endings(made)} == {
+        "r0": "failed",
+        "r1": "completed",
+        "r2": "failed",
+        "r3": "completed",
+    }
+
+
+def test_without_an_instance_requests_are_rejected() -> None:
+    made = submitted(cluster(1), 2, gap_us=100)
+    made.kill(0, 50)
+    assert (100, "r1", "rejected", NOWHERE) in endings(made)
+    assert made.counters.num_rejected_at_routing == 1
+
+
+def test_an_instance_that_was_added_takes_requests_from_its_instant_on() -> None:
+    made = submitted(cluster(1), 4, gap_us=100)
+    assert made.add_instance(engine(), 150) == 1
+    assert {name: instance for _, name, _, instance in endings(made)} == {"r0": 0, "r1": 0, "r2": 0, "r3": 1}
+
+
+def test_instances_may_differ() -> None:
+    engines = [Engine(config(), TestLatency(step_us=step_us)) for step_us in (1_000, 5_000)]
+    made = submitted(Cluster(engines, Stateless(always_admit), RoundRobin()), 2)
+    assert [(at, name) for at, name, _, _ in endings(made)] == [(3_000, "r0"), (15_000, "r1")]
+
+
+def test_regret_is_what_a_better_choice_would_have_scored_more() -> None:
+    log = DecisionLog(num_candidates=1)
+    made = Cluster(
+        [engine(), engine()],
+        Stateless(always_admit),
+        RoundRobin(),
+        Freshness(refresh_interval_us=0, cache_delay_us=0),
+        decisions=log,
+    )
+    made.submit(request("long", output_tokens=50), 0)
+    made.submit(request("short", output_tokens=1), 0)
+    made.submit(request("late"), 10_000)
+    run_out(made)
+    assert [decision.regret for decision in log.decisions] == [0, 0, 2], "it runs there and is in flight"
+    assert [candidate.instance for candidate in log.decisions[2].candidates] == ["instance_1"]
+    assert log.num_admitted == 3
+
+
+def test_what_many_requests_leave_behind_is_forgotten() -> None:
+    made = cluster(2)
+    ended = 0
+    for number in range(5_000):
+        made.submit(request(f"r{number}", output_tokens=1), number * 5_000)
+        ended += sum(isinstance(event, Finished) for event in made.advance(number * 5_000))
+    assert ended > 4_900
+    assert len(made._live) < 1_100
+
+
+@pytest.mark.parametrize("name", ["refresh_interval_us", "cache_delay_us"])
+def test_nothing_is_fresher_than_always(name: str) -> None:
+    with pytest.raises(EngineError, match=f"{name} must be at least 0, got -1"):
+        Freshness(**{name: -1})

@@ -1,0 +1,139 @@
+"""Policies from a file, beside flags."""
+
+from pathlib import Path
+
+import pytest
+
+from blis_options import BlisError
+from engine.cluster.build import build_simulation
+from engine.cluster.cluster import Cluster
+from engine.cluster.options import ClusterOptions
+from engine.cluster.policies import with_policies
+from engine.cluster.policy_file import PolicyFile, read_policy_file
+from engine.core import Engine
+from engine.deployment import resolve
+from tests.engine.cluster.small_clusters import endings
+from tests.fakes import request
+
+ALL = """
+admission:
+  policy: tier-shed
+  token_bucket_capacity: 500
+  token_bucket_refill_rate: 20.5
+  tier_shed_threshold: 7
+  tier_shed_min_priority: -1
+  slo_priorities: {gold: 10, batch: 2}
+routing:
+  policy: weighted
+  scorers:
+    - {name: queue-depth, weight: 2}
+    - {name: prefix-affinity, weight: 0.5}
+priority: {policy: slo-based}
+scheduler: sjf
+tenant_budgets: {alice: 0.25}
+instances:
+  - {count: 2, max_num_seqs: 8}
+  - {hardware: A100-SXM, alpha_coeffs: [1, 2, 3], beta_coeffs: [1, 2, 3, 4, 5, 6, 7]}
+"""
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "policies.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def options(path: str, **more: object) -> ClusterOptions:
+    return with_policies(ClusterOptions(model="qwen/qwen3-14b", policy_config=path, **more))  # type: ignore[arg-type]
+
+
+def test_all_that_a_file_says_is_taken(tmp_path: Path) -> None:
+    merged = options(written(tmp_path, ALL))
+    assert merged.admission_policy == "tier-shed"
+    assert merged.token_bucket_capacity == 500
+    assert merged.token_bucket_refill_rate == 20.5
+    assert merged.routing_policy == "weighted"
+    assert merged.scorer_weights == (("queue-depth", 2.0), ("prefix-affinity", 0.5))
+    assert merged.priority_policy == "slo-based"
+    assert merged.scheduler == "sjf"
+    assert merged.num_instances == 3
+
+
+def test_flags_with_another_value_than_their_default_win(tmp_path: Path) -> None:
+    merged = options(written(tmp_path, ALL), routing_policy="random", token_bucket_capacity=9.0)
+    assert merged.routing_policy == "random"
+    assert merged.token_bucket_capacity == 9.0
+    assert merged.token_bucket_refill_rate == 20.5
+
+
+def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
+    assert read_policy_file(written(tmp_path, "{}")) == PolicyFile()
+
+
+def test_instances_are_as_their_groups_say(tmp_path: Path) -> None:
+    merged = options(written(tmp_path, ALL))
+    simulation = build_simulation(merged, resolve(merged))
+    assert isinstance(simulation, Cluster)
+    assert [engine.config.max_num_seqs for engine in simulation.instances] == [8, 8, 256]
+    assert simulation.instances[2].latency.post_decode_time == 2
+    blocks = [engine.config.total_kv_blocks for engine in simulation.instances]
+    assert blocks[0] == blocks[1]
+    assert all(engine.config.slo_priorities.importance("gold") == 10 for engine in simulation.instances)
+
+
+def test_budgets_alone_make_a_cluster_of_one(tmp_path: Path) -> None:
+    merged = options(written(tmp_path, "tenant_budgets: {alice: 0}"))
+    simulation = build_simulation(merged, resolve(merged))
+    assert isinstance(simulation, Cluster)
+    for number in range(3):
+        simulation.submit(request(f"r{number}", slo_class="batch")._replace(tenant="alice"), number)
+    assert [outcome for _, _, outcome, _ in endings(simulation)] == ["rejected", "rejected", "completed"]
+
+
+def test_without_anything_of_a_cluster_there_is_one_engine() -> None:
+    given = ClusterOptions(model="qwen/qwen3-14b")
+    assert isinstance(build_simulation(given, resolve(given)), Engine)
+
+
+def build(path: str) -> Engine | Cluster:
+    merged = options(path)
+    return build_simulation(merged, resolve(merged))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "must be a mapping of names to values"),
+        ("admissions: {}", "unknown key 'admissions', known are admission, routing, "),
+        ("admission: 3", "admission must be a mapping of names to values, got 3"),
+        ("admission: {policy: some}", "admission: policy must be one of always-admit, .* got 'some'"),
+        ("admission: {capacity: 1}", "admission: unknown key 'capacity', known are policy, "),
+        ("admission: {token_bucket_capacity: 0}", "admission: token_bucket_capacity must be above 0, got 0"),
+        ("admission: {token_bucket_capacity: much}", "token_bucket_capacity must be a number, got 'much'"),
+        ("admission: {tier_shed_threshold: 1.5}", "tier_shed_threshold must be a whole number of at least 0, got 1.5"),
+        ("admission: {slo_priorities: {a: 101}}", "slo_priorities: a must be a whole number between -100 and 100"),
+        ("routing: {scorers: 3}", "routing: scorers must be a list of mappings, got 3"),
+        ("routing: {scorers: [{name: rocket, weight: 1}]}", "routing.scorers knows the scorers .* got 'rocket'"),
+        ("routing: {scorers: [{name: queue-depth}]}", "routing.scorers must give queue-depth a weight above 0, got 0"),
+        ("routing: {scorers: [{nam: 1}]}", r"routing.scorers\[0\]: unknown key 'nam'"),
+        ("scheduler: lifo", "scheduler must be one of fcfs, .* got 'lifo'"),
+        ("tenant_budgets: {a: 2}", "tenant_budgets: a must be between 0 and 1, got 2"),
+        ("instances: [{count: 0}]", r"instances\[0\]: count must be a whole number of at least 1, got 0"),
+        ("instances: [{model: x}]", r"instances\[0\]: unknown key 'model', known are count, hardware, "),
+        ("instances: [{max_num_seqs: 0}]", r"instances\[0\]: --max-num-seqs must be at least 1, got 0"),
+        ("instances: [{max_num_seqs: many}]", r"instances\[0\]: max_num_seqs must be a number, got 'many'"),
+        ("instances: [{hardware: H1000}]", r"instances\[0\]: GPU 'H1000' is not"),
+        ("instances: [{hardware: 3}]", r"instances\[0\]: hardware must be text, got 3"),
+    ],
+)
+def test_what_a_file_cannot_say_is_refused_in_one_line(text: str, message: str, tmp_path: Path) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(BlisError, match=message) as caught:
+        build(path)
+    assert path in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_another_number_of_instances_than_the_file_lists_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BlisError, match=r"--num-instances must be the 3 instances of .*, got 2"):
+        options(written(tmp_path, ALL), num_instances=2)

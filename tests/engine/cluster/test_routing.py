@@ -1,0 +1,75 @@
+"""Who gets whom."""
+
+from collections import Counter
+
+import pytest
+
+from engine.cluster.routing.by_load import always_busiest, least_loaded
+from engine.cluster.routing.drawn import Random
+from engine.cluster.routing.policy import Router
+from engine.cluster.routing.registry import ROUTERS, RouterSettings
+from engine.cluster.routing.round_robin import RoundRobin
+from engine.cluster.ties import SeededTies
+from tests.engine.cluster.small_clusters import snapshot, state
+from tests.fakes import request
+
+REQUEST = request()
+
+
+def last(num_equals: int) -> int:
+    return num_equals - 1
+
+
+def places(router: Router, count: int = 1, *loads: int) -> list[int]:
+    seen = state(*(snapshot(number, waiting=load) for number, load in enumerate(loads)))
+    return [router.choose(REQUEST, seen).place for _ in range(count)]
+
+
+def test_round_robin_takes_each_in_turn() -> None:
+    assert places(RoundRobin(), 5, 9, 0, 0) == [0, 1, 2, 0, 1]
+
+
+def test_the_least_loaded_gets_it_and_ties_are_drawn() -> None:
+    assert places(least_loaded(last), 1, 3, 1, 2) == [1]
+    assert places(least_loaded(last), 1, 1, 3, 1) == [2]
+
+
+def test_the_busiest_gets_it_and_the_first_of_equals() -> None:
+    assert places(always_busiest(), 1, 1, 3, 3) == [1]
+
+
+def test_at_random_all_get_their_share() -> None:
+    counts = Counter(places(Random(SeededTies(3)), 3_000, 5, 0, 0))
+    assert all(900 < count < 1_100 for count in counts.values())
+
+
+def test_draws_follow_from_the_seed() -> None:
+    def draws(seed: int) -> list[int]:
+        ties = SeededTies(seed)
+        return [ties(7) for _ in range(50)]
+
+    assert draws(1) == draws(1) != draws(2)
+    assert set(draws(1)) == set(range(7))
+
+
+@pytest.mark.parametrize(("weights", "expected"), [((3.0, 1.0), 0), ((1.0, 3.0), 1), ((30.0, 10.0), 0)])
+def test_weights_decide_between_scorers(weights: tuple[float, float], expected: int) -> None:
+    settings = RouterSettings(ties=last, weights=(("queue-depth", weights[0]), ("kv-utilization", weights[1])))
+    seen = state(snapshot(0, waiting=0, kv=1.0), snapshot(1, waiting=4, kv=0.0))
+    choice = ROUTERS["weighted"](settings).choose(REQUEST, seen)
+    assert choice.place == expected
+    assert choice.scores is not None
+    assert sorted(choice.scores) == pytest.approx([0.25, 0.75])
+
+
+def test_equal_sums_are_drawn() -> None:
+    router = ROUTERS["weighted"](RouterSettings(ties=last, weights=(("queue-depth", 1.0),)))
+    assert router.choose(REQUEST, state(snapshot(0), snapshot(1))).place == 1
+
+
+def test_routers_say_what_they_look_at() -> None:
+    caches = RouterSettings(ties=last, weights=(("no-hit-lru", 1.0),))
+    loads = RouterSettings(ties=last, weights=(("queue-depth", 1.0),))
+    assert ROUTERS["weighted"](caches).reads_caches
+    assert not ROUTERS["weighted"](loads).reads_caches
+    assert not ROUTERS["round-robin"](loads).reads_snapshots
