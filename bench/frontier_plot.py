@@ -40,6 +40,7 @@ def draw_frontier(curves: Sequence[Curve], path: str) -> None:
     for axes, (title, name) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         _draw_panel(axes, curves, name)
         axes.set(xlabel="output tokens/s", ylabel=title)
+        axes.margins(0.12)
         axes.set_ylim(bottom=0)
         axes.spines[["top", "right"]].set_visible(False)
     if 1 < len(curves) <= _MOST_NAMED_CURVES:

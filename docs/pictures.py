@@ -2,8 +2,8 @@
 
     python docs/pictures.py [--recording FOLDER]
 
-`schedulings.svg` comes from the engine and is the same every time. `closed-loop.svg` is drawn only with a recording:
-the folder that `examples/demo.py --output FOLDER` has filled.
+`schedulings.svg` and `frontier.svg` come from the engine and are the same every time. `closed-loop.svg` is drawn only
+with a recording: the folder that `examples/demo.py --output FOLDER` has filled.
 """
 
 import argparse
@@ -16,6 +16,10 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 
+from bench.points.plan import plan_of
+from bench.points.simulate import Job, compute
+from bench.sweep.frontier import draw
+from bench.sweep.rows import Row
 from calibrate.network import Network, latencies, rtt_us_of
 from calibrate.pair import pair
 from engine.core import Engine
@@ -113,6 +117,17 @@ def _draw_spans(axis: Any, drawn: Sequence[Span]) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
+def draw_frontier(path: Path) -> None:
+    """What `blis sweep` draws of the example on its page."""
+    words = ("--model", "qwen/qwen3-14b", "--num-requests", "200", "--arrival", "poisson")
+    plan = plan_of(words, ("rate=4,16,64", "tensor_parallel_size=1,2"), None)
+    rows = [
+        Row(str(point.number), point, compute(Job("", plan.simulation.name, point.settings))) for point in plan.points()
+    ]
+    draw(rows, str(path), gpu_cost_per_hour=2.5)
+    sys.stdout.write(f"{path}\n")
+
+
 def draw_closed_loop(recording: Path, path: Path) -> None:
     """TTFT of a served recording against its replay: request by request, and as distributions."""
     trace = read_trace(recording / "trace.yaml")
@@ -148,6 +163,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder to draw to")
     arguments = parser.parse_args()
     draw_schedulings(arguments.output / "schedulings.svg")
+    draw_frontier(arguments.output / "frontier.svg")
     if arguments.recording is not None:
         draw_closed_loop(arguments.recording, arguments.output / "closed-loop.svg")
     return 0

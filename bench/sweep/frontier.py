@@ -60,12 +60,15 @@ def _curves(rows: Sequence[Row], gpu_cost_per_hour: float | None) -> Iterator[Cu
             throughput=[each["tokens_per_sec"] or 0 for each in figures],
             ttft_ms=[each["ttft_p99_ms"] or 0 for each in figures],
             itl_ms=[each["itl_p99_ms"] or 0 for each in figures],
-            labels=[
-                " ".join(f"{name} {row.point.varied[name]}" for name in _ALONG if name in row.point.varied)
-                for row in members
-            ],
+            labels=[_load(row) for row in members],
             cost=[each["cost_per_million_tokens"] or 0 for each in priced],
         )
+
+
+def _load(row: Row) -> str:
+    """How much load a row is about, where that varies."""
+    values = {name: row.point.varied[name] for name in _ALONG if row.point.varied.get(name) is not None}
+    return " ".join(f"{name} {value:g}" for name, value in values.items())
 
 
 def _score(row: Row) -> tuple[float, ...]:

@@ -23,10 +23,11 @@ def test_a_picture_is_small_and_whole(picture: Path) -> None:
     assert ElementTree.parse(picture).getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
-def test_the_picture_of_both_schedulings_is_up_to_date(tmp_path: Path) -> None:
+def test_the_pictures_of_the_engine_are_up_to_date(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     done = run_script("docs/pictures.py", "--output", str(tmp_path))
     assert done.returncode == 0, done.stderr
     drawn = texts(tmp_path / "schedulings.svg")
     assert sum("first token after" in text for text in drawn) == 6
     assert drawn == texts(PICTURES / "schedulings.svg")
+    assert texts(tmp_path / "frontier.svg") == texts(PICTURES / "frontier.svg")
