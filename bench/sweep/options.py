@@ -14,9 +14,9 @@ class SweepOptions:
 
     simulation: tuple[str, ...] = option(
         (),
-        "The command to repeat, run or replay (default: run), with any of its flags.",
+        "The command to repeat, run or replay (default: run), and its flags, which may stand anywhere.",
         positional=True,
-        metavar="[run|replay] [FLAGS]",
+        metavar="SIMULATION",
     )
     vary: tuple[str, ...] = option(
         (),

@@ -54,6 +54,8 @@ def _plan(options: TuneOptions) -> "Plan":
     for name in ("rate", "concurrency", "workload_spec"):
         if name in plan.settings or name in plan.vary:
             raise OptionError(f"--{name.replace('_', '-')} has no place here: the search changes the rate")
+    if not options.limits_ms and options.min_attainment is None:
+        raise OptionError("--limit NAME:MS or --min-attainment must say what the search is to keep to")
     return plan
 
 

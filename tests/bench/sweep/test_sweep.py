@@ -1,4 +1,9 @@
 import csv
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +18,7 @@ from bench.sweep.command import SweepOptions, run
 from bench.sweep.frontier import frontier
 from bench.sweep.rows import Row
 from blis_options import BlisError
+from tests.docs.pages import PROJECT
 
 Sweep: TypeAlias = Callable[..., Any]
 BASE = ("--model", "qwen/qwen3-14b", "--num-requests", "20", "--output-tokens", "20")
@@ -56,6 +62,22 @@ def test_a_sweep_that_was_cut_goes_on_and_ends_with_the_same_bytes(sweep: Sweep)
     again = sweep()
     assert "has 1 of 4 points already" in again.said
     assert again.path.read_bytes() == whole
+
+
+def test_a_sweep_that_is_interrupted_keeps_what_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.csv"
+    rates = ",".join(str(rate) for rate in range(1, 200))
+    command = [sys.executable, "-m", "blis_cli", "sweep", *BASE, "--vary", f"rate={rates}", "-o", str(path)]
+    process = subprocess.Popen(
+        [*command, "--processes", "2"], stderr=subprocess.PIPE, text=True, cwd=PROJECT, start_new_session=True
+    )
+    while not path.exists() or path.read_text().count("\n") < 3:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    num_rows = path.read_text().count("\n") - 1
+    assert said == f"blis sweep: {num_rows} of 199 points are in {path}; the same command goes on there\n"
 
 
 def test_points_that_are_there_are_not_computed_again(sweep: Sweep) -> None:
