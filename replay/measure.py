@@ -1,6 +1,6 @@
 """What a client sees of one request, derived from the engine's step log once it has ended."""
 
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,45 +15,56 @@ from engine.units import Micros
 COMPLETED = frozenset({Outcome.COMPLETED, Outcome.LENGTH_CAPPED})
 
 
-class Latencies(NamedTuple):
-    """One request's latencies in microseconds; None for what never happened.
+NEVER = -1
+"""In place of a duration or an instant: it has not happened."""
 
-    TTFT includes the queueing overhead before the engine and the output overhead of the first token; E2E ends with the
-    last token and the overhead after it. What tokens wait for the others of their step is not in it.
-    """
+Latencies: TypeAlias = tuple[Micros, Micros, float, Micros, int]
+"""TTFT, E2E, mean ITL, scheduling delay, all in microseconds or `NEVER`, and output tokens of a completed request.
 
-    ttft_us: Micros | None
-    e2e_us: Micros | None
-    itl_mean_us: float
-    scheduling_delay_us: Micros | None
-    output_tokens: int
+TTFT includes the queueing overhead before the engine and the output overhead of the first token; E2E ends with the last
+token and the overhead after it. What tokens wait for the others of their step is not in it.
+"""
 
 
-def latencies(engine: Engine, sequence: Sequence) -> Latencies:
-    """What has become of a request: all of it when it has ended, else what is known so far."""
-    completed = sequence.outcome in COMPLETED
-    ttft_us = e2e_us = None
-    itl_mean_us = 0.0
-    first_token_at = sequence.first_token_at
-    if first_token_at is not None:
-        ttft_us = first_token_at + engine.latency.output_token_time - sequence.arrived_at
-    if completed:
-        assert ttft_us is not None
-        itl_sum_us = _itl_sum(engine, sequence)
-        has_output = sequence.request.output_tokens > 0
-        e2e_us = ttft_us + itl_sum_us + (engine.latency.post_decode_time if has_output else 0)
-        if has_output:
-            capped = sequence.outcome is Outcome.LENGTH_CAPPED
-            gaps = (sequence.num_decoded_tokens if capped else sequence.request.output_tokens) - 1
-            itl_mean_us = itl_sum_us / max(gaps, 1)
-    scheduled_at = sequence.scheduled_at
-    return Latencies(
-        ttft_us=ttft_us,
-        e2e_us=e2e_us,
-        itl_mean_us=itl_mean_us,
-        scheduling_delay_us=None if scheduled_at is None else scheduled_at - sequence.arrived_at,
-        output_tokens=sequence.num_output_tokens if completed else 0,
-    )
+class ClientView:
+    """What the clients of an engine see. Its overheads are read once, for there are millions of requests."""
+
+    __slots__ = ("_counts_steps", "_output_token_time", "_post_decode_time", "_steps", "engine", "has_turns")
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.has_turns = engine.latency.output_sequence_time > 0
+        """Whether tokens wait for the others of their step."""
+        self._output_token_time = engine.latency.output_token_time
+        self._post_decode_time = engine.latency.post_decode_time
+        self._counts_steps = engine.config.scheduling == "blis"
+        self._steps = engine.steps
+
+    def latencies(self, sequence: Sequence, at: Micros) -> Latencies:
+        """What has become of a request: all of it when it ended, which was at `at`, else what is known so far."""
+        arrived_at, first_token_at, scheduled_at = sequence.arrived_at, sequence.first_token_at, sequence.scheduled_at
+        delay_us = NEVER if scheduled_at is None else scheduled_at - arrived_at
+        if first_token_at is None:
+            return NEVER, NEVER, 0.0, delay_us, 0
+        ttft_us = first_token_at + self._output_token_time - arrived_at
+        if sequence.outcome not in COMPLETED:
+            return ttft_us, NEVER, 0.0, delay_us, 0
+        itl_sum_us = self._sum_of_steps(sequence) if self._counts_steps else at - first_token_at
+        num_planned = sequence.request.output_tokens
+        if not num_planned:
+            return ttft_us, ttft_us + itl_sum_us, 0.0, delay_us, sequence.num_output_tokens
+        num_gaps = (num_planned if sequence.outcome is Outcome.COMPLETED else sequence.num_decoded_tokens) - 1
+        e2e_us = ttft_us + itl_sum_us + self._post_decode_time
+        return ttft_us, e2e_us, itl_sum_us / max(num_gaps, 1), delay_us, sequence.num_output_tokens
+
+    def _sum_of_steps(self, sequence: Sequence) -> Micros:
+        """BLIS's time between the first and the last token of a request: it counts no time between steps.
+
+        That is a step's duration plus one output overhead for each token, so that time in which a request got nothing
+        is not part of it. With vLLM's scheduling it is what passes between the ends of its steps.
+        """
+        overheads_us = sequence.num_decoded_tokens * self._output_token_time
+        return overheads_us + sum(self._steps.run_time(first, count) for first, count in sequence.token_runs)
 
 
 def replied_at(simulation: Simulation, finished: Finished) -> Micros:
@@ -83,19 +94,3 @@ def token_times(engine: Engine, sequence: Sequence) -> npt.NDArray[np.int64]:
         times_us = np.concatenate([np.array([first_us]), *(ends + overhead_us for _, ends in spans)])
     # A request without output ends where its first token would have come.
     return times_us[: sequence.num_output_tokens]
-
-
-def _itl_sum(engine: Engine, sequence: Sequence) -> Micros:
-    """All time between a request's first and last token.
-
-    BLIS counts a step's duration plus one output overhead for each token, so time between steps in which a request got
-    nothing is not part of it. With vLLM's scheduling it is what passes between the ends of its steps.
-    """
-    if engine.config.scheduling == "blis":
-        overheads_us = sequence.num_decoded_tokens * engine.latency.output_token_time
-        return overheads_us + sum(engine.steps.run_time(first, count) for first, count in sequence.token_runs)
-    if not sequence.token_runs:
-        return 0
-    assert sequence.first_token_step is not None
-    first, count = sequence.token_runs[-1]
-    return engine.steps.end(first + count - 1) - engine.steps.end(sequence.first_token_step)

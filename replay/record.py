@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from engine.sequence import Outcome, Sequence
 from engine.simulation import Simulation
 from engine.units import Micros
 from replay.arrivals import Arrival, Origin
-from replay.measure import COMPLETED, latencies, token_times
+from replay.measure import COMPLETED, NEVER, ClientView, token_times
 from replay.token_gaps import TokenGaps
 from replay.turns import OutputTurns
 from traces import TraceRow
@@ -25,11 +26,11 @@ Bools = npt.NDArray[np.bool_]
 OnTokens = Callable[[int, Ints], None]
 """Takes a completed request's number and when its tokens reached the client, step by step, in microseconds."""
 
-NEVER = -1
-"""In a column of durations: what has not happened."""
+__all__ = ["NEVER", "Floats", "Ints", "Measured", "OnTokens", "Record"]
+
 _OUTCOMES = tuple(Outcome)
-_CODES = {outcome: code for code, outcome in enumerate(_OUTCOMES)}
 _NONE = -1
+_CODES = {None: _NONE} | {outcome: code for code, outcome in enumerate(_OUTCOMES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ class Measured:
 class Record:
     """One entry per request that has arrived, in order of arrival: a few numbers each, whatever its tokens.
 
-    The driver tells of each arrival, hands on the events, and closes the record at the end.
+    The driver tells of each arrival, hands on the events, and closes the record at the end. Entries and columns can be
+    read from then on.
     """
 
     def __init__(self, simulation: Simulation, on_tokens: OnTokens | None = None) -> None:
@@ -77,6 +79,12 @@ class Record:
         """Place here of requests that have not ended, by id."""
         self._scheduled: dict[str, Sequence] = {}
         """State in the engine of those of them that have been scheduled."""
+        self._views: dict[int, ClientView] = {}
+        """By number of instance."""
+        self._told = array("q")
+        """What has become of requests, one after the other as they ended: their place and the columns below."""
+        self._itl_told = array("d")
+        """`itl_mean_us` likewise."""
         self._arrived_at = array("q")
         self._input_tokens = array("q")
         self._planned_output_tokens = array("q")
@@ -127,35 +135,29 @@ class Record:
         self._arrived_at.append(arrival.at)
         self._input_tokens.append(request.input_tokens)
         self._planned_output_tokens.append(request.output_tokens)
-        self._outcome.append(_NONE)
-        self._itl_mean_us.append(0.0)
-        self._output_tokens.append(0)
-        self._ttft_us.append(NEVER)
-        self._e2e_us.append(NEVER)
-        self._scheduling_delay_us.append(NEVER)
-        self._instance.append(NOWHERE)
-        self._queued_at.append(NEVER)
 
     def note(self, event: Event) -> None:
         """Something has happened in the engine."""
-        if isinstance(event, Finished):
+        if event.__class__ is Finished:
             sequence = event.sequence
             request_id = sequence.request.id
             self._scheduled.pop(request_id, None)
-            self._enter(self._live.pop(request_id), sequence)
-        elif isinstance(event, Scheduled):
+            self._tell(self._live.pop(request_id), sequence, event.at)
+        elif event.__class__ is Scheduled:
             self._scheduled[event.sequence.request.id] = event.sequence
 
     def close(self) -> None:
-        """The run is over: enter what is known of the requests that have not ended."""
+        """The run is over: tell what is known of the requests that have not ended, and put all in order."""
+        now = self._simulation.now or 0
         for request_id, sequence in self._scheduled.items():
-            self._enter(self._live[request_id], sequence)
+            self._tell(self._live[request_id], sequence, now)
         for engine in self._simulation.instances:
             for request_id, sequence in engine.live.items():
                 if request_id not in self._scheduled and request_id in self._live:
-                    self._enter(self._live[request_id], sequence)
+                    self._tell(self._live[request_id], sequence, now)
         self._live.clear()
         self._scheduled.clear()
+        self._enter_all()
         self._wait_for_turns()
 
     def with_latencies(self, ttft_us: Ints, e2e_us: Ints, itl_mean_us: Floats, scheduling_delay_us: Ints) -> "Record":
@@ -219,31 +221,46 @@ class Record:
         """When each joined the wait queue of its instance; `NEVER` for those that did not."""
         return np.array(self._queued_at, np.int64)
 
-    def _enter(self, place: int, sequence: Sequence) -> None:
-        outcome = sequence.outcome
-        if outcome is not None:
-            self._outcome[place] = _CODES[outcome]
-        instance = sequence.instance
+    def _tell(self, place: int, sequence: Sequence, at: Micros) -> None:
+        """Note what has become of a request, which ended at `at` if it has."""
+        outcome, instance = sequence.outcome, sequence.instance
         if instance == NOWHERE:
+            self._told.extend((place, _CODES[outcome], NEVER, NEVER, NEVER, 0, instance, NEVER))
+            self._itl_told.append(0.0)
             return
-        self._instance[place] = instance
-        engine = self._simulation.instances[instance]
-        ttft_us, e2e_us, itl_mean_us, scheduling_delay_us, output_tokens = latencies(engine, sequence)
-        if ttft_us is not None:
-            self._ttft_us[place] = ttft_us
-        if scheduling_delay_us is not None:
-            self._scheduling_delay_us[place] = scheduling_delay_us
-        if sequence.queued_at is not None:
-            self._queued_at[place] = sequence.queued_at
-        if engine.latency.output_sequence_time:
+        view = self._views.get(instance)
+        if view is None:
+            view = self._views[instance] = ClientView(self._simulation.instances[instance])
+        ttft_us, e2e_us, itl_mean_us, delay_us, output_tokens = view.latencies(sequence, at)
+        queued_at = NEVER if sequence.queued_at is None else sequence.queued_at
+        self._told.extend((place, _CODES[outcome], ttft_us, e2e_us, delay_us, output_tokens, instance, queued_at))
+        self._itl_told.append(itl_mean_us)
+        if view.has_turns:
             self._turns.add(place, sequence)
-        if e2e_us is not None:  # so it has completed
-            self._e2e_us[place] = e2e_us
-            self._itl_mean_us[place] = itl_mean_us
-            self._output_tokens[place] = output_tokens
+        if e2e_us != NEVER:  # so it has completed
             self.gaps.add(sequence)
             if self._on_tokens is not None:
-                self._on_tokens(self.number(place), token_times(engine, sequence))
+                self._on_tokens(self.number(place), token_times(view.engine, sequence))
+
+    def _enter_all(self) -> None:
+        """From what was told to columns; empty where nothing was."""
+        told = np.array(self._told, np.int64).reshape(-1, 8).T
+        places = told[0]
+
+        def column(values: Ints | Floats, empty: float, typecode: str) -> Any:
+            whole = np.full(len(self), empty, typecode)
+            whole[places] = values
+            return array(typecode, whole.tobytes())
+
+        self._outcome = column(told[1], _NONE, "b")
+        self._ttft_us = column(told[2], NEVER, "q")
+        self._e2e_us = column(told[3], NEVER, "q")
+        self._scheduling_delay_us = column(told[4], NEVER, "q")
+        self._output_tokens = column(told[5], 0, "q")
+        self._instance = column(told[6], NOWHERE, "i")
+        self._queued_at = column(told[7], NEVER, "q")
+        self._itl_mean_us = column(np.array(self._itl_told), 0.0, "d")
+        self._told, self._itl_told = array("q"), array("d")
 
 
 def _known(value: int) -> int | None:

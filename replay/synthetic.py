@@ -53,23 +53,29 @@ def _in_small_letters(request: WorkloadRequest) -> WorkloadRequest:
 
 def arrival_of(request: WorkloadRequest, number: int, config: EngineConfig) -> Arrival:
     """A generated request as the engine takes it."""
-    request_id = f"request_{number}"
-    simulated = Request(
-        id=request_id,
-        input_tokens=request.prefix_tokens + request.input_tokens,
-        output_tokens=request.output_tokens,
-        max_output_tokens=request.output_tokens,
-        blocks=_blocks(request, request_id, config),
-        deadline_us=request.deadline_us,
-        slo_class=request.slo_class,
-        adapter=request.adapter,
-        tenant=request.tenant_id,
+    request_id, output_tokens = f"request_{number}", request.output_tokens
+    simulated = Request(  # by position, for there are millions
+        request_id,
+        request.prefix_tokens + request.input_tokens,
+        output_tokens,
+        _blocks(request, request_id, config),
+        output_tokens,
+        request.deadline_us,
+        request.slo_class,
+        None,
+        True,
+        request.adapter,
+        None,
+        request.tenant_id,
     )
-    return Arrival(at=request.arrival_us, request=simulated, row=request)
+    return Arrival(request.arrival_us, simulated, request)
 
 
 def _blocks(request: WorkloadRequest, request_id: str, config: EngineConfig) -> BlockIdentities:
-    shared_blocks = config.num_identified_blocks(request.prefix_tokens) if request.prefix_group else 0
+    group = request.prefix_group
+    if not group and not request.keeps_context:
+        return UniqueBlocks(request_id)
+    shared_blocks = config.num_identified_blocks(request.prefix_tokens) if group else 0
     if request.keeps_context:
         num_tokens = request.prefix_tokens + request.input_tokens + max(0, request.output_tokens - 1)
         num_blocks = num_tokens // config.block_size_tokens
@@ -78,9 +84,7 @@ def _blocks(request: WorkloadRequest, request_id: str, config: EngineConfig) -> 
             num_shareable=num_blocks,
             owners=(request.session_id,),
             ends=(num_blocks,),
-            group=request.prefix_group,
+            group=group,
             shared_blocks=shared_blocks,
         )
-    if request.prefix_group:
-        return PrefixGroupBlocks(request_id, request.prefix_group, shared_blocks)
-    return UniqueBlocks(request_id)
+    return PrefixGroupBlocks(request_id, group, shared_blocks)

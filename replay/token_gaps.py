@@ -42,43 +42,35 @@ class TokenGaps:
 class InstanceGaps:
     """The gaps of one instance.
 
-    Costs 16 bytes per stretch of consecutive tokens, and O(steps log requests) time in the end.
+    Costs 24 bytes per stretch of consecutive tokens, and O(steps log requests) time in the end.
     """
 
-    __slots__ = ("_counts", "_engine", "_firsts", "_pauses_us")
+    __slots__ = ("_engine", "_stretches")
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._firsts = array("q")
-        """First step of each stretch in which tokens follow each other step by step."""
-        self._counts = array("q")
-        """How many tokens of it have the step before as their predecessor's."""
-        self._pauses_us = array("q")
-        """Longer gaps between two stretches, where they count as such."""
+        self._stretches = array("q")
+        """Of each in which tokens follow each other step by step: the step of the token before, the first, how many."""
 
     def add(self, sequence: Sequence) -> None:
         """Count the gaps of a completed request."""
-        if self._engine.config.scheduling == "blis":
-            # A token's gap is its own step, whatever happened between the steps.
-            for first, count in sequence.token_runs:
-                self._firsts.append(first)
-                self._counts.append(count)
-            return
-        end = self._engine.steps.end
         before = sequence.first_token_step
-        assert before is not None
         for first, count in sequence.token_runs:
-            self._pauses_us.append(end(first) - end(before))
-            self._firsts.append(first + 1)
-            self._counts.append(count - 1)
+            self._stretches.extend((before or 0, first, count))
             before = first + count - 1
 
     def pool(self, steps_at_once: int) -> Pool:
         """All gaps counted so far. Steps are gone through in blocks, as there may be as many as tokens."""
-        firsts = np.array(self._firsts, np.int64)
-        stops = np.sort(firsts + np.array(self._counts, np.int64))
-        firsts.sort()
-        parts = [np.unique(np.array(self._pauses_us, np.int64), return_counts=True)]
+        befores, firsts, counts = np.array(self._stretches, np.int64).reshape(-1, 3).T
+        pauses_us = np.array([], np.int64)
+        if self._engine.config.scheduling != "blis":
+            # A token whose predecessor's is not the step before. BLIS counts its own step, whatever was between them.
+            ends_us = self._engine.steps.ends()
+            pauses_us = ends_us[firsts] - ends_us[befores]
+            firsts, counts = firsts + 1, counts - 1
+        stops = np.sort(firsts + counts)
+        firsts = np.sort(firsts)
+        parts = [np.unique(pauses_us, return_counts=True)]
         for begin in range(0, len(self._engine.steps), steps_at_once):
             steps = np.arange(begin, min(begin + steps_at_once, len(self._engine.steps)))
             # As many stretches are under way as have begun and have not stopped.

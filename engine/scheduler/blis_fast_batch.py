@@ -179,7 +179,8 @@ class FastBatchFormation(BatchFormation):
     def _form_plainly(self) -> None:
         """Grant tokens by the plain rules; nobody cruises."""
         before = sorted(self.explicit, key=_running_number)
-        self.explicit = dict.fromkeys(before)
+        self.explicit.clear()
+        self.explicit.update(dict.fromkeys(before))
         self._running[:] = before
         self.form()
         for sequence in before:
