@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from engine.cluster.cluster import Cluster
 from engine.cluster.decisions import DecisionLog
@@ -43,6 +43,17 @@ def door_of(simulation: Simulation) -> Door:
         num_rejected_at_routing=counters.num_rejected_at_routing,
         decisions=None if simulation.decisions is None else _figures(simulation.decisions),
     )
+
+
+def decision_rows(simulation: Simulation) -> list[dict[str, object]]:
+    """Each decision of a run as JSON has it; none if none were kept."""
+    log = simulation.decisions if isinstance(simulation, Cluster) else None
+    return [_renamed(asdict(decision)) for decision in log.decisions] if log else []
+
+
+def _renamed(decision: dict[str, object]) -> dict[str, object]:
+    """With the unit of the instant in its name."""
+    return {"at_us": decision.pop("at"), **decision}
 
 
 def _figures(log: DecisionLog) -> DecisionFigures:

@@ -69,6 +69,7 @@ def report(
     `metrics` replaces the aggregate metrics of the run.
     """
     from replay.breakdown_json import as_json
+    from replay.door import decision_rows
     from replay.findings import events_of, examine
     from replay.outputs import judgements, metrics_file, result_rows
     from replay.summary import summary
@@ -86,6 +87,8 @@ def report(
     if options.saturation_report is not None:
         events = events_of(simulated.requests)
         write_report(options.saturation_report, events, questions.detectors, questions.saturation, found.labels)
+    if options.decisions_path is not None:
+        write_json(options.decisions_path, decision_rows(simulated.simulation))
     if options.trace_output is not None:
         from replay.trace_output import write_simulated
 

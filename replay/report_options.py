@@ -51,6 +51,12 @@ class ReportOptions(ClusterOptions):
     metrics_path: str | None = option(
         None, "Write aggregate metrics with a row per request here (JSON).", metavar="FILE"
     )
+    decisions_path: str | None = option(
+        None,
+        "Write where each request was sent and what the best instances looked like here (JSON); needs --trace-level "
+        "decisions.",
+        metavar="FILE",
+    )
     trace_output: str | None = option(
         None, "Write what was simulated as a trace, to PREFIX.yaml and PREFIX.csv.", metavar="PREFIX"
     )
@@ -62,6 +68,8 @@ class ReportOptions(ClusterOptions):
 
     def __post_init__(self) -> None:
         ClusterOptions.__post_init__(self)
+        if self.decisions_path is not None and self.trace_level == "none":
+            raise OptionError("--decisions-path needs --trace-level decisions")
         # Making these checks them.
         _ = self.slo_targets, self.detector_names, self.final_window_us, self.weights, self.itl_path
 

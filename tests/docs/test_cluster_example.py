@@ -1,0 +1,15 @@
+"""The example of policies of one's own does what its page says."""
+
+from tests.docs.pages import PROJECT, fences, run_script
+
+
+def test_the_example_prints_what_the_page_says() -> None:
+    done = run_script("examples/cluster_policies.py")
+    assert done.returncode == 0, done.stderr
+    (command,) = (
+        command
+        for fence in fences(PROJECT / "docs" / "cluster.md")
+        for command in fence.commands
+        if command.text == "python examples/cluster_policies.py"
+    )
+    assert done.stdout.splitlines() == list(command.expected)

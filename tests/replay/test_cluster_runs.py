@@ -1,0 +1,122 @@
+"""What is told of runs with several instances."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blis_cli.main import run
+
+MODEL = ["--model", "qwen/qwen3-14b"]
+HEADER = "trace_version: 3\nmode: generated\n"
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    rows = ["request_id,tenant_id,slo_class,input_tokens,output_tokens,arrival_time_us"]
+    rows += [f"{number},t,{'batch' if number % 2 else ''},200,20,{number * 1000}" for number in range(12)]
+    (tmp_path / "t.yaml").write_text(HEADER)
+    (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
+    return tmp_path / "t.yaml"
+
+
+def replayed(trace: Path, *flags: str) -> Any:
+    """The metrics file of a replay."""
+    path = trace.parent / "metrics.json"
+    assert run(["replay", str(trace), *MODEL, *flags, "--metrics-path", str(path)]) == 0
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("scheduling", ["vllm", "blis"])
+def test_each_request_says_who_handled_it(scheduling: str, trace: Path) -> None:
+    rows = replayed(trace, "--num-instances", "3", "--scheduling", scheduling)["requests"]
+    assert [row["handled_by"] for row in rows] == [f"instance_{number % 3}" for number in range(12)]
+
+
+def test_metrics_of_instances_add_up_to_those_of_the_whole(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    replayed(trace, "--num-instances", "3", "--json")
+    told = json.loads(capsys.readouterr().out)
+    instances = told["breakdown"]["instances"]
+    assert [each["instance_id"] for each in instances] == ["instance_0", "instance_1", "instance_2"]
+    for name in ("completed_requests", "injected_requests", "total_input_tokens", "total_output_tokens"):
+        assert sum(each[name] for each in instances) == told[name] > 0
+    assert max(each["vllm_estimated_duration_s"] for each in instances) == told["vllm_estimated_duration_s"]
+
+
+def test_who_was_turned_away_is_counted_by_class_and_has_no_row(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = replayed(trace, "--admission-policy", "token-bucket", "--token-bucket-capacity", "1000")
+    assert metrics["injected_requests"] == len(metrics["requests"]) == 5
+    printed = capsys.readouterr().out
+    assert "Rejected Requests (Admission): 7\n  Shed (batch): 4\n  Shed (standard): 3\n" in printed
+
+
+def test_decisions_are_written_with_the_best_candidates(trace: Path, tmp_path: Path) -> None:
+    path = tmp_path / "decisions.json"
+    flags = ["--trace-level", "decisions", "--counterfactual-k", "1", "--decisions-path", str(path)]
+    replayed(trace, "--num-instances", "2", *flags)
+    decisions = json.loads(path.read_text())
+    assert [each["instance"] for each in decisions] == ["instance_0", "instance_1"] * 6
+    assert decisions[3] == {
+        "at_us": 3000,
+        "request_id": "request_3",
+        "instance": "instance_1",
+        "regret": 0.0,
+        "candidates": [
+            {
+                "instance": "instance_1",
+                "score": -1.0,
+                "num_waiting": 0,
+                "num_running": 0,
+                "num_in_flight": 1,
+                "kv_usage_fraction": 0.0,
+            }
+        ],
+    }
+
+
+def test_a_summary_of_decisions_is_printed_on_demand(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    replayed(trace, "--num-instances", "2", "--trace-level", "decisions", "--summarize-trace")
+    assert "=== Trace Summary ===\nTotal Decisions: 12\n  Admitted: 12\n" in capsys.readouterr().out
+
+
+def test_a_run_with_a_horizon_says_where_unfinished_requests_are(trace: Path) -> None:
+    metrics = replayed(trace, "--num-instances", "2", "--horizon", "30000")
+    assert metrics["completed_requests"] == 0
+    assert metrics["still_running"] + metrics["still_queued"] > 0
+    assert {row["handled_by"] for row in metrics["requests"]} == {"instance_0", "instance_1"}
+
+
+def test_the_same_seed_gives_the_same_draws(trace: Path) -> None:
+    def handled(seed: str) -> list[str]:
+        rows = replayed(trace, "--num-instances", "4", "--routing-policy", "random", "--seed", seed)["requests"]
+        return [row["handled_by"] for row in rows]
+
+    assert handled("1") == handled("1") != handled("2")
+
+
+def test_a_policy_file_makes_a_cluster_of_instances_that_differ(trace: Path, tmp_path: Path) -> None:
+    path = tmp_path / "policies.yaml"
+    path.write_text("instances: [{count: 1}, {hardware: A100-SXM}]\n")
+    rows = replayed(trace, "--policy-config", str(path))["requests"]
+    fast, slow = ([row["itl_ms"] for row in rows if row["handled_by"] == f"instance_{number}"] for number in range(2))
+    assert max(fast) < min(slow)
+
+
+def test_averages_over_phases_know_instances(trace: Path) -> None:
+    metrics = replayed(trace, "--num-instances", "2", "--phase-average", "2")
+    assert metrics["completed_requests"] == 12
+
+
+def test_workloads_with_conversations_run_on_several_instances(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.json"
+    flags = ["--concurrency", "6", "--num-requests", "30", "--num-instances", "3", "--metrics-path", str(path)]
+    assert run(["run", *MODEL, *flags]) == 0
+    assert json.loads(path.read_text())["completed_requests"] == 30
+
+
+def test_the_longest_lines_are_found(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    replayed(trace, "--num-instances", "3", "--routing-policy", "always-busiest", "--max-num-seqs", "2")
+    assert "HOL Blocking Events: 1\n" in capsys.readouterr().out
