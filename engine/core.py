@@ -4,7 +4,6 @@ Read this first: the life of a request outside of steps. It arrives, waits out i
 guards of the wait queue, and is handed to a stepping (`scheduler/`), which schedules it step by step to its end.
 """
 
-from collections import deque
 from collections.abc import Mapping
 
 from engine.batch_shape import BatchShape
@@ -47,8 +46,6 @@ class Engine:
         """How far the engine has been advanced; None before the first time."""
         self._instance = Instance(config, latency, self._catch_up, steps)
         self._queue = self._instance.queue
-        self._arrivals: deque[Micros] = deque()
-        """Instants of arrivals that may lie ahead."""
         self._stepping = SCHEDULINGS[config.scheduling](self._instance, reports_steps)
         self._reports_steps = reports_steps
         self._priority = PRIORITIES[config.priority_policy](config.slo_priorities)
@@ -66,23 +63,21 @@ class Engine:
 
         Returns when it joins the wait queue.
         """
-        request = sequence.request
+        request, live = sequence.request, self._instance.live
         queued_at = at + self.queueing_time(request)
         self._demand_future(queued_at)
-        live, request_id = self._instance.live, request.id
+        request_id = request.id
         if request_id in live:
             raise ValueError(f"request {request_id!r} is still in the engine")
         live[request_id] = sequence
         # Requests that join the wait queue at one instant do so in the order in which they arrived.
         self._queue.push(queued_at, _QUEUED, sequence, at)
-        self._note_arrivals()
-        self._arrivals.append(at)
         return queued_at
 
     def queueing_time(self, request: Request) -> Micros:
         """From the arrival of a request until it joins the wait queue, which is when what is external has come over."""
-        transfer_us = 0 if request.external is None else request.external.transfer_us
-        return self.latency.queueing_time(request.input_tokens) + transfer_us
+        queueing_us = self.latency.queueing_time(request.input_tokens)
+        return queueing_us if request.external is None else queueing_us + request.external.transfer_us
 
     def abort(self, request_id: str, at: Micros, outcome: Outcome = Outcome.ABORTED) -> None:
         """Let the client of `request_id` hang up at `at`; ids not there then are ignored.
@@ -151,8 +146,9 @@ class Engine:
     @property
     def clock(self) -> Micros:
         """Instant of the last thing that happened: the simulated run ends here."""
-        self._note_arrivals()
-        return self._instance.clock
+        # An arrival that has passed is something that happened, though nothing follows from it yet.
+        passed = (at for at in self._queue.ranks(_QUEUED) if self.now is not None and at <= self.now)
+        return max(self._instance.clock, max(passed, default=0))
 
     @property
     def steps(self) -> StepLog:
@@ -202,14 +198,6 @@ class Engine:
     def _demand_future(self, at: Micros) -> None:
         if self.now is not None and at <= self.now:
             raise ValueError(f"the engine has already done everything up to {self.now} us, so not at {at} us")
-
-    def _note_arrivals(self) -> None:
-        """An arrival that has passed is something that happened, though nothing follows from it yet."""
-        arrivals, now, instance = self._arrivals, self.now, self._instance
-        while arrivals and now is not None and arrivals[0] <= now:
-            arrived_at = arrivals.popleft()
-            if arrived_at > instance.clock:
-                instance.clock = arrived_at
 
     def _demand_steps(self) -> None:
         if not self._reports_steps:

@@ -2,14 +2,14 @@
 
 import itertools
 from collections import deque
+from collections.abc import Iterator
 from enum import IntEnum
 from heapq import heappop, heappush
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from engine.sequence import Sequence
 from engine.units import Micros
 
-Payload: TypeAlias = object
+Payload: TypeAlias = Any
 """The sequence concerned, what a stepping wants back at the end of a step, or who leaves and why."""
 
 Entry: TypeAlias = tuple[Micros, int, Micros, int, Payload]
@@ -57,37 +57,31 @@ class EventQueue:
     def pop_due(self, until: Micros) -> Entry | None:
         """Take the first entry if it is due by `until`, else None."""
         heap, line = self._heap, self._line
-        if line and (not heap or line[0] < heap[0]):
-            if _has_ended(line[0][4]):
-                self._pass_over()
+        while True:
+            while line and line[0][4].outcome is not None:
+                line.popleft()
             if line and (not heap or line[0] < heap[0]):
                 return line.popleft() if line[0][0] <= until else None
-        while heap and heap[0][0] <= until:
+            if not heap or heap[0][0] > until:
+                return None
             entry = heappop(heap)
-            if entry[1] != _DEADLINE or not _has_ended(entry[4]):
+            if entry[1] != _DEADLINE or entry[4].outcome is None:
                 return entry
-        return None
 
     def next_at(self) -> Micros | None:
         """The earliest instant, or None when nothing is due ever."""
         heap, line = self._heap, self._line
-        while heap and heap[0][1] == _DEADLINE and _has_ended(heap[0][4]):
+        while heap and heap[0][1] == _DEADLINE and heap[0][4].outcome is not None:
             heappop(heap)
+        while line and line[0][4].outcome is not None:
+            line.popleft()
         if line and (not heap or line[0][0] < heap[0][0]):
-            self._pass_over()
-            if line and (not heap or line[0][0] < heap[0][0]):
-                return line[0][0]
+            return line[0][0]
         return heap[0][0] if heap else None
 
-    def _pass_over(self) -> None:
-        """Drop the deadlines of ended requests at the head of the line."""
-        line = self._line
-        while line and _has_ended(line[0][4]):
-            line.popleft()
+    def ranks(self, due: Due) -> Iterator[Micros]:
+        """The ranks of all entries of a kind, in no order."""
+        return (entry[2] for entry in self._heap if entry[1] == due)
 
 
 _DEADLINE = int(Due.DEADLINE)
-
-
-def _has_ended(payload: Payload) -> bool:
-    return payload.__class__ is Sequence and payload.outcome is not None

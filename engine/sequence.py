@@ -66,6 +66,7 @@ class Sequence:
         "num_placeholders",
         "num_preemptions",
         "num_registered_blocks",
+        "num_shareable_blocks",
         "num_stale_tokens",
         "num_stored_tokens",
         "outcome",
@@ -138,6 +139,8 @@ class Sequence:
         """Part of `num_in_flight_tokens` that was granted before the latest preemption."""
         self.num_registered_blocks = 0
         """Leading blocks already findable in the prefix cache."""
+        self.num_shareable_blocks = request.blocks.num_shareable
+        """Leading blocks that another request might have, too; read once, for there are many who ask."""
         self.num_preemptions = 0
 
     @property

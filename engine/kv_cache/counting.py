@@ -108,12 +108,11 @@ class CountingKVCache:
         full = num_tokens // self._block_size
         if not self._caches or full <= sequence.num_registered_blocks:
             return
-        blocks = sequence.request.blocks
-        num_shareable = blocks.num_shareable
+        num_shareable = sequence.num_shareable_blocks
         if num_shareable > (registered := sequence.num_registered_blocks):
             last = min(full, num_shareable)
             names = self.free.new_names(last - registered, references=1)
-            self.index.register_all(names, map(blocks.identity, range(registered, last)))
+            self.index.register_all(names, map(sequence.request.blocks.identity, range(registered, last)))
             sequence.named_blocks.extend(names)
         sequence.num_registered_blocks = full
 
@@ -126,19 +125,25 @@ class CountingKVCache:
 
     def will_share(self, sequence: Sequence) -> bool:
         """Whether there are blocks that others could find once it has filled them."""
-        num_shareable = sequence.request.blocks.num_shareable
-        return num_shareable > 0 and self._caches and sequence.num_registered_blocks < num_shareable
+        return self._caches and sequence.num_registered_blocks < sequence.num_shareable_blocks
 
     def release(self, sequence: Sequence) -> None:
         """Give all blocks back at the end of a request: what only it could find, nobody will."""
-        registered = sequence.num_registered_blocks
-        if not sequence.named_blocks:
-            self.free.free(registered)
-            self.free.free_useless(sequence.num_blocks - registered)
-            sequence.num_blocks = sequence.num_registered_blocks = 0
-            return
-        self.free.free(registered - len(sequence.named_blocks))
+        self.free.free(sequence.num_registered_blocks - len(sequence.named_blocks))
         self._give_back_rest(sequence)
+
+    def release_grown(self, sequence: Sequence, num_tokens: int, num_known_tokens: int) -> None:
+        """`grow_to` and `release`, in one call for those that share nothing."""
+        if sequence.num_shareable_blocks or sequence.named_blocks:
+            self.grow_to(sequence, num_tokens, num_known_tokens)
+            self.release(sequence)
+            return
+        size, limit = self._block_size, self._limit_tokens
+        registered = sequence.num_registered_blocks
+        if self._caches and num_known_tokens // size > registered:
+            registered = num_known_tokens // size
+        self.free.free_in_part(registered, -(-(num_tokens if num_tokens < limit else limit) // size))
+        sequence.num_blocks = sequence.num_registered_blocks = 0
 
     def evict(self, sequence: Sequence) -> None:
         """Give all blocks back from a request that will return and look for them."""
@@ -150,8 +155,10 @@ class CountingKVCache:
 
     def take(self, num_blocks: int) -> None:
         """Take free blocks, of which there must be enough, and forget what they held."""
-        for name in self.free.take(num_blocks):
-            self.index.forget(name)
+        lost = self.free.take(num_blocks)
+        if lost:
+            for name in lost:
+                self.index.forget(name)
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold so many tokens, no more than one request can ever have."""

@@ -155,10 +155,9 @@ class CountingPromptCache:
 
     def _last_name(self, sequence: Sequence) -> int:
         """How many leading blocks get names while they are held."""
-        request = sequence.request
         if sequence.num_preemptions:
             # It may meet its own blocks of before: what they hold must be told apart by name.
-            return max(request.input_tokens // self._block_size, self._num_shared(sequence))
+            return max(sequence.request.input_tokens // self._block_size, self._num_shared(sequence))
         return self._num_shared(sequence)
 
     def _num_shared(self, sequence: Sequence) -> int:
@@ -166,7 +165,7 @@ class CountingPromptCache:
 
         BLIS gives a block its name when a token fills it up, not when one is taken and full at once.
         """
-        num_shareable = sequence.request.blocks.num_shareable
+        num_shareable = sequence.num_shareable_blocks
         return min(num_shareable, sequence.request.input_tokens) if self._block_size == 1 else num_shareable
 
     def _give_back_named(self, sequence: Sequence) -> None:

@@ -136,6 +136,14 @@ class FreeRuns:
         self.num_free += num_blocks
         return names
 
+    def free_in_part(self, num_findable: int, num_blocks: int) -> None:
+        """Nameless blocks, of which the first `num_findable` are the last to be reused and the others the first."""
+        if num_findable > 0:
+            self._freed[self._next_run] = num_findable
+            self._next_run -= 1
+        self._num_useless += num_blocks - num_findable
+        self.num_free += num_blocks
+
     def free_useless(self, num_blocks: int) -> None:
         """Blocks that nobody can find are the first to be reused."""
         self._num_useless += num_blocks

@@ -128,11 +128,11 @@ class FastVllmBatch(VllmBatch):
 
     def let_cruise(self) -> None:
         """Those that have nothing left to prefill cruise from the next step on."""
-        explicit, kv = self.explicit, self.kv
+        explicit = self.explicit
         for sequence in list(explicit):
             if sequence.is_prefilling or sequence.num_stale_tokens:
                 continue
-            if kv.will_share(sequence):
+            if sequence.num_shareable_blocks and self.kv.will_share(sequence):
                 continue  # others can find what it generates, as soon as it has filled a block
             cruise = self._cruise_of(sequence)
             if cruise is not None:
@@ -168,7 +168,9 @@ class FastVllmBatch(VllmBatch):
             sequence = waiting[0]
             if sequence.num_stale_tokens:
                 break  # steps under way still bring tokens from before its preemption
-            hits = kv.cached_prefix(sequence)
+            hits: list[int] = []
+            if sequence.num_shareable_blocks or sequence.num_preemptions:  # else nothing of it can be there
+                hits = kv.cached_prefix(sequence)
             start = len(hits) * block_size
             num_tokens = sequence.request.input_tokens + sequence.num_output_tokens - start
             if 0 < self._threshold < num_tokens:
@@ -236,12 +238,13 @@ class FastVllmBatch(VllmBatch):
         granted = min(self.next_step, cruise.last_granted_step + 1) - first
         processed = min(max(0, num_processed_steps - first), cruise.last_step + 1 - first)
         self.cruising.abandon(sequence)
-        if granted > 0:
-            sequence.num_computed_tokens = computed = sequence.num_computed_tokens + granted
-            self.kv.grow_to(sequence, computed, computed - self._lookahead)
         sequence.num_output_tokens += processed
         sequence.add_token_steps(first, processed)
-        self.kv.release(sequence)
+        if granted > 0:
+            sequence.num_computed_tokens = computed = sequence.num_computed_tokens + granted
+            self.kv.release_grown(sequence, computed, computed - self._lookahead)
+        else:
+            self.kv.release(sequence)
         sequence.running = False
         self._num_running -= 1
 
@@ -257,9 +260,9 @@ class FastVllmBatch(VllmBatch):
         sequence.num_computed_tokens = computed
         sequence.num_output_tokens += count
         sequence.add_token_steps(first, count)
-        sequence.num_in_flight_tokens += composed - num_processed_steps
-        self.kv.grow_to(sequence, computed, computed - min(self._lookahead, sequence.num_in_flight_tokens))
-        self.kv.release(sequence)
+        sequence.num_in_flight_tokens = in_flight = sequence.num_in_flight_tokens + composed - num_processed_steps
+        known = computed - (in_flight if in_flight < self._lookahead else self._lookahead)
+        self.kv.release_grown(sequence, computed, known)
         sequence.running = False
         self._num_running -= 1
 

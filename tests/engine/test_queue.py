@@ -38,7 +38,7 @@ def test_the_earliest_instant_comes_first_whatever_the_order_of_entry() -> None:
 def test_at_one_instant_a_step_is_reported_before_arrivals_are_seen_and_those_before_the_next_step() -> None:
     queue = EventQueue()
     for due in (Due.DEADLINE, Due.DEPARTURE, Due.STEP, Due.ABORT, Due.QUEUED, Due.STEP_END):
-        queue.push(5, due)
+        queue.push(5, due, Sequence(request(), 0))
     assert [due for _, due in drained(queue)] == [
         Due.STEP_END,
         Due.QUEUED,
@@ -61,8 +61,20 @@ def test_equal_entries_come_out_as_they_went_in() -> None:
 def test_the_queue_sorts_by_instant_kind_and_entry(pushed: list[tuple[int, Due]]) -> None:
     queue = EventQueue()
     for at, due in pushed:
-        queue.push(at, due)
+        queue.push(at, due, Sequence(request(), 0))
     assert drained(queue) == sorted(pushed)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from([Due.STEP, Due.DEADLINE]), st.booleans()), max_size=8))
+def test_deadlines_come_out_in_order_whatever_has_ended(pushed: list[tuple[int, Due, bool]]) -> None:
+    queue = EventQueue()
+    for at, due, has_ended in pushed:
+        sequence = Sequence(request(), 0)
+        queue.push(at, due, sequence)
+        sequence.outcome = Outcome.COMPLETED if has_ended else None
+    left = [(at, due) for at, due, has_ended in pushed if due != Due.DEADLINE or not has_ended]
+    assert [taken(queue)[:2] for _ in left] == sorted(left)
+    assert queue.pop_due(10**9) is None
 
 
 def test_the_deadline_of_a_request_that_has_ended_is_not_due() -> None:
