@@ -18,14 +18,30 @@ def digest_of(command: str, settings: Mapping[str, Any]) -> str:
     return found.hexdigest()[:_DIGITS]
 
 
+def with_whole_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same settings with the files they name by their whole paths, for a process that works in another folder."""
+    return {name: str(Path(value).absolute()) if _is_path(value) else value for name, value in settings.items()}
+
+
+def _is_path(value: Any) -> bool:
+    if not isinstance(value, str) or not value:
+        return False
+    try:
+        path = Path(value)
+        return path.is_file() or ("/" in value and path.is_dir())
+    except (OSError, ValueError):  # no name of a file
+        return False
+
+
 def _files(settings: Mapping[str, Any]) -> Iterator[bytes]:
     """The content of the files that settings name; beside the header of a trace lie its rows."""
     for name in sorted(settings):
         value = settings[name]
-        path = Path(value) if isinstance(value, str) and value else None
-        for each in (path, path.with_suffix(".csv")) if path is not None and path.name else ():
+        if not _is_path(value):
+            continue
+        for each in (Path(value), Path(value).with_suffix(".csv")):
             try:
                 if each.is_file():
                     yield hashlib.sha256(each.read_bytes()).digest()
-            except OSError:  # no name of a file, or none that may be read: the point itself will say so
+            except OSError:  # one that may not be read: the point itself will say so
                 continue

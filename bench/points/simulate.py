@@ -9,6 +9,7 @@ from typing import Any
 
 from bench.points.commands import simulation
 from blis_options import BlisError
+from engine.cluster.options import ClusterOptions
 from engine.deployment import resolve
 
 LATENCIES = tuple(f"{name}_{figure}_ms" for name in ("ttft", "itl", "e2e") for figure in ("mean", "p90", "p95", "p99"))
@@ -78,11 +79,10 @@ def _figures(command: str, settings: Mapping[str, Any]) -> Figures:
     return figures
 
 
-def gpus_of(options: Any) -> int:
+def gpus_of(options: ClusterOptions) -> int:
     """How many GPUs a deployment has, all of its instances together."""
     deployment = resolve(options)
-    num_instances: int = getattr(options, "num_instances", 1)
-    return deployment.tp * deployment.dp * num_instances
+    return deployment.tp * deployment.dp * options.num_instances
 
 
 def gpu_hours_per_million_tokens(num_gpus: int, tokens_per_s: float) -> float | None:

@@ -63,6 +63,7 @@ def run(options: SweepOptions) -> int:
 
 def _computed(options: SweepOptions, plan: "Plan", table: "Table", rows: "Sequence[Row]") -> "list[Row]":
     """Compute the points that have no row yet, and write each as soon as it is there."""
+    from bench.points.digest import with_whole_paths
     from bench.points.simulate import Job, compute
     from bench.points.workers import on_processes, on_ray
     from bench.sweep.rows import Row, open_rows
@@ -70,7 +71,10 @@ def _computed(options: SweepOptions, plan: "Plan", table: "Table", rows: "Sequen
     from traces.text_file import naming_write_errors
 
     there = {row.key for row in rows}
-    jobs = [Job(key, plan.simulation.name, each.settings) for key, each in table.points.items() if key not in there]
+    settings = {key: each.settings for key, each in table.points.items() if key not in there}
+    if options.ray:
+        settings = {key: with_whole_paths(each) for key, each in settings.items()}
+    jobs = [Job(key, plan.simulation.name, each) for key, each in settings.items()]
     if not jobs:
         return []
     path = Path(options.output)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.points.digest import digest_of
+from bench.points.digest import digest_of, with_whole_paths
 from bench.points.plan import Plan, plan_of
 from bench.points.words import own_flags_first
 from bench.sweep.options import SweepOptions
@@ -120,3 +120,15 @@ def test_a_point_is_told_from_others_by_its_settings_and_by_what_is_in_their_fil
     assert digest_of("replay", {**settings, "tp": 1}) != before
     (tmp_path / "t.csv").write_text("rows")
     assert digest_of("replay", settings) != before
+
+
+def test_files_get_whole_paths_and_names_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "w.yaml").touch()
+    (tmp_path / "qwen").mkdir()
+    settings = {"workload_spec": "w.yaml", "model": "qwen", "model_config_folder": "./qwen", "tp": 2, "arrival": ""}
+    assert with_whole_paths(settings) == {
+        **settings,
+        "workload_spec": str(tmp_path / "w.yaml"),
+        "model_config_folder": str(tmp_path / "qwen"),
+    }

@@ -49,6 +49,7 @@ def test_gpus_cost_by_the_hour() -> None:
     priced = costs(figures, 3.0)
     assert priced["cost_per_hour"] == 6
     assert priced["cost_per_million_tokens"] == pytest.approx(6e6 / tokens_per_s / 3600)
+    assert compute(Job("", "run", {**SETTINGS, "tp": 2, "num_instances": 3})).figures["num_gpus"] == 6
     assert gpu_hours_per_million_tokens(1, 0) is None
     assert costs({}, 3.0) == {"cost_per_hour": None, "cost_per_million_tokens": None}
 
