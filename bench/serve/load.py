@@ -2,15 +2,18 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
+from math import inf
 from random import Random
 from time import perf_counter_ns
 
 from bench.datasets import Sample
 from bench.errors import BenchError
+from bench.rate_search import Verdict, rates_to_try
 from bench.serve.answers import Answer, answer_of
 from bench.serve.arrivals import Ramp, arrivals_us
 from bench.serve.options import BenchServeOptions
@@ -51,9 +54,12 @@ class Measured:
 
 
 async def benchmark(
-    options: BenchServeOptions, samples: Sequence[Sample], measured: Callable[[Measured], None]
+    options: BenchServeOptions, samples: Sequence[Sample], measured: Callable[[Measured], Verdict]
 ) -> None:
-    """Run each rate in turn and tell of it when it is over. Raises RunError when the server cannot be used."""
+    """Run each rate in turn and tell of it when it is over; the answer decides on the next one in a search.
+
+    Raises RunError when the server cannot be used.
+    """
     tls = tls_context(None, insecure=options.insecure) if options.server.tls else None
     peak = max(peak_arrivals(_plan(options, samples, rate), _SPARE_WINDOW_US) for rate in options.rates)
     num_spare = min(peak + 1, _MOST_SPARE_CONNECTIONS)
@@ -66,8 +72,13 @@ async def benchmark(
         if options.num_warmups:
             say(f"warming up with {options.num_warmups} requests")
             await asyncio.gather(*(bench.ask_first() for _ in range(options.num_warmups)))
-        for number, rate in enumerate(options.rates):
-            measured(await bench.run(number, rate))
+        rates, verdict = _rates(options), None
+        for number in count():
+            try:
+                rate = rates.send(verdict)  # type: ignore[arg-type]  # the first one follows on nothing
+            except StopIteration:
+                break
+            verdict = measured(await bench.run(number, rate))
     finally:
         await client.close()
 
@@ -175,6 +186,22 @@ def _plan(options: BenchServeOptions, samples: Sequence[Sample], rate: float) ->
         )
         for at_us, sample, model in zip(due_us, samples, models, strict=True)
     ]
+
+
+def _rates(options: BenchServeOptions) -> Generator[float, Verdict, None]:
+    """The rates to run, each after the verdict on the one before."""
+    if not options.find_rate:
+        for each in options.rates:
+            _ = yield each  # whatever came of the one before
+        return
+    search = rates_to_try(options.tolerance)
+    rate = next(search)
+    while True:
+        verdict = yield inf if rate is None else rate
+        try:
+            rate = search.send(verdict)
+        except StopIteration:
+            return
 
 
 async def _prepared(client: Client, options: BenchServeOptions, samples: Sequence[Sample]) -> _Bench:

@@ -43,6 +43,15 @@ class BenchServeOptions(DatasetOptions):
     burstiness: float = option(
         1.0, "Shape of the gamma distribution of gaps: 1 is Poisson, less is burstier, more is evener.", above=0
     )
+    find_rate: bool = option(
+        False,
+        "Instead of --request-rate, find the highest rate at which --min-attainment of the requests are within"
+        " --goodput. Each try sends --num-prompts.",
+    )
+    min_attainment: float = option(0.99, "With --find-rate: the least share of good requests.", above=0, at_most=1)
+    tolerance: float = option(
+        0.05, "With --find-rate: how exactly, as a share of the rate.", at_least=0.001, at_most=0.5
+    )
     ramp_up_strategy: str | None = option(
         None, "Raise the rate during the run instead of --request-rate.", choices=("linear", "exponential")
     )
@@ -97,7 +106,11 @@ class BenchServeOptions(DatasetOptions):
         _ = self.rates, self.limits_ms, self.headers, self.extra_fields, self.extra_results, self.server, self.path
         check_plot("--plot", self.plot)
         self._check_ramp()
-        many = len(self.request_rate) > 1
+        if self.find_rate and not self.goodput:
+            raise OptionError("--find-rate needs --goodput NAME:MS to know which requests are good")
+        if self.find_rate and (self.request_rate != ("inf",) or self.ramp_up_strategy is not None):
+            raise OptionError("--find-rate excludes --request-rate and --ramp-up-strategy")
+        many = len(self.request_rate) > 1 or self.find_rate
         if many and self.result_filename is not None and not self.append_result:
             raise OptionError(
                 "--result-filename with several rates needs --append-result, or each replaces the one before"

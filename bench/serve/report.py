@@ -1,9 +1,11 @@
 """What is said and written of each run of a benchmark, and of all of them together."""
 
 import sys
+from collections import Counter
 from datetime import datetime
 from math import inf
 
+from bench.rate_search import Verdict
 from bench.serve.figures import Asked, Figures, as_result, figures_of
 from bench.serve.load import Measured
 from bench.serve.options import BenchServeOptions
@@ -26,8 +28,8 @@ class Reporter:
         self._runs: list[Run] = []
         self._log: RequestLog | None = None
 
-    def measured(self, measured: Measured) -> None:
-        """Print and save one run. Raises BenchError when it cannot be saved."""
+    def measured(self, measured: Measured) -> Verdict:
+        """Print and save one run, and say whether it was good enough. Raises BenchError when it cannot be saved."""
         options = self._options
         asked = Asked(
             metrics=options.percentile_metrics,
@@ -39,21 +41,27 @@ class Reporter:
         figures = figures_of(measured.answers, measured.duration_s, asked)
         sys.stdout.write(table(figures, asked))
         sys.stdout.flush()
-        failed = [each for each in measured.answers if not each.is_success]
-        for each in failed[:_MOST_ERRORS]:
-            warn(f"a request failed: {' '.join(each.error.split())[:300]}")
+        errors = Counter(" ".join(each.error.split())[:300] for each in measured.answers if not each.is_success)
+        for error, num_failed in errors.most_common(_MOST_ERRORS):
+            warn(f"{num_failed} requests failed: {error}")
         if options.save_result or options.append_result:
             date = datetime.now().strftime("%Y%m%d-%H%M%S")
             result = as_result(figures, measured.answers)
             path = save(options, content(options, measured.model, measured.rate, result, date), measured.rate)
             say(f"the results are in {path}")
         self._keep(figures, measured)
+        return Verdict(self._is_good(figures), figures.request_throughput)
 
     def end(self) -> int:
         """Compare the runs, draw what is asked for, and return the exit code."""
         options = self._options
         if len(self._runs) > 1:
             sys.stdout.write("\n" + runs_table(self._runs))
+        if options.find_rate:
+            good = [run for run in self._runs if self._is_good(run.figures)]
+            best = max(good, key=lambda run: run.figures.request_throughput, default=None)
+            found = "none" if best is None else f"{best.label} ({best.figures.request_throughput:.2f} req/s)"
+            sys.stdout.write(f"\nHighest rate within the limits: {found}\n")
         if options.plot is not None:
             try:
                 if len(self._runs) > 1:
@@ -67,10 +75,15 @@ class Reporter:
             return 1
         return 0
 
+    def _is_good(self, figures: Figures) -> bool:
+        """Whether enough of all requests were good ones."""
+        num_good = (figures.request_goodput or 0) * figures.duration
+        return round(num_good) >= self._options.min_attainment * (figures.completed + figures.failed)
+
     def _keep(self, figures: Figures, measured: Measured) -> None:
         self._log = measured.log
         quick = Asked(metrics=("ttft", "itl"), percentiles=(99.0,), limits_ms={})
         tails = figures_of(measured.answers, measured.duration_s, quick).latencies
         ttft_ms, itl_ms = (tails[name].percentiles_ms["99"] for name in ("ttft", "itl"))
-        label = "inf" if measured.rate == inf else f"{measured.rate:g}"
+        label = "inf" if measured.rate == inf else f"{measured.rate:.6g}"
         self._runs.append(Run(label=label, figures=figures, p99_ttft_ms=ttft_ms, p99_itl_ms=itl_ms))

@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.points.plan import Point
 from bench.points.simulate import Job, Outcome, compute
-from bench.tune.search import Trial, search_rate
+from bench.rate_search import Trial, Verdict, search_rate
 
 AT_ONCE_RATE = 1e6
 """Requests per second at which all of them are there before any is served."""
@@ -60,7 +60,10 @@ def search(job: SearchJob) -> Setup:
             return False
         return all((figures[name] or 0) <= limit_ms for name, limit_ms in job.limits_ms.items())
 
-    return Setup(job.point, search_rate(attempt, is_good, requests_per_s, job.tolerance))
+    def judge(outcome: Outcome) -> Verdict:
+        return Verdict(is_good(outcome), requests_per_s(outcome))
+
+    return Setup(job.point, search_rate(attempt, judge, job.tolerance))
 
 
 def requests_per_s(outcome: Outcome) -> float:

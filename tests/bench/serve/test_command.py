@@ -72,6 +72,17 @@ def test_several_rates_are_compared(bench: Bench, tmp_path: Path) -> None:
     assert plot.read_text().startswith("<?xml")
 
 
+def test_the_highest_rate_within_limits_is_searched_for(bench: Bench) -> None:
+    found = bench(find_rate=True, goodput=("e2el:60000",))
+    assert found.printed.splitlines()[-1].startswith("Highest rate within the limits: inf (")
+    assert found.printed.count("Serving Benchmark Result") == 1
+    never = bench(find_rate=True, goodput=("e2el:0",), tolerance=0.5)
+    assert never.printed.splitlines()[-1] == "Highest rate within the limits: none"
+    rates = [line.split()[0] for line in never.printed.splitlines() if line.endswith("            0")]
+    assert rates[0] == "inf"
+    assert [float(each) for each in rates[1:]] == sorted(map(float, rates[1:]), reverse=True)
+
+
 def test_one_rate_is_drawn_over_time(bench: Bench, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert bench(plot=str(tmp_path / "run.png")).code == 0
@@ -107,6 +118,7 @@ def test_warm_up_and_ready_check_send_the_first_prompt_beforehand(bench: Bench, 
 def test_failures_are_counted_and_all_of_them_are_a_failure(bench: Bench) -> None:
     some = bench(model="flaky", save_result=True)
     assert (some.code, some.results[0]["completed"], some.results[0]["failed"]) == (0, 4, 4)
+    assert "warning: 4 requests failed: HTTP 500" in some.said
     everything = bench(model="error500")
     assert everything.code == 1
     assert "all requests failed" in everything.said

@@ -83,6 +83,8 @@ def test_bodies_are_those_of_vllm(backend: str, body: dict[str, Any]) -> None:
             "must be above 0 with an exponential ramp",
         ),
         ({"request_rate": ("1", "2"), "result_filename": "x"}, "--result-filename with several rates needs"),
+        ({"find_rate": True}, "--find-rate needs --goodput"),
+        ({"find_rate": True, "goodput": ("ttft:1",), "request_rate": ("1",)}, "--find-rate excludes --request-rate"),
         ({"percentile_metrics": ("latency",)}, "--percentile-metrics must be one of ttft, tpot"),
         ({"base_url": "ftp://x"}, "--base-url must be like http://host:port"),
     ],

@@ -1,0 +1,66 @@
+"""The highest rate that is still good enough, found with as few tries as it takes."""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Found = TypeVar("Found")
+
+_LEAST_SHARE = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be known of a try: whether it was good, and how many requests per second were served."""
+
+    is_good: bool
+    served_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trial(Generic[Found]):
+    """One try: the rate in requests per second, None for all at once, and what came of it."""
+
+    rate: float | None
+    found: Found
+    is_good: bool
+
+
+def rates_to_try(tolerance: float) -> Generator[float | None, Verdict, None]:
+    """The rates to try, in requests per second, each after the verdict on the one before; None is all at once, first.
+
+    If that is not good, rates up to what it served per second, for no higher one can be kept up: halved intervals down
+    to `tolerance`, a share of the rate. A rate is taken to be bad if a lower one is, and a thousandth is the lowest.
+    """
+    verdict = yield None
+    served = verdict.served_per_s
+    if verdict.is_good or served <= 0:
+        return
+    verdict = yield served
+    if verdict.is_good:
+        return
+    good, bad = 0.0, served
+    while bad - good > tolerance * bad and bad > _LEAST_SHARE * served:
+        middle = (good + bad) / 2
+        verdict = yield middle
+        if verdict.is_good:
+            good = middle
+        else:
+            bad = middle
+
+
+def search_rate(
+    attempt: Callable[[float | None], Found], judge: Callable[[Found], Verdict], tolerance: float
+) -> list[Trial[Found]]:
+    """All tries that it takes to find the highest good rate."""
+    trials: list[Trial[Found]] = []
+    rates = rates_to_try(tolerance)
+    rate = next(rates)
+    while True:
+        found = attempt(rate)
+        verdict = judge(found)
+        trials.append(Trial(rate, found, verdict.is_good))
+        try:
+            rate = rates.send(verdict)
+        except StopIteration:
+            return trials
