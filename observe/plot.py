@@ -57,7 +57,7 @@ def _draw_percentiles(axes: "Axes", timeline: "Timeline", p50: "Floats", p99: "F
     middles = timeline.starts_s + timeline.width_s / 2
     axes.plot(middles, p50, "-", marker=".", color=_MEDIAN, label="median")
     axes.plot(middles, p99, "-", marker=".", color=_TAIL, label="p99")
-    axes.legend(frameon=False, loc="upper right", title=f"per {timeline.width_s:g} s")
+    axes.legend(frameon=False, loc="lower right", ncols=3, title=f"per {timeline.width_s:g} s")
 
 
 def _edges(timeline: "Timeline") -> list[float]:

@@ -2,22 +2,20 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from math import inf
-from random import Random
 from time import perf_counter_ns
 
 from bench.datasets import Sample
 from bench.errors import BenchError
-from bench.rate_search import Verdict, rates_to_try
+from bench.rate_search import Verdict
 from bench.serve.answers import Answer, answer_of
-from bench.serve.arrivals import Ramp, arrivals_us
 from bench.serve.options import BenchServeOptions
 from bench.serve.request_body import APIS, BodyStyle
+from bench.serve.schedule import plan_at, rates_of
 from observe.client import Client
 from observe.clock import Nanos
 from observe.dispatch import Dispatcher, Prepared, Sent
@@ -61,7 +59,7 @@ async def benchmark(
     Raises RunError when the server cannot be used.
     """
     tls = tls_context(None, insecure=options.insecure) if options.server.tls else None
-    peak = max(peak_arrivals(_plan(options, samples, rate), _SPARE_WINDOW_US) for rate in options.rates)
+    peak = max(peak_arrivals(plan_at(options, samples, rate), _SPARE_WINDOW_US) for rate in options.rates)
     num_spare = min(peak + 1, _MOST_SPARE_CONNECTIONS)
     client = Client(options.server, timeout_s=_TIMEOUT_S, num_spare=num_spare, tls=tls)
     try:
@@ -72,7 +70,7 @@ async def benchmark(
         if options.num_warmups:
             say(f"warming up with {options.num_warmups} requests")
             await asyncio.gather(*(bench.ask_first() for _ in range(options.num_warmups)))
-        rates, verdict = _rates(options), None
+        rates, verdict = rates_of(options), None
         for number in count():
             try:
                 rate = rates.send(verdict)  # type: ignore[arg-type]  # the first one follows on nothing
@@ -96,7 +94,7 @@ class _Bench:
     async def run(self, number: int, rate: float) -> Measured:
         """Send all samples at this rate; `number` counts the runs."""
         options = self.options
-        plan = _plan(options, self.samples, rate)
+        plan = plan_at(options, self.samples, rate)
         prompts = PromptBook(options.seed + number * _SEED_STEP, self.scale)
         stats = RunStats(keeps_token_times=options.plot is not None)
         answers: list[Answer | None] = [None] * len(plan)
@@ -120,7 +118,7 @@ class _Bench:
 
     async def ask_first(self) -> Outcome:
         """Send the first prompt by itself, and wait for its answer."""
-        (planned, *_) = _plan(self.options, self.samples, self.options.rates[0])
+        (planned, *_) = plan_at(self.options, self.samples, self.options.rates[0])
         prepared = self._prepare(PromptBook(self.options.seed, self.scale), 0, planned)
         answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self.client.send(prepared.request, streaming=True, finished=answered.set_result)
@@ -165,45 +163,6 @@ class _Bench:
         )
 
 
-def _plan(options: BenchServeOptions, samples: Sequence[Sample], rate: float) -> list[Planned]:
-    """When to send what at this rate."""
-    ramp = None
-    if options.ramp_up_strategy is not None:
-        assert options.ramp_up_start_rps is not None
-        assert options.ramp_up_end_rps is not None
-        ramp = Ramp(options.ramp_up_strategy, options.ramp_up_start_rps, options.ramp_up_end_rps)
-    due_us = arrivals_us(len(samples), rate, options.burstiness, options.seed, ramp)
-    models = _models(options, len(samples))
-    return [
-        Planned(
-            at_us=at_us,
-            input_tokens=sample.input_tokens,
-            output_tokens=sample.output_tokens,
-            prompt=sample.text,
-            prefix_group=sample.prefix_group,
-            prefix_tokens=sample.prefix_tokens,
-            model=model,
-        )
-        for at_us, sample, model in zip(due_us, samples, models, strict=True)
-    ]
-
-
-def _rates(options: BenchServeOptions) -> Generator[float, Verdict, None]:
-    """The rates to run, each after the verdict on the one before."""
-    if not options.find_rate:
-        for each in options.rates:
-            _ = yield each  # whatever came of the one before
-        return
-    search = rates_to_try(options.tolerance)
-    rate = next(search)
-    while True:
-        verdict = yield inf if rate is None else rate
-        try:
-            rate = search.send(verdict)
-        except StopIteration:
-            return
-
-
 async def _prepared(client: Client, options: BenchServeOptions, samples: Sequence[Sample]) -> _Bench:
     preparation = Preparation(client, options.headers)
     model = options.served_model_name or options.model or await preparation.first_model()
@@ -233,16 +192,6 @@ async def _wait_until_ready(bench: _Bench) -> None:
             raise BenchError(f"the server is not ready after {timeout_s} s: {' '.join(outcome.error_message.split())}")
         warn(f"the server is not ready: {' '.join(outcome.error_message.split())[:200]}")
         await asyncio.sleep(min(_READY_EVERY_S, left_s))
-
-
-def _models(options: BenchServeOptions, count: int) -> list[str]:
-    """The model of each request where they differ, else nothing."""
-    modules = options.lora_modules
-    if not modules:
-        return [""] * count
-    if options.lora_assignment == "round-robin":
-        return [modules[place % len(modules)] for place in range(count)]
-    return Random(f"{options.seed}/models").choices(modules, k=count)
 
 
 async def _keep_showing(view: View, dispatcher: Dispatcher, stats: RunStats, origin: Nanos, asked_per_s: float) -> None:
