@@ -2,4 +2,5 @@
 
 from blis_cli.main import main
 
-main()
+if __name__ == "__main__":  # a process that this one starts imports it anew
+    main()

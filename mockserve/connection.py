@@ -11,8 +11,7 @@ from typing import Protocol
 from aiohttp import web
 
 from engine.units import Micros
-from mockserve.ranks import RankedDriver
-from mockserve.realtime import RealtimeDriver
+from mockserve.drivers import Driver
 
 CREDIBLE_WAY_S = 0.05
 """A send time further back than this is not believed."""
@@ -66,7 +65,7 @@ class StampedConnection(asyncio.Protocol):
             self.backlog.ended()
 
 
-def arrived_at(request: web.Request, driver: RealtimeDriver | RankedDriver) -> Micros:
+def arrived_at(request: web.Request, driver: Driver) -> Micros:
     """When `request`, whose body has been read, arrived on the driver's clock: when its last byte came in.
 
     A client on this machine may say when it sent it, in the header that proxies use for that. What the machine took to

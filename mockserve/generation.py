@@ -1,7 +1,7 @@
 """From a prompt and sampling fields to one choice: what the engine is asked, and what the client will read."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from zlib import crc32
@@ -45,7 +45,9 @@ class Planner:
         seed: int = 0,
         composer: Composer | None = None,
         conversations: Conversations | None = None,
+        numbers: Iterator[int] | None = None,
     ) -> None:
+        """`numbers` make the ids of requests unique; those of planners that share an engine must differ."""
         self.tokenizer = tokenizer
         self.conversations = conversations or Conversations()
         self.composer = composer or Composer(tokenizer=tokenizer, prose=Prose(tokenizer))
@@ -53,7 +55,7 @@ class Planner:
         self.max_model_len = max_model_len
         self._name_blocks = name_blocks
         self._seed = seed
-        self._numbers = itertools.count()
+        self._numbers = itertools.count() if numbers is None else numbers
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """The token ids of a prompt. Raises ApiError when it is longer than a context."""

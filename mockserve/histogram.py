@@ -23,6 +23,12 @@ class Histogram:
         self.count += times
         self.total += value * times
 
+    def add(self, other: "Histogram") -> None:
+        """Observe what another with the same bounds has observed, too."""
+        self.counts = [ours + theirs for ours, theirs in zip(self.counts, other.counts, strict=True)]
+        self.count += other.count
+        self.total += other.total
+
     def since(self, counts_before: Sequence[int]) -> "Histogram":
         """What came after `counts` read `counts_before`; its total is not kept."""
         window = Histogram(self.bounds)

@@ -65,6 +65,21 @@ class HttpMetrics:
             by_route = self._durations[path, method] = _Durations(Histogram(COARSE_BUCKETS_S))
         by_route.histogram.observe(duration_s)
 
+    def add(self, other: "HttpMetrics") -> None:
+        """Count what another has counted, too."""
+        for key, (number, created) in other._requests.items():
+            known, since = self._requests.get(key, (0, created))
+            self._requests[key] = (known + number, min(since, created))
+        for ours, theirs in ((self._received, other._received), (self._sent, other._sent)):
+            for path, sizes in theirs.items():
+                entry = ours.setdefault(path, _Sizes(created=sizes.created))
+                entry.count += sizes.count
+                entry.total += sizes.total
+        self._all_durations.histogram.add(other._all_durations.histogram)
+        for route, durations in other._durations.items():
+            by_route = self._durations.setdefault(route, _Durations(Histogram(COARSE_BUCKETS_S), durations.created))
+            by_route.histogram.add(durations.histogram)
+
     def collect(self) -> Iterator[Metric]:
         """The families, for prometheus_client."""
         requests = CounterMetricFamily(

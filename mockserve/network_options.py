@@ -12,6 +12,13 @@ class NetworkOptions(ContentOptions):
 
     host: str = option("0.0.0.0", "Address to listen on.")
     port: int = option(8000, "Port to listen on; 0 takes a free one.", at_least=0, at_most=65535)
+    api_processes: int = option(
+        1,
+        "Processes that read requests and write replies, all on the same port; with several the engines have one of "
+        "their own.",
+        flags=("--api-processes", "--api-server-count"),
+        at_least=1,
+    )
     uds: str = option("", "Unix socket to listen on instead of address and port.", metavar="PATH")
     ssl_certfile: str = option("", "Certificate to serve HTTPS with.", metavar="FILE")
     ssl_keyfile: str = option("", "Key of the certificate, if that has it not inside.", metavar="FILE")

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeAlias
 
 from prometheus_client import (
     CollectorRegistry,
@@ -39,6 +39,22 @@ class MeasuredEngine:
     created: float = field(default_factory=time.time)
 
 
+class MetricsPart(Protocol):
+    """What one of several processes has counted by itself."""
+
+    @property
+    def http(self) -> HttpMetrics: ...
+
+    @property
+    def rejections(self) -> Mapping[str, int]: ...
+
+    @property
+    def lag_s(self) -> Histogram: ...
+
+    @property
+    def num_streams_cut(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MetricsSource:
     """Reads engines and counters at each scrape; nothing is kept up to date in between.
@@ -55,7 +71,11 @@ class MetricsSource:
     http: HttpMetrics = field(default_factory=HttpMetrics)
     rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
     """Requests refused because too many waited, by the limit."""
-    _registry: CollectorRegistry = field(default_factory=lambda: CollectorRegistry(auto_describe=True))
+    _registry: CollectorRegistry = field(default_factory=lambda: CollectorRegistry(auto_describe=True), init=False)
+
+    async def page(self, names: Collection[str] = ()) -> bytes:
+        """The same for those who may have to wait for it."""
+        return self.exposition(names)
 
     def exposition(self, names: Collection[str] = ()) -> bytes:
         """The metrics page, or only the samples of those names."""
@@ -194,6 +214,20 @@ _METRICS: Mapping[str, Callable[[str, str, list[str], Iterable[Sample]], Metric]
     "gauge": _gauges,
     "histogram": _histograms,
 }
+
+
+def sum_of_parts(source: MetricsSource, parts: Sequence[MetricsPart]) -> MetricsSource:
+    """A source that counts for `source` what several processes have; its page tells of none of them in particular."""
+    lateness, slow_readers = Lateness(), SlowReaders(source.slow_readers.limit_bytes)
+    found = replace(source, lateness=lateness, slow_readers=slow_readers, http=HttpMetrics(), rejections={})
+    for part in parts:
+        lateness.histogram.add(part.lag_s)
+        slow_readers.num_cut += part.num_streams_cut
+        found.http.add(part.http)
+        for reason, number in part.rejections.items():
+            found.rejections[reason] = found.rejections.get(reason, 0) + number
+    found._registry.register(found)
+    return found
 
 
 def new_source(

@@ -49,6 +49,9 @@ class RankedDriver:
         self._balancer = RankBalancer(len(drivers))
         self._reports = LoadReports(len(drivers))
         self._rank_of: dict[str, int] = {}
+        self.tell_failure: Callable[[BaseException], None] = _ignore_failure
+        """Who wants to know that an engine broke."""
+        self._has_failed = False
         for rank, driver in enumerate(drivers):
             driver.tell_step = self._listener(rank)
             driver.tell_failure = self.fail
@@ -134,8 +137,12 @@ class RankedDriver:
 
     def fail(self, error: BaseException) -> None:
         """An engine is broken, and vLLM gives up on all of them: nobody may wait for them any longer."""
+        if self._has_failed:
+            return
+        self._has_failed = True
         for driver in self.drivers:
             driver.fail(error)
+        self.tell_failure(error)
 
     def close(self) -> None:
         """Stop waking up. Open replies hear nothing more."""
@@ -158,3 +165,7 @@ class RankedDriver:
         """Take in all that was told up to `at`."""
         while (due_at := self._reports.due_at()) is not None and due_at <= at:
             self._balancer.hear(self._reports.tell(due_at))
+
+
+def _ignore_failure(_error: BaseException) -> None:
+    """Nobody listens."""

@@ -15,6 +15,7 @@ from aiohttp import web
 from blis_options import OptionError
 from engine.deployment import Deployment, notes_after
 from mockserve.app import build_app
+from mockserve.backend import local_backend
 from mockserve.config import ServeOptions
 from mockserve.connection import StampedConnection
 from mockserve.deploying import deployment_of
@@ -23,6 +24,7 @@ from mockserve.environment import ServerEnvironment, read_environment
 from mockserve.file_limit import raise_file_limit
 from mockserve.http_errors import PlainErrors
 from mockserve.log_lines import fields, set_up_logging
+from mockserve.processes.refusals import check_processes
 from mockserve.service import Service, build_service
 from mockserve.stopping import drain
 from mockserve.tls import server_context
@@ -67,16 +69,28 @@ def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | 
 
     Raises BlisError for a deployment that cannot be, or an address that cannot be listened on.
     """
+    environment = read_environment() if environment is None else environment
+    first = all_options[0]
+    check_processes(first, environment)
     wanted = [(options, deployment_of(options)) for options in all_options]
     set_up_logging(all_options[0].log_format)
     for note in (*wanted[0][1].notes, *_notes(wanted[0][0])):
         _logger.info("note: %s", note)
     raise_file_limit()
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
-        runner.run(_serve_until_signal(wanted, environment))
+        if first.api_processes > 1:
+            code = runner.run(_serve_in_processes(*wanted[0], environment))
+        else:
+            code = runner.run(_serve_until_signal(wanted, environment))
     for note in dict.fromkeys(note for _, deployment in wanted for note in notes_after(deployment)):
         _logger.info("note: %s", note)
-    return 0
+    return code
+
+
+async def _serve_in_processes(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> int:
+    from mockserve.processes.serving import serve_in_processes  # which builds upon all of this
+
+    return await serve_in_processes(options, deployment, environment)
 
 
 async def start(
@@ -84,12 +98,19 @@ async def start(
 ) -> RunningServer:
     """Listen where the options say; port 0 becomes a free one. Without `environment` the process's own is read."""
     environment = read_environment() if environment is None else environment
-    service = build_service(options, deployment, environment)
+    backend = local_backend(options, deployment, environment)
+    return await listen(build_service(options, deployment, environment, backend))
+
+
+async def listen(service: Service, shares_port: bool = False) -> RunningServer:
+    """Take connections for `service`. With `shares_port` other processes may listen there, too."""
+    options = service.options
     # A client that hangs up cancels its handler, and the handler frees what the request holds.
     runner = web.AppRunner(build_app(service), handler_cancellation=True, shutdown_timeout=CLOSING_GRACE_S)
     await runner.setup()
     try:
-        listener = await _listen(_connection_factory(runner, options, environment.keep_alive_s), options)
+        factory = _connection_factory(runner, options, service.environment.keep_alive_s)
+        listener = await _listen(factory, options, shares_port)
     except BaseException:
         await runner.cleanup()
         raise
@@ -99,14 +120,16 @@ async def start(
     return RunningServer(service, runner, listener, host, port)
 
 
-async def _listen(factory: Callable[[], asyncio.Protocol], options: ServeOptions) -> asyncio.Server:
+async def _listen(factory: Callable[[], asyncio.Protocol], options: ServeOptions, shares_port: bool) -> asyncio.Server:
     loop = asyncio.get_running_loop()
     tls = server_context(options)
     where = options.uds or f"{options.host}:{options.port}"
     try:
         if options.uds:
             return await loop.create_unix_server(factory, options.uds, ssl=tls, backlog=LISTEN_BACKLOG)
-        return await loop.create_server(factory, options.host, options.port, ssl=tls, backlog=LISTEN_BACKLOG)
+        return await loop.create_server(
+            factory, options.host, options.port, ssl=tls, backlog=LISTEN_BACKLOG, reuse_port=shares_port or None
+        )
     except OSError as error:
         raise OptionError(f"cannot listen on {where}: {error.strerror or error}") from error
 
@@ -137,20 +160,27 @@ def _connection_factory(
     return lambda: StampedConnection(new_handler())
 
 
-def startup_line(options: ServeOptions, deployment: Deployment, server: RunningServer) -> str:
+def keep_what_exists() -> None:
+    """What is there by now lives as long as the process: looking at it again would make the collector's pauses long."""
+    gc.collect()
+    gc.freeze()
+
+
+def startup_line(options: ServeOptions, deployment: Deployment, where: str) -> str:
     """What is served, where, and on what simulated hardware."""
     blocks = deployment.config.total_kv_blocks
     return (
-        f"serving {options.model_names[0]} on {_address(options, server)} "
+        f"serving {options.model_names[0]} on {where} "
         f"({deployment.gpu.name}, tp {deployment.tp}, {blocks:,} KV blocks, {options.latency_model})"
     )
 
 
-def _address(options: ServeOptions, server: RunningServer) -> str:
-    if server.uds:
-        return f"unix:{server.uds}"
-    host = f"[{server.host}]" if ":" in server.host else server.host
-    return f"{'https' if options.ssl_certfile else 'http'}://{host}:{server.port}"
+def address(options: ServeOptions, host: str, port: int) -> str:
+    """Where clients reach the server."""
+    if options.uds:
+        return f"unix:{options.uds}"
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if options.ssl_certfile else 'http'}://{shown}:{port}"
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -179,9 +209,7 @@ async def _note_death(services: Sequence[Service]) -> None:
     _logger.error("stopping: the engine has failed: %s", str(error) or type(error).__name__)
 
 
-async def _serve_until_signal(
-    wanted: Sequence[tuple[ServeOptions, Deployment]], environment: ServerEnvironment | None
-) -> None:
+async def _serve_until_signal(wanted: Sequence[tuple[ServeOptions, Deployment]], environment: ServerEnvironment) -> int:
     stopping, at_once = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -194,16 +222,15 @@ async def _serve_until_signal(
         if not stopping.is_set():
             for options, deployment in wanted:
                 servers.append(await start(options, deployment, environment))
-            # What exists by now lives as long as the process; not looking at it again keeps the collector's pauses
-            # short.
-            gc.collect()
-            gc.freeze()
+            keep_what_exists()
             for (options, deployment), server in zip(wanted, servers, strict=True):
-                where = fields(model=options.model_names[0], address=_address(options, server))
-                _logger.info(startup_line(options, deployment, server), extra=where)
+                where = address(options, server.host, server.port)
+                told = fields(model=options.model_names[0], address=where)
+                _logger.info(startup_line(options, deployment, where), extra=told)
         await _until_it_must_end(stopping, servers)
     finally:
         if num_open := sum(server.service.num_answering for server in servers):
             within_s = wanted[0][0].shutdown_timeout
             _logger.info("stopping: open replies: %d, cut after %d s", num_open, within_s, extra=fields(open=num_open))
         await asyncio.gather(*(server.stop(at_once) for server in servers))
+    return 0

@@ -13,25 +13,23 @@ from engine.deployment import Deployment
 from engine.request import ExternalPrompt
 from mockserve.adapters import Adapter, Adapters, with_modules
 from mockserve.admission import QueueLimits, too_busy
-from mockserve.cache_config_labels import cache_config_labels
+from mockserve.backend import Backend
 from mockserve.config import ServeOptions
 from mockserve.cors import Cors, new_cors
 from mockserve.deploying import transfer_of, with_features
-from mockserve.engines import RankEngine, build_engines, driver_of
+from mockserve.drivers import Driver
+from mockserve.engines import RankEngine
 from mockserve.environment import ServerEnvironment
-from mockserve.fake_metrics import read_fake_metrics
 from mockserve.faults.draw import FaultSource
 from mockserve.faults.engine_faults import EngineFaults
 from mockserve.gates import Gate, open_gates
 from mockserve.generation import Generation, Planner
 from mockserve.kv_events.setup import block_naming
 from mockserve.kv_transfer import KVTransfer
-from mockserve.lateness import Lateness
 from mockserve.pooler import Pooler, new_pooler
-from mockserve.prometheus import MeasuredEngine, MetricsSource, new_source
+from mockserve.processes.figures import RemoteMetrics
+from mockserve.prometheus import MetricsSource
 from mockserve.protocol.errors import engine_dead, unknown_model
-from mockserve.ranks import RankedDriver
-from mockserve.realtime import RealtimeDriver
 from mockserve.response_store import ResponseStore
 from mockserve.slow_readers import SlowReaders
 from mockserve.suspension import Suspension
@@ -62,9 +60,9 @@ class Service:
     fingerprint: str
     api_keys: frozenset[str]
     planner: Planner
-    driver: RealtimeDriver | RankedDriver
+    driver: Driver
     engines: Sequence[RankEngine]
-    metrics_source: MetricsSource
+    metrics_source: MetricsSource | RemoteMetrics
     queue_limits: QueueLimits
     options: ServeOptions
     faults: FaultSource
@@ -110,7 +108,7 @@ class Service:
     @property
     def num_engines(self) -> int:
         """Data-parallel ranks."""
-        return len(self.engines)
+        return self.options.dp
 
     def external_prompt(self, params: Mapping[str, Any] | None, prompt_tokens: int) -> ExternalPrompt | None:
         """What another instance has computed of a prompt, according to a request."""
@@ -156,18 +154,17 @@ class Service:
         return self.model_names[0] if adapter is None else adapter.name
 
 
-def build_service(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> Service:
-    """Everything but the HTTP server. The driver's clock starts now."""
+def build_service(
+    options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, backend: Backend
+) -> Service:
+    """Everything but the HTTP server."""
     config, _ = with_features(options, deployment)
-    lateness = Lateness()
-    engines = build_engines(options, deployment, environment, lateness)
-    driver = driver_of(engines)
+    driver, engines = backend.driver, backend.engines
     tokenizer, conversations = open_vocabulary(options, deployment.model.vocab_size)
     names = options.model_names
     faults = FaultSource(options.faults, options.fault_seed)
     engine_faults = EngineFaults(engines, faults)
     engine_faults.plan(options.timed_faults)
-    slow_readers = SlowReaders(options.max_unsent_kib * 1024)
     return Service(
         network=_network(options),
         environment=environment,
@@ -182,17 +179,11 @@ def build_service(options: ServeOptions, deployment: Deployment, environment: Se
             options.seed,
             new_composer(options, tokenizer),
             conversations,
+            backend.request_numbers,
         ),
         driver=driver,
         engines=engines,
-        metrics_source=new_source(
-            names[0],
-            [MeasuredEngine(each.driver, each.metrics) for each in engines],
-            cache_config_labels(options, deployment),
-            lateness,
-            read_fake_metrics(options.fake_metrics),
-            slow_readers,
-        ),
+        metrics_source=backend.metrics_source,
         queue_limits=_queue_limits(options),
         faults=faults,
         engine_faults=engine_faults,
@@ -202,7 +193,7 @@ def build_service(options: ServeOptions, deployment: Deployment, environment: Se
         responses=ResponseStore(environment.stores_responses),
         adapters=with_modules(Adapters(names, options.enable_lora), options.lora_modules),
         suspension=Suspension(driver, lambda state: _tell_sleep(engines, state)),
-        slow_readers=slow_readers,
+        slow_readers=backend.slow_readers,
         pooler=new_pooler(options, deployment.model, options.seed),
         transfer=transfer_of(options, deployment, environment),
         tracks_load=options.enable_server_load_tracking,

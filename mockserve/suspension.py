@@ -5,10 +5,9 @@ from typing import Literal, TypeAlias
 
 from engine.core import Engine
 from engine.scheduler.hold import Hold
+from mockserve.drivers import Driver
 from mockserve.engine_metrics import SLEEP_STATES
 from mockserve.protocol.errors import ApiError
-from mockserve.ranks import RankedDriver
-from mockserve.realtime import RealtimeDriver
 
 PauseMode: TypeAlias = Literal["abort", "wait", "keep"]
 
@@ -18,9 +17,7 @@ SLEEP_TAGS = frozenset({"weights", "kv_cache"})
 class Suspension:
     """How far a server is suspended. Facts: vllm/v1/engine/core.py, `pause_generation`, `sleep`, `wake_up`."""
 
-    def __init__(
-        self, driver: RealtimeDriver | RankedDriver, tell_sleep: Callable[[str], None] = lambda _state: None
-    ) -> None:
+    def __init__(self, driver: Driver, tell_sleep: Callable[[str], None] = lambda _state: None) -> None:
         """`tell_sleep` hears the name that the metrics page has for each new state of sleep."""
         self._driver = driver
         self._tell_sleep = tell_sleep

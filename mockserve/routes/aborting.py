@@ -4,9 +4,8 @@ from typing import Any
 
 from aiohttp import web
 
+from mockserve.drivers import Driver
 from mockserve.protocol.errors import bad_request
-from mockserve.ranks import RankedDriver
-from mockserve.realtime import RealtimeDriver
 from mockserve.routes.shared import SERVICE, json_reply, read_object, untyped_reply
 
 
@@ -29,7 +28,7 @@ async def abort_named_requests(request: web.Request) -> web.StreamResponse:
     return untyped_reply()
 
 
-def _end_named(driver: RealtimeDriver | RankedDriver, named: Any) -> None:
+def _end_named(driver: Driver, named: Any) -> None:
     """`named` are ids as clients know them; the engine knows one for each choice, with a number behind it."""
     wanted = {named} if isinstance(named, str) else {each for each in named if isinstance(each, str)}
     driver.end_early({each for each in driver.request_ids if each.rpartition("-")[0] in wanted})

@@ -9,6 +9,6 @@ from mockserve.routes.shared import SERVICE
 async def metrics(request: web.Request) -> web.StreamResponse:
     """The present figures as Prometheus text."""
     source = request.app[SERVICE].metrics_source
-    page = source.exposition(request.query.getall("name[]", ()))
+    page = await source.page(request.query.getall("name[]", ()))
     is_mounted = request.method == "HEAD" or request.path.endswith("/")
     return web.Response(body=page, headers={"Content-Type": MOUNTED_CONTENT_TYPE if is_mounted else CONTENT_TYPE})

@@ -86,9 +86,9 @@ def test_a_pause_may_keep_what_is_under_way(dev_server: TestServer) -> None:
     running = Background(dev_server, **LONG)
     post(dev_server, "/pause?mode=keep")
     assert call(dev_server, "GET", "/is_paused").json == {"is_paused": True}
-    steps = len(dev_server.service.driver.engine.steps)
+    steps = len(dev_server.service.engines[0].driver.engine.steps)
     queued = Background(dev_server, max_tokens=3)
-    assert len(dev_server.service.driver.engine.steps) == steps
+    assert len(dev_server.service.engines[0].driver.engine.steps) == steps
     assert not running.is_answered
     assert not queued.is_answered
     post(dev_server, "/resume")

@@ -110,7 +110,7 @@ def test_prompts_that_are_none_are_refused(embedder: TestServer, given: Any, mes
 def test_time_is_that_of_prefill_alone() -> None:
     with running_server(TestLatency(step_us=1_000_000), runner="pooling") as server:
         call(server, "POST", "/v1/embeddings", {"input": "hello"})
-        assert len(server.service.driver.engine.steps) == 1
+        assert len(server.service.engines[0].driver.engine.steps) == 1
 
 
 def test_classes_have_names_and_probabilities(classifier: TestServer) -> None:

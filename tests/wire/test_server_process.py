@@ -98,7 +98,7 @@ def test_the_model_may_be_given_as_a_flag() -> None:
 
 
 def test_it_ends_after_its_engine_has() -> None:
-    with process("--port", "0", "--fault-engine", "death@1.5") as (running, line), connect(line) as stream:
+    with process("--port", "0", "--fault-engine", "death@3") as (running, line), connect(line) as stream:
         ask_for_stream(stream, 20_000)
         assert b"The server had an error while processing your request." in read_all(stream)
         assert running.wait(DEADLINE_S) == 0
@@ -107,7 +107,7 @@ def test_it_ends_after_its_engine_has() -> None:
 
 
 def test_a_client_that_is_told_by_a_status_ends_it_at_once() -> None:
-    with process("--port", "0", "--fault-engine", "death@1.5") as (running, line), connect(line) as whole:
+    with process("--port", "0", "--fault-engine", "death@3") as (running, line), connect(line) as whole:
         whole.sendall(raw_completion(prompt="hello", ignore_eos=True, max_tokens=20_000))
         assert read_all(whole).startswith(b"HTTP/1.1 500 Internal Server Error")
         assert running.wait(DEADLINE_S) == 0
@@ -115,7 +115,7 @@ def test_a_client_that_is_told_by_a_status_ends_it_at_once() -> None:
 
 def test_it_stays_when_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", "1")
-    with process("--port", "0", "--fault-engine", "death@1") as (running, line), connect(line) as whole:
+    with process("--port", "0", "--fault-engine", "death@3") as (running, line), connect(line) as whole:
         whole.sendall(raw_completion(prompt="hello", ignore_eos=True, max_tokens=20_000))
         read_until(whole, b"The server had an error while processing your request.")
         with connect(line) as asking:

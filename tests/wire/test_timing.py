@@ -35,7 +35,7 @@ async def arrivals(server: TestServer, **fields: object) -> list[float]:
 
 def ends_of_steps(server: TestServer, first: int = 0) -> list[Micros]:
     """The instants at which the engine's steps ended, from step `first` on."""
-    return [int(end) for end in server.service.driver.engine.steps.ends()[first:]]
+    return [int(end) for end in server.service.engines[0].driver.engine.steps.ends()[first:]]
 
 
 async def test_tokens_arrive_when_their_steps_end_in_real_time() -> None:

@@ -1,0 +1,56 @@
+"""Where the tokens of a server come from, and where its figures go: engines of its own, or some in another process."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from engine.deployment import Deployment
+from mockserve.cache_config_labels import cache_config_labels
+from mockserve.config import ServeOptions
+from mockserve.drivers import Driver
+from mockserve.engines import RankEngine, build_engines, driver_of
+from mockserve.environment import ServerEnvironment
+from mockserve.fake_metrics import read_fake_metrics
+from mockserve.lateness import Lateness
+from mockserve.processes.figures import RemoteMetrics
+from mockserve.prometheus import MeasuredEngine, MetricsSource, new_source
+from mockserve.slow_readers import SlowReaders
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """Where tokens come from, and who counts what is done with them."""
+
+    driver: Driver
+    metrics_source: MetricsSource | RemoteMetrics
+    slow_readers: SlowReaders
+    engines: Sequence[RankEngine] = ()
+    """Those of this process."""
+    request_numbers: Iterator[int] = field(default_factory=itertools.count)
+    """For the ids of requests, unique among all processes of the server."""
+
+
+def local_backend(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> Backend:
+    """Engines in this process, whose clocks start now."""
+    lateness, slow_readers = Lateness(), SlowReaders(options.max_unsent_kib * 1024)
+    engines = build_engines(options, deployment, environment, lateness)
+    source = source_of(options, deployment, engines, lateness, slow_readers)
+    return Backend(driver_of(engines), source, slow_readers, engines)
+
+
+def source_of(
+    options: ServeOptions,
+    deployment: Deployment,
+    engines: Sequence[RankEngine],
+    lateness: Lateness,
+    slow_readers: SlowReaders,
+) -> MetricsSource:
+    """Who reads the metrics of `engines`."""
+    return new_source(
+        options.model_names[0],
+        [MeasuredEngine(each.driver, each.metrics) for each in engines],
+        cache_config_labels(options, deployment),
+        lateness,
+        read_fake_metrics(options.fake_metrics),
+        slow_readers,
+    )

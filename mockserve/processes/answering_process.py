@@ -1,0 +1,139 @@
+"""A process that answers: it reads requests, writes replies, and has its tokens from the engines' process."""
+
+import asyncio
+import itertools
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from mockserve.backend import Backend
+from mockserve.config import ServeOptions
+from mockserve.deploying import deployment_of, with_features
+from mockserve.environment import ServerEnvironment
+from mockserve.file_limit import raise_file_limit
+from mockserve.lateness import Lateness
+from mockserve.log_lines import set_up_logging
+from mockserve.processes.channel import Channel, open_channel
+from mockserve.processes.figures import RemoteMetrics
+from mockserve.processes.messages import (
+    Broken,
+    DeathTold,
+    Fail,
+    Finish,
+    FromAnswering,
+    Listening,
+    MetricsPage,
+    State,
+    Stop,
+    Stopping,
+    Tokens,
+    WantFigures,
+)
+from mockserve.processes.remote_driver import RemoteDriver
+from mockserve.server import RunningServer, fastest_loop, keep_what_exists, listen
+from mockserve.service import build_service
+from mockserve.slow_readers import SlowReaders
+
+_logger = logging.getLogger(__name__)
+
+ORPHANED = 1
+"""Exit code when the engines' process has gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What one of `num_processes` processes is to serve, its place among them, and where the engines are."""
+
+    options: ServeOptions
+    environment: ServerEnvironment
+    place: int
+    num_processes: int
+    origin_s: float
+    """What the monotonic clock reads at the simulated instant 0."""
+    engines: socket.socket
+
+
+def answer_until_told(assignment: Assignment) -> None:
+    """Serve until the engines' process says that it is enough. Signals are its business alone."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    set_up_logging(assignment.options.log_format)
+    raise_file_limit()
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        runner.run(_serve(assignment))
+
+
+async def _serve(assignment: Assignment) -> None:
+    told: asyncio.Queue[Stop] = asyncio.Queue()
+    hearers: dict[type, Callable[[Any], None]] = {Stop: told.put_nowait}
+    channel = await open_channel(assignment.engines, partial(_hear, hearers), _orphaned)
+    server = await _listening(assignment, channel, hearers)
+    channel.tell(Listening(server.host, server.port))
+    keep_what_exists()
+    telling = asyncio.create_task(_tell_death(server, channel.tell))
+    stop = await told.get()
+    channel.tell(Stopping(server.service.num_answering))
+    at_once = asyncio.Event()
+    hurrying = asyncio.create_task(_hurry(stop, told, at_once))
+    await server.stop(at_once)
+    for task in (telling, hurrying):
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    channel.close()
+
+
+async def _listening(
+    assignment: Assignment, channel: Channel, hearers: dict[type, Callable[[Any], None]]
+) -> RunningServer:
+    """A server whose engines are at the other end of `channel`; `hearers` learn what to do with their messages."""
+    options = assignment.options
+    deployment = deployment_of(options)
+    config, _ = with_features(options, deployment)
+    lateness, slow_readers = Lateness(), SlowReaders(options.max_unsent_kib * 1024)
+    driver = RemoteDriver(config, options.speed, assignment.origin_s, lateness, channel.tell)
+    metrics = RemoteMetrics(lateness, slow_readers, channel.tell)
+    hearers.update(
+        {
+            Tokens: driver.tokens,
+            Finish: driver.finish,
+            Fail: driver.fail,
+            Broken: driver.broken,
+            State: driver.state,
+            WantFigures: metrics.figures,
+            MetricsPage: metrics.answered,
+        }
+    )
+    numbers = itertools.count(assignment.place, assignment.num_processes)
+    backend = Backend(driver, metrics, slow_readers, request_numbers=numbers)
+    return await listen(build_service(options, deployment, assignment.environment, backend), shares_port=True)
+
+
+async def _tell_death(server: RunningServer, tell: Callable[[FromAnswering], None]) -> None:
+    await server.service.death_told.wait()
+    tell(DeathTold())
+
+
+async def _hurry(stop: Stop, told: asyncio.Queue[Stop], at_once: asyncio.Event) -> None:
+    while not stop.at_once:
+        stop = await told.get()
+    at_once.set()
+
+
+def _hear(hearers: Mapping[type, Callable[[Any], None]], message: object) -> None:
+    """Hand a message to its hearer; what comes before there is one means nothing yet."""
+    hearer = hearers.get(type(message))
+    if hearer is not None:
+        hearer(message)
+
+
+def _orphaned() -> None:
+    """Nobody is there to bring tokens any more, or to say how it is to end."""
+    _logger.error("stopping: the process of the engines has ended")
+    os._exit(ORPHANED)

@@ -1,0 +1,165 @@
+"""The engines' end: requests come in from the processes that answer, tokens go back to them, a message per step."""
+
+from collections.abc import Callable, Sequence
+
+from mockserve.engines import RankEngine, driver_of
+from mockserve.flight import Flight, Siblings, new_siblings
+from mockserve.lateness import Lateness
+from mockserve.processes.messages import (
+    Abort,
+    Broken,
+    Facts,
+    Fail,
+    Finish,
+    FromAnswering,
+    FromEngines,
+    State,
+    Submit,
+    Tokens,
+)
+from mockserve.realtime import EngineFailedError
+
+
+class DueInstants(Lateness):
+    """Measures nothing here: notes when what is handed over next was due. How late it leaves is seen elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.due_s = 0.0
+
+    def observe(self, lateness_s: float, now_s: float) -> None:
+        self.due_s = now_s - lateness_s
+
+
+class RemoteReply:
+    """A reply that is written in another process."""
+
+    __slots__ = ("_end", "_number", "finish_reason", "flight")
+
+    def __init__(self, end: "AnsweringEnd", number: int, finish_reason: str) -> None:
+        self._end = end
+        self._number = number
+        self.finish_reason = finish_reason
+        self.flight: Flight | None = None
+
+    def token(self, number: int) -> None:
+        self._end.token(self._number, number)
+
+    def finish(self, num_tokens: int) -> None:
+        self._end.finish(self._number, num_tokens, self.flight)
+
+    def abort(self, num_tokens: int) -> None:
+        self.finish(num_tokens)
+
+    def fail(self, message: str, is_refusal: bool) -> None:
+        self._end.fail(self._number, message, is_refusal)
+
+
+class AnsweringEnd:
+    """One process that answers, as the engines see it."""
+
+    def __init__(self, engines: "EngineSide", tell: Callable[[FromEngines], None]) -> None:
+        self._engines = engines
+        self._tell = tell
+        self._tokens: Tokens | None = None
+        """The message that more tokens of the same step can still join."""
+        self._ids: dict[int, str] = {}
+        """The engines' names of its requests."""
+        self._prompt: tuple[int, Siblings] = (-1, new_siblings(1))
+
+    def heard(self, message: FromAnswering) -> None:
+        """Do what it wants of the engines; other messages mean nothing here."""
+        if isinstance(message, Submit):
+            self._submit(message)
+        elif isinstance(message, Abort) and (request_id := self._ids.pop(message.number, None)) is not None:
+            self._engines.driver.abort(request_id)
+
+    def gone(self) -> None:
+        """The process has ended: nobody waits for its requests any longer."""
+        ids, self._ids = self._ids, {}
+        for request_id in ids.values():
+            self._engines.driver.abort(request_id)
+
+    def tell(self, message: FromEngines) -> None:
+        """Anything else, after the tokens so far."""
+        self._tokens = None
+        self._tell(message)
+
+    def sent(self) -> None:
+        """What was told has left, so that nothing can join it."""
+        self._tokens = None
+
+    def token(self, number: int, count: int) -> None:
+        """A request has `count` tokens by now."""
+        due_s = self._engines.due.due_s
+        tokens = self._tokens
+        if tokens is None or tokens.due_s != due_s:
+            tokens = self._tokens = Tokens(due_s, [], [])
+            self._tell(tokens)
+        tokens.numbers.append(number)
+        tokens.counts.append(count)
+
+    def finish(self, number: int, num_tokens: int, flight: Flight | None) -> None:
+        """A request has all its tokens."""
+        assert flight is not None  # it was there before its first token
+        self._ids.pop(number, None)
+        facts = Facts._make(getattr(flight, name) for name in Facts._fields)
+        self.tell(Finish(self._engines.due.due_s, number, num_tokens, facts))
+
+    def fail(self, number: int, message: str, is_refusal: bool) -> None:
+        """A request gets no more."""
+        self._ids.pop(number, None)
+        self.tell(Fail(number, message, is_refusal))
+
+    def _submit(self, message: Submit) -> None:
+        number = message.number
+        reply = RemoteReply(self, number, message.finish_reason)
+        if message.prompt_number != self._prompt[0]:
+            self._prompt = (message.prompt_number, new_siblings(message.num_siblings))
+        self._ids[number] = message.request.id
+        try:
+            reply.flight = self._engines.driver.submit(
+                message.request, reply, message.arrived_at, self._prompt[1], message.rank
+            )
+        except EngineFailedError as error:
+            self.fail(number, str(error), is_refusal=False)
+        except ValueError as error:
+            self.fail(number, str(error), is_refusal=True)
+
+
+class EngineSide:
+    """The engines with all processes that answer for them. `due` must be what their drivers report to."""
+
+    def __init__(self, engines: Sequence[RankEngine], due: DueInstants) -> None:
+        self.driver = driver_of(engines)
+        self.due = due
+        self.ends: list[AnsweringEnd] = []
+        self._told: State | None = None
+        self.driver.tell_failure = self._broken
+
+    def add(self, tell: Callable[[FromEngines], None]) -> AnsweringEnd:
+        """Another process, which hears by `tell`."""
+        end = AnsweringEnd(self, tell)
+        self.ends.append(end)
+        return end
+
+    @property
+    def state(self) -> State:
+        """How the engines are."""
+        driver = self.driver
+        return State(driver.engine.stats, driver.num_flights, driver.num_waiting_tokens)
+
+    def tell_state(self) -> None:
+        """Say how the engines are, if that has changed since it was said last."""
+        state = self.state
+        if state != self._told:
+            self._told = state
+            self.tell_all(state)
+
+    def tell_all(self, message: FromEngines) -> None:
+        """The same to every process."""
+        for end in self.ends:
+            end.tell(message)
+
+    def _broken(self, error: BaseException) -> None:
+        self.tell_all(Broken(str(error) or type(error).__name__))

@@ -1,0 +1,93 @@
+"""The metrics of all processes together: whichever is asked gives the same answer."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from mockserve.http_metrics import HttpMetrics
+from mockserve.lateness import Lateness
+from mockserve.processes.messages import Figures, FromAnswering, MetricsPage, WantFigures, WantMetrics
+from mockserve.prometheus import REJECTION_REASONS, MetricsSource, sum_of_parts
+from mockserve.slow_readers import SlowReaders
+
+WAIT_S = 2.0
+"""A process that does not answer for so long is counted as it was."""
+
+
+@dataclass(slots=True)
+class RemoteMetrics:
+    """What a process that answers counts by itself; the page it has from the engines."""
+
+    lateness: Lateness
+    slow_readers: SlowReaders
+    tell: Callable[[FromAnswering], None]
+    http: HttpMetrics = field(default_factory=HttpMetrics)
+    rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
+    _questions: "itertools.count[int]" = field(default_factory=itertools.count)
+    _asked: dict[int, asyncio.Future[bytes]] = field(default_factory=dict)
+
+    async def page(self, names: Collection[str] = ()) -> bytes:
+        """The metrics page of all processes, or only the samples of those names."""
+        question = next(self._questions)
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._asked[question] = answer
+        self.tell(WantMetrics(question, tuple(names)))
+        try:
+            return await answer
+        finally:
+            del self._asked[question]
+
+    def answered(self, message: MetricsPage) -> None:
+        """The page has come."""
+        answer = self._asked.get(message.question)
+        if answer is not None and not answer.done():
+            answer.set_result(message.page)
+
+    def figures(self, message: WantFigures) -> None:
+        """Tell what this process has counted."""
+        lag_s, num_cut = self.lateness.histogram, self.slow_readers.num_cut
+        self.tell(Figures(message.question, self.http, self.rejections, lag_s, num_cut))
+
+
+class Gathering:
+    """Asks all processes what they have counted. Those that have ended count as they were last."""
+
+    def __init__(self, source: MetricsSource) -> None:
+        self._source = source
+        self._questions = itertools.count()
+        self._known: dict[int, Figures] = {}
+        """By the place of the process."""
+        self._missing: dict[int, set[int]] = {}
+        """Who has not answered a question."""
+        self._complete: dict[int, asyncio.Event] = {}
+
+    async def page(self, asked: Mapping[int, Callable[[WantFigures], None]], names: Collection[str]) -> bytes:
+        """The metrics page; `asked` says how to reach those who are there."""
+        question = next(self._questions)
+        self._missing[question] = set(asked)
+        complete = self._complete[question] = asyncio.Event()
+        for ask in asked.values():
+            ask(WantFigures(question))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(complete.wait(), WAIT_S)
+        del self._missing[question], self._complete[question]
+        return sum_of_parts(self._source, list(self._known.values())).exposition(names)
+
+    def heard(self, place: int, figures: Figures) -> None:
+        """The answer of one process."""
+        self._known[place] = figures
+        self._no_longer_missing(place, figures.question)
+
+    def gone(self, place: int) -> None:
+        """A process has ended."""
+        for question in list(self._missing):
+            self._no_longer_missing(place, question)
+
+    def _no_longer_missing(self, place: int, question: int) -> None:
+        missing = self._missing.get(question)
+        if missing is not None:
+            missing.discard(place)
+            if not missing:
+                self._complete[question].set()

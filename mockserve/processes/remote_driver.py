@@ -1,0 +1,179 @@
+"""The driver of a process that answers: engines elsewhere bring the tokens, and here they go to their replies."""
+
+import itertools
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import NoReturn, TypeVar
+
+from engine.config import EngineConfig
+from engine.core import Engine
+from engine.request import Request
+from engine.stats import EngineStats
+from engine.units import Micros
+from mockserve.flight import Flight, Reply, Siblings, new_siblings
+from mockserve.lateness import Lateness
+from mockserve.processes.messages import Abort, Broken, Fail, Finish, FromAnswering, State, Submit, Tokens
+from mockserve.protocol.errors import ApiError
+from mockserve.realtime import EngineFailedError
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class EngineView:
+    """An engine as seen from elsewhere: its limits, and how it was a moment ago."""
+
+    config: EngineConfig
+    stats: EngineStats
+
+
+class RemoteDriver:
+    """What replies need of a driver. Use it from one event loop only.
+
+    `origin_s` is what the monotonic clock reads at the simulated instant 0. `tell` takes messages to the engines.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        speed: float,
+        origin_s: float,
+        lateness: Lateness,
+        tell: Callable[[FromAnswering], None],
+    ) -> None:
+        self.engine = EngineView(config, EngineStats(0, 0, config.total_kv_blocks, 0, 0, 0, 0))
+        self.failure: BaseException | None = None
+        """What the engines broke with; from then on every request fails."""
+        self._us_per_s = speed * 1e6
+        self._origin_s = origin_s
+        self._lateness = lateness
+        self._tell = tell
+        self._flights: dict[int, Flight] = {}
+        self._number_of: dict[str, int] = {}
+        self._numbers = itertools.count()
+        self._prompt_numbers = itertools.count()
+        self._prompt: tuple[Siblings | None, int] = (None, 0)
+        """The choices submitted last, and the number of their prompt."""
+        self._elsewhere = State(self.engine.stats, 0, 0)
+
+    @property
+    def num_flights(self) -> int:
+        """Requests of all processes whose last token the engines have not produced yet, as of a moment ago."""
+        return max(len(self._flights), self._elsewhere.num_flights)
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Prompt tokens of those that have no token yet, likewise."""
+        return self._elsewhere.num_waiting_tokens
+
+    @property
+    def request_ids(self) -> Collection[str]:
+        """Ids of the requests of this process."""
+        return self._number_of.keys()
+
+    def clock(self) -> Micros:
+        """The present instant in simulated microseconds."""
+        return self.instant_at(time.monotonic())
+
+    def instant_at(self, reading_s: float) -> Micros:
+        """The simulated instant at which the monotonic clock reads `reading_s`."""
+        return int((reading_s - self._origin_s) * self._us_per_s)
+
+    def submit(
+        self,
+        request: Request,
+        reply: Reply,
+        arrived_at: Micros | None = None,
+        siblings: Siblings | None = None,
+        rank: int | None = None,
+    ) -> Flight:
+        """Let `request` arrive; its tokens go to `reply`. Raises EngineFailedError when the engines have failed."""
+        if self.failure is not None:
+            raise EngineFailedError("the engine has failed") from self.failure
+        at = self.clock() if arrived_at is None else arrived_at
+        siblings = siblings or new_siblings(1)
+        if siblings is not self._prompt[0]:
+            self._prompt = (siblings, next(self._prompt_numbers))
+        number = next(self._numbers)
+        flight = self._flights[number] = Flight(request, reply, at, at, siblings=siblings)
+        self._number_of[request.id] = number
+        self._tell(Submit(number, request, at, reply.finish_reason, self._prompt[1], siblings.number, rank))
+        return flight
+
+    def abort(self, request_id: str) -> None:
+        """The client of `request_id` is gone: free what it holds now. Its reply hears nothing more."""
+        number = self._number_of.pop(request_id, None)
+        if number is not None:
+            del self._flights[number]
+            self._tell(Abort(number))
+
+    def interfere(self, act: Callable[[Engine, Micros], T]) -> T:
+        """Raises ApiError: nobody can reach into an engine from here."""
+        _refuse()
+
+    def end_early(self, request_ids: Collection[str] | None = None) -> int:
+        """Raises ApiError, likewise."""
+        _refuse()
+
+    async def until(self, is_so: Callable[[Engine], bool]) -> None:
+        """Raises ApiError, likewise."""
+        _refuse()
+
+    def close(self) -> None:
+        """Open replies hear nothing more."""
+        self._flights.clear()
+        self._number_of.clear()
+
+    # --- what the engines tell ---
+
+    def tokens(self, message: Tokens) -> None:
+        """Hand the tokens of several requests to their replies; those of clients that have gone are passed over."""
+        flights, due_s = self._flights, message.due_s
+        for number, count in zip(message.numbers, message.counts, strict=True):
+            flight = flights.get(number)
+            if flight is not None:
+                flight.num_tokens = count
+                self._observe(due_s)
+                flight.reply.token(count)
+
+    def finish(self, message: Finish) -> None:
+        """A request is complete."""
+        flight = self._leave(message.number)
+        if flight is not None:
+            self._observe(message.due_s)
+            flight.num_tokens = message.num_tokens
+            for name, value in message.facts._asdict().items():
+                setattr(flight, name, value)
+            flight.reply.finish(message.num_tokens)
+
+    def fail(self, message: Fail) -> None:
+        """A request gets no more tokens."""
+        flight = self._leave(message.number)
+        if flight is not None:
+            flight.reply.fail(message.message, message.is_refusal)
+
+    def broken(self, message: Broken) -> None:
+        """Nobody may wait for the engines any longer."""
+        self.failure = EngineFailedError(message.message)
+        for number in list(self._flights):
+            self.fail(Fail(number, message.message, is_refusal=False))
+
+    def state(self, message: State) -> None:
+        """How the engines are by now."""
+        self._elsewhere = message
+        self.engine.stats = message.stats
+
+    def _leave(self, number: int) -> Flight | None:
+        flight = self._flights.pop(number, None)
+        if flight is not None:
+            del self._number_of[flight.request.id]
+        return flight
+
+    def _observe(self, due_s: float) -> None:
+        now_s = time.monotonic()
+        self._lateness.observe(now_s - due_s, now_s)
+
+
+def _refuse() -> NoReturn:
+    raise ApiError("This needs a server in one process.", status=501, kind="NotImplementedError")

@@ -1,0 +1,180 @@
+"""A server in several processes, from its start to its end. This one has the engines and starts the others.
+
+It ends as vLLM's does: when it is told to, when an engine has died, or when one of its processes has ended on its own.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from engine.deployment import Deployment
+from mockserve.backend import source_of
+from mockserve.config import ServeOptions
+from mockserve.engine_death import LOOK_EVERY_S
+from mockserve.engines import RankEngine, build_engines
+from mockserve.environment import ServerEnvironment
+from mockserve.faults.draw import FaultSource
+from mockserve.faults.engine_faults import EngineFaults
+from mockserve.log_lines import fields
+from mockserve.processes.answering import Answering
+from mockserve.processes.answering_process import Assignment
+from mockserve.processes.engine_side import DueInstants, EngineSide
+from mockserve.processes.figures import Gathering
+from mockserve.processes.messages import MetricsPage, WantMetrics
+from mockserve.processes.ports import reserved_port
+from mockserve.server import address, keep_what_exists, startup_line
+from mockserve.slow_readers import SlowReaders
+
+STATE_EVERY_S = 0.1
+"""How often those who answer hear how the engines are; vLLM's front ends hear of theirs as often."""
+CLOSING_GRACE_S = 5.0
+"""How long a process may take to end after its replies have."""
+FAILED = 1
+"""Exit code when a process has ended on its own."""
+
+_logger = logging.getLogger(__name__)
+
+
+async def serve_in_processes(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> int:
+    """Serve until told to stop. Returns the exit code. Raises OptionError for a port that cannot be listened on."""
+    stopping, at_once = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, lambda: (at_once if stopping.is_set() else stopping).set())
+    with suppress(TimeoutError):
+        await asyncio.wait_for(stopping.wait(), options.startup_s)
+    if stopping.is_set():
+        return 0
+    with reserved_port(options.host, options.port) as holder:
+        server = Processes(options, deployment, environment, holder.getsockname()[1])
+        try:
+            await server.start()
+            await server.until_listening_or(stopping)
+            return await server.run(stopping)
+        finally:
+            await server.stop(at_once)
+
+
+class Processes:
+    """The engines, and the processes that answer for them."""
+
+    def __init__(
+        self, options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, port: int
+    ) -> None:
+        self._options = replace(options, port=port)
+        self._deployment = deployment
+        self._environment = environment
+        due = DueInstants()
+        self._ranks: Sequence[RankEngine] = build_engines(options, deployment, environment, due)
+        self._engines = EngineSide(self._ranks, due)
+        source = source_of(options, deployment, self._ranks, due, SlowReaders(options.max_unsent_kib * 1024))
+        self._gathering = Gathering(source)
+        self._faults = EngineFaults(self._ranks, FaultSource(options.faults, options.fault_seed))
+        self._answering: list[Answering] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Start all processes."""
+        number = self._options.api_processes
+        origin_s = self._ranks[0].driver.seconds_at(0)
+        # What happens to the engines happens here.
+        options = replace(self._options, model_argument="", fault_engine=())
+        for place in range(number):
+            near_end, far_end = socket.socketpair()
+            answering = Answering(place, self._engines, self._gathering, self._answer_metrics)
+            assignment = Assignment(options, self._environment, place, number, origin_s, far_end)
+            await answering.start(assignment, far_end, near_end)
+            self._answering.append(answering)
+        self._keep(self._tell_state())
+
+    async def until_listening_or(self, stopping: asyncio.Event) -> None:
+        """Return when all processes listen, and say so; earlier when there is no use in waiting any longer."""
+        listening = asyncio.gather(*(each.listening for each in self._answering))
+        await _first_of(listening, asyncio.ensure_future(stopping.wait()), *(each.ended for each in self._answering))
+        if listening.done():
+            keep_what_exists()
+            self._faults.plan(self._options.timed_faults)
+            first = self._answering[0].listening.result()
+            options, number = self._options, len(self._answering)
+            where = address(options, first.host, first.port)
+            told = fields(model=options.model_names[0], address=where, processes=number)
+            _logger.info("%s, %d processes answer", startup_line(options, self._deployment, where), number, extra=told)
+
+    async def run(self, stopping: asyncio.Event) -> int:
+        """Return when the server must end, with its exit code."""
+        dying = asyncio.ensure_future(self._engine_death())
+        stopped = asyncio.ensure_future(stopping.wait())
+        await _first_of(stopped, dying, *(each.ended for each in self._answering))
+        gone = [each for each in self._answering if each.ended.done()]
+        for each in gone:
+            _logger.error("stopping: process %d has ended with code %d", each.pid, each.ended.result())
+        if dying.done():
+            _logger.error("stopping: the engine has failed: %s", dying.result())
+        dying.cancel()
+        return FAILED if gone else 0
+
+    async def stop(self, at_once: asyncio.Event) -> None:
+        """Let open replies finish within --shutdown-timeout or until `at_once`, then end all processes."""
+        running = [each for each in self._answering if not each.ended.done()]
+        for each in running:
+            each.stop(at_once=at_once.is_set())
+        self._keep(self._say_what_is_open(running))
+        self._keep(self._hurry(running, at_once))
+        if running:
+            await asyncio.wait(
+                [each.ended for each in running], timeout=self._options.shutdown_timeout + CLOSING_GRACE_S
+            )
+        for each in running:
+            each.kill()
+        await asyncio.gather(*(each.ended for each in running))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._faults.close()
+        self._engines.driver.close()
+
+    async def _engine_death(self) -> BaseException:
+        """Return with what an engine has broken with, when a client has been told or some time has passed."""
+        told = [asyncio.ensure_future(each.death_told.wait()) for each in self._answering]
+        while (failure := self._engines.driver.failure) is None:
+            await asyncio.wait(told, timeout=LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+        return failure
+
+    async def _tell_state(self) -> None:
+        while True:
+            self._engines.tell_state()
+            await asyncio.sleep(STATE_EVERY_S)
+
+    async def _say_what_is_open(self, running: Sequence[Answering]) -> None:
+        told = await asyncio.gather(*(each.stopping for each in running))
+        if num_open := sum(each.num_open for each in told):
+            within_s = self._options.shutdown_timeout
+            _logger.info("stopping: open replies: %d, cut after %d s", num_open, within_s, extra=fields(open=num_open))
+
+    async def _hurry(self, running: Sequence[Answering], at_once: asyncio.Event) -> None:
+        await at_once.wait()
+        for each in running:
+            each.stop(at_once=True)
+
+    def _answer_metrics(self, asking: Answering, message: WantMetrics) -> None:
+        async def answer() -> None:
+            asked = {each.place: each.end.tell for each in self._answering if not each.ended.done()}
+            page = await self._gathering.page(asked, message.names)
+            asking.end.tell(MetricsPage(message.question, page))
+
+        self._keep(answer())
+
+    def _keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run it beside everything else."""
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _first_of(*awaited: asyncio.Future[Any]) -> None:
+    await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)

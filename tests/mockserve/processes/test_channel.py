@@ -1,0 +1,57 @@
+"""Messages between processes arrive whole, in order, and together when they were told together."""
+
+import asyncio
+import socket
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mockserve.processes.channel import Channel, open_channel
+
+SMALL_BUFFER_BYTES = 4096
+
+
+async def heard_of(turns: list[list[bytes]]) -> tuple[list[bytes], int]:
+    """What the other end hears of messages told in several turns of the loop, and how often they left."""
+    heard: list[bytes] = []
+    ended = asyncio.Event()
+    ends = socket.socketpair()
+    for each in ends:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER_BYTES)
+    here = await open_channel(ends[0], heard.append, ended.set)
+    there = await open_channel(ends[1], heard.append, ended.set)
+    departures: list[None] = []
+    here.sent = lambda: departures.append(None)
+    for messages in turns:
+        for message in messages:
+            here.tell(message)
+        await asyncio.sleep(0)
+    here.close()
+    await asyncio.wait_for(ended.wait(), 10)
+    there.close()
+    return heard, len(departures)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.lists(st.binary(max_size=20_000), max_size=3), max_size=4))
+def test_messages_arrive_whole_and_in_order(turns: list[list[bytes]]) -> None:
+    heard, num_departures = asyncio.run(heard_of(turns))
+    assert heard == [message for messages in turns for message in messages]
+    assert num_departures == sum(bool(messages) for messages in turns)
+
+
+async def test_who_closes_hears_nothing_of_it_and_the_other_end_does() -> None:
+    here_ended, there_ended = asyncio.Event(), asyncio.Event()
+    ends = socket.socketpair()
+    here = await open_channel(ends[0], print, here_ended.set)
+    await open_channel(ends[1], print, there_ended.set)
+    here.close()
+    await asyncio.wait_for(there_ended.wait(), 5)
+    assert not here_ended.is_set()
+
+
+async def test_nothing_is_told_to_an_end_that_has_gone() -> None:
+    channel = Channel(print, lambda: None)
+    channel.tell("nobody is there")
+    await asyncio.sleep(0)
+    channel.close()

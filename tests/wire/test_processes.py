@@ -1,0 +1,235 @@
+"""One server in several processes, over real sockets: one engine, one truth, one end."""
+
+import json
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.wire.plain_http import raw_completion, read_all, read_until
+from tests.wire.test_server_process import DEADLINE_S, ask_for_stream, connect, process
+
+TWO = ("--port", "0", "--api-processes", "2")
+FAST = ("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coeffs", "2000,0,0")
+CACHED = ("--enable-prompt-tokens-details", "--served-model-name", "m")
+
+
+@pytest.fixture(scope="module")
+def line() -> Iterator[str]:
+    """What a server says that all tests share which leave nothing behind."""
+    with process(*TWO, *FAST, *CACHED) as (running, said):
+        yield said
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(DEADLINE_S) == 0
+
+
+def ask(line: str, request: bytes) -> bytes:
+    """All that comes back on a connection of its own."""
+    with connect(line) as connection:
+        connection.sendall(request)
+        return read_all(connection)
+
+
+def get(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+
+
+def completion(**fields: Any) -> bytes:
+    """A completion request that ends its connection."""
+    return raw_completion("1.0", ignore_eos=True, **fields)
+
+
+def figures(line: str) -> dict[str, float]:
+    """Samples by name and labels, from whichever process is asked."""
+    page = ask(line, get("/metrics")).partition(b"\r\n\r\n")[2].decode()
+    found = re.findall(r"^(\w[\w:]*(?:{.*})?) (\S+)$", page, re.MULTILINE)
+    return {name: float(value) for name, value in found}
+
+
+def figure(line: str, name: str, label: str = "") -> float:
+    """The sum of the samples of this name that have this label."""
+    return sum(value for key, value in figures(line).items() if key.partition("{")[0] == name and label in key)
+
+
+def wait_until(line: str, name: str, value: float) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while (seen := figure(line, name)) != value:
+        assert time.monotonic() < deadline, f"{name} is {seen}, not {value}"
+
+
+def children(pid: int) -> list[int]:
+    """The processes that answer, of a server."""
+    found = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [each for each in found if "resource_tracker" not in Path(f"/proc/{each}/cmdline").read_text()]
+
+
+def num_sockets(pid: int) -> int:
+    return sum(os.readlink(each).startswith("socket:") for each in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def test_connections_are_shared_out_and_all_are_served() -> None:
+    with process(*TWO, *FAST) as (running, line), ExitStack() as opened:
+        before = [num_sockets(pid) for pid in children(running.pid)]
+        assert len(before) == 2
+        streams = [opened.enter_context(connect(line)) for _ in range(24)]
+        for stream in streams:
+            ask_for_stream(stream, 20_000)
+        after = [num_sockets(pid) for pid in children(running.pid)]
+        assert all(now > then for now, then in zip(after, before, strict=True)), "one process has them all"
+        assert figure(line, "vllm:num_requests_running") == 24
+        for stream in streams:
+            read_until(stream, b"data: ")
+
+
+def test_a_stream_has_all_its_tokens_and_a_reply_its_usage(line: str) -> None:
+    reply = ask(line, completion(prompt="hello", max_tokens=50, stream=True))
+    assert reply.count(b"data: ") == 51
+    whole = ask(line, completion(prompt="hello", max_tokens=7, n=3))
+    usage = json.loads(whole.partition(b"\r\n\r\n")[2])["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (1, 21)
+
+
+def test_what_one_process_has_seen_is_in_the_cache_for_all(line: str) -> None:
+    prompt = "a prompt that is asked again and again " * 20
+    replies = [ask(line, completion(prompt=prompt, max_tokens=1)) for _ in range(8)]
+    cached = [json.loads(each.partition(b"\r\n\r\n")[2])["usage"]["prompt_tokens_details"] for each in replies]
+    assert cached[0]["cached_tokens"] == 0
+    assert all(each["cached_tokens"] > 0 for each in cached[1:])
+
+
+def test_the_figures_of_all_processes_add_up_whoever_is_asked(line: str) -> None:
+    names = ("vllm:request_success_total", "http_requests_total", "vllm:request_params_n_count")
+    before = {name: figure(line, name) for name in names}
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: ask(line, completion(prompt="hello", max_tokens=2, n=2)), range(20)))
+    for _ in range(4):
+        after = figures(line)
+        total = {name: sum(value for key, value in after.items() if key.startswith(name)) for name in names}
+        assert {name: total[name] - before[name] for name in names} == dict(zip(names, (40, 20, 20), strict=True))
+        assert after["blis_send_lag_seconds_count"] >= 80
+        assert "process_resident_memory_bytes" not in after
+
+
+def test_requests_of_equal_names_do_not_meet(line: str) -> None:
+    request = completion(prompt="hello", max_tokens=20).replace(b"Host: x\r\n", b"Host: x\r\nX-Request-Id: same\r\n")
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(lambda _: ask(line, request), range(16)))
+    assert [reply.partition(b"\r\n")[0] for reply in replies] == [b"HTTP/1.0 200 OK"] * 16
+
+
+def test_clients_that_leave_leave_nothing_behind(line: str) -> None:
+    streams = [connect(line) for _ in range(10)]
+    for stream in streams:
+        ask_for_stream(stream, 20_000)
+    for stream in streams:
+        stream.close()
+    for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"):
+        wait_until(line, name, 0)
+
+
+def test_a_refused_request_says_why(line: str) -> None:
+    reply = ask(line, completion(prompt="hello", max_tokens=1, model="other"))
+    assert b"The model `other` does not exist." in reply
+
+
+def test_open_streams_of_all_processes_finish_when_it_is_told_to_stop() -> None:
+    with process(*TWO, *FAST, "--shutdown-timeout", "60") as (running, line), ExitStack() as opened:
+        streams = [opened.enter_context(connect(line)) for _ in range(8)]
+        for stream in streams:
+            ask_for_stream(stream, 4000)
+        running.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + DEADLINE_S
+        while not ask(line, get("/health")).startswith(b"HTTP/1.1 503 "):
+            assert time.monotonic() < deadline
+        assert b"The server is shutting down." in ask(line, completion(prompt="hello", max_tokens=1))
+        for stream in streams:
+            assert b"[DONE]" in read_all(stream)
+        assert running.wait(DEADLINE_S) == 0
+        assert running.stderr is not None
+        assert running.stderr.read() == "stopping: open replies: 8, cut after 60 s\n"
+
+
+def test_a_second_signal_cuts_them() -> None:
+    with process(*TWO, *FAST, "--shutdown-timeout", "600") as (running, line), connect(line) as stream:
+        ask_for_stream(stream, 20_000)
+        running.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + DEADLINE_S
+        while not ask(line, get("/health")).startswith(b"HTTP/1.1 503 "):
+            assert time.monotonic() < deadline
+        running.send_signal(signal.SIGTERM)
+        assert b"[DONE]" not in read_all(stream)
+        assert running.wait(DEADLINE_S) == 0
+
+
+def test_the_death_of_a_process_ends_the_server_as_it_ends_vllms() -> None:
+    with process(*TWO, *FAST, "--shutdown-timeout", "0") as (running, _):
+        pids = children(running.pid)
+        os.kill(pids[0], signal.SIGKILL)
+        assert running.wait(DEADLINE_S) == 1
+        assert running.stderr is not None
+        assert running.stderr.read() == f"error: stopping: process {pids[0]} has ended with code -9\n"
+        assert not Path(f"/proc/{pids[1]}").exists()
+
+
+def test_nobody_answers_for_engines_that_are_gone() -> None:
+    with process(*TWO, *FAST) as (running, _):
+        pids = children(running.pid)
+        running.kill()
+        deadline = time.monotonic() + DEADLINE_S
+        while any(Path(f"/proc/{pid}/cmdline").exists() and is_alive(pid) for pid in pids):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process has not ended, though nobody may have asked for its exit code yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_dead_engine_ends_all_replies_and_the_server() -> None:
+    with process(*TWO, *FAST, "--fault-engine", "death@4") as (running, line), ExitStack() as opened:
+        streams = [opened.enter_context(connect(line)) for _ in range(8)]
+        for stream in streams:
+            ask_for_stream(stream, 20_000)
+        for stream in streams:
+            assert b"The server had an error while processing your request." in read_until(stream, b"[DONE]")
+        assert running.wait(DEADLINE_S) == 0
+        assert running.stderr is not None
+        assert running.stderr.read() == "error: stopping: the engine has failed: the engine died on purpose\n"
+
+
+def test_several_engines_are_shared_by_all() -> None:
+    with process(*TWO, *FAST, "--data-parallel-size", "2") as (_, line):
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: ask(line, completion(prompt="hello", max_tokens=30)), range(16)))
+        numbers = [figure(line, "vllm:request_success_total", f'engine="{rank}"') for rank in (0, 1)]
+        assert sum(numbers) == 16
+        assert min(numbers) > 0
+
+
+def test_a_port_in_use_is_not_joined() -> None:
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with process("--port", str(port), "--api-processes", "2") as (running, line):
+            assert running.wait(DEADLINE_S) == 2
+        assert line.startswith(f"blis serve: error: cannot listen on 127.0.0.1:{port}: ")
+
+
+def test_vllms_own_flag_says_the_same() -> None:
+    with process("--port", "0", "-asc", "2") as (running, line):
+        assert line.endswith(", 2 processes answer\n")
+        assert len(children(running.pid)) == 2
