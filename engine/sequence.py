@@ -93,8 +93,7 @@ class Sequence:
         self.max_output_tokens = request.max_output_tokens
         """The declared budget; without one, what max_model_len leaves."""
         self.running = False
-        self.running_number = 0
-        """Grows with each admission, so that it orders running sequences."""
+        self.running_number = 0  # grows with each admission, so that it orders running sequences
         self.cruise: Cruise | None = None
         """Set while it gets one token in every step and nobody keeps count."""
         self.outcome: Outcome | None = None
@@ -139,8 +138,7 @@ class Sequence:
         """Part of `num_in_flight_tokens` that was granted before the latest preemption."""
         self.num_registered_blocks = 0
         """Leading blocks already findable in the prefix cache."""
-        self.num_shareable_blocks = request.blocks.num_shareable
-        """Leading blocks that another request might have, too; read once, for there are many who ask."""
+        self.num_shareable_blocks = request.blocks.num_shareable  # read once, for there are many who ask
         self.num_preemptions = 0
 
     @property
