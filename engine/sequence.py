@@ -99,8 +99,7 @@ class Sequence:
         self.outcome: Outcome | None = None
         self.num_computed_tokens = 0
         """Prompt tokens done (cached ones included), then one more for each decode step."""
-        self.num_cached_tokens = 0
-        self.num_external_tokens = 0
+        self.num_cached_tokens = self.num_external_tokens = 0
         """Prompt tokens found at the first admission, and those of them that another instance has computed."""
         self.num_granted_tokens = 0
         """Tokens the scheduler has granted so far; it runs ahead of `num_computed_tokens` inside a step only."""

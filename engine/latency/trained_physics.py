@@ -91,18 +91,16 @@ class TrainedPhysics:
         return MAX_MICROS
 
     def few_decode_times(self, sequences: int, context: int, steps: int) -> list[Micros]:
-        last = context + (steps - 1) * sequences
-        usual = self._kv_reads is not None and sequences > 0
-        # Times never fall, so if the first and the last are within bounds, all are.
-        if not usual or self.decode_time(sequences, context) == 1 or self.decode_time(sequences, last) == MAX_MICROS:
-            return list(map(int, self.decode_times(BatchShape(0, 0, 0, 0, 0, 0, sequences, context), steps)))
-        assert self._kv_reads is not None
-        kv_bytes, rate, per_kv, weights, layers, per_sequence, per_step, interleaved = self._kv_reads
-        for_all = per_sequence * sequences
-        return [
-            int(per_kv * (kv_bytes * grown / rate) + weights + layers + for_all + per_step + interleaved)
-            for grown in range(context + sequences, last + sequences + 1, sequences)
-        ]
+        if self._kv_reads is not None and sequences:
+            kv_bytes, rate, per_kv, weights, layers, per_sequence, per_step, interleaved = self._kv_reads
+            for_all, first = per_sequence * sequences, context + sequences
+            values = [
+                per_kv * (kv_bytes * grown / rate) + weights + layers + for_all + per_step + interleaved
+                for grown in range(first, first + steps * sequences, sequences)
+            ]
+            if 1 <= values[0] <= values[-1] < MAX_MICROS:  # they never fall
+                return list(map(int, values))
+        return list(map(int, self.decode_times(BatchShape(0, 0, 0, 0, 0, 0, sequences, context), steps)))
 
     def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
         sequences = shape.decode_requests

@@ -4,25 +4,17 @@ As in `vllm_fast.py`, sequences that only decode cruise as sums until they end o
 changes many steps are taken at once.
 """
 
-from bisect import bisect_right
-from itertools import accumulate
-
 from engine.batch_shape import BatchShape, decodes
 from engine.events import Finished
 from engine.instance import Instance
 from engine.kv_cache.counting_prompts import CountingPromptCache
-from engine.latency.decode_steps import decode_timer, few_decodes_timer
+from engine.latency.decode_steps import decode_timer
 from engine.queue import Due
 from engine.scheduler.blis import BlisStepping, batch_shape
 from engine.scheduler.blis_fast_batch import FastBatchFormation
+from engine.scheduler.leap import MAX_LEAP_STEPS, MIN_LEAP_STEPS, Leaper
 from engine.sequence import Outcome, Sequence
 from engine.units import Micros
-
-MIN_LEAP_STEPS = 4
-"""Fewer steps are cheaper one by one."""
-FEW_STEPS = 48
-"""Fewer steps are cheaper in a list than in an array."""
-MAX_LEAP_STEPS = 1 << 16
 
 
 class FastBlisStepping(BlisStepping):
@@ -36,7 +28,7 @@ class FastBlisStepping(BlisStepping):
         self._fast = FastBatchFormation(config, self._counting, self._running, self._waiting)
         self._batch = self._fast
         self._decode_time = decode_timer(instance.latency)
-        self._few_decode_times = few_decodes_timer(instance.latency)
+        self._leaper = Leaper(instance)
 
     @property
     def num_running(self) -> int:
@@ -189,12 +181,13 @@ class FastBlisStepping(BlisStepping):
             if most >= MIN_LEAP_STEPS:
                 most = cruising.num_steps_within(step, most, free.num_free)
             if most >= MIN_LEAP_STEPS:
-                count, at = self._leap(at, last, context, most)
+                count, _, at = self._leaper.take(at, last, num_sequences, context, most)
+                num_blocks = cruising.num_blocks_in(step, count)
             else:
-                if num_blocks:
-                    kv.take(num_blocks)
                 log.append(at, at + step_us)
                 count, at = 1, at + step_us
+            if num_blocks:
+                kv.take(num_blocks)
             step += count
             context += num_sequences * count
             if at > last or step - 1 in ends:
@@ -202,28 +195,3 @@ class FastBlisStepping(BlisStepping):
         if step > first:
             instance.last_shape = decodes(num_sequences, context - num_sequences)
         return at
-
-    def _leap(self, at: Micros, last: Micros, context: int, most: int) -> tuple[int, Micros]:
-        """Take up to `most` steps at once, for which blocks suffice and before which nobody ends.
-
-        They start by `last`, the first one at `at` with so many context tokens. Returns how many, and the end of the
-        last one.
-        """
-        instance, cruising = self._instance, self._fast.cruising
-        if most < FEW_STEPS:
-            times = self._few_decode_times(cruising.num_sequences, context, most)
-            times[0] += at
-            few_ends = list(accumulate(times))
-            count = min(bisect_right(few_ends, last) + 1, most)
-            ends_at = few_ends[count - 1]
-            num_blocks = cruising.num_blocks_in(len(instance.steps), count)
-            instance.steps.extend_by_few(at, few_ends[:count])
-        else:
-            ends = instance.latency.decode_times(decodes(cruising.num_sequences, context), most).cumsum()
-            ends += at
-            count = min(int(ends.searchsorted(last, side="right")) + 1, most)
-            ends_at = int(ends[count - 1])
-            num_blocks = cruising.num_blocks_in(len(instance.steps), count)
-            instance.steps.extend(at, ends[:count])
-        self._counting.take(num_blocks)
-        return count, ends_at

@@ -5,26 +5,18 @@ began. Only what prefills, arrives, ends or runs out of blocks is looked at. Whi
 taken at once. When blocks run short, all sums are spelled out and the plain rules decide.
 """
 
-from bisect import bisect_right
-from itertools import accumulate
-
 from engine.batch_shape import BatchShape, decodes
 from engine.events import Finished
 from engine.instance import Instance
 from engine.kv_cache.counting import CountingKVCache
-from engine.latency.decode_steps import decode_timer, few_decodes_timer
+from engine.latency.decode_steps import decode_timer
 from engine.queue import Due
+from engine.scheduler.leap import MAX_LEAP_STEPS, MIN_LEAP_STEPS, Leaper
 from engine.scheduler.vllm import Step, VllmStepping, batch_shape
 from engine.scheduler.vllm_batch import Grant
 from engine.scheduler.vllm_fast_batch import FastVllmBatch
 from engine.sequence import Outcome, Sequence
 from engine.units import Micros
-
-MIN_LEAP_STEPS = 4
-"""Fewer steps are cheaper one by one."""
-FEW_STEPS = 48
-"""Fewer steps are cheaper in a list than in an array."""
-MAX_LEAP_STEPS = 1 << 16
 
 
 class FastVllmStepping(VllmStepping):
@@ -35,7 +27,7 @@ class FastVllmStepping(VllmStepping):
         self._fast = FastVllmBatch(config, CountingKVCache(config))
         super().__init__(instance, self._fast)
         self._decode_time = decode_timer(instance.latency)
-        self._few_decode_times = few_decodes_timer(instance.latency)
+        self._leaper = Leaper(instance)
         self._max_num_seqs = config.max_num_seqs
 
     def compose(self, at: Micros) -> Step | None:
@@ -210,7 +202,8 @@ class FastVllmStepping(VllmStepping):
         """
         fast, instance, composed = self._fast, self._instance, self._steps
         cruising, kv, log, decode_time = fast.cruising, fast.kv, instance.steps, self._decode_time
-        step_time, free, explicit, waiting = instance.latency.step_time, fast.kv.free, fast.explicit, fast.waiting
+        take_leap, step_time, free = self._leaper.take, instance.latency.step_time, fast.kv.free
+        explicit, waiting = fast.explicit, fast.waiting
         leaves, ends, needs, size = cruising.leaves, cruising.ends, cruising.needs, len(cruising.needs)
         head, with_prompts = composed[0], self._step_with_prompts
         grants, shape = head.grants, head.shape  # without grants the shape is only made when somebody looks at it
@@ -231,24 +224,30 @@ class FastVllmStepping(VllmStepping):
                 and num_blocks <= free.num_free
                 and (not waiting or fast.num_running >= self._max_num_seqs)
             )
-            # Steps take ever longer as contexts grow, so this is how many can end by then at most.
-            if is_calm and num_left == num_sequences and not grants and (last - at) // step_us >= MIN_LEAP_STEPS:
-                most = min(cruising.next_change() - successor, (last - at) // step_us, MAX_LEAP_STEPS)
-                if most >= MIN_LEAP_STEPS:
-                    count, at = self._leap(at, last, context, most)
-                    if count:
-                        context += num_sequences * count
-                        continue
-            step_index = log.append(at, ends_at)
             if is_calm:
+                most = 0
+                if num_left == num_sequences and not grants:
+                    # Steps take ever longer as contexts grow, so this is how many can start by then at most.
+                    most = (last - at) // step_us + 1
+                    if most >= MIN_LEAP_STEPS:
+                        most = min(most, cruising.next_change() + 1 - successor, MAX_LEAP_STEPS)
+                if most >= MIN_LEAP_STEPS:
+                    most = cruising.num_steps_within(successor, most, free.num_free)
+                    count, at, ends_at = take_leap(at, last, num_sequences, context, most)
+                    num_blocks = cruising.num_blocks_in(successor, count)
+                    context += num_sequences * (count - 1)
+                    successor += count - 1
+                else:
+                    log.append(at, ends_at)
                 if num_blocks:
                     kv.take(num_blocks)
+                step_index, fast.next_step = successor - 1, successor + 1
                 num_next, next_context, next_shape = num_left, cruising.offset + num_left * successor, shape
                 next_grants: list[Grant] = []
                 if successor in leaves:
                     cruising.leave_after(successor)
-                fast.next_step = successor + 1
             else:
+                step_index = log.append(at, ends_at)
                 head = composed[0] = Step(grants, shape if grants else decodes(num_sequences, context), step_index)
                 step = self.compose(at) if fast.num_running or waiting else None
                 if step is None:
@@ -284,38 +283,6 @@ class FastVllmStepping(VllmStepping):
         instance.clock = max(at, instance.clock)
         instance.queue.push(ends_at, Due.STEP_END, head)
         return None
-
-    def _leap(self, at: Micros, last: Micros, context: int, most: int) -> tuple[int, Micros]:
-        """Take up to `most` steps, after which nobody leaves or ends, at once.
-
-        The first one starts at `at` with so many context tokens. Returns how many, and the end of the last one.
-        """
-        instance, fast = self._instance, self._fast
-        cruising, first, num_free = fast.cruising, fast.next_step, fast.kv.free.num_free
-        num_blocks = cruising.num_blocks_in(first, most)
-        if num_blocks > num_free:
-            most = cruising.num_steps_within(first, most, num_free)
-            if not most:
-                return 0, at
-        if most < FEW_STEPS:
-            times = self._few_decode_times(cruising.num_sequences, context, most)
-            times[0] += at
-            ends = list(accumulate(times))
-            count = most if ends[-1] <= last else bisect_right(ends, last)
-            instance.steps.extend_by_few(at, ends if count == most else ends[:count])
-            ends_at = ends[count - 1]
-        else:
-            many_ends = instance.latency.decode_times(decodes(cruising.num_sequences, context), most).cumsum()
-            many_ends += at
-            count = int(many_ends.searchsorted(last, side="right"))
-            instance.steps.extend(at, many_ends[:count])
-            ends_at = int(many_ends[count - 1])
-        if count < most or num_blocks > num_free:
-            num_blocks = cruising.num_blocks_in(first, count)
-        if num_blocks:
-            fast.kv.take(num_blocks)
-        fast.next_step = first + count
-        return count, ends_at
 
     def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
         fast = self._fast
