@@ -6,11 +6,21 @@ import socket
 from collections.abc import Callable
 from multiprocessing.context import SpawnProcess
 
+from blis_options import OptionError
 from mockserve.processes.answering_process import Assignment, answer_until_told
 from mockserve.processes.channel import Channel, open_channel
 from mockserve.processes.engine_side import EngineSide
 from mockserve.processes.figures import Gathering
-from mockserve.processes.messages import DeathTold, Figures, FromAnswering, Listening, Stop, Stopping, WantMetrics
+from mockserve.processes.messages import (
+    DeathTold,
+    Figures,
+    FromAnswering,
+    Listening,
+    Refused,
+    Stop,
+    Stopping,
+    WantMetrics,
+)
 
 
 class Answering:
@@ -62,6 +72,8 @@ class Answering:
         if isinstance(message, Listening):
             self.listening.set_result(message)
             self.end.tell(self._engines.state)
+        elif isinstance(message, Refused):
+            self.listening.set_exception(OptionError(message.message))
         elif isinstance(message, WantMetrics):
             self._metrics_page(self, message)
         elif isinstance(message, Figures):

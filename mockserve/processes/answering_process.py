@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from blis_options import BlisError
 from mockserve.backend import Backend
 from mockserve.config import ServeOptions
 from mockserve.deploying import deployment_of, with_features
@@ -29,6 +30,7 @@ from mockserve.processes.messages import (
     FromAnswering,
     Listening,
     MetricsPage,
+    Refused,
     State,
     Stop,
     Stopping,
@@ -73,7 +75,12 @@ async def _serve(assignment: Assignment) -> None:
     told: asyncio.Queue[Stop] = asyncio.Queue()
     hearers: dict[type, Callable[[Any], None]] = {Stop: told.put_nowait}
     channel = await open_channel(assignment.engines, partial(_hear, hearers), _orphaned)
-    server = await _listening(assignment, channel, hearers)
+    try:
+        server = await _listening(assignment, channel, hearers)
+    except BlisError as error:
+        channel.tell(Refused(str(error)))
+        await channel.leave()
+        return
     channel.tell(Listening(server.host, server.port))
     keep_what_exists()
     telling = asyncio.create_task(_tell_death(server, channel.tell))
@@ -86,7 +93,7 @@ async def _serve(assignment: Assignment) -> None:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-    channel.close()
+    await channel.leave()
 
 
 async def _listening(

@@ -23,6 +23,7 @@ class Channel(asyncio.Protocol):
         """Called when what was told leaves: nothing can be added to those messages any more."""
         self._waiting: list[Any] = []
         self._received = bytearray()
+        self._gone = asyncio.Event()
 
     def tell(self, message: object) -> None:
         """Send with whatever else is told in this turn. Nothing happens when the other end has gone."""
@@ -38,6 +39,11 @@ class Channel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    async def leave(self) -> None:
+        """Close, and return when all has been sent."""
+        self.close()
+        await self._gone.wait()
+
     def _send(self) -> None:
         messages, self._waiting = self._waiting, []
         self.sent()
@@ -51,6 +57,7 @@ class Channel(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._gone.set()
         self._ended()
 
     def data_received(self, data: bytes) -> None:

@@ -23,6 +23,12 @@ class Listening(NamedTuple):
     port: int
 
 
+class Refused(NamedTuple):
+    """Its settings cannot be served."""
+
+    message: str
+
+
 class Submit(NamedTuple):
     """A request arrives. Choices of one prompt, of which there are `num_siblings`, have the same `prompt_number`."""
 
@@ -142,5 +148,5 @@ class Stop(NamedTuple):
     at_once: bool = False
 
 
-FromAnswering: TypeAlias = Listening | Submit | Abort | WantMetrics | Figures | DeathTold | Stopping
+FromAnswering: TypeAlias = Listening | Refused | Submit | Abort | WantMetrics | Figures | DeathTold | Stopping
 FromEngines: TypeAlias = Tokens | Finish | Fail | Broken | State | WantFigures | MetricsPage | Stop

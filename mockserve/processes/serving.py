@@ -93,13 +93,16 @@ class Processes:
         self._keep(self._tell_state())
 
     async def until_listening_or(self, stopping: asyncio.Event) -> None:
-        """Return when all processes listen, and say so; earlier when there is no use in waiting any longer."""
+        """Return when all processes listen, and say so; earlier when there is no use in waiting any longer.
+
+        Raises OptionError when one of them cannot serve with these settings.
+        """
         listening = asyncio.gather(*(each.listening for each in self._answering))
         await _first_of(listening, asyncio.ensure_future(stopping.wait()), *(each.ended for each in self._answering))
         if listening.done():
+            first, *_ = listening.result()
             keep_what_exists()
             self._faults.plan(self._options.timed_faults)
-            first = self._answering[0].listening.result()
             options, number = self._options, len(self._answering)
             where = address(options, first.host, first.port)
             told = fields(model=options.model_names[0], address=where, processes=number)

@@ -233,3 +233,11 @@ def test_vllms_own_flag_says_the_same() -> None:
     with process("--port", "0", "-asc", "2") as (running, line):
         assert line.endswith(", 2 processes answer\n")
         assert len(children(running.pid)) == 2
+
+
+def test_settings_that_only_an_answering_process_can_refuse_are_one_line_and_code_2() -> None:
+    with process(*TWO, "--tokenizer", "/nowhere") as (running, line):
+        assert running.wait(DEADLINE_S) == 2
+        assert line == "blis serve: error: --tokenizer must be a tokenizer.json or a folder with one, got '/nowhere'\n"
+        assert running.stderr is not None
+        assert running.stderr.read() == ""

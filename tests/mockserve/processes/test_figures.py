@@ -1,0 +1,65 @@
+"""The figures of several processes: added up, whoever is missing."""
+
+import asyncio
+
+from engine.deployment import DeploymentOptions, resolve
+from mockserve.backend import source_of
+from mockserve.config import ServeOptions
+from mockserve.engines import build_engines
+from mockserve.environment import ServerEnvironment
+from mockserve.histogram import Histogram
+from mockserve.http_metrics import HttpMetrics
+from mockserve.lateness import LATENESS_BUCKETS_S, Lateness
+from mockserve.processes.figures import Gathering
+from mockserve.processes.messages import Figures, WantFigures
+from mockserve.slow_readers import SlowReaders
+
+
+def gathering() -> Gathering:
+    options = ServeOptions(model="qwen/qwen3-14b", hardware="H100", tp=1, api_processes=2)
+    deployment = resolve(DeploymentOptions(model="qwen/qwen3-14b", hardware="H100", tp=1))
+    lateness = Lateness()
+    ranks = build_engines(options, deployment, ServerEnvironment(), lateness)
+    return Gathering(source_of(options, deployment, ranks, lateness, SlowReaders(1024)))
+
+
+def figures(question: int, num_requests: int) -> Figures:
+    """Of a process that has answered so many requests, cut as many streams and refused as many."""
+    http, lag_s = HttpMetrics(), Histogram(LATENESS_BUCKETS_S)
+    for _ in range(num_requests):
+        http.observe("/v1/completions", "POST", 200, 10, 100, 0.5)
+        lag_s.observe(0.002)
+    return Figures(question, http, {"max_num_queued_reqs": num_requests}, lag_s, num_requests)
+
+
+async def test_what_all_have_counted_is_added_up() -> None:
+    together = gathering()
+
+    def answer(place: int, asked: WantFigures) -> None:
+        together.heard(place, figures(asked.question, place + 1))
+
+    asked = {place: lambda want, place=place: answer(place, want) for place in (0, 1)}
+    page = (await together.page(asked, ())).decode()
+    for line in (
+        'http_requests_total{handler="/v1/completions",method="POST",status="2xx"} 3.0',
+        'http_request_size_bytes_sum{handler="/v1/completions"} 30.0',
+        "http_request_duration_highr_seconds_sum 1.5",
+        'http_request_duration_seconds_count{handler="/v1/completions",method="POST"} 3.0',
+        'vllm:admission_rejections_total{model_name="qwen/qwen3-14b",reason="max_num_queued_reqs"} 3.0',
+        'blis_send_lag_seconds_bucket{le="0.0025"} 3.0',
+        "blis_slow_readers_cut_total 3.0",
+    ):
+        assert line in page.splitlines()
+
+
+async def test_who_ends_while_asked_counts_as_last_known() -> None:
+    together = gathering()
+    first = {place: lambda want, place=place: together.heard(place, figures(want.question, 2)) for place in (0, 1)}
+    await together.page(first, ())
+
+    def end(_want: WantFigures) -> None:
+        asyncio.get_running_loop().call_soon(together.gone, 1)
+
+    second = {0: lambda want: together.heard(0, figures(want.question, 5)), 1: end}
+    page = await together.page(second, ["blis_slow_readers_cut_total"])
+    assert b"blis_slow_readers_cut_total 7.0" in page
