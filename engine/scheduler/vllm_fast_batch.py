@@ -5,7 +5,7 @@ from engine.config import EngineConfig
 from engine.kv_cache.counting import CountingKVCache
 from engine.scheduler.cruise import Cruising
 from engine.scheduler.vllm import Step
-from engine.scheduler.vllm_batch import Grant, VllmBatch
+from engine.scheduler.vllm_batch import Grant, VllmBatch, num_external_tokens
 from engine.sequence import Cruise, Sequence
 
 
@@ -171,14 +171,16 @@ class FastVllmBatch(VllmBatch):
             hits: list[int] = []
             if sequence.num_shareable_blocks or sequence.num_preemptions:  # else nothing of it can be there
                 hits = kv.cached_prefix(sequence)
-            start = len(hits) * block_size
+            cached = start = len(hits) * block_size
+            if sequence.request.external is not None:
+                start = max(cached, num_external_tokens(sequence))
             num_tokens = sequence.request.input_tokens + sequence.num_output_tokens - start
             if 0 < self._threshold < num_tokens:
                 num_tokens = self._threshold
             if num_tokens > self._budget:
                 num_tokens = self._budget if config.enable_chunked_prefill else 0
             if num_tokens == 0 or not kv.admit(
-                sequence, num_tokens, hits, config.reserve_full_prompt, self._num_running > 0
+                sequence, start - cached + num_tokens, hits, config.reserve_full_prompt, self._num_running > 0
             ):
                 break
             kv.count_lookup(sequence, len(hits))
@@ -187,6 +189,7 @@ class FastVllmBatch(VllmBatch):
             sequence.num_computed_tokens = start
             if sequence.num_preemptions == 0:
                 sequence.num_cached_tokens = start
+                sequence.num_external_tokens = start - cached
             self._granted[sequence] = num_tokens
             self._budget -= num_tokens
 
