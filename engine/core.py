@@ -15,6 +15,7 @@ from engine.instance import Instance
 from engine.latency.model import LatencyModel
 from engine.queue import Due, Payload
 from engine.request import Request
+from engine.scheduler.blis import BlisStepping
 from engine.scheduler.hold import Hold
 from engine.scheduler.priorities import PRIORITIES
 from engine.scheduler.registry import SCHEDULINGS
@@ -118,6 +119,26 @@ class Engine:
             )
         self._stepping.withhold_blocks(num_blocks, at)
 
+    def reserve(self, sequence: Sequence) -> bool:
+        """Hold blocks for the whole prompt of a request that another instance has computed, as its transfer begins.
+
+        False, and nothing changed, when too few are free now. Raises EngineError except for BLIS's scheduling; with
+        others a request says itself what of its prompt is `external`.
+        """
+        return self._blis_stepping.reserve(sequence)
+
+    def give_up(self, sequence: Sequence) -> None:
+        """Free the blocks of a `reserve`d prompt that will not come."""
+        self._blis_stepping.give_up(sequence)
+
+    def take_over(self, sequence: Sequence, at: Micros) -> None:
+        """Let a request join the wait queue at `at`, which must be ahead, with the prompt that was reserved for it.
+
+        It has waited out its overheads and passed the guards where its prompt was computed, and has no deadline here.
+        """
+        self._demand_future(at)
+        self._queue.push(at, Due.TAKEN_OVER, sequence)
+
     def next_event_at(self) -> Micros | None:
         """The next instant at which something is due; None when idle."""
         return self._queue.next_at()
@@ -199,6 +220,12 @@ class Engine:
         if self.now is not None and at <= self.now:
             raise ValueError(f"the engine has already done everything up to {self.now} us, so not at {at} us")
 
+    @property
+    def _blis_stepping(self) -> BlisStepping:
+        if not isinstance(self._stepping, BlisStepping):
+            raise EngineError(f"blocks can only be reserved with BLIS's scheduling, not with {self.config.scheduling}")
+        return self._stepping
+
     def _demand_steps(self) -> None:
         if not self._reports_steps:
             raise ValueError("an engine that does not report its steps takes many at once and cannot be interrupted")
@@ -221,6 +248,9 @@ class Engine:
         if isinstance(payload, tuple):
             request_id, outcome = payload
             self._hang_up(request_id, outcome, at)
+        elif due == Due.TAKEN_OVER:
+            assert isinstance(payload, Sequence)
+            self._accept(payload, at)
         elif isinstance(payload, Sequence):
             self._instance.clock = at
             self._stepping.remove(payload, Outcome.TIMED_OUT, at)
@@ -250,6 +280,15 @@ class Engine:
         sequence.queued_at = at
         if deadline_us > 0:
             self._queue.push(deadline_us, Due.DEADLINE, sequence)
+        self._stepping.enqueue(sequence, at)
+
+    def _accept(self, sequence: Sequence, at: Micros) -> None:
+        """A request whose prompt has come computed joins the wait queue."""
+        self._instance.clock = at
+        self._instance.live[sequence.request.id] = sequence
+        self.counters.num_enqueued += 1
+        sequence.priority = self._priority(sequence.request, sequence.arrived_at)
+        sequence.queued_at = at
         self._stepping.enqueue(sequence, at)
 
     def _hang_up(self, request_id: str, outcome: Outcome, at: Micros) -> None:

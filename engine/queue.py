@@ -21,10 +21,11 @@ class Due(IntEnum):
 
     The order of queueing, step, departure and deadline is BLIS's (sim/event.go): all requests that arrive at an instant
     are seen by a step of that instant, and a completion beats a deadline. A step's report comes before everything else
-    of its end; a hang-up is seen by the step of its instant.
+    of its end; a hang-up is seen by the step of its instant. What a cluster hands over comes before what arrives.
     """
 
     STEP_END = -1
+    TAKEN_OVER = 0
     QUEUED = 1
     ABORT = 2
     STEP = 3

@@ -72,6 +72,20 @@ class HashedBlocks:
         return self.hashes[index] if index < len(self.hashes) else (self.request_id, index)
 
 
+class SharedPromptBlocks(NamedTuple):
+    """The blocks of a request of whose prompt another one has `num_blocks` full blocks on the same instance."""
+
+    blocks: BlockIdentities
+    num_blocks: int
+
+    @property
+    def num_shareable(self) -> int:
+        return max(self.num_blocks, self.blocks.num_shareable)
+
+    def identity(self, index: int) -> object:
+        return self.blocks.identity(index)
+
+
 @dataclass(frozen=True, slots=True)
 class ExternalPrompt:
     """What another instance has computed of a prompt: its first tokens, whose KV blocks take a while to come over."""
@@ -107,3 +121,5 @@ class Request(NamedTuple):
     """Set when another instance has computed its prompt."""
     tenant: str = ""
     """On whose behalf it is sent; only clusters look at it."""
+    slo_target_us: Micros = 0
+    """The time to its first token that is wanted; 0 for none. Only a gateway looks at it."""

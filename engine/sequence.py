@@ -22,6 +22,8 @@ class Outcome(StrEnum):
     """Turned away by a cluster before it came to any instance."""
     FAILED = "failed"
     """Its instance was killed."""
+    EVICTED = "evicted"
+    """Given up on its instance for the sake of others."""
 
 
 @dataclass(slots=True)
@@ -50,7 +52,9 @@ class Sequence:
         "extra_tokens",
         "first_token_at",
         "first_token_step",
+        "gateway_wait_us",
         "instance",
+        "is_part",
         "is_prefilling",
         "max_output_tokens",
         "named_blocks",
@@ -71,6 +75,7 @@ class Sequence:
         "num_stored_tokens",
         "outcome",
         "priority",
+        "prompt_part",
         "queued_at",
         "request",
         "running",
@@ -84,6 +89,12 @@ class Sequence:
         self.request = request
         self.arrived_at = arrived_at
         self.instance = 0  # of a cluster, by number
+        self.gateway_wait_us: Micros = 0
+        """How long it waited in front of a cluster for its turn."""
+        self.is_part = False
+        """Whether it is only the prompt of another request, of which nobody outside of the cluster hears."""
+        self.prompt_part: Sequence | None = None
+        """What computed its prompt on another instance of the cluster."""
         self.queued_at: Micros | None = None
         """When it joined the wait queue; None before, and for a request that never did."""
         self.scheduled_at: Micros | None = None

@@ -132,10 +132,19 @@ class BatchFormation:
     def _admit_waiting(self) -> list[int] | None:
         """Admit from the head of the queue until the batch is full, the budget is spent or blocks run out.
 
+        One whose prompt has come computed from elsewhere, and holds blocks since, decodes at once.
+
         Returns the blocks that the one which found too few has in the cache, None if blocks sufficed.
         """
         while self.num_running < self._config.max_num_seqs and self._waiting and self._budget > 0:
             sequence = self._waiting[0]
+            if sequence.num_computed_tokens:
+                if not self._allocate_or_evict_waiting(sequence):
+                    return None
+                self._waiting.popleft()
+                self._join(sequence)
+                self._grant(sequence, 1)
+                continue
             cached = self._kv.cached_prefix(sequence)
             start = len(cached) * self._config.block_size_tokens
             num_tokens = self._chunk(sequence.request.input_tokens - start, start)
@@ -149,6 +158,18 @@ class BatchFormation:
                 sequence.num_cached_tokens = start
             self._grant(sequence, num_tokens)
         return None
+
+    def _allocate_or_evict_waiting(self, sequence: Sequence) -> bool:
+        """A block for the head of the queue. When nobody runs who could ever free one, others that wait lose theirs."""
+        while not self._kv.allocate_token(sequence):
+            holders = [other for other in self._waiting if other.num_computed_tokens and other is not sequence]
+            if self.num_running or not holders:
+                return False
+            victim = holders[-1]
+            self._kv.evict(victim)
+            victim.restart()
+            self.preempted.append(victim)
+        return True
 
     def _join(self, sequence: Sequence) -> None:
         """`sequence` becomes the last of the running ones."""

@@ -46,6 +46,21 @@ class BlisStepping:
     def num_deferred(self) -> int:
         return 0
 
+    def reserve(self, sequence: Sequence) -> bool:
+        """Blocks for a whole prompt that will come computed from elsewhere; False, and nothing changed, without room.
+
+        None is found in the cache: they are all filled anew.
+        """
+        num_tokens = sequence.request.input_tokens
+        if not self.kv.allocate_prompt(sequence, num_tokens):
+            return False
+        sequence.num_computed_tokens = sequence.num_granted_tokens = num_tokens
+        return True
+
+    def give_up(self, sequence: Sequence) -> None:
+        """Free what was reserved for a prompt that will not come."""
+        self.kv.release(sequence)
+
     def enqueue(self, sequence: Sequence, at: Micros) -> None:
         self._waiting.append(sequence)
         self._plan_step(at)
@@ -152,10 +167,11 @@ class BlisStepping:
                 sequence.num_computed_tokens += 1
                 sequence.add_token_step(step)
                 emitted.append(sequence)
-            if sequence.num_computed_tokens == prompt_tokens and sequence.first_token_step is None:
+            if sequence.num_computed_tokens >= prompt_tokens and sequence.first_token_step is None:
+                # At once with the second token if the prompt was computed elsewhere.
                 sequence.first_token_step = step
                 sequence.first_token_at = ends_at
-                if sequence.request.output_tokens > 0:
+                if sequence.num_computed_tokens == prompt_tokens and sequence.request.output_tokens > 0:
                     emitted.append(sequence)
         return ends_at, emitted
 

@@ -39,6 +39,9 @@ class FastBlisStepping(BlisStepping):
             self._fast.is_blocked = False  # it may be the next to join
         super().enqueue(sequence, at)
 
+    def give_up(self, sequence: Sequence) -> None:
+        self._fast.release(sequence)
+
     def remove(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
         if sequence.running:
             self._fast.leave(sequence, len(self._instance.steps))
@@ -119,7 +122,7 @@ class FastBlisStepping(BlisStepping):
         elif sequence.new_tokens > 0:
             sequence.num_computed_tokens += 1
             sequence.add_token_step(step)
-        if sequence.num_computed_tokens == prompt_tokens and sequence.first_token_step is None:
+        if sequence.num_computed_tokens >= prompt_tokens and sequence.first_token_step is None:
             sequence.first_token_step = step
             sequence.first_token_at = ends_at
 

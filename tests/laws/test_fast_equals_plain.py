@@ -1,23 +1,39 @@
 """The fast path gives what the plain one defines: every figure of every request, every step, every counter."""
 
 import os
+from dataclasses import replace
 
 from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from engine.core import Engine
 from engine.events import Finished, Preempted, Scheduled
-from tests.strategies import Workload, workloads
+from engine.request import ExternalPrompt
+from engine.sequence import Sequence
+from engine.units import Micros
+from tests.strategies import GRID_US, Workload, workloads
 
 MANY_STEPS = 20_000
 EXAMPLES = int(os.environ.get("BLIS_FAST_EXAMPLES", "200"))
 """More for a long sitting."""
 
 
-def outcome(workload: Workload, reports_steps: bool) -> dict[str, object]:
-    """All that can be known of a run, as plain values."""
+def outcome(workload: Workload, reports_steps: bool, transfer_us: Micros | None = None) -> dict[str, object]:
+    """All that can be known of a run, as plain values.
+
+    With a time for transfers, every second prompt that finds room has been computed elsewhere.
+    """
     engine = Engine(workload.config(), workload.latency, reports_steps)
-    for at, request in workload.arrivals:
-        engine.submit(request, at)
+    reserved = []
+    for number, (at, request) in enumerate(workload.arrivals):
+        if transfer_us is None or number % 2:
+            engine.submit(request, at)
+        else:
+            engine.advance(at - 1)
+            sequence = Sequence(request, at)
+            if request.input_tokens and engine.reserve(sequence):
+                engine.take_over(sequence, at + transfer_us)
+                reserved.append(sequence)
     for at, request_id in workload.hang_ups:
         engine.abort(request_id, at)
     told: list[tuple[object, ...]] = []
@@ -36,6 +52,7 @@ def outcome(workload: Workload, reports_steps: bool) -> dict[str, object]:
         "counters": engine.counters,
         "stats": engine.stats,
         "clock": engine.clock,
+        "reserved": [(each.outcome, each.num_blocks or len(each.block_ids)) for each in reserved],
     }
 
 
@@ -65,5 +82,30 @@ def test_vllm_scheduling_is_the_same_fast_and_plain(workload: Workload) -> None:
 @settings(max_examples=EXAMPLES)
 def test_blis_scheduling_is_the_same_fast_and_plain(workload: Workload) -> None:
     plain, fast = outcome(workload, reports_steps=True), outcome(workload, reports_steps=False)
+    for key, expected in plain.items():
+        assert fast[key] == expected, key
+
+
+@given(
+    workloads(schedulings=("blis",), with_hang_ups=False),
+    st.sampled_from([1, GRID_US, 3 * GRID_US]),
+)
+@settings(max_examples=EXAMPLES)
+def test_prompts_computed_elsewhere_make_no_difference_to_that(workload: Workload, transfer_us: Micros) -> None:
+    plain, fast = outcome(workload, True, transfer_us), outcome(workload, False, transfer_us)
+    for key, expected in plain.items():
+        assert fast[key] == expected, key
+
+
+@given(workloads(schedulings=("vllm",), with_speculation=False), st.lists(st.integers(0, 3), min_size=12, max_size=12))
+@settings(max_examples=EXAMPLES)
+def test_nor_do_prompts_that_others_have_computed_with_vllm(workload: Workload, transfers: list[int]) -> None:
+    """Every fourth, on average, comes without a transfer: its prompt is computed here."""
+    arrivals = [
+        (at, request._replace(external=ExternalPrompt(request.input_tokens, ticks * GRID_US)) if ticks else request)
+        for (at, request), ticks in zip(workload.arrivals, transfers, strict=False)
+    ]
+    told_so = replace(workload, arrivals=arrivals)
+    plain, fast = outcome(told_so, reports_steps=True), outcome(told_so, reports_steps=False)
     for key, expected in plain.items():
         assert fast[key] == expected, key
