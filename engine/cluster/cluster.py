@@ -7,6 +7,7 @@ they are only asked how they are when a decision depends on it.
 
 from collections.abc import Callable, Iterable
 from operator import attrgetter
+from typing import TYPE_CHECKING, TypeAlias
 
 from engine.cluster.admission.policy import AdmissionPolicy
 from engine.cluster.agenda import Agenda, ClusterDue
@@ -14,6 +15,7 @@ from engine.cluster.counters import ClusterCounters
 from engine.cluster.decisions import DecisionLog
 from engine.cluster.latencies import Latencies
 from engine.cluster.member import Life, Members
+from engine.cluster.parts import without_parts
 from engine.cluster.routing.policy import Router
 from engine.cluster.state import Freshness, RoutingState
 from engine.core import Engine
@@ -22,12 +24,18 @@ from engine.request import Request
 from engine.sequence import Outcome, Sequence
 from engine.units import Micros
 
+if TYPE_CHECKING:
+    from engine.cluster.disaggregation.handover import Disaggregation
+    from engine.cluster.gateway.flow_control import FlowControl
+
 NOWHERE = -1
 """The instance of a request that has not been routed."""
 
 
 LEAST_LIVE = 1024
 """Nobody looks for ended requests among fewer."""
+Watcher: TypeAlias = Callable[[int, Micros], None]
+"""Takes the number of an instance and the instant at which it has done something."""
 
 
 class Cluster:
@@ -59,16 +67,27 @@ class Cluster:
         self.admission = admission
         self.router = router
         self.decisions = decisions
+        self.gateway: FlowControl | None = None
+        """Where requests wait before they are routed, if they do."""
+        self.disaggregation: Disaggregation | None = None
+        """What separates prompts from answers, if anything does."""
+        self.num_starting = 0
+        """Instances that will serve soon without being told to."""
+        self.hides_parts = False
+        """Whether there are sequences of which nobody outside must hear."""
         self.admitted: Callable[[Sequence, Micros], None] = self.dispatch
         self.place: Callable[[Sequence, int, Micros], None] = self.enter
         self._latencies = latencies or Latencies()
         self._live: dict[str, Sequence] = {}
         """Requests that have not ended, by id, and some that have."""
         self._most_live = LEAST_LIVE
-        self._watchers: dict[int, Callable[[int, Micros], None]] = {}
+        self.departed: list[Callable[[Sequence, Micros], None]] = []
+        """Told of each client that hangs up before its request has come to an instance."""
+        self._watchers: dict[int, list[Watcher]] = {}
         self._told: list[Event] = []
-        self._router_looks = router.reads_snapshots or decisions is not None
-        self._admission_looks = admission.reads_snapshots or self._router_looks
+        self._reads_caches = router.reads_caches
+        self.router_looks = router.reads_snapshots or decisions is not None
+        """Whether routing depends on how the instances are."""
         decides_at_once = self._latencies.admission_us == 0 and not admission.reads_snapshots
         self._arrived = self._decide if decides_at_once else self._await_decision
 
@@ -154,6 +173,8 @@ class Cluster:
             self.now = until
         events = [*self._told, *self.members.take_events()]
         self._told.clear()
+        if self.hides_parts:
+            events = list(without_parts(events))
         events.sort(key=_instant)
         if len(self._live) > self._most_live:
             self._forget_ended()
@@ -166,7 +187,8 @@ class Cluster:
             last = until if next_at is None or next_at > until else next_at - 1
             number = self.members.step(self._watchers, last)
             if number is not None:
-                self._watchers[number](number, self.members[number].engine.now or 0)
+                for watcher in list(self._watchers[number]):
+                    watcher(number, self.members[number].engine.now or 0)
             elif (entry := self.agenda.pop_due(until)) is not None:
                 at, _, _, action, about = entry
                 action(about, at)
@@ -180,10 +202,7 @@ class Cluster:
         """Let a request in or turn it away."""
         if sequence.outcome is not None:
             return
-        if self._admission_looks:
-            self.look(at)
-        else:
-            self.state.now = at
+        self._look_if(self.admission.reads_snapshots or self.router_looks, at)
         is_admitted = self.admission.admits(sequence.request, self.state)
         if self.decisions is not None:
             self.decisions.note_admission(is_admitted)
@@ -198,7 +217,7 @@ class Cluster:
     def dispatch(self, sequence: Sequence, at: Micros) -> None:
         """Route a request that was let in, as soon as routing is done with it."""
         routing_us = self._latencies.routing_us
-        if routing_us or self._router_looks:
+        if routing_us or self.router_looks or self.gateway is not None:
             self.agenda.add(at + routing_us, ClusterDue.ROUTING, self._route, sequence)
         else:
             self._route(sequence, at)  # who else is let in at this instant does not matter
@@ -206,10 +225,7 @@ class Cluster:
     def _route(self, sequence: Sequence, at: Micros) -> None:
         if sequence.outcome is not None:
             return
-        if self._router_looks:
-            self.look(at)
-        else:
-            self.state.now = at
+        self.look_if_needed(at)
         if not self.state.candidates:
             self.counters.num_rejected_at_routing += 1
             self.end(sequence, Outcome.REJECTED, at, "no instance takes requests")
@@ -229,20 +245,43 @@ class Cluster:
         """See how the instances are after all that was due before `at`, as far as they report it."""
         self.members.catch_up(at - 1)
         self.state.observe(at)
-        if self.router.reads_caches:
+        if self._reads_caches:
             self.state.observe_caches(at)
+
+    def look_if_needed(self, at: Micros) -> None:
+        """`look` for routing, unless it depends on nothing that could be seen."""
+        self._look_if(self.router_looks, at)
+
+    def also_reads(self, snapshots: bool, caches: bool) -> None:
+        """From now on routing depends on these, too."""
+        self.router_looks = self.router_looks or snapshots or caches
+        self._reads_caches = self._reads_caches or caches
+
+    def _look_if(self, is_needed: bool, at: Micros) -> None:
+        if is_needed:
+            self.look(at)
+        else:
+            self.state.now = at
 
     def end(self, sequence: Sequence, outcome: Outcome, at: Micros, detail: str = "") -> None:
         """A request that is on no instance ends here."""
         sequence.outcome = outcome
+        self.counters.num_ended += 1
         self._told.append(Finished(at, sequence, outcome, detail))
 
-    def watch(self, number: int, watcher: Callable[[int, Micros], None]) -> None:
+    def watch(self, number: int, watcher: Watcher) -> None:
         """Tell `watcher` the number and the instant whenever the instance has done something.
 
         What `watcher` puts on the agenda for that very instant comes before anything else of it.
         """
-        self._watchers[number] = watcher
+        self._watchers.setdefault(number, []).append(watcher)
+
+    def unwatch(self, number: int, watcher: Watcher) -> None:
+        """Tell `watcher` of that instance no more."""
+        watchers = self._watchers[number]
+        watchers.remove(watcher)
+        if not watchers:
+            del self._watchers[number]
 
     def _begin_to_serve(self, number: int, _at: Micros) -> None:
         if self.members[number].life is Life.LOADING:
@@ -271,9 +310,15 @@ class Cluster:
         if sequence.instance == NOWHERE:
             self.counters.num_aborted += 1
             self.end(sequence, Outcome.ABORTED, at)
+            for departed in self.departed:
+                departed(sequence, at)
         else:
-            self.members[sequence.instance].engine.abort(request_id, at)
-            self.members.woken(sequence.instance)
+            self.abort_at_instance(sequence, at)
+
+    def abort_at_instance(self, sequence: Sequence, at: Micros, outcome: Outcome = Outcome.ABORTED) -> None:
+        """End a request that is on an instance; `at` must be ahead of what that has done."""
+        self.members[sequence.instance].engine.abort(sequence.request.id, at, outcome)
+        self.members.woken(sequence.instance)
 
     def _forget_ended(self) -> None:
         """Cost: O(requests that have not ended), seldom enough that it is nothing per request."""

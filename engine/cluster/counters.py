@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class ClusterCounters:
-    """What became of requests that came to no instance. The cluster alone writes it."""
+    """What became of requests that did not end on an instance. The cluster alone writes it."""
 
+    num_ended: int = 0
+    """All of them: those below, and those of whom a gateway or a transfer knows more."""
     num_rejected_at_admission: int = 0
     rejected_by_class: dict[str, int] = field(default_factory=dict)
     """Those, by SLO class; requests without a class count as standard."""
@@ -14,7 +16,3 @@ class ClusterCounters:
     """For want of an instance that takes requests."""
     num_aborted: int = 0
     """Whose clients hung up before they were routed."""
-
-    @property
-    def num_ended(self) -> int:
-        return self.num_rejected_at_admission + self.num_rejected_at_routing + self.num_aborted

@@ -1,6 +1,7 @@
 """All that decisions about a request are made from: the instances that could take it, as the router sees them."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from engine.cluster.member import Member
@@ -38,11 +39,15 @@ class RoutingState:
     def __init__(self, members: Sequence[Member], freshness: Freshness) -> None:
         self.now: Micros = 0
         self.candidates: list[Snapshot] = []
-        """Those that take new requests, in the order of their numbers."""
+        """Those that can take the request in question, in the order of their numbers."""
+        self.freshness = freshness
+        self._everybody: list[Snapshot] = []
+        """All that take new requests."""
+        self._pool: Container[int] | None = None
+        """Those of them to which requests are routed, if not to all."""
         self.reads_adapters = False
         """Whether anybody wants to know of adapters."""
         self._members = members
-        self._freshness = freshness
         self._contents: dict[int, Container[object]] = {}
         """What each instance's KV cache held when it was copied."""
         self._copied_at: Micros = 0
@@ -52,14 +57,35 @@ class RoutingState:
 
     def change(self) -> None:
         """Instances have come or gone."""
-        self.candidates = [member.snapshot for member in self._members if member.takes_requests]
+        self._everybody = [member.snapshot for member in self._members if member.takes_requests]
+        pool = self._pool
+        self.candidates = (
+            self._everybody if pool is None else [each for each in self._everybody if each.instance in pool]
+        )
+
+    def restrict(self, numbers: Container[int]) -> None:
+        """Requests are routed to these only."""
+        self._pool = numbers
+        self.change()
+
+    @contextmanager
+    def only(self, numbers: Container[int]) -> Iterator[list[Snapshot]]:
+        """For one decision the candidates are these, as far as they take requests."""
+        others = self.candidates
+        self.candidates = [each for each in self._everybody if each.instance in numbers]
+        self._counted_for = None
+        try:
+            yield self.candidates
+        finally:
+            self.candidates = others
+            self._counted_for = None
 
     def observe(self, now: Micros) -> None:
         """Read what may be read by now. All instances have done what is due before."""
         self.now = now
         self._counted_for = None
-        interval = self._freshness.refresh_interval_us
-        for snapshot in self.candidates:
+        interval = self.freshness.refresh_interval_us
+        for snapshot in self._everybody:
             engine = self._members[snapshot.instance].engine
             snapshot.num_in_flight = len(engine.live)
             if now - snapshot.seen_at >= interval:
@@ -69,12 +95,12 @@ class RoutingState:
 
     def observe_caches(self, now: Micros) -> None:
         """Copy what the KV caches hold, if the copies are old enough. Cost: O(blocks that can be found)."""
-        delay = self._freshness.cache_delay_us
+        delay = self.freshness.cache_delay_us
         if delay and now - self._copied_at >= delay:
             self._copied_at = now
             self._contents = {
                 snapshot.instance: frozenset(self._members[snapshot.instance].engine.kv.index.identities())
-                for snapshot in self.candidates
+                for snapshot in self._everybody
             }
 
     def cached_blocks(self, request: Request) -> list[int]:
@@ -86,7 +112,7 @@ class RoutingState:
 
     def _cached_blocks(self, request: Request, instance: int) -> int:
         engine = self._members[instance].engine
-        is_live = self._freshness.cache_delay_us == 0
+        is_live = self.freshness.cache_delay_us == 0
         content = engine.kv.index.identities() if is_live else self._contents.get(instance, ())
         blocks = request.blocks
         num_blocks = min(engine.config.num_identified_blocks(request.input_tokens), blocks.num_shareable)

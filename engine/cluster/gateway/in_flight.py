@@ -1,0 +1,30 @@
+"""Requests on instances that may be given up for others."""
+
+from engine.cluster.cluster import NOWHERE
+from engine.cluster.gateway.waiting import Waiting
+from engine.sequence import Sequence
+
+
+class Sheddable:
+    """Those dispatched that may be shed, by importance. Cost: O(1) each, and O(those not routed yet) to take one."""
+
+    __slots__ = ("_dispatched",)
+
+    def __init__(self) -> None:
+        self._dispatched: dict[int, list[Sequence]] = {}
+
+    def add(self, waiting: Waiting) -> None:
+        """One that may be shed has been dispatched."""
+        self._dispatched.setdefault(waiting.importance, []).append(waiting.sequence)
+
+    def take(self) -> Sequence | None:
+        """The latest of the least important that is on an instance; it is forgotten here."""
+        for importance in sorted(self._dispatched):
+            sequences = self._dispatched[importance]
+            while sequences and sequences[-1].outcome is not None:
+                sequences.pop()
+            for place in range(len(sequences) - 1, -1, -1):
+                sequence = sequences[place]
+                if sequence.outcome is None and sequence.instance != NOWHERE:
+                    return sequences.pop(place)
+        return None

@@ -1,0 +1,34 @@
+"""Small clusters with a step of 1000 us and nothing that takes time besides."""
+
+from typing import Any
+
+from engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
+from engine.cluster.cluster import Cluster
+from engine.cluster.routing.round_robin import RoundRobin
+from engine.cluster.state import Freshness
+from engine.core import Engine
+from engine.events import Event, Finished
+from engine.request import Request
+from engine.units import Micros
+from tests.fakes import TestLatency, config
+
+
+def cluster(num_instances: int = 1, **settings: Any) -> Cluster:
+    """Routed in turn, seen as it is; `settings` are those of all engines."""
+    engines = [Engine(config(**settings), TestLatency()) for _ in range(num_instances)]
+    return Cluster(
+        engines,
+        ADMISSIONS["always-admit"](AdmissionSettings()),
+        RoundRobin(),
+        Freshness(refresh_interval_us=0, cache_delay_us=0),
+    )
+
+
+def endings(simulated: Cluster, arrivals: list[tuple[Micros, Request]]) -> dict[str, tuple[Micros, str]]:
+    """When and how each request ended."""
+    for at, request in arrivals:
+        simulated.submit(request, at)
+    events: list[Event] = []
+    while (due_at := simulated.next_event_at()) is not None:
+        events += simulated.advance(due_at)
+    return {each.sequence.request.id: (each.at, each.outcome.value) for each in events if isinstance(each, Finished)}
