@@ -1,0 +1,40 @@
+"""What each instance of a cluster runs on, when those that compute prompts differ from those that answer."""
+
+from dataclasses import replace
+
+from engine.cluster.disaggregation.options import PoolOptions, options_of_role
+from engine.cluster.disaggregation.pools import Role
+from engine.deployment import Deployment, resolve
+from engine.kv_cache.sizing import kv_bytes_per_token
+
+
+def deployments_of_roles(options: PoolOptions, deployment: Deployment) -> dict[Role | None, Deployment]:
+    """By role, for those that occur; `deployment` is everybody's without settings of their own. Raises EngineError."""
+    deployments = {}
+    for role in _roles(options):
+        if role not in deployments:
+            own = options_of_role(options, role)
+            deployments[role] = deployment if own is options else resolve(own)
+    return deployments
+
+
+def deployments_of_instances(options: PoolOptions, deployments: list[Deployment]) -> list[Deployment]:
+    """Those of all instances, by number, with what their roles change. Raises EngineError."""
+    found = []
+    for role, deployment in zip(_roles(options), deployments, strict=True):
+        own = deployments_of_roles(options, deployment)[role]
+        config = replace(own.config, slo_priorities=deployment.config.slo_priorities)
+        found.append(own if own is deployment else replace(own, config=config))
+    return found
+
+
+def bytes_per_block(options: PoolOptions, deployment: Deployment) -> float:
+    """Of a block on its way, which is as much as one GPU of a prefill instance holds of it: GPUs send side by side."""
+    of_roles = deployments_of_roles(options, deployment)
+    sender = of_roles.get(Role.PREFILL, deployment)
+    return kv_bytes_per_token(sender.model, sender.tp) * sender.config.block_size_tokens
+
+
+def _roles(options: PoolOptions) -> tuple[Role | None, ...]:
+    settings = options.disaggregation
+    return (None,) * options.num_instances if settings is None else settings.pools.roles

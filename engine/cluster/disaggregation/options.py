@@ -1,0 +1,148 @@
+"""The flags of a cluster in which prompts and answers can be computed on different instances."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from blis_options import OptionError, option, options_of
+from engine.cluster.disaggregation.deciders import DECIDERS
+from engine.cluster.disaggregation.pools import Pools, Role
+from engine.cluster.disaggregation.settings import DEFAULT_THRESHOLD_TOKENS, DisaggregationSettings
+from engine.cluster.disaggregation.transfer import TransferSettings
+from engine.cluster.gateway.options import GatewayOptions
+from engine.cluster.scorers.registry import Weights, parse_weights
+from engine.latency.registry import LATENCY_MODELS
+
+_LATENCY_MODELS = ("", *LATENCY_MODELS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolOptions(GatewayOptions):
+    """Which instances compute prompts, which answer.
+
+    A subclass with a `__post_init__` of its own calls `PoolOptions.__post_init__(self)`.
+    """
+
+    prefill_instances: int = option(
+        0, "Instances that only compute prompts, the first ones; of those in pools the others follow.", at_least=0
+    )
+    decode_instances: int = option(0, "Instances that answer, after them.", at_least=0)
+    prefill_decode_instances: int = option(0, "Instances that do both, after those.", at_least=0)
+    encode_instances: int = option(
+        0, "Instances set apart for encoders, after those. Encoding takes no time.", at_least=0
+    )
+    pd_decider: str = option(
+        "never",
+        "Which prompts are computed on another instance than the answer: none, all, or those of which the decode "
+        "instance has too little in its KV cache.",
+        choices=DECIDERS,
+    )
+    pd_prefix_threshold: int = option(
+        DEFAULT_THRESHOLD_TOKENS,
+        "Most tokens of a prompt that --pd-decider prefix-threshold lets the decode instance compute.",
+        at_least=0,
+    )
+    pd_transfer_bandwidth: float = option(
+        25.0, "GB per second at which KV blocks come from a prefill instance to a decode instance.", above=0
+    )
+    pd_transfer_base_latency: float = option(0.05, "Milliseconds that each transfer takes on top.", at_least=0)
+    pd_transfer_contention: bool = option(False, "Let transfers that begin while others are under way share that.")
+    prefill_routing_scorers: str = option(
+        "",
+        "Scorers that choose the prefill instance, as in --routing-scorers (default: as --routing-policy says).",
+        metavar="SCORER:WEIGHT,...",
+    )
+    decode_routing_scorers: str = option(
+        "", "Scorers that choose the decode instance, likewise.", metavar="SCORER:WEIGHT,..."
+    )
+    prefill_tp: int = option(0, "--tp of prefill instances, if another.", at_least=0)
+    prefill_hardware: str = option("", "--hardware of prefill instances, if another.")
+    prefill_latency_model: str = option(
+        "", "--latency-model of prefill instances, if another.", choices=_LATENCY_MODELS
+    )
+    prefill_max_model_len: int = option(0, "--max-model-len of prefill instances, if another.", at_least=0)
+    decode_tp: int = option(0, "--tp of decode instances, if another.", at_least=0)
+    decode_hardware: str = option("", "--hardware of decode instances, if another.")
+    decode_latency_model: str = option("", "--latency-model of decode instances, if another.", choices=_LATENCY_MODELS)
+    decode_max_model_len: int = option(0, "--max-model-len of decode instances, if another.", at_least=0)
+
+    def __post_init__(self) -> None:
+        GatewayOptions.__post_init__(self)
+        for flag, text in (
+            ("--prefill-routing-scorers", self.prefill_routing_scorers),
+            ("--decode-routing-scorers", self.decode_routing_scorers),
+        ):
+            _ = pool_weights(text, flag)  # making it checks it
+        _ = self.disaggregation  # likewise
+        if self.pd_decider != "never" and not self.num_pooled:
+            raise OptionError(
+                f"--pd-decider {self.pd_decider} needs --prefill-instances and --decode-instances, "
+                "or --prefill-decode-instances"
+            )
+
+    @property
+    def disaggregation(self) -> DisaggregationSettings | None:
+        """Who computes prompts, who answers; None when all do both. Raises EngineError."""
+        pools = Pools(
+            self.num_instances,
+            self.prefill_instances,
+            self.decode_instances,
+            self.prefill_decode_instances,
+            self.encode_instances,
+        )
+        if not pools.is_disaggregated:
+            return None
+        transfer = TransferSettings(
+            gb_per_s=self.pd_transfer_bandwidth,
+            base_latency_ms=self.pd_transfer_base_latency,
+            is_shared=self.pd_transfer_contention,
+        )
+        return DisaggregationSettings(
+            pools=pools, decider=self.pd_decider, threshold_tokens=self.pd_prefix_threshold, transfer=transfer
+        )
+
+    @property
+    def num_pooled(self) -> int:
+        """Instances that have a role."""
+        return self.prefill_instances + self.decode_instances + self.prefill_decode_instances + self.encode_instances
+
+
+def pool_weights(text: str, flag: str) -> Weights | None:
+    """The scorers of one pool; None when it has none of its own. Raises EngineError."""
+    return parse_weights(text, flag) if text.strip() else None
+
+
+def options_of_role(options: PoolOptions, role: Role | None) -> PoolOptions:
+    """The settings of an instance with that role."""
+    if role is Role.PREFILL:
+        tp, hardware = options.prefill_tp, options.prefill_hardware
+        latency_model, max_model_len = options.prefill_latency_model, options.prefill_max_model_len
+    elif role is Role.DECODE:
+        tp, hardware = options.decode_tp, options.decode_hardware
+        latency_model, max_model_len = options.decode_latency_model, options.decode_max_model_len
+    else:
+        return options
+    if not (tp or hardware or latency_model or max_model_len):
+        return options
+    return replace(
+        options,
+        tp=tp or options.tp,
+        hardware=hardware or options.hardware,
+        latency_model=latency_model or options.latency_model,
+        max_model_len=max_model_len or options.max_model_len,
+    )
+
+
+def pool_flags_without_effect(options: PoolOptions) -> Iterator[str]:
+    """What was said about pools or transfers that there are not, in a line each."""
+    needed = ""
+    if not options.num_pooled:
+        needed = "--prefill-instances and --decode-instances"
+    elif options.pd_decider == "never":
+        needed = "--pd-decider"
+    general = {setting.name for setting in options_of(GatewayOptions)}
+    transfers = ("pd_prefix_threshold", "pd_transfer_bandwidth", "pd_transfer_base_latency", "pd_transfer_contention")
+    for setting in options_of(PoolOptions):
+        if setting.name in general or (options.num_pooled and setting.name not in transfers):
+            continue
+        if needed and getattr(options, setting.name) != setting.default:
+            yield f"{setting.label} has no effect without {needed}"
