@@ -125,4 +125,5 @@ def _request(row: TraceRow, request_id: str, input_tokens: int, blocks: BlockIde
         slo_class=row.slo_class,
         adapter=row.adapter,
         tenant=row.tenant_id,
+        slo_target_us=row.slo_target_us,
     )

@@ -5,6 +5,7 @@ from replay.distribution import Distribution
 from replay.door import Door
 from replay.findings import Findings
 from replay.outputs import JsonObject, judgements
+from replay.separated import SeparatedFigures
 
 _US_PER_MS = 1000
 
@@ -62,6 +63,8 @@ def _breakdown(found: Findings) -> JsonObject:
         content["instances"] = list(found.instances)
         content["hol_blocking_events"] = found.num_blocked_lines
     content |= _door(found.door)
+    if found.separated is not None:
+        content["pd"] = _separated(found.separated)
     if found.fitness is not None:
         content["fitness"] = {"score": found.fitness.score, **found.fitness.components}
     return content
@@ -73,6 +76,15 @@ def _door(door: Door) -> JsonObject:
         content["rejected_at_admission"] = door.num_rejected_at_admission
         content["rejected_at_admission_by_class"] = dict(door.rejected_by_class)
         content["rejected_at_routing"] = door.num_rejected_at_routing
+    if door.gateway is not None:
+        content["gateway"] = {
+            "dispatched": door.gateway.num_dispatched,
+            "still_waiting": door.gateway.num_waiting,
+            "rejected": door.gateway.num_rejected,
+            "shed": door.gateway.num_shed,
+            "expired": door.gateway.num_expired,
+            "evicted": door.gateway.num_evicted,
+        }
     if door.decisions is not None:
         content["decisions"] = {
             "admitted": door.decisions.num_admitted,
@@ -82,6 +94,18 @@ def _door(door: Door) -> JsonObject:
             "max_regret": door.decisions.max_regret,
         }
     return content
+
+
+def _separated(separated: SeparatedFigures) -> JsonObject:
+    return {
+        "disaggregated_requests": separated.num_separated,
+        "dropped_at_decode": separated.num_dropped,
+        "prefill_per_sec": separated.prompts_per_s,
+        "decode_per_sec": separated.answers_per_s,
+        "load_imbalance": separated.imbalance,
+        "ttft_ms": _figures(separated.ttft, _US_PER_MS),
+        "transfer_ms": _figures(separated.transfer, _US_PER_MS),
+    }
 
 
 def _figures(each: Distribution, units_per_ms: int = 1) -> JsonObject:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_options import OptionError, option
+from engine.cluster.gateway.options import DEFAULT_MAX_CONCURRENCY
 from engine.cluster.ties import DEFAULT_SEED
 from replay.report_options import ReportOptions
 
@@ -40,8 +41,12 @@ class ReplayOptions(ReportOptions):
         "Send by the recorded schedule and --max-concurrency, as the recording client did, "
         "instead of at the recorded send times.",
     )
-    max_concurrency: int = option(
-        0, "With --reissue: most requests in flight; others wait in line. 0: no limit.", at_least=0
+    max_concurrency: int | None = option(
+        None,
+        "With --reissue: most requests in flight; others wait in line (default: 0, which is no limit). With "
+        "--saturation-detector concurrency: requests in flight for each instance at which it says saturated (default: "
+        f"{DEFAULT_MAX_CONCURRENCY}).",
+        at_least=0,
     )
     phase_average: int = option(
         1,
@@ -54,8 +59,14 @@ class ReplayOptions(ReportOptions):
 
     def __post_init__(self) -> None:
         ReportOptions.__post_init__(self)
-        if self.max_concurrency and not self.reissue:
-            raise OptionError("--max-concurrency needs --reissue: recorded send times are under their cap already")
+        at_gateway = self.flow_control and self.saturation_detector == "concurrency"
+        if self.max_concurrency and not self.reissue and not at_gateway:
+            raise OptionError(
+                "--max-concurrency needs --reissue, for recorded send times are under their cap already, "
+                "or --flow-control with --saturation-detector concurrency"
+            )
+        if self.max_concurrency is not None and self.reissue and at_gateway:
+            raise OptionError("--max-concurrency could mean the client's with --reissue or the gateway's: use only one")
         if self.phase_average > 1 and self.itl_path is not None:
             raise OptionError("--phase-average cannot be used with --itl-path: tokens have no average times")
 
@@ -77,7 +88,7 @@ def run(options: ReplayOptions) -> int:
 
 def replay(options: ReplayOptions, ties: "Ties") -> int:
     """The same with `ties` asked when a router finds instances equally good."""
-    from engine.cluster.build import flags_without_effect_on_cluster
+    from engine.cluster.build import notes_on_cluster
     from engine.cluster.policies import with_policies
     from engine.deployment import notes_after, resolve
     from replay.arrivals import arrivals_of
@@ -95,7 +106,7 @@ def replay(options: ReplayOptions, ties: "Ties") -> int:
         _say(f"{header_path}: its kv_offload is not simulated; --kv-cpu-blocks simulates one tier of CPU memory")
     questions = questions_of(options, trace.header.goodput_slo_targets)
     deployment = resolve(options)
-    for note in (*questions.saturation.notes, *deployment.notes, *flags_without_effect_on_cluster(options)):
+    for note in (*questions.saturation.notes, *deployment.notes, *notes_on_cluster(options, deployment)):
         _say(note)
     arrivals = arrivals_of(trace, options.model, deployment.config, options.include_failed, options.reissue)
     _say_what_is_left_out(trace, arrivals, options.model)
@@ -144,7 +155,7 @@ def _run(
     if options.reissue:
         from replay.reissue import simulate_reissued
 
-        cap = options.max_concurrency
+        cap = options.max_concurrency or 0
         return simulate_reissued(simulation, arrivals.arrivals, cap, options.horizon, on_finished, on_tokens)
     return simulate(simulation, arrivals.arrivals, options.horizon, on_finished, on_tokens)
 

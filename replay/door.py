@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 
 from engine.cluster.cluster import Cluster
 from engine.cluster.decisions import DecisionLog
+from engine.cluster.gateway.flow_control import FlowControl
 from engine.simulation import Simulation
 
 
@@ -22,6 +23,19 @@ class DecisionFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayFigures:
+    """What became of requests in the gateway's queue."""
+
+    num_dispatched: int
+    num_waiting: int
+    """Those still there at the end."""
+    num_rejected: int
+    num_shed: int
+    num_expired: int
+    num_evicted: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
     """Without a cluster nobody is turned away."""
 
@@ -30,6 +44,8 @@ class Door:
     num_rejected_at_routing: int = 0
     decisions: DecisionFigures | None = None
     """None when none were kept."""
+    gateway: GatewayFigures | None = None
+    """None without flow control."""
 
 
 def door_of(simulation: Simulation) -> Door:
@@ -42,6 +58,19 @@ def door_of(simulation: Simulation) -> Door:
         rejected_by_class=dict(sorted(counters.rejected_by_class.items())),
         num_rejected_at_routing=counters.num_rejected_at_routing,
         decisions=None if simulation.decisions is None else _figures(simulation.decisions),
+        gateway=None if simulation.gateway is None else _gateway_figures(simulation.gateway),
+    )
+
+
+def _gateway_figures(gateway: FlowControl) -> GatewayFigures:
+    counters = gateway.counters
+    return GatewayFigures(
+        num_dispatched=counters.num_dispatched,
+        num_waiting=gateway.num_waiting,
+        num_rejected=counters.num_rejected,
+        num_shed=counters.num_shed,
+        num_expired=counters.num_expired,
+        num_evicted=counters.num_evicted,
     )
 
 

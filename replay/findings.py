@@ -23,6 +23,7 @@ from replay.goodput import Goodput, goodput
 from replay.outputs import JsonObject, aggregate, cache_hit_rate
 from replay.queueing import num_blocked_lines
 from replay.record import Record
+from replay.separated import SeparatedFigures, separated_figures
 from replay.simulate import Simulated
 from traces import SloTargets
 from traces.saturation import Labels, SaturationSettings, Timeline, labels_of, timeline
@@ -56,6 +57,7 @@ class Findings:
     models: Mapping[str, ModelFigures]
     tenants: Mapping[str, TenantFigures]
     sessions: SessionFigures | None
+    separated: SeparatedFigures | None
     goodput: Goodput | None
     labels: Labels
     fitness: Fitness | None
@@ -83,6 +85,7 @@ def examine(simulated: Simulated, questions: Questions) -> Findings:
         models=by_model(record, duration_s),
         tenants=by_tenant(record),
         sessions=by_session(record),
+        separated=separated_figures(simulated, duration_s),
         goodput=goodput(record, questions.targets, classes, duration_s) if questions.targets else None,
         labels=labels_of(events_of(record), questions.detectors, questions.saturation) if questions.detectors else {},
         fitness=fitness(record, questions.weights, metrics["total_output_tokens"], duration_s)

@@ -57,6 +57,23 @@ class ClientView:
         e2e_us = ttft_us + itl_sum_us + self._post_decode_time
         return ttft_us, e2e_us, itl_sum_us / max(num_gaps, 1), delay_us, sequence.num_output_tokens
 
+    def latencies_with_prompt_elsewhere(self, sequence: Sequence, prompt: Sequence, at: Micros) -> Latencies:
+        """The same of a request whose prompt was computed by another instance; the delay is that of its prompt.
+
+        BLIS (projectPDMetrics) lets the first token come with the first step here that decodes. After a preemption
+        the prompt has been computed here, and E2E counts from there.
+        """
+        ttft_us, e2e_us, itl_mean_us, own_delay_us, num_tokens = self.latencies(sequence, at)
+        delay_us = NEVER if prompt.scheduled_at is None else prompt.scheduled_at - sequence.arrived_at
+        if self._counts_steps:
+            if own_delay_us == NEVER or not sequence.token_runs:
+                return NEVER, NEVER, 0.0, delay_us, 0
+            first_itl_us = self._steps.run_time(sequence.token_runs[0][0], 1) + self._output_token_time
+            ttft_us = own_delay_us + first_itl_us
+            if e2e_us != NEVER and sequence.num_preemptions == 0:
+                e2e_us -= first_itl_us  # it is the end of the first token as well as the gap to the second
+        return ttft_us, e2e_us, itl_mean_us, delay_us, num_tokens
+
     def _sum_of_steps(self, sequence: Sequence) -> Micros:
         """BLIS's time between the first and the last token of a request: it counts no time between steps.
 

@@ -9,9 +9,11 @@ from engine.cluster.snapshot import instance_name
 from engine.scheduler.stepping import KVUsage
 from engine.sequence import Outcome
 from engine.stats import EngineCounters
+from replay.columns import columns_of
 from replay.goodput import ClassGoodput, Goodput
 from replay.pool import Pool, pool_of
 from replay.record import NEVER, Ints, Measured, Record
+from replay.separated import without_prompts
 from replay.simulate import Simulated
 from replay.totals import totals_of
 from traces import ResultRow
@@ -48,10 +50,9 @@ def aggregate(simulated: Simulated, instance: int | None = None) -> JsonObject:
     """The aggregate metrics of a run, or of what one instance did; durations in the unit their names say."""
     simulation, record = simulated.simulation, simulated.requests
     engines = [engine for number, engine in enumerate(simulation.instances) if instance in (None, number)]
-    is_its = np.ones(len(record), np.bool_) if instance is None else record.instance == instance
-    totals = totals_of(engines)
-    completed = record.is_completed & is_its
-    num_completed = int(completed.sum())
+    totals = totals_of(engines) if instance is not None else without_prompts(totals_of(engines), simulation)
+    columns = columns_of(simulated, instance)
+    num_completed = int(columns.is_completed.sum())
     ended = totals.ended
     duration_s = (simulation.clock if instance is None else engines[0].clock) / 1e6
     output_tokens = totals.output_tokens
@@ -67,10 +68,10 @@ def aggregate(simulated: Simulated, instance: int | None = None) -> JsonObject:
         "vllm_estimated_duration_s": duration_s,
         "responses_per_sec": per_second(num_completed),
         "tokens_per_sec": per_second(output_tokens),
-        **_latencies("e2e", pool_of(record.e2e_us[completed])),
-        **_latencies("ttft", _pool_of_known(record.ttft_us[is_its])),
+        **_latencies("e2e", pool_of(columns.e2e_us[columns.is_completed])),
+        **_latencies("ttft", _pool_of_known(columns.ttft_us)),
         **_latencies("itl", record.gaps.pool(instance)),
-        "scheduling_delay_p99_ms": _pool_of_known(record.scheduling_delay_us[is_its]).percentile_ms(99),
+        "scheduling_delay_p99_ms": _pool_of_known(columns.scheduling_delay_us).percentile_ms(99),
     }
     if totals.num_kv_allocation_failures:
         metrics["kv_allocation_failures"] = totals.num_kv_allocation_failures
@@ -167,6 +168,7 @@ def _request_row(each: Measured) -> JsonObject:
         "model": row.model,
         "adapter": row.adapter,
         "length_capped": each.outcome is Outcome.LENGTH_CAPPED,
+        "gateway_queue_delay_ms": each.gateway_wait_us / 1000,
         "session_id": row.session_id,
     }
     return {

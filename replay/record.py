@@ -54,6 +54,8 @@ class Measured:
     output_tokens: int
     instance: int
     """Which one served it; -1 for one that came to none."""
+    gateway_wait_us: Micros
+    """How long it waited in front of all instances."""
 
     @property
     def is_completed(self) -> bool:
@@ -96,6 +98,8 @@ class Record:
         self._output_tokens = array("q")
         self._instance = array("i")
         self._queued_at = array("q")
+        self._gateway_wait_us: dict[int, Micros] = {}
+        """By place, of those who waited."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -119,6 +123,7 @@ class Record:
             scheduling_delay_us=_known(self._scheduling_delay_us[place]),
             output_tokens=self._output_tokens[place],
             instance=self._instance[place],
+            gateway_wait_us=self._gateway_wait_us.get(place, 0),
         )
 
     def number(self, place: int) -> int:
@@ -231,9 +236,15 @@ class Record:
         view = self._views.get(instance)
         if view is None:
             view = self._views[instance] = ClientView(self._simulation.instances[instance])
-        ttft_us, e2e_us, itl_mean_us, delay_us, output_tokens = view.latencies(sequence, at)
+        if sequence.prompt_part is None:
+            latencies = view.latencies(sequence, at)
+        else:
+            latencies = view.latencies_with_prompt_elsewhere(sequence, sequence.prompt_part, at)
+        ttft_us, e2e_us, itl_mean_us, delay_us, output_tokens = latencies
         queued_at = NEVER if sequence.queued_at is None else sequence.queued_at
         self._told.extend((place, _CODES[outcome], ttft_us, e2e_us, delay_us, output_tokens, instance, queued_at))
+        if sequence.gateway_wait_us:
+            self._gateway_wait_us[place] = sequence.gateway_wait_us
         self._itl_told.append(itl_mean_us)
         if view.has_turns:
             self._turns.add(place, sequence)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blis_options import OptionError, option
-from engine.cluster.options import ClusterOptions
+from engine.cluster.disaggregation.options import PoolOptions
 from replay.fitness import METRICS, parse_weights
 from traces import SloTargets, parse_duration_ms, slo_targets_from_flags
 from traces.saturation import DETECTORS
@@ -13,7 +13,7 @@ ALL = "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportOptions(ClusterOptions):
+class ReportOptions(PoolOptions):
     """The settings that all commands with a simulation to report on share.
 
     A subclass with a `__post_init__` of its own calls `ReportOptions.__post_init__(self)`.
@@ -67,7 +67,7 @@ class ReportOptions(ClusterOptions):
     json: bool = option(False, "Print one JSON object, with the breakdowns in it, instead of text.")
 
     def __post_init__(self) -> None:
-        ClusterOptions.__post_init__(self)
+        PoolOptions.__post_init__(self)
         if self.decisions_path is not None and self.trace_level == "none":
             raise OptionError("--decisions-path needs --trace-level decisions")
         # Making these checks them.

@@ -15,7 +15,7 @@ __all__ = ["RunOptions", "run", "spec_of"]
 
 def run(options: RunOptions) -> int:
     """Generate, simulate, write the files asked for, print the summary on stdout; all else goes to stderr."""
-    from engine.cluster.build import build_simulation, flags_without_effect_on_cluster
+    from engine.cluster.build import build_simulation, notes_on_cluster
     from engine.cluster.policies import with_policies
     from engine.cluster.ties import SeededTies
     from engine.deployment import notes_after, resolve
@@ -29,7 +29,7 @@ def run(options: RunOptions) -> int:
     workload = _workload(options, spec)
     questions = questions_of(options, workload.goodput_slo_targets)
     deployment = resolve(options)
-    for note in (*questions.saturation.notes, *deployment.notes, *flags_without_effect_on_cluster(options)):
+    for note in (*questions.saturation.notes, *deployment.notes, *notes_on_cluster(options, deployment)):
         _say(note)
     total = workload.max_requests if workload.sessions else len(workload.requests)
     with recording_tokens(options) as on_tokens, progress_bar("simulating", total) as advance:

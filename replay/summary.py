@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from replay.breakdown import SessionFigures, jain_index
 from replay.distribution import Distribution
-from replay.door import DecisionFigures
+from replay.door import DecisionFigures, GatewayFigures
 from replay.findings import Findings
 from replay.outputs import judgements
+from replay.separated import SeparatedFigures
 from traces import dump_json
 
 
@@ -19,11 +20,13 @@ def summary(found: Findings, summarizes_decisions: bool = False) -> str:
     sections = {
         "Fitness Evaluation": _fitness(found),
         "Anomaly Counters": _anomalies(found),
+        "Gateway Queue": _gateway(found.door.gateway),
         "KV Cache Metrics": _kv_cache(found),
         "Per-SLO Metrics": _classes(found),
         "Per-Model Metrics": _models(found),
         "Per-Tenant Metrics": _tenants(found),
         "Session Metrics": _sessions(found.sessions),
+        "PD Metrics": _separated(found.separated),
         "Trace Summary": _decisions(found.door.decisions if summarizes_decisions else None),
     }
     for title, section in sections.items():
@@ -53,6 +56,22 @@ def _anomalies(found: Findings) -> Iterator[str]:
     }
     if any(counters.values()):
         for name, count in counters.items():
+            yield f"{name}: {count}"
+
+
+def _gateway(figures: GatewayFigures | None) -> Iterator[str]:
+    """Nothing while all who came have passed."""
+    if figures is None:
+        return
+    counters = {
+        "Still Waiting": figures.num_waiting,
+        "Rejected": figures.num_rejected,
+        "Shed": figures.num_shed,
+        "Expired": figures.num_expired,
+        "Evicted from Instances": figures.num_evicted,
+    }
+    if any(counters.values()):
+        for name, count in {"Dispatched": figures.num_dispatched, **counters}.items():
             yield f"{name}: {count}"
 
 
@@ -115,6 +134,19 @@ def _decisions(figures: DecisionFigures | None) -> Iterator[str]:
             yield f"  {name}: {count}"
     yield f"Mean Regret: {figures.mean_regret:.6f}"
     yield f"Max Regret: {figures.max_regret:.6f}"
+
+
+def _separated(figures: SeparatedFigures | None) -> Iterator[str]:
+    if figures is None:
+        return
+    yield f"Disaggregated Requests: {figures.num_separated}"
+    yield f"Dropped at Decode KV: {figures.num_dropped}"
+    yield f"Prefill Throughput: {figures.prompts_per_s:.4f} sub-req/s"
+    yield f"Decode Throughput: {figures.answers_per_s:.4f} sub-req/s"
+    yield f"Load Imbalance Ratio: {figures.imbalance:.4f}"
+    for label, each in (("Parent TTFT", figures.ttft), ("KV Transfer Duration", figures.transfer)):
+        percentiles = " ".join(f"p{percent}={each.percentile(percent):.1f}" for percent in (50, 95, 99))
+        yield f"{label} (us): mean={each.mean:.1f} {percentiles}"
 
 
 def _spread(each: Distribution) -> str:

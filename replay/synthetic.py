@@ -67,6 +67,7 @@ def arrival_of(request: WorkloadRequest, number: int, config: EngineConfig) -> A
         request.adapter,
         None,
         request.tenant_id,
+        request.slo_target_us,
     )
     return Arrival(request.arrival_us, simulated, request)
 

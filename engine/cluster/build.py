@@ -1,16 +1,26 @@
 """From what a user says about a cluster to the cluster, or to the single engine if that is all there is."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from engine.cluster.admission.policy import AdmissionPolicy
 from engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
 from engine.cluster.admission.tenant_budgets import TenantBudgets
 from engine.cluster.cluster import Cluster
 from engine.cluster.decisions import DecisionLog
+from engine.cluster.disaggregation.deployments import (
+    bytes_per_block,
+    deployments_of_instances,
+    deployments_of_roles,
+)
+from engine.cluster.disaggregation.handover import Disaggregation
+from engine.cluster.disaggregation.options import PoolOptions, pool_flags_without_effect, pool_weights
+from engine.cluster.gateway.flow_control import FlowControl
+from engine.cluster.gateway.options import gateway_flags_without_effect
 from engine.cluster.latencies import Latencies
-from engine.cluster.options import ClusterOptions
 from engine.cluster.policies import deployments_of, policies_of
 from engine.cluster.policy_file import PolicyFile
+from engine.cluster.routing.policy import Router
 from engine.cluster.routing.registry import ROUTERS, RouterSettings
 from engine.cluster.scorers.scorer import ScorerSettings
 from engine.cluster.state import Freshness
@@ -22,7 +32,7 @@ from engine.scheduler.priorities import DEFAULT_SLO_PRIORITIES
 
 
 def build_simulation(
-    options: ClusterOptions,
+    options: PoolOptions,
     deployment: Deployment,
     *,
     ties: Ties | None = None,
@@ -33,29 +43,57 @@ def build_simulation(
     policies = policies_of(options)
     engines = [
         Engine(each.config, adjusted(each.latency) if adjusted else each.latency, reports_steps)
-        for each in deployments_of(options, deployment)
+        for each in deployments_of_instances(options, deployments_of(options, deployment))
     ]
-    if not options.has_cluster and not policies.tenant_budgets:
+    if not has_cluster(options) and not policies.tenant_budgets:
         return engines[0]
     admission = _admission(options, policies, sum(engine.config.max_num_seqs for engine in engines))
-    router = ROUTERS[options.routing_policy](
-        RouterSettings(
-            ties=ties or SeededTies(DEFAULT_SEED),
-            weights=options.scorer_weights,
-            scorers=ScorerSettings(block_size_tokens=deployment.config.block_size_tokens),
-        )
+    settings = RouterSettings(
+        ties=ties or SeededTies(DEFAULT_SEED),
+        weights=options.scorer_weights,
+        scorers=ScorerSettings(block_size_tokens=deployment.config.block_size_tokens),
     )
-    return Cluster(
+    router = ROUTERS[options.routing_policy](settings)
+    decode_router = _pool_router(options.decode_routing_scorers, settings)
+    cluster = Cluster(
         engines,
         admission,
-        router,
+        decode_router or router,
         Freshness(refresh_interval_us=options.snapshot_refresh_interval, cache_delay_us=options.cache_signal_delay),
         Latencies(admission_us=options.admission_latency, routing_us=options.routing_latency),
         DecisionLog(options.counterfactual_k) if options.trace_level == "decisions" else None,
     )
+    if (flow_control := options.flow_control_settings) is not None:
+        FlowControl(cluster, flow_control, policies.slo_priorities or DEFAULT_SLO_PRIORITIES)
+    if (disaggregation := options.disaggregation) is not None:
+        prefill_router = _pool_router(options.prefill_routing_scorers, settings) or router
+        num_bytes = bytes_per_block(options, deployment)
+        Disaggregation(cluster, disaggregation, num_bytes, prefill_router)
+    return cluster
 
 
-def _admission(options: ClusterOptions, policies: PolicyFile, num_seats: int) -> AdmissionPolicy:
+def has_cluster(options: PoolOptions) -> bool:
+    """Whether there is more to simulate than one engine."""
+    return options.has_cluster or options.flow_control or options.num_pooled > 0
+
+
+def _pool_router(scorers: str, settings: RouterSettings) -> Router | None:
+    """The router of one pool; None when it has none of its own."""
+    weights = pool_weights(scorers, "scorers of a pool")
+    return None if weights is None else ROUTERS["weighted"](replace(settings, weights=weights))
+
+
+def notes_on_cluster(options: PoolOptions, deployment: Deployment) -> Iterator[str]:
+    """What the user should know of it, in a line each."""
+    for role, each in deployments_of_roles(options, deployment).items():
+        if each is not deployment:
+            yield from (f"{role} instances: {note}" for note in each.notes if note not in deployment.notes)
+    yield from flags_without_effect_on_cluster(options)
+    yield from gateway_flags_without_effect(options)
+    yield from pool_flags_without_effect(options)
+
+
+def _admission(options: PoolOptions, policies: PolicyFile, num_seats: int) -> AdmissionPolicy:
     said = {
         "tier_shed_threshold": policies.tier_shed_threshold,
         "tier_shed_min_priority": policies.tier_shed_min_priority,
@@ -73,7 +111,7 @@ def _admission(options: ClusterOptions, policies: PolicyFile, num_seats: int) ->
     return TenantBudgets(admission, policies.tenant_budgets, num_seats, priorities)
 
 
-def flags_without_effect_on_cluster(options: ClusterOptions) -> Iterator[str]:
+def flags_without_effect_on_cluster(options: PoolOptions) -> Iterator[str]:
     """What was said that changes nothing, in a line each."""
     if options.routing_policy != "weighted":
         for flag, value in (
@@ -82,5 +120,5 @@ def flags_without_effect_on_cluster(options: ClusterOptions) -> Iterator[str]:
         ):
             if value:
                 yield f"{flag} has no effect without --routing-policy weighted"
-    if options.routing_policy != "round-robin" and not options.has_cluster:
+    if options.routing_policy != "round-robin" and not has_cluster(options):
         yield f"--routing-policy {options.routing_policy} has no effect with one instance"

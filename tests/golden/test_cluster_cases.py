@@ -12,7 +12,15 @@ from replay.command import ReplayOptions, replay
 from replay.command import run as run_replay
 from tests.golden.cluster_cases import recorded_draws, replay_options
 
-CASES = ["cluster4_rr", "cluster4_busiest", "cluster2_latencies", "cluster2_token_bucket"]
+CASES = [
+    "cluster4_rr",
+    "cluster4_busiest",
+    "cluster2_latencies",
+    "cluster2_token_bucket",
+    "cluster2_flow_control",
+    "cluster4_pd",
+    "cluster4_pd_threshold",
+]
 DRAWN = ["cluster4_ll_oracle", "cluster4_ll_stale", "cluster4_weighted", "cluster4_weighted_default"]
 """Decided by ties."""
 

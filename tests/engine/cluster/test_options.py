@@ -4,11 +4,11 @@ import pytest
 
 from blis_options import BlisError
 from engine.cluster.build import flags_without_effect_on_cluster
-from engine.cluster.options import ClusterOptions
+from engine.cluster.disaggregation.options import PoolOptions
 
 
-def options(**given: object) -> ClusterOptions:
-    return ClusterOptions(model="qwen/qwen3-14b", **given)  # type: ignore[arg-type]
+def options(**given: object) -> PoolOptions:
+    return PoolOptions(model="qwen/qwen3-14b", **given)  # type: ignore[arg-type]
 
 
 def test_the_weight_of_adapters_comes_after_the_other_scorers() -> None:

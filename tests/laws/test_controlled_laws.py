@@ -1,0 +1,138 @@
+"""What holds for every cluster with a gateway, with separate pools, or with both, whoever is killed meanwhile."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.cluster.cluster import Cluster
+from engine.cluster.disaggregation.pools import Role
+from engine.events import Event, Finished
+from replay.measure import COMPLETED
+from tests.laws.controlled_workloads import ControlledWorkload, controlled_workloads
+from tests.laws.test_cluster_laws import drained, endings, in_pieces
+from tests.laws.test_engine_laws import told
+
+
+def num_prompts_computed(cluster: Cluster) -> int:
+    """Requests of instances that were only the prompts of others and ended as such."""
+    if cluster.disaggregation is None:
+        return 0
+    prompts = [each.prompt_part for each in cluster.disaggregation.separated]
+    return sum(each is not None and each.outcome is not None for each in prompts)
+
+
+def finished(events: list[Event]) -> list[Finished]:
+    return [event for event in events if isinstance(event, Finished)]
+
+
+@given(controlled_workloads())
+@settings(max_examples=100)
+def test_every_request_ends_exactly_once_and_leaves_nothing_behind(given_: ControlledWorkload) -> None:
+    """INV-1 and INV-4, at the gateway, in transfers and on instances."""
+    cluster, events = drained(given_)
+    ended = sorted(event.sequence.request.id for event in finished(events))
+    assert ended == sorted(request.id for _, request in given_.workload.arrivals)
+    on_instances = sum(sum(engine.counters.ended.values()) for engine in cluster.instances)
+    assert on_instances - num_prompts_computed(cluster) + cluster.counters.num_ended == len(ended)
+    for engine in cluster.instances:
+        engine.check_integrity()
+        assert engine.stats.kv_blocks_used == 0
+        assert not engine.live
+    if cluster.gateway is not None:
+        assert cluster.gateway.num_waiting == 0
+    if cluster.disaggregation is not None:
+        assert cluster.disaggregation.num_in_transfer == 0
+        assert cluster.disaggregation.network.num_active == 0
+
+
+@given(controlled_workloads())
+def test_the_clock_never_goes_back(given_: ControlledWorkload) -> None:
+    """INV-3."""
+    instants = [event.at for event in drained(given_)[1]]
+    assert instants == sorted(instants)
+
+
+@given(controlled_workloads(), st.lists(st.integers(1, 8), min_size=1, max_size=8))
+@settings(max_examples=100)
+def test_how_often_and_how_late_the_driver_wakes_changes_nothing(given_: ControlledWorkload, pauses: list[int]) -> None:
+    expected = told(drained(given_)[1])
+    assert told(in_pieces(given_, pauses)) == expected
+
+
+@given(controlled_workloads(with_speculation=False))
+@settings(max_examples=100)
+def test_fast_instances_make_the_same_cluster(given_: ControlledWorkload) -> None:
+    plain, fast = drained(given_), drained(given_, reports_steps=False)
+    assert endings(fast[1]) == endings(plain[1])
+    assert fast[0].counters == plain[0].counters
+    assert [engine.counters for engine in fast[0].instances] == [engine.counters for engine in plain[0].instances]
+    assert fast[0].clock == plain[0].clock
+
+
+@given(controlled_workloads(with_gateway=True, with_pools=False))
+def test_nobody_is_dispatched_before_the_gateway_says_so(given_: ControlledWorkload) -> None:
+    """INV-5 with a queue: arrival + decisions + wait in the queue <= schedule."""
+    decisions_us = given_.latencies.admission_us + given_.latencies.routing_us
+    for event in finished(drained(given_)[1]):
+        sequence = event.sequence
+        if event.outcome in COMPLETED:
+            assert sequence.scheduled_at is not None
+            assert sequence.arrived_at + decisions_us + sequence.gateway_wait_us <= sequence.scheduled_at
+
+
+@given(controlled_workloads(with_gateway=True, with_pools=False, with_hang_ups=False))
+def test_with_the_concurrency_detector_instances_never_have_more_than_they_may(given_: ControlledWorkload) -> None:
+    settings_ = given_.flow_control
+    assert settings_ is not None
+    if settings_.saturation_detector != "concurrency" or given_.latencies.routing_us or given_.faults:
+        return
+    most = settings_.saturation.max_in_flight * given_.num_instances
+    changes: list[tuple[int, int]] = []
+    for event in finished(drained(given_)[1]):
+        sequence = event.sequence
+        if sequence.instance >= 0:
+            entered_at = sequence.arrived_at + given_.latencies.admission_us + sequence.gateway_wait_us
+            changes += [(entered_at, 1), (event.at, -1)]
+    # With BLIS's scheduling a place is free when the last step of a request begins, so count none of that time.
+    if given_.workload.settings["scheduling"] == "blis":
+        return
+    present = 0
+    for _, change in sorted(changes):
+        present += change
+        assert present <= most
+
+
+@given(controlled_workloads(with_gateway=False, with_pools=True))
+def test_instances_do_what_their_role_says(given_: ControlledWorkload) -> None:
+    """INV-PD-2 and 5."""
+    assert given_.disaggregation is not None
+    roles = given_.disaggregation.pools.roles
+    cluster, events = drained(given_)
+    for event in finished(events):
+        if event.sequence.instance >= 0 and event.outcome in COMPLETED:
+            assert roles[event.sequence.instance] in (Role.DECODE, Role.BOTH)
+    assert cluster.disaggregation is not None
+    for sequence in cluster.disaggregation.separated:
+        assert sequence.prompt_part is not None
+        assert roles[sequence.prompt_part.instance] in (Role.PREFILL, Role.BOTH)
+
+
+@given(controlled_workloads(with_gateway=False, with_pools=True))
+def test_nobody_answers_before_the_prompt_has_come(given_: ControlledWorkload) -> None:
+    """INV-PD-1, 3 and 4."""
+    cluster, events = drained(given_)
+    disaggregation = cluster.disaggregation
+    assert disaggregation is not None
+    assert disaggregation.network.num_started == disaggregation.network.num_ended == len(disaggregation.transfer_us)
+    for event in finished(events):
+        sequence = event.sequence
+        if sequence.prompt_part is None or event.outcome not in COMPLETED:
+            continue
+        prompt = sequence.prompt_part
+        assert prompt.outcome in COMPLETED
+        assert prompt.scheduled_at is not None
+        assert sequence.queued_at is not None
+        assert sequence.scheduled_at is not None
+        assert sequence.arrived_at <= prompt.scheduled_at < sequence.queued_at <= sequence.scheduled_at < event.at
+        if given_.workload.settings["scheduling"] == "vllm":
+            assert prompt.first_token_at is not None
+            assert prompt.first_token_at < sequence.queued_at

@@ -1,0 +1,73 @@
+"""What can be said wrongly about gateways and pools, and what comes of it."""
+
+from pathlib import Path
+
+import pytest
+
+from blis_cli.main import run
+from engine.cluster.build import build_simulation, has_cluster, notes_on_cluster
+from engine.cluster.cluster import Cluster
+from engine.deployment import resolve
+from replay.command import ReplayOptions
+
+POOLS = ["--num-instances", "4", "--prefill-instances", "2", "--decode-instances", "2"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--pd-decider", "always"], "--pd-decider always needs --prefill-instances and --decode-instances"),
+        ([*POOLS, "--prefill-decode-instances", "1"], "at most --num-instances (4), got 5"),
+        (["--num-instances", "2", "--prefill-instances", "2"], "separate pools need at least one instance"),
+        (["--pd-transfer-bandwidth", "0"], "--pd-transfer-bandwidth must be above 0"),
+        (["--saturation-detector", "tea-leaves"], "--saturation-detector"),
+        (["--slo-targets", "critical"], "--slo-targets must be like critical=200000,batch=5000000, got 'critical'"),
+        ([*POOLS, "--prefill-routing-scorers", "x:1"], "--prefill-routing-scorers"),
+        (["--max-concurrency", "3"], "--max-concurrency needs --reissue"),
+        (
+            ["--reissue", "--flow-control", "--saturation-detector", "concurrency", "--max-concurrency", "3"],
+            "--max-concurrency could mean",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(
+    flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.yaml").write_text("trace_version: 3\n")
+    assert run(["replay", str(tmp_path / "t.yaml"), "--model", "qwen/qwen3-14b", *flags]) == 2
+    told = capsys.readouterr().err
+    assert message in " ".join(told.replace("│", " ").split())
+
+
+def test_flags_of_what_is_not_there_are_named() -> None:
+    options = ReplayOptions(
+        model="qwen/qwen3-14b", queue_shedding=True, pd_transfer_contention=True, prefill_tp=2, per_band_capacity=3
+    )
+    assert list(notes_on_cluster(options, resolve(options))) == [
+        "--per-band-capacity has no effect without --flow-control",
+        "--queue-shedding has no effect without --flow-control",
+        "--pd-transfer-contention has no effect without --prefill-instances and --decode-instances",
+        "--prefill-tp has no effect without --prefill-instances and --decode-instances",
+    ]
+    assert not has_cluster(options)
+
+
+def test_pools_may_run_on_other_hardware() -> None:
+    options = ReplayOptions(
+        model="qwen/qwen3-14b",
+        num_instances=3,
+        prefill_instances=1,
+        decode_instances=1,
+        prefill_tp=2,
+        decode_hardware="A100-80",
+        decode_max_model_len=4096,
+    )
+    simulation = build_simulation(options, resolve(options))
+    assert isinstance(simulation, Cluster)
+    configs = [engine.config for engine in simulation.instances]
+    assert configs[0].total_kv_blocks > 2 * configs[2].total_kv_blocks
+    assert [config.max_model_len for config in configs] == [40960, 4096, 40960]
+
+
+def test_one_instance_may_have_a_gateway() -> None:
+    assert has_cluster(ReplayOptions(model="qwen/qwen3-14b", flow_control=True))
