@@ -60,7 +60,10 @@ def on_ray(
     packages = [str(Path(__file__).parents[2] / name) for name in _PACKAGES]
     try:
         ray.init(
-            address=address, runtime_env={"py_modules": packages}, log_to_driver=False, logging_level=logging.ERROR
+            address=address or "local",
+            runtime_env={"py_modules": packages},
+            log_to_driver=False,
+            logging_level=logging.ERROR,
         )
     except ConnectionError as error:
         raise OptionError(f"--ray-address {address}: {' '.join(str(error).split())}") from error
