@@ -151,6 +151,11 @@ class Sequence:
         self.num_shareable_blocks = request.blocks.num_shareable  # read once, for there are many who ask
         self.num_preemptions = 0
 
+    def change(self, request: Request) -> None:
+        """It is known by now what is special about the prompt; no engine has seen the request yet."""
+        self.request = request
+        self.num_shareable_blocks = request.blocks.num_shareable
+
     @property
     def num_tokens(self) -> int:
         """Prompt and output so far."""

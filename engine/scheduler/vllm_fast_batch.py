@@ -160,10 +160,7 @@ class FastVllmBatch(VllmBatch):
             super()._admit_waiting(defers)
             return
         config, kv, waiting, block_size = self._config, self.kv, self.waiting, self._config.block_size_tokens
-        if self._order is not None and len(waiting) > 1:
-            ordered = sorted(waiting, key=self._order)
-            waiting.clear()
-            waiting.extend(ordered)
+        self._put_in_order()
         while waiting and self._budget > 0 and self._num_running < config.max_num_seqs:
             sequence = waiting[0]
             if sequence.num_stale_tokens:
@@ -192,6 +189,12 @@ class FastVllmBatch(VllmBatch):
                 sequence.num_external_tokens = start - cached
             self._granted[sequence] = num_tokens
             self._budget -= num_tokens
+
+    def _put_in_order(self) -> None:
+        if self._order is not None and len(self.waiting) > 1:
+            ordered = sorted(self.waiting, key=self._order)
+            self.waiting.clear()
+            self.waiting.extend(ordered)
 
     def _join(self, sequence: Sequence) -> None:
         self.admitted.append(sequence)

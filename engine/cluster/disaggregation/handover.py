@@ -118,7 +118,7 @@ class Disaggregation:
                 return
             number = candidates[self._prefill_router.choose(sequence.request, cluster.state).place].instance
         if number == handover.decode:
-            sequence.request = self._findable_by_both(sequence.request, number)
+            sequence.change(self._findable_by_both(sequence.request, number))
         handover.prompt = prompt = Sequence(self._prompt_of(sequence.request), sequence.arrived_at)
         prompt.is_part = True
         sequence.prompt_part = prompt
@@ -194,7 +194,7 @@ class Disaggregation:
             self._cluster.members.woken(number)
         else:
             request = sequence.request
-            sequence.request = request._replace(external=ExternalPrompt(request.input_tokens, 0))
+            sequence.change(request._replace(external=ExternalPrompt(request.input_tokens, 0)))
             self._cluster.members.enter(number, sequence, at)
 
     def _end_in_transfer(self, handover: Handover, outcome: Outcome, at: Micros, detail: str) -> None:
