@@ -89,18 +89,14 @@ class Sequence:
         self.request = request
         self.arrived_at = arrived_at
         self.instance = 0  # of a cluster, by number
-        self.gateway_wait_us: Micros = 0
-        """How long it waited in front of a cluster for its turn."""
-        self.is_part = False
-        """Whether it is only the prompt of another request, of which nobody outside of the cluster hears."""
-        self.prompt_part: Sequence | None = None
-        """What computed its prompt on another instance of the cluster."""
+        self.gateway_wait_us: Micros = 0  # for its turn, in front of a cluster
+        self.is_part = False  # only the prompt of another request, of which nobody outside of the cluster hears
+        self.prompt_part: Sequence | None = None  # what computed its prompt on another instance of the cluster
         self.queued_at: Micros | None = None
         """When it joined the wait queue; None before, and for a request that never did."""
         self.scheduled_at: Micros | None = None
         """The latest admission into the running batch; None before the first."""
-        self.priority = 0
-        """Smaller is more urgent. Set once, when the request is queued."""
+        self.priority = 0  # smaller is more urgent; set once, when the request is queued
         self.max_output_tokens = request.max_output_tokens
         """The declared budget; without one, what max_model_len leaves."""
         self.running = False
@@ -114,8 +110,7 @@ class Sequence:
         """Prompt tokens found at the first admission, and those of them that another instance has computed."""
         self.num_granted_tokens = 0
         """Tokens the scheduler has granted so far; it runs ahead of `num_computed_tokens` inside a step only."""
-        self.new_tokens = 0
-        """Granted in the step under way."""
+        self.new_tokens = 0  # granted in the step under way
         self.block_ids: list[int] = []
         self.blocks_aligned = True
         """Whether block i holds stretch i. Not so after a prompt found whole in the cache: BLIS claims none of it."""
