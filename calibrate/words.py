@@ -49,11 +49,11 @@ def _pace_hint(values: Values, bias: float, name: str) -> str:
     if _correlation(errors_us, in_flight(values)) * np.sign(bias) > MIN_TREND_R:
         return (
             f"The error of {name} grows with the number of requests in flight: each decoding request, or its KV cache, "
-            f"costs too {much} (coefficients request_us and kv), or prompts that interrupt it do (tokens, tiles)."
+            f"costs too {much} (coefficients request_us, decodes, kv), or prompts that interrupt it do (tokens, tiles)."
         )
     return (
         f"The error of {name} is about the same under any load: every step costs too {much} (coefficients weights and "
-        "step_us)."
+        "layer_us)."
     )
 
 

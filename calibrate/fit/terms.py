@@ -8,6 +8,7 @@ import numpy.typing as npt
 from engine.batch_shape import BatchShape
 from engine.gpu_spec import GpuSpec
 from engine.latency.fitted import (
+    HOT_BY_ITSELF_US,
     LONGEST_BURST_US,
     REQUEST_TERMS,
     STEP_TERMS,
@@ -41,7 +42,7 @@ EXPECTED: dict[str, Expectation] = {
     "tokens": Expectation(0.45, 0.4),
     "tiles": Expectation(1.0, 0.4),
     "attention": Expectation(2.0, 0.3),  # causal attention over a few thousand tokens reaches half of the peak
-    "kv": Expectation(1.1, 0.08),
+    "kv": Expectation(1.1, 0.05),  # read like weights
     "all_reduce": Expectation(1.0, 0.5),
     "decodes": Expectation(0.4, 0.3),
     "burst": Expectation(0.03, 0.015),
@@ -87,7 +88,7 @@ class Deployed:
         compute_us = token_us * (latency.step.tokens * num_tokens + latency.step.tiles * tiled)
         memory_us = latency.step.weights * weights_us(work) + latency.step.layer_us * work.num_layers
         is_compute_bound = compute_us > memory_us
-        burst_us = np.minimum(token_us * shape["prefill_tokens"], LONGEST_BURST_US)
+        prompt_compute_us = token_us * shape["prefill_tokens"]
         recent = np.minimum(token_us * shape["recent_prefill_tokens"], LONGEST_BURST_US) / LONGEST_BURST_US
         columns: dict[str, Floats] = {
             "weights": np.where(is_compute_bound, 0.0, weights_us(work)),
@@ -98,8 +99,8 @@ class Deployed:
             "kv": work.decode_kv(0, 1.0) * (shape["decode_context_tokens"] + shape["decode_requests"]),
             "all_reduce": all_reduce_us(work, 0) + work.all_reduce(1) * num_tokens,
             "decodes": token_us * shape["decode_requests"],
-            "burst": burst_us,
-            "burst_again": burst_us * recent,
+            "burst": np.minimum(prompt_compute_us, LONGEST_BURST_US),
+            "burst_again": np.minimum(prompt_compute_us, HOT_BY_ITSELF_US) * recent,
             "step_us": np.ones(len(shapes)),
             "prompt_us": shape["prefill_requests"],
             "request_us": shape["decode_requests"],

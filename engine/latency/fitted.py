@@ -23,6 +23,8 @@ ALL_REDUCE_START_US = 8.0
 """What it takes to start adding up partial results over NVLink, twice in each layer, however few they are."""
 LONGEST_BURST_US = 25_000.0
 """A burst longer than this, at peak rate, has the same consequences as one that is as long."""
+HOT_BY_ITSELF_US = 50_000.0
+"""After so long at peak rate a step has made the GPU as hot as it gets, whatever was before it."""
 TILE_TOKENS = 128
 """Matrix multiplications work on tiles of so many tokens, and a tile begun is a tile paid, in part."""
 
@@ -51,7 +53,8 @@ class StepCoefficients:
     burst: float = 0.0
     """Per time that a burst of arithmetic takes at peak rate: the steps after one are slower."""
     burst_again: float = 0.0
-    """The same, in full soon after another burst: the step itself is slower then."""
+    """Per time to multiply the prompt tokens at peak arithmetic rate, in full right after a burst: a GPU that is still
+    hot runs at a lower clock."""
     step_us: float
     """Microseconds of every step."""
     prompt_us: float
@@ -211,9 +214,9 @@ def burst_us(work: StepWork, prefill_tokens: int) -> float:
 
 
 def burst_again_us(work: StepWork, shape: BatchShape) -> float:
-    """The same, as far as the GPU has not recovered from the bursts before."""
+    """Time to multiply the prompt tokens at peak rate, as far as the GPU has not recovered from the bursts before."""
     recent = burst_us(work, shape.recent_prefill_tokens) / LONGEST_BURST_US
-    return burst_us(work, shape.prefill_tokens) * recent
+    return min(work.token_compute(1) * shape.prefill_tokens, HOT_BY_ITSELF_US) * recent
 
 
 def tiled(num_tokens: int) -> int:

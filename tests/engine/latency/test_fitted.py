@@ -100,6 +100,10 @@ def test_a_burst_takes_longer_the_more_of_another_is_recent() -> None:
     times = [model.step_time(prompt(500)._replace(recent_prefill_tokens=recent)) for recent in (0, 400, 1000, 5000)]
     burst_us = 500 * TOKEN_US
     assert times == pytest.approx([1, 1 + 0.1 * burst_us * 400 * TOKEN_US / 25_000, *[1 + 0.1 * burst_us] * 2], abs=1)
+    twice = model.step_time(prompt(1000)._replace(recent_prefill_tokens=1000))
+    assert twice == pytest.approx(1 + 0.1 * 1000 * TOKEN_US, abs=1)
+    longest = model.step_time(prompt(8000)._replace(recent_prefill_tokens=1000))
+    assert longest == 1 + 5000
 
 
 def test_a_tile_begun_is_a_tile_paid() -> None:
