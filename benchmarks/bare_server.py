@@ -1,0 +1,67 @@
+"""A server that answers every request with the same few events at once: what is slow then is the client.
+
+    python -m benchmarks.bare_server [NUM_TOKENS]
+
+It knows the end of a request by its content-length, and prints its address as `blis serve` does.
+"""
+
+import asyncio
+import json
+import re
+import sys
+from typing import cast
+
+import uvloop
+
+_LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+
+
+def reply(num_tokens: int) -> bytes:
+    """The bytes of a whole streamed answer, each event a chunk as servers write them."""
+    events: list[dict[str, object]] = [{"choices": [{"index": 0, "text": " word", "finish_reason": None}]}] * num_tokens
+    events.append({"choices": [], "usage": {"prompt_tokens": 32, "completion_tokens": num_tokens}})
+    data = [b"data: " + json.dumps(each).encode() + b"\n\n" for each in events] + [b"data: [DONE]\n\n"]
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in data)
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    return head + chunks + b"0\r\n\r\n"
+
+
+def whole(body: bytes) -> bytes:
+    """The bytes of an answer in one piece."""
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+class Bare(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, num_tokens: int) -> None:
+        self._stream = reply(num_tokens)
+        usage = {"prompt_tokens": 2 * 128, "completion_tokens": 1}
+        answer = {"object": "list", "data": [{"id": "m"}], "choices": [{"index": 0, "text": "a"}], "usage": usage}
+        self._whole = whole(json.dumps(answer).encode())
+        self._data = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        while (end := self._data.find(b"\r\n\r\n")) >= 0:
+            found = _LENGTH.search(self._data, 0, end)
+            size = end + 4 + (int(found[1]) if found else 0)
+            if len(self._data) < size:
+                return
+            streams = b'"stream":true' in self._data[end:size] or b'"stream": true' in self._data[end:size]
+            self._transport.write(self._stream if streams else self._whole)
+            self._data = self._data[size:]
+
+
+async def serve(num_tokens: int) -> None:
+    server = await asyncio.get_running_loop().create_server(lambda: Bare(num_tokens), "127.0.0.1", 0, backlog=4096)
+    port = server.sockets[0].getsockname()[1]
+    print(f"serving on http://127.0.0.1:{port} ", file=sys.stderr, flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(int(sys.argv[1]) if len(sys.argv) > 1 else 8))
