@@ -1,16 +1,20 @@
 """HTTPS, and clients that must show a certificate."""
 
 import shutil
+import socket
 import ssl
 import subprocess
+import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from blis_options import BlisError
 from mockserve.config import ServeOptions
 from mockserve.tls import server_context
+from tests.wire.plain_http import TIMEOUT_S, raw_completion
 from tests.wire.serving import running_server
 
 
@@ -36,6 +40,20 @@ def test_https_with_a_certificate(certificate: Path) -> None:
         url = f"https://{server.host}:{server.port}/version"
         with urllib.request.urlopen(url, context=trusting) as reply:
             assert reply.read() == b'{"version":"0.33.0"}'
+
+
+def test_a_client_that_does_not_read_is_cut_behind_tls_as_well(certificate: Path) -> None:
+    cert, key = str(certificate / "cert.pem"), str(certificate / "key.pem")
+    trusting = ssl.create_default_context(cafile=cert)
+    settings: dict[str, Any] = {"ssl_certfile": cert, "ssl_keyfile": key, "max_unsent_kib": 64, "max_model_len": 32_768}
+    with running_server(**settings) as server:
+        plain = socket.create_connection((server.host, server.port), timeout=TIMEOUT_S)
+        with trusting.wrap_socket(plain, server_hostname=server.host) as slow:
+            slow.sendall(raw_completion(prompt="x", stream=True, ignore_eos=True, max_tokens=30_000, logprobs=5))
+            deadline = time.monotonic() + TIMEOUT_S
+            while not server.service.slow_readers.num_cut or server.service.driver.num_flights:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
 
 
 def test_clients_need_a_certificate_when_they_must(certificate: Path) -> None:
