@@ -25,7 +25,7 @@ def refusal(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> 
 
 def _vllm_refusal(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> str | None:
     """vLLM refuses a prompt or a budget that is too long by itself; together it cuts the budget silently."""
-    limit = config.limit_tokens
+    limit = config.max_model_len or config.limit_tokens
     if input_tokens == 0:
         return "the prompt is empty"
     if input_tokens >= limit:

@@ -29,9 +29,9 @@ class Groups:
 
 def groups_of(labels: Iterable[str]) -> Groups:
     """The groups of a sequence of requests, by the label of each."""
-    seen: dict[str, int] = {}
-    codes = np.fromiter((seen.setdefault(label, len(seen)) for label in labels), np.int64)
-    names = sorted(seen)
-    ranks = np.empty(len(names), np.int64)
-    ranks[[seen[name] for name in names]] = np.arange(len(names))
-    return Groups(names, ranks[codes])
+    given = list(labels)
+    names = sorted(set(given))
+    if len(names) == 1:
+        return Groups(names, np.zeros(len(given), np.int64))
+    ranks = {name: rank for rank, name in enumerate(names)}
+    return Groups(names, np.fromiter(map(ranks.__getitem__, given), np.int64, len(given)))

@@ -33,6 +33,8 @@ def served_by(model: str, workload: Workload) -> tuple[Workload, int]:
 
     Model names are in small letters then.
     """
+    if {request.model for request in first_requests(workload)} <= {"", model.lower()}:
+        return workload, 0
     requests = [_in_small_letters(request) for request in workload.requests if _asks_for(model, request)]
     sessions = [
         replace(session, first=_in_small_letters(session.first))

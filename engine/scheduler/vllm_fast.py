@@ -257,11 +257,9 @@ class FastVllmStepping(VllmStepping):
                 grants = head.grants  # more than before, if those that cruised were spelled out
                 next_grants, next_shape = step.grants, step.shape
                 num_next, next_context = next_shape.decode_requests, next_shape.decode_context_tokens
-            if ends_at > last:
+            if last < ends_at <= instance.until:
+                instance.catch_up(ends_at - 1)  # who comes or goes during a step only queues up for its end
                 last = self._last_free_instant()
-                if last < ends_at <= instance.until:
-                    instance.catch_up(ends_at - 1)  # who comes or goes during a step only queues up for its end
-                    last = self._last_free_instant()
             if ends_at > last or self._leaving:
                 head = composed[0] = Step(grants, shape if grants else decodes(num_sequences, context), step_index)
                 composed.append(Step(next_grants, next_shape if next_grants else decodes(num_next, next_context)))
