@@ -23,7 +23,8 @@ from calibrate.calibration import PLAIN, calibrate
 from calibrate.compare import Comparison, compare
 from calibrate.network import Network, rtt_us_of
 from engine.core import Engine
-from engine.deployment import Deployment, DeploymentOptions, resolve
+from engine.deployment import Deployment, resolve
+from engine.deployment_options import DeploymentOptions
 from engine.latency.phase_shift import PhaseShifted
 from engine.latency.registry import DEFAULT_LATENCY_MODEL
 from replay.arrivals import arrivals_of

@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from engine.core import Engine
-from engine.deployment import DeploymentOptions, resolve
+from engine.deployment import resolve
+from engine.deployment_options import DeploymentOptions
 from engine.request import Request, UniqueBlocks
 from engine.virtual import run_virtual
 

@@ -25,7 +25,8 @@ from calibrate.fit.recording import Recording
 from calibrate.fit.score import Score, score
 from calibrate.fit.terms import Deployed
 from engine.core import Engine
-from engine.deployment import DeploymentOptions, resolve
+from engine.deployment import resolve
+from engine.deployment_options import DeploymentOptions
 from engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from replay.arrivals import Arrival
 from replay.simulate import simulate

@@ -22,7 +22,8 @@ import compatibility
 from blis_cli.commands import COMMANDS
 from blis_options import options_of
 from blis_options.option import Setting
-from engine.deployment import DeploymentOptions, resolve
+from engine.deployment import resolve
+from engine.deployment_options import DeploymentOptions
 from engine.latency.catalogue import reader
 from engine.latency.catalogue.files import read_mapping
 from mockserve.config import ServeOptions

@@ -23,7 +23,8 @@ from bench.sweep.rows import Row
 from calibrate.network import Network, latencies, rtt_us_of
 from calibrate.pair import pair
 from engine.core import Engine
-from engine.deployment import DeploymentOptions, resolve
+from engine.deployment import resolve
+from engine.deployment_options import DeploymentOptions
 from engine.events import Scheduled, StepDone
 from engine.request import Request, UniqueBlocks
 from engine.virtual import run_virtual

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from blis_options import options_of
 
 if TYPE_CHECKING:
-    from engine.deployment import DeploymentOptions
+    from engine.deployment_options import DeploymentOptions
 
 
 def flags_without_effect(options: "DeploymentOptions") -> Iterator[str]:

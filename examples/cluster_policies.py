@@ -16,7 +16,8 @@ from engine.cluster.scorers.scorer import Scorer, ScorerSettings, Scores
 from engine.cluster.state import Freshness, RoutingState
 from engine.cluster.ties import SeededTies, Ties
 from engine.core import Engine
-from engine.deployment import DeploymentOptions, resolve
+from engine.deployment import resolve
+from engine.deployment_options import DeploymentOptions
 from engine.events import Finished
 from engine.request import PrefixGroupBlocks, Request
 from engine.sequence import Outcome

@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 
 from blis_options import option
-from engine.deployment import DeploymentOptions
+from engine.deployment_options import DeploymentOptions
 
 __all__ = ["LatencyOptions", "rewritten", "run"]
 

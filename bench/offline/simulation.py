@@ -7,7 +7,8 @@ from bench.datasets import Sample
 from bench.errors import BenchError
 from engine.config import EngineConfig
 from engine.core import Engine
-from engine.deployment import DeploymentOptions, resolve
+from engine.deployment import resolve
+from engine.deployment_options import DeploymentOptions
 from engine.guards import refusal
 from engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from engine.units import Micros

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bench.dataset_options import DatasetOptions
 from blis_options import option
-from engine.deployment import DeploymentOptions
+from engine.deployment_options import DeploymentOptions
 
 __all__ = ["ThroughputOptions", "rewritten", "run"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_options import OptionError, option
-from engine.deployment import DeploymentOptions
+from engine.deployment_options import DeploymentOptions
 from engine.latency.registry import DEFAULT_LATENCY_MODEL
 
 if TYPE_CHECKING:

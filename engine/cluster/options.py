@@ -7,7 +7,7 @@ from engine.cluster.admission.registry import ADMISSIONS
 from engine.cluster.routing.registry import ROUTERS
 from engine.cluster.scorers.registry import DEFAULT_WEIGHTS, SCORERS, Weights, parse_weights
 from engine.cluster.state import DEFAULT_CACHE_DELAY_US, DEFAULT_REFRESH_INTERVAL_US
-from engine.deployment import DeploymentOptions
+from engine.deployment_options import DeploymentOptions
 
 TRACE_LEVELS = ("none", "decisions")
 _LORA = "lora-affinity"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blis_options import OptionError, option
-from engine.deployment import DeploymentOptions
+from engine.deployment_options import DeploymentOptions
 from mockserve.content.parser_names import REASONING_PARSERS, TOOL_CALL_PARSERS
 from mockserve.content.taste import Taste
 

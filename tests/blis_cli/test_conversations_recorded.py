@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from blis_cli.main import run
-from engine.deployment import DeploymentOptions, resolve
+from engine.deployment import resolve
+from engine.deployment_options import DeploymentOptions
 from tests.wire.serving import running_server
 from traces import read_trace
 

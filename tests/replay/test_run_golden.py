@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from engine.core import Engine
-from engine.deployment import DeploymentOptions, resolve
+from engine.deployment import resolve
+from engine.deployment_options import DeploymentOptions
 from replay.findings import Questions, examine
 from replay.sessions import simulate_workload
 from replay.simulate import Simulated

@@ -9,7 +9,8 @@ import pytest
 
 from blis_options import BlisError, OptionError, check_options, option, options_of
 from engine.config import EngineConfig
-from engine.deployment import DeploymentOptions, resolve
+from engine.deployment import resolve
+from engine.deployment_options import DeploymentOptions
 from engine.errors import EngineError
 from engine.latency.roofline import Roofline
 from engine.latency.trained_physics import TrainedPhysics

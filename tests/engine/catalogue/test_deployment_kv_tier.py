@@ -6,7 +6,8 @@ import pytest
 
 from blis_options import OptionError
 from engine.cpu_tier_config import CpuTierConfig
-from engine.deployment import DeploymentOptions, resolve
+from engine.deployment import resolve
+from engine.deployment_options import DeploymentOptions
 from engine.errors import EngineError
 
 

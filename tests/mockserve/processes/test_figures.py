@@ -2,7 +2,8 @@
 
 import asyncio
 
-from engine.deployment import DeploymentOptions, resolve
+from engine.deployment import resolve
+from engine.deployment_options import DeploymentOptions
 from mockserve.backend import source_of
 from mockserve.config import ServeOptions
 from mockserve.engines import build_engines
