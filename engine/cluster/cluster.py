@@ -64,6 +64,7 @@ class Cluster:
             self.members.add(engine, Life.READY, 0)
         self.state = RoutingState(self.members, freshness or Freshness())
         self.state.reads_adapters = router.reads_adapters
+        self.state.reads_caches = router.reads_caches
         self.admission = admission
         self.router = router
         self.decisions = decisions
@@ -85,7 +86,6 @@ class Cluster:
         """Told of each client that hangs up before its request has come to an instance."""
         self._watchers: dict[int, list[Watcher]] = {}
         self._told: list[Event] = []
-        self._reads_caches = router.reads_caches
         self.router_looks = router.reads_snapshots or decisions is not None
         """Whether routing depends on how the instances are."""
         decides_at_once = self._latencies.admission_us == 0 and not admission.reads_snapshots
@@ -202,7 +202,8 @@ class Cluster:
         """Let a request in or turn it away."""
         if sequence.outcome is not None:
             return
-        self._look_if(self.admission.reads_snapshots or self.router_looks, at)
+        reports = self.router_looks and self.state.is_news_due(at)  # which routing will decide by, maybe later
+        self._look_if(reports or self.admission.reads_snapshots, at)
         is_admitted = self.admission.admits(sequence.request, self.state)
         if self.decisions is not None:
             self.decisions.note_admission(is_admitted)
@@ -245,8 +246,6 @@ class Cluster:
         """See how the instances are after all that was due before `at`, as far as they report it."""
         self.members.catch_up(at - 1)
         self.state.observe(at)
-        if self._reads_caches:
-            self.state.observe_caches(at)
 
     def look_if_needed(self, at: Micros) -> None:
         """`look` for routing, unless it depends on nothing that could be seen."""
@@ -255,7 +254,7 @@ class Cluster:
     def also_reads(self, snapshots: bool, caches: bool) -> None:
         """From now on routing depends on these, too."""
         self.router_looks = self.router_looks or snapshots or caches
-        self._reads_caches = self._reads_caches or caches
+        self.state.reads_caches = self.state.reads_caches or caches
 
     def _look_if(self, is_needed: bool, at: Micros) -> None:
         if is_needed:

@@ -47,7 +47,10 @@ class RoutingState:
         """Those of them to which requests are routed, if not to all."""
         self.reads_adapters = False
         """Whether anybody wants to know of adapters."""
+        self.reads_caches = False
+        """Whether anybody wants to know what KV caches hold."""
         self._members = members
+        self._oldest_report_at: Micros = 0
         self._contents: dict[int, Container[object]] = {}
         """What each instance's KV cache held when it was copied."""
         self._copied_at: Micros = 0
@@ -61,6 +64,14 @@ class RoutingState:
         pool = self._pool
         self.candidates = (
             self._everybody if pool is None else [each for each in self._everybody if each.instance in pool]
+        )
+        self._note_reports()
+
+    def is_news_due(self, now: Micros) -> bool:
+        """Whether instances would report something, if somebody looked."""
+        cache_delay = self.freshness.cache_delay_us
+        return now - self._oldest_report_at >= self.freshness.refresh_interval_us or (
+            self.reads_caches and now - self._copied_at >= cache_delay > 0
         )
 
     def restrict(self, numbers: Container[int]) -> None:
@@ -84,16 +95,27 @@ class RoutingState:
         """Read what may be read by now. All instances have done what is due before."""
         self.now = now
         self._counted_for = None
-        interval = self.freshness.refresh_interval_us
+        members = self._members
         for snapshot in self._everybody:
-            engine = self._members[snapshot.instance].engine
-            snapshot.num_in_flight = len(engine.live)
-            if now - snapshot.seen_at >= interval:
+            snapshot.num_in_flight = len(members[snapshot.instance].engine.live)
+        if now - self._oldest_report_at >= self.freshness.refresh_interval_us:
+            self._read_reports(now)
+        if self.reads_caches:
+            self._copy_caches(now)
+
+    def _read_reports(self, now: Micros) -> None:
+        for snapshot in self._everybody:
+            if now - snapshot.seen_at >= self.freshness.refresh_interval_us:
+                engine = self._members[snapshot.instance].engine
                 snapshot.report(engine, now)
                 if self.reads_adapters:
                     snapshot.report_adapters(engine)
+        self._note_reports()
 
-    def observe_caches(self, now: Micros) -> None:
+    def _note_reports(self) -> None:
+        self._oldest_report_at = min((snapshot.seen_at for snapshot in self._everybody), default=0)
+
+    def _copy_caches(self, now: Micros) -> None:
         """Copy what the KV caches hold, if the copies are old enough. Cost: O(blocks that can be found)."""
         delay = self.freshness.cache_delay_us
         if delay and now - self._copied_at >= delay:
@@ -107,16 +129,28 @@ class RoutingState:
         """How many leading blocks of the prompt each candidate's KV cache holds, as far as the router knows."""
         if self._counted_for is not request:
             self._counted_for = request
-            self._counts = [self._cached_blocks(request, snapshot.instance) for snapshot in self.candidates]
+            self._counts = self._count_cached_blocks(request)
         return self._counts
 
-    def _cached_blocks(self, request: Request, instance: int) -> int:
-        engine = self._members[instance].engine
-        is_live = self.freshness.cache_delay_us == 0
-        content = engine.kv.index.identities() if is_live else self._contents.get(instance, ())
-        blocks = request.blocks
-        num_blocks = min(engine.config.num_identified_blocks(request.input_tokens), blocks.num_shareable)
-        for index in range(num_blocks):
-            if blocks.identity(index) not in content:
-                return index
-        return num_blocks
+    def _count_cached_blocks(self, request: Request) -> list[int]:
+        """All instances have blocks of one size, so a block has one name on all of them."""
+        blocks, candidates = request.blocks, self.candidates
+        if not blocks.num_shareable or not candidates:
+            return [0] * len(candidates)
+        config = self._members[candidates[0].instance].engine.config
+        num_blocks = min(config.num_identified_blocks(request.input_tokens), blocks.num_shareable)
+        identities = [blocks.identity(index) for index in range(num_blocks)]
+        return [_num_found(identities, self._content(snapshot.instance)) for snapshot in candidates]
+
+    def _content(self, instance: int) -> Container[object]:
+        """What the router knows of a KV cache: what it holds now, or what it held when it was copied."""
+        if self.freshness.cache_delay_us == 0:
+            return self._members[instance].engine.kv.index.identities()
+        return self._contents.get(instance, ())
+
+
+def _num_found(identities: Sequence[object], content: Container[object]) -> int:
+    for index, identity in enumerate(identities):
+        if identity not in content:
+            return index
+    return len(identities)

@@ -1,16 +1,14 @@
 """Scores from several sides, weighted and added up: as llm-d's endpoint picker does."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.cluster.routing.policy import Choice, one_of_the_best
-from engine.cluster.scorers.scorer import Scorer
+from engine.cluster.scorers.scorer import Scorer, keeps_nothing_in_mind
 from engine.cluster.state import RoutingState
 from engine.cluster.ties import Ties
 from engine.request import Request
 
 
-@dataclass(frozen=True, slots=True)
 class Weighted:
     """The candidate with the largest weighted sum of scores, each brought into 0 to 1; who it is among equals is drawn.
 
@@ -18,26 +16,25 @@ class Weighted:
     equal.
     """
 
-    scorers: Sequence[tuple[Scorer, float]]
-    ties: Ties
-    reads_snapshots: bool = True
+    reads_snapshots = True
 
-    @property
-    def reads_caches(self) -> bool:
-        return any(scorer.reads_caches for scorer, _ in self.scorers)
-
-    @property
-    def reads_adapters(self) -> bool:
-        return any(scorer.reads_adapters for scorer, _ in self.scorers)
+    def __init__(self, scorers: Sequence[tuple[Scorer, float]], ties: Ties) -> None:
+        all_weights = sum(weight for _, weight in scorers)
+        self.reads_caches = any(scorer.reads_caches for scorer, _ in scorers)
+        self.reads_adapters = any(scorer.reads_adapters for scorer, _ in scorers)
+        self._shares = [(scorer.score, weight / all_weights) for scorer, weight in scorers]
+        self._observers = [scorer.routed for scorer, _ in scorers if scorer.routed is not keeps_nothing_in_mind]
+        self._ties = ties
 
     def choose(self, request: Request, state: RoutingState) -> Choice:
-        all_weights = sum(weight for _, weight in self.scorers)
         totals = [0.0] * len(state.candidates)
-        for scorer, weight in self.scorers:
-            share = weight / all_weights
-            for place, score in enumerate(scorer.score(request, state)):
-                totals[place] += (0.0 if score < 0 else 1.0 if score > 1 else score) * share
-        place = one_of_the_best(totals, self.ties)
-        for scorer, _ in self.scorers:
-            scorer.routed(request, state.candidates[place].instance, state)
+        for score_of, share in self._shares:
+            scores = score_of(request, state)
+            totals = [
+                total + (0.0 if score < 0 else 1.0 if score > 1 else score) * share
+                for total, score in zip(totals, scores, strict=True)
+            ]
+        place = one_of_the_best(totals, self._ties)
+        for routed in self._observers:
+            routed(request, state.candidates[place].instance, state)
         return Choice(place, totals)
