@@ -85,6 +85,12 @@ def _door(door: Door) -> JsonObject:
             "expired": door.gateway.num_expired,
             "evicted": door.gateway.num_evicted,
         }
+    if door.scaling is not None:
+        content["autoscaler"] = {
+            "started": door.scaling.num_started,
+            "drained": door.scaling.num_drained,
+            "without_room": door.scaling.num_without_room,
+        }
     if door.decisions is not None:
         content["decisions"] = {
             "admitted": door.decisions.num_admitted,

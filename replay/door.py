@@ -4,10 +4,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from engine.cluster.autoscaling.autoscaler import Autoscaler
 from engine.cluster.cluster import Cluster
 from engine.cluster.decisions import DecisionLog
 from engine.cluster.gateway.flow_control import FlowControl
 from engine.simulation import Simulation
+from engine.units import Micros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,16 @@ class GatewayFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingFigures:
+    """What an autoscaler did, in instances."""
+
+    num_started: int
+    num_drained: int
+    num_without_room: int
+    """Those it wanted and for which there was no machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
     """Without a cluster nobody is turned away."""
 
@@ -46,6 +58,8 @@ class Door:
     """None when none were kept."""
     gateway: GatewayFigures | None = None
     """None without flow control."""
+    scaling: ScalingFigures | None = None
+    """None without an autoscaler."""
 
 
 def door_of(simulation: Simulation) -> Door:
@@ -58,6 +72,7 @@ def door_of(simulation: Simulation) -> Door:
         rejected_by_class=dict(sorted(counters.rejected_by_class.items())),
         num_rejected_at_routing=counters.num_rejected_at_routing,
         decisions=None if simulation.decisions is None else _figures(simulation.decisions),
+        scaling=None if simulation.autoscaler is None else _scaling_figures(simulation.autoscaler, simulation.clock),
         gateway=None if simulation.gateway is None else _gateway_figures(simulation.gateway),
     )
 
@@ -83,6 +98,16 @@ def decision_rows(simulation: Simulation) -> list[dict[str, object]]:
 def _renamed(decision: dict[str, object]) -> dict[str, object]:
     """With the unit of the instant in its name."""
     return {"at_us": decision.pop("at"), **decision}
+
+
+def _scaling_figures(autoscaler: Autoscaler, until: Micros) -> ScalingFigures:
+    """Those up to the end of the run: an autoscaler does not know that nothing will come any more."""
+    scalings = [each for each in autoscaler.scalings if each.at <= until]
+    return ScalingFigures(
+        num_started=sum(each.num_done for each in scalings if each.num_instances > 0),
+        num_drained=sum(-each.num_done for each in scalings if each.num_instances < 0),
+        num_without_room=sum(each.num_instances - each.num_done for each in scalings if each.num_instances > 0),
+    )
 
 
 def _figures(log: DecisionLog) -> DecisionFigures:

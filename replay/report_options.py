@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blis_options import OptionError, option
-from engine.cluster.disaggregation.options import PoolOptions
+from engine.cluster.autoscaling.options import ScalingOptions
 from replay.fitness import METRICS, parse_weights
 from traces import SloTargets, parse_duration_ms, slo_targets_from_flags
 from traces.saturation import DETECTORS
@@ -13,7 +13,7 @@ ALL = "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportOptions(PoolOptions):
+class ReportOptions(ScalingOptions):
     """The settings that all commands with a simulation to report on share.
 
     A subclass with a `__post_init__` of its own calls `ReportOptions.__post_init__(self)`.
@@ -67,7 +67,7 @@ class ReportOptions(PoolOptions):
     json: bool = option(False, "Print one JSON object, with the breakdowns in it, instead of text.")
 
     def __post_init__(self) -> None:
-        PoolOptions.__post_init__(self)
+        ScalingOptions.__post_init__(self)
         if self.decisions_path is not None and self.trace_level == "none":
             raise OptionError("--decisions-path needs --trace-level decisions")
         # Making these checks them.

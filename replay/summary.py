@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from replay.breakdown import SessionFigures, jain_index
 from replay.distribution import Distribution
-from replay.door import DecisionFigures, GatewayFigures
+from replay.door import DecisionFigures, GatewayFigures, ScalingFigures
 from replay.findings import Findings
 from replay.outputs import judgements
 from replay.separated import SeparatedFigures
@@ -21,6 +21,7 @@ def summary(found: Findings, summarizes_decisions: bool = False) -> str:
         "Fitness Evaluation": _fitness(found),
         "Anomaly Counters": _anomalies(found),
         "Gateway Queue": _gateway(found.door.gateway),
+        "Autoscaler": _scaling(found.door.scaling),
         "KV Cache Metrics": _kv_cache(found),
         "Per-SLO Metrics": _classes(found),
         "Per-Model Metrics": _models(found),
@@ -73,6 +74,13 @@ def _gateway(figures: GatewayFigures | None) -> Iterator[str]:
     if any(counters.values()):
         for name, count in {"Dispatched": figures.num_dispatched, **counters}.items():
             yield f"{name}: {count}"
+
+
+def _scaling(figures: ScalingFigures | None) -> Iterator[str]:
+    if figures is not None:
+        yield f"Instances Started: {figures.num_started}"
+        yield f"Instances Drained: {figures.num_drained}"
+        yield f"Instances Without Room: {figures.num_without_room}"
 
 
 def _kv_cache(found: Findings) -> Iterator[str]:

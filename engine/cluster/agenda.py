@@ -53,6 +53,9 @@ class Agenda:
         self._line: deque[Entry] = deque()
         self._numbers = itertools.count()
 
+    def __len__(self) -> int:
+        return len(self._heap) + len(self._line)
+
     def add(self, at: Micros, due: ClusterDue, action: Action, about: object = None) -> None:
         """Do `action` at `at`."""
         entry = (at, due, next(self._numbers), action, about)

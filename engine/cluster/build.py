@@ -6,6 +6,8 @@ from dataclasses import replace
 from engine.cluster.admission.policy import AdmissionPolicy
 from engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
 from engine.cluster.admission.tenant_budgets import TenantBudgets
+from engine.cluster.autoscaling.options import ScalingOptions
+from engine.cluster.autoscaling.placement import placement_of, populate
 from engine.cluster.cluster import Cluster
 from engine.cluster.decisions import DecisionLog
 from engine.cluster.disaggregation.deployments import (
@@ -14,7 +16,7 @@ from engine.cluster.disaggregation.deployments import (
     deployments_of_roles,
 )
 from engine.cluster.disaggregation.handover import Disaggregation
-from engine.cluster.disaggregation.options import PoolOptions, pool_flags_without_effect, pool_weights
+from engine.cluster.disaggregation.options import pool_flags_without_effect, pool_weights
 from engine.cluster.gateway.flow_control import FlowControl
 from engine.cluster.gateway.options import gateway_flags_without_effect
 from engine.cluster.latencies import Latencies
@@ -32,7 +34,7 @@ from engine.scheduler.priorities import DEFAULT_SLO_PRIORITIES
 
 
 def build_simulation(
-    options: PoolOptions,
+    options: ScalingOptions,
     deployment: Deployment,
     *,
     ties: Ties | None = None,
@@ -41,11 +43,17 @@ def build_simulation(
 ) -> Engine | Cluster:
     """What the options describe, at the beginning. `adjusted` changes models of step times."""
     policies = policies_of(options)
-    engines = [
-        Engine(each.config, adjusted(each.latency) if adjusted else each.latency, reports_steps)
-        for each in deployments_of_instances(options, deployments_of(options, deployment))
-    ]
-    if not has_cluster(options) and not policies.tenant_budgets:
+    placement = placement_of(options, deployment)
+
+    def new_engine(each: Deployment) -> Engine:
+        return Engine(each.config, adjusted(each.latency) if adjusted else each.latency, reports_steps)
+
+    if placement is None:
+        deployments = deployments_of_instances(options, deployments_of(options, deployment))
+    else:
+        deployments = placement.of_instances
+    engines = [new_engine(each) for each in deployments]
+    if not has_cluster(options) and not policies.tenant_budgets and placement is None:
         return engines[0]
     admission = _admission(options, policies, sum(engine.config.max_num_seqs for engine in engines))
     settings = RouterSettings(
@@ -63,6 +71,8 @@ def build_simulation(
         Latencies(admission_us=options.admission_latency, routing_us=options.routing_latency),
         DecisionLog(options.counterfactual_k) if options.trace_level == "decisions" else None,
     )
+    if placement is not None:
+        populate(cluster, placement, new_engine)
     if (flow_control := options.flow_control_settings) is not None:
         FlowControl(cluster, flow_control, policies.slo_priorities or DEFAULT_SLO_PRIORITIES)
     if (disaggregation := options.disaggregation) is not None:
@@ -72,7 +82,7 @@ def build_simulation(
     return cluster
 
 
-def has_cluster(options: PoolOptions) -> bool:
+def has_cluster(options: ScalingOptions) -> bool:
     """Whether there is more to simulate than one engine."""
     return options.has_cluster or options.flow_control or options.num_pooled > 0
 
@@ -83,8 +93,12 @@ def _pool_router(scorers: str, settings: RouterSettings) -> Router | None:
     return None if weights is None else ROUTERS["weighted"](replace(settings, weights=weights))
 
 
-def notes_on_cluster(options: PoolOptions, deployment: Deployment) -> Iterator[str]:
+def notes_on_cluster(options: ScalingOptions, deployment: Deployment) -> Iterator[str]:
     """What the user should know of it, in a line each."""
+    placement = placement_of(options, deployment)
+    if placement is not None and len(placement.placed) < options.num_instances:
+        num_absent = options.num_instances - len(placement.placed)
+        yield f"{num_absent} of --num-instances {options.num_instances} find no machine, and stay absent"
     for role, each in deployments_of_roles(options, deployment).items():
         if each is not deployment:
             yield from (f"{role} instances: {note}" for note in each.notes if note not in deployment.notes)
@@ -93,7 +107,7 @@ def notes_on_cluster(options: PoolOptions, deployment: Deployment) -> Iterator[s
     yield from pool_flags_without_effect(options)
 
 
-def _admission(options: PoolOptions, policies: PolicyFile, num_seats: int) -> AdmissionPolicy:
+def _admission(options: ScalingOptions, policies: PolicyFile, num_seats: int) -> AdmissionPolicy:
     said = {
         "tier_shed_threshold": policies.tier_shed_threshold,
         "tier_shed_min_priority": policies.tier_shed_min_priority,
@@ -111,7 +125,7 @@ def _admission(options: PoolOptions, policies: PolicyFile, num_seats: int) -> Ad
     return TenantBudgets(admission, policies.tenant_budgets, num_seats, priorities)
 
 
-def flags_without_effect_on_cluster(options: PoolOptions) -> Iterator[str]:
+def flags_without_effect_on_cluster(options: ScalingOptions) -> Iterator[str]:
     """What was said that changes nothing, in a line each."""
     if options.routing_policy != "weighted":
         for flag, value in (
@@ -120,5 +134,6 @@ def flags_without_effect_on_cluster(options: PoolOptions) -> Iterator[str]:
         ):
             if value:
                 yield f"{flag} has no effect without --routing-policy weighted"
-    if options.routing_policy != "round-robin" and not has_cluster(options):
+    may_grow = options.model_autoscaler_interval_us > 0 or policies_of(options).scaling.node_pools
+    if options.routing_policy != "round-robin" and not has_cluster(options) and not may_grow:
         yield f"--routing-policy {options.routing_policy} has no effect with one instance"

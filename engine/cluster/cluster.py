@@ -25,6 +25,7 @@ from engine.sequence import Outcome, Sequence
 from engine.units import Micros
 
 if TYPE_CHECKING:
+    from engine.cluster.autoscaling.autoscaler import Autoscaler
     from engine.cluster.disaggregation.handover import Disaggregation
     from engine.cluster.gateway.flow_control import FlowControl
 
@@ -72,8 +73,12 @@ class Cluster:
         """Where requests wait before they are routed, if they do."""
         self.disaggregation: Disaggregation | None = None
         """What separates prompts from answers, if anything does."""
+        self.autoscaler: Autoscaler | None = None
+        """What starts and drains instances, if anything does."""
         self.num_starting = 0
         """Instances that will serve soon without being told to."""
+        self._num_background = 0
+        """Entries of the agenda for whose sake nobody goes on."""
         self.hides_parts = False
         """Whether there are sequences of which nobody outside must hear."""
         self.admitted: Callable[[Sequence, Micros], None] = self.dispatch
@@ -149,6 +154,8 @@ class Cluster:
     def next_event_at(self) -> Micros | None:
         """The next instant at which something is due; None when idle."""
         mine, theirs = self.agenda.next_at(), self.members.next_at()
+        if theirs is None and len(self.agenda) == self._num_background:
+            return None
         if mine is None or theirs is None:
             return theirs if mine is None else mine
         return min(mine, theirs)
@@ -179,6 +186,15 @@ class Cluster:
         if len(self._live) > self._most_live:
             self._forget_ended()
         return events
+
+    def add_background(self, at: Micros, due: ClusterDue, action: Callable[[Micros], None]) -> None:
+        """Do `action` at `at` if the cluster is advanced that far for another reason."""
+        self._num_background += 1
+        self.agenda.add(at, due, self._do_in_background, action)
+
+    def _do_in_background(self, action: Callable[[Micros], None], at: Micros) -> None:
+        self._num_background -= 1
+        action(at)
 
     def _advance_watched(self, until: Micros) -> None:
         """Go from event to event, the agenda's first: what is watched may put something on it."""
@@ -283,10 +299,18 @@ class Cluster:
             del self._watchers[number]
 
     def _begin_to_serve(self, number: int, _at: Micros) -> None:
+        self.serve_from_now(number)
+
+    def serve_from_now(self, number: int) -> None:
+        """An instance that was loading takes requests, unless it is gone already."""
         if self.members[number].life is Life.LOADING:
             self._set_life(number, Life.READY)
 
     def _drain(self, number: int, _at: Micros) -> None:
+        self.drain_now(number)
+
+    def drain_now(self, number: int) -> None:
+        """An instance takes no more requests."""
         if self.members[number].life is not Life.KILLED:
             self._set_life(number, Life.DRAINING)
 

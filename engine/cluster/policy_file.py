@@ -3,16 +3,16 @@
 The keys are those of BLIS's policy bundle, but for `instances`, which is ours.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from engine.cluster.admission.registry import ADMISSIONS
+from engine.cluster.autoscaling.policy import SCALING_KEYS, ScalingPolicy, scaling_policy
+from engine.cluster.policy_section import Section
 from engine.cluster.routing.registry import ROUTERS
 from engine.cluster.scorers.registry import Weights, checked_weights
-from engine.errors import EngineError
 from engine.latency.catalogue.files import read_mapping
 from engine.scheduler.priorities import PRIORITIES, SLO_CLASS_PRIORITIES, SloPriorities
 from engine.scheduler.waiting import ORDERS
@@ -46,13 +46,15 @@ class PolicyFile:
     tenant_budgets: Mapping[str, float] = field(default_factory=dict)
     """Share of all seats that each of these tenants may have before its sheddable requests are turned away."""
     instances: tuple[InstanceGroup, ...] = ()
+    scaling: ScalingPolicy = field(default_factory=ScalingPolicy)
+    """Machines, and an autoscaler."""
 
 
 def read_policy_file(path: str | Path) -> PolicyFile:
     """Read a file. Raises EngineError that names the file and the key for what is unknown or no proper value."""
     path = Path(path)
-    top = _Section(path, "", read_mapping(path))
-    top.demand_known("admission", "routing", "priority", "scheduler", "tenant_budgets", "instances")
+    top = Section(path, "", read_mapping(path))
+    top.demand_known("admission", "routing", "priority", "scheduler", "tenant_budgets", "instances", *SCALING_KEYS)
     admission, routing, priority = top.section("admission"), top.section("routing"), top.section("priority")
     admission.demand_known(
         "policy",
@@ -77,10 +79,11 @@ def read_policy_file(path: str | Path) -> PolicyFile:
         scheduler=top.choice("scheduler", ORDERS),
         tenant_budgets=_tenant_budgets(top),
         instances=tuple(_group(each) for each in top.sections("instances")),
+        scaling=scaling_policy(top),
     )
 
 
-def _slo_priorities(admission: "_Section") -> SloPriorities | None:
+def _slo_priorities(admission: Section) -> SloPriorities | None:
     section = admission.section("slo_priorities")
     if not section.content:
         return None
@@ -88,7 +91,7 @@ def _slo_priorities(admission: "_Section") -> SloPriorities | None:
     return SloPriorities({**SLO_CLASS_PRIORITIES, **given})
 
 
-def _scorers(routing: "_Section") -> Weights:
+def _scorers(routing: Section) -> Weights:
     pairs = []
     for each in routing.sections("scorers"):
         each.demand_known("name", "weight")
@@ -96,81 +99,14 @@ def _scorers(routing: "_Section") -> Weights:
     return checked_weights(pairs, f"{routing.path}: routing.scorers")
 
 
-def _tenant_budgets(top: "_Section") -> dict[str, float]:
+def _tenant_budgets(top: Section) -> dict[str, float]:
     section = top.section("tenant_budgets")
     return {name: section.number(name, at_least=0, at_most=1) or 0.0 for name in section.content}
 
 
-def _group(each: "_Section") -> InstanceGroup:
+def _group(each: Section) -> InstanceGroup:
     count = each.whole("count", 1, None)
     return InstanceGroup(
         count=1 if count is None else count,
         settings={name: value for name, value in each.content.items() if name != "count"},
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Section:
-    """One mapping of a file, which says in one line what is wrong with it."""
-
-    path: Path
-    name: str
-    content: Mapping[str, Any]
-
-    def demand_known(self, *keys: str) -> None:
-        for key in self.content:
-            if key not in keys:
-                raise self._error(f"unknown key {key!r}, known are {', '.join(keys)}")
-
-    def section(self, key: str) -> "_Section":
-        value = self.content.get(key)
-        if value is None:
-            value = {}
-        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-            raise self._error(f"{key} must be a mapping of names to values, got {value!r}")
-        return _Section(self.path, self._label(key), value)
-
-    def sections(self, key: str) -> "list[_Section]":
-        value = self.content.get(key)
-        if value is None:
-            return []
-        if not isinstance(value, Sequence) or not all(isinstance(each, Mapping) for each in value):
-            raise self._error(f"{key} must be a list of mappings, got {value!r}")
-        return [_Section(self.path, f"{self._label(key)}[{number}]", each) for number, each in enumerate(value)]
-
-    def choice(self, key: str, choices: Mapping[str, object]) -> str | None:
-        value = self.content.get(key)
-        if value is not None and value not in choices:
-            raise self._error(f"{key} must be one of {', '.join(choices)}, got {value!r}")
-        return value
-
-    def whole(self, key: str, at_least: int, at_most: int | None) -> int | None:
-        value = self.content.get(key)
-        if value is None:
-            return None
-        bounds = f"of at least {at_least}" if at_most is None else f"between {at_least} and {at_most}"
-        is_whole = isinstance(value, int) and not isinstance(value, bool)
-        if not is_whole or value < at_least or (at_most is not None and value > at_most):
-            raise self._error(f"{key} must be a whole number {bounds}, got {value!r}")
-        return int(value)
-
-    def number(
-        self, key: str, above: float | None = None, at_least: float | None = None, at_most: float | None = None
-    ) -> float | None:
-        value = self.content.get(key)
-        if value is None:
-            return None
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not is_number:
-            raise self._error(f"{key} must be a number, got {value!r}")
-        if above is not None and value <= above:
-            raise self._error(f"{key} must be above {above:g}, got {value}")
-        if (at_least is not None and value < at_least) or (at_most is not None and value > at_most):
-            raise self._error(f"{key} must be between {at_least:g} and {at_most:g}, got {value}")
-        return float(value)
-
-    def _label(self, key: str) -> str:
-        return f"{self.name}.{key}" if self.name else key
-
-    def _error(self, message: str) -> EngineError:
-        return EngineError(f"{self.path}: {self.name + ': ' if self.name else ''}{message}")

@@ -3,12 +3,12 @@
 import pytest
 
 from blis_options import BlisError
+from engine.cluster.autoscaling.options import ScalingOptions
 from engine.cluster.build import flags_without_effect_on_cluster
-from engine.cluster.disaggregation.options import PoolOptions
 
 
-def options(**given: object) -> PoolOptions:
-    return PoolOptions(model="qwen/qwen3-14b", **given)  # type: ignore[arg-type]
+def options(**given: object) -> ScalingOptions:
+    return ScalingOptions(model="qwen/qwen3-14b", **given)  # type: ignore[arg-type]
 
 
 def test_the_weight_of_adapters_comes_after_the_other_scorers() -> None:

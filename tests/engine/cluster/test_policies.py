@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from blis_options import BlisError
+from engine.cluster.autoscaling.options import ScalingOptions
 from engine.cluster.build import build_simulation
 from engine.cluster.cluster import Cluster
-from engine.cluster.disaggregation.options import PoolOptions
 from engine.cluster.policies import with_policies
 from engine.cluster.policy_file import PolicyFile, read_policy_file
 from engine.core import Engine
@@ -43,8 +43,8 @@ def written(folder: Path, text: str) -> str:
     return str(path)
 
 
-def options(path: str, **more: object) -> PoolOptions:
-    return with_policies(PoolOptions(model="qwen/qwen3-14b", policy_config=path, **more))  # type: ignore[arg-type]
+def options(path: str, **more: object) -> ScalingOptions:
+    return with_policies(ScalingOptions(model="qwen/qwen3-14b", policy_config=path, **more))  # type: ignore[arg-type]
 
 
 def test_all_that_a_file_says_is_taken(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_budgets_alone_make_a_cluster_of_one(tmp_path: Path) -> None:
 
 
 def test_without_anything_of_a_cluster_there_is_one_engine() -> None:
-    given = PoolOptions(model="qwen/qwen3-14b")
+    given = ScalingOptions(model="qwen/qwen3-14b")
     assert isinstance(build_simulation(given, resolve(given)), Engine)
 
 

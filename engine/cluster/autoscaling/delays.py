@@ -1,0 +1,25 @@
+"""How long things take that take now longer, now shorter: loading an instance, reading metrics."""
+
+from dataclasses import dataclass
+
+from engine.draws import standard_normal
+from engine.errors import EngineError
+from engine.units import Micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delay:
+    """Normally distributed seconds, never below 0. Raises EngineError for negative ones."""
+
+    mean: float = 0.0
+    stddev: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "stddev"):
+            if not (value := getattr(self, name)) >= 0:
+                raise EngineError(f"the {name} of a delay must be at least 0 seconds, got {value}")
+
+    def draw(self, number: int) -> Micros:
+        """The delay of draw `number`."""
+        seconds = self.mean + self.stddev * standard_normal(number) if self.stddev else self.mean
+        return round(max(0.0, seconds) * 1e6)
