@@ -51,6 +51,7 @@ class BetterOfTwo:
     """A router chooses one of the candidates: here the less loaded of two that are drawn."""
 
     reads_snapshots = True
+    reads_in_flight = True
     reads_caches = False
     reads_adapters = False
 

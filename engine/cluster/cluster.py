@@ -93,6 +93,7 @@ class Cluster:
         self._told: list[Event] = []
         self.router_looks = router.reads_snapshots or decisions is not None
         """Whether routing depends on how the instances are."""
+        self._looks_always = router.reads_in_flight or decisions is not None
         decides_at_once = self._latencies.admission_us == 0 and not admission.reads_snapshots
         self._arrived = self._decide if decides_at_once else self._await_decision
 
@@ -265,11 +266,12 @@ class Cluster:
 
     def look_if_needed(self, at: Micros) -> None:
         """`look` for routing, unless it depends on nothing that could be seen."""
-        self._look_if(self.router_looks, at)
+        self._look_if(self.router_looks and (self._looks_always or self.state.is_news_due(at)), at)
 
     def also_reads(self, snapshots: bool, caches: bool) -> None:
         """From now on routing depends on these, too."""
         self.router_looks = self.router_looks or snapshots or caches
+        self._looks_always = True
         self.state.reads_caches = self.state.reads_caches or caches
 
     def _look_if(self, is_needed: bool, at: Micros) -> None:

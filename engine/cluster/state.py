@@ -69,9 +69,8 @@ class RoutingState:
 
     def is_news_due(self, now: Micros) -> bool:
         """Whether instances would report something, if somebody looked."""
-        cache_delay = self.freshness.cache_delay_us
         return now - self._oldest_report_at >= self.freshness.refresh_interval_us or (
-            self.reads_caches and now - self._copied_at >= cache_delay > 0
+            self.reads_caches and now - self._copied_at >= self.freshness.cache_delay_us
         )
 
     def restrict(self, numbers: Container[int]) -> None:

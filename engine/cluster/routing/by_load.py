@@ -15,6 +15,7 @@ class ByLoad:
 
     choose_place: Callable[[Sequence[int]], int]
     reads_snapshots: bool = True
+    reads_in_flight: bool = True
     reads_caches: bool = False
     reads_adapters: bool = False
 

@@ -10,6 +10,7 @@ class Random:
     """Each candidate is as likely as any other."""
 
     reads_snapshots = False
+    reads_in_flight = False
     reads_caches = False
     reads_adapters = False
 

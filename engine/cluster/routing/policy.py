@@ -26,6 +26,11 @@ class Router(Protocol):
         ...
 
     @property
+    def reads_in_flight(self) -> bool:
+        """Whether what is in flight matters. If not, instances need only be asked when they report."""
+        ...
+
+    @property
     def reads_caches(self) -> bool:
         """Whether what KV caches hold matters, likewise."""
         ...

@@ -9,6 +9,7 @@ class RoundRobin:
     """The counter goes on whoever the candidates are."""
 
     reads_snapshots = False
+    reads_in_flight = False
     reads_caches = False
     reads_adapters = False
 

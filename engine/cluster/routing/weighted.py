@@ -20,6 +20,7 @@ class Weighted:
 
     def __init__(self, scorers: Sequence[tuple[Scorer, float]], ties: Ties) -> None:
         all_weights = sum(weight for _, weight in scorers)
+        self.reads_in_flight = any(scorer.reads_in_flight for scorer, _ in scorers)
         self.reads_caches = any(scorer.reads_caches for scorer, _ in scorers)
         self.reads_adapters = any(scorer.reads_adapters for scorer, _ in scorers)
         self._shares = [(scorer.score, weight / all_weights) for scorer, weight in scorers]

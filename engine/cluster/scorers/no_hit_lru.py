@@ -37,4 +37,4 @@ class NoHitLru:
 def no_hit_lru() -> Scorer:
     """A scorer that has seen nothing yet."""
     order = NoHitLru()
-    return Scorer(order.score, order.routed, reads_caches=True)
+    return Scorer(order.score, order.routed, reads_in_flight=False, reads_caches=True)

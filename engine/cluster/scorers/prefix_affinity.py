@@ -34,4 +34,4 @@ class PrefixAffinity:
 def prefix_affinity(settings: ScorerSettings) -> Scorer:
     """A scorer that has seen nothing yet."""
     affinity = PrefixAffinity(settings.block_size_tokens)
-    return Scorer(affinity.score, affinity.routed)
+    return Scorer(affinity.score, affinity.routed, reads_in_flight=False)

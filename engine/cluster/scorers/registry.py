@@ -25,18 +25,18 @@ Weights: TypeAlias = tuple[tuple[str, float], ...]
 """Scorers by name with their weights, in the order in which they are added up."""
 
 SCORERS: dict[str, Callable[[ScorerSettings], Scorer]] = {
-    "precise-prefix-cache": lambda _: Scorer(precise_prefix_cache, reads_caches=True),
+    "precise-prefix-cache": lambda _: Scorer(precise_prefix_cache, reads_in_flight=False, reads_caches=True),
     "prefix-affinity": prefix_affinity,
     "no-hit-lru": lambda _: no_hit_lru(),
-    "queue-depth": lambda _: Scorer(queue_depth),
+    "queue-depth": lambda _: Scorer(queue_depth, reads_in_flight=False),
     "effective-load": lambda _: Scorer(effective_load),
-    "kv-utilization": lambda _: Scorer(kv_utilization),
+    "kv-utilization": lambda _: Scorer(kv_utilization, reads_in_flight=False),
     "load-balance": lambda _: Scorer(load_balance),
     "active-requests": lambda _: Scorer(active_requests),
-    "running-requests": lambda _: Scorer(running_requests),
-    "load-aware": lambda _: Scorer(load_aware),
-    "vllm-dp": lambda _: Scorer(vllm_dp),
-    "lora-affinity": lambda _: Scorer(lora_affinity, reads_adapters=True),
+    "running-requests": lambda _: Scorer(running_requests, reads_in_flight=False),
+    "load-aware": lambda _: Scorer(load_aware, reads_in_flight=False),
+    "vllm-dp": lambda _: Scorer(vllm_dp, reads_in_flight=False),
+    "lora-affinity": lambda _: Scorer(lora_affinity, reads_in_flight=False, reads_adapters=True),
 }
 
 DEFAULT_WEIGHTS: Weights = (("precise-prefix-cache", 2.0), ("queue-depth", 1.0), ("kv-utilization", 1.0))

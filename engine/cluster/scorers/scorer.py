@@ -21,6 +21,8 @@ class Scorer:
 
     score: Callable[[Request, RoutingState], Scores]
     routed: Callable[[Request, int, RoutingState], None] = keeps_nothing_in_mind
+    reads_in_flight: bool = True
+    """Whether what is in flight matters; else the instances are asked less often."""
     reads_caches: bool = False
     """Whether what KV caches hold matters."""
     reads_adapters: bool = False
