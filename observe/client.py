@@ -8,7 +8,7 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any
 
-from observe.clock import start_clock
+from observe.clock import Clock, start_clock
 from observe.connection import Connection
 from observe.errors import RunError
 from observe.exchange import CANCELLED, Exchange, Outcome
@@ -26,10 +26,18 @@ class Client:
     Must be used inside a running event loop.
     """
 
-    def __init__(self, server: Server, *, timeout_s: float, num_spare: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        server: Server,
+        *,
+        timeout_s: float,
+        num_spare: int,
+        tls: ssl.SSLContext | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self.server = server
-        self.clock = start_clock()
-        """What its instants mean in time of day."""
+        self.clock = clock or start_clock()
+        """What its instants mean in time of day; that of another process if they send for one run."""
         self._timeout_s = timeout_s
         self._num_spare = num_spare
         self._loop = asyncio.get_running_loop()

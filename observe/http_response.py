@@ -123,7 +123,10 @@ class ResponseParser:
             end = data.find(b"\r\n", at)
             if end < 0:
                 break
-            self._take_line(data[at:end])
+            if end == at and self._part is _Part.CHUNK_END:
+                self._part = _Part.CHUNK_SIZE
+            else:
+                self._take_line(data[at:end])
             at = end + 2
         self._rest = data[at:]
         return b"".join(body)

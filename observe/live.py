@@ -8,9 +8,8 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
-from observe.dispatch import Dispatcher
 from observe.messages import say
-from observe.stats import RunStats
+from observe.progress import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,25 +32,23 @@ class Snapshot:
     lag_p99_ms: float | None = None
 
 
-def snapshot_of(
-    dispatcher: Dispatcher, stats: RunStats, *, elapsed_s: float, num_planned: int, asked_per_s: float
-) -> Snapshot:
+def snapshot_of(progress: Progress, *, elapsed_s: float, num_planned: int, asked_per_s: float) -> Snapshot:
     """The state of this run, now."""
     return Snapshot(
         elapsed_s=elapsed_s,
         planned=num_planned,
-        sent=dispatcher.num_sent,
-        in_flight=dispatcher.num_in_flight,
-        in_line=dispatcher.num_in_line,
-        finished=stats.num_ok,
-        errors=stats.num_ended - stats.num_ok,
+        sent=progress.num_sent,
+        in_flight=progress.num_in_flight,
+        in_line=progress.num_in_line,
+        finished=progress.num_ok,
+        errors=progress.num_ended - progress.num_ok,
         asked_per_s=asked_per_s,
-        sent_per_s=dispatcher.num_sent / elapsed_s if elapsed_s > 0 else 0.0,
-        ttft_p50_ms=percentile_ms(stats.recent_ttft, 50),
-        ttft_p99_ms=percentile_ms(stats.recent_ttft, 99),
-        e2e_p50_ms=percentile_ms(stats.recent_e2e, 50),
-        e2e_p99_ms=percentile_ms(stats.recent_e2e, 99),
-        lag_p99_ms=percentile_ms(stats.recent_lag, 99),
+        sent_per_s=progress.num_sent / elapsed_s if elapsed_s > 0 else 0.0,
+        ttft_p50_ms=percentile_ms(progress.ttft, 50),
+        ttft_p99_ms=percentile_ms(progress.ttft, 99),
+        e2e_p50_ms=percentile_ms(progress.e2e, 50),
+        e2e_p99_ms=percentile_ms(progress.e2e, 99),
+        lag_p99_ms=percentile_ms(progress.lag, 99),
     )
 
 

@@ -20,24 +20,24 @@ from observe.live import View, open_view, snapshot_of
 from observe.messages import say, warn
 from observe.options import ObserveOptions
 from observe.preparation import Preparation
+from observe.processes import send_from_processes
+from observe.progress import progress_of
 from observe.prompts import PromptBook, TokenScale
 from observe.recorder import Recorder
 from observe.report import report
 from observe.request_body import RequestStyle
 from observe.resume import Agenda, check_same_model
-from observe.schedule import peak_arrivals
+from observe.schedule import num_spare_connections
 from observe.scraper import Scraper
 from observe.workload import Workload, preparer
 from traces import TraceError, TraceHeader, write_header
 
-_MOST_SPARE_CONNECTIONS = 32
-_SPARE_WINDOW_US = 100_000
 _HEAD_START_NS = 50_000_000
 
 
 async def measure(options: ObserveOptions, agenda: Agenda) -> int:
     """Send what is on the agenda, record and report it, and return the exit code. Raises RunError and BlisError."""
-    num_spare = min(peak_arrivals(agenda.plan, _SPARE_WINDOW_US) + 1, _MOST_SPARE_CONNECTIONS)
+    num_spare = num_spare_connections(agenda.plan)
     client = Client(parse_server(options.url), timeout_s=options.timeout, num_spare=num_spare, tls=options.tls)
     try:
         with Interrupt() as interrupt:
@@ -92,17 +92,12 @@ async def _record(client: Client, workload: Workload, interrupt: Interrupt) -> t
         )
     except OSError as error:
         raise ObserveError(f"cannot write the recording: {(error.strerror or str(error)).lower()}") from error
-    dispatcher = Dispatcher(
-        client,
-        workload.agenda.plan,
-        preparer(client.server, workload),
-        recorder.record,
-        max_concurrency=options.max_concurrency,
-        follow=None if workload.agenda.conversations is None else workload.agenda.conversations.follow_up,
-    )
     reading = asyncio.create_task(scraper.keep_reading(options.scrape_interval)) if scraper is not None else None
     try:
-        num_not_sent = await _run(client, dispatcher, recorder, workload, interrupt)
+        if options.processes > 1:
+            num_not_sent = await send_from_processes(workload, client.clock, recorder, interrupt)
+        else:
+            num_not_sent = await _run(client, recorder, workload, interrupt)
     finally:
         recorder.close()
         if reading is not None:
@@ -131,10 +126,16 @@ async def _note_hit_rate(scraper: Scraper, path: Path, header: TraceHeader, *, i
             warn(f"the hit rate of the prefix cache cannot be noted in {path}: {error}")
 
 
-async def _run(
-    client: Client, dispatcher: Dispatcher, recorder: Recorder, workload: Workload, interrupt: Interrupt
-) -> int:
+async def _run(client: Client, recorder: Recorder, workload: Workload, interrupt: Interrupt) -> int:
     """Send everything, or until the interrupt; the number of requests that were not sent."""
+    dispatcher = Dispatcher(
+        client,
+        workload.agenda.plan,
+        preparer(client.server, workload),
+        recorder.record,
+        max_concurrency=workload.options.max_concurrency,
+        follow=None if workload.agenda.conversations is None else workload.agenda.conversations.follow_up,
+    )
     dispatcher.build_ahead()
     view = open_view()
     # What exists now stays until the end; collections that look at it again would hold up answers.
@@ -166,8 +167,7 @@ async def _keep_showing(
         await asyncio.sleep(view.period_s)
         view.show(
             snapshot_of(
-                dispatcher,
-                recorder.stats,
+                progress_of(dispatcher, recorder.stats),
                 elapsed_s=(perf_counter_ns() - origin) / 1e9,
                 num_planned=dispatcher.num_wanted,
                 asked_per_s=workload.asked_per_s,

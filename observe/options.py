@@ -75,6 +75,9 @@ class ObserveOptions:
     unconstrained_output: bool = option(False, "Let the model end its outputs instead of forcing their length.")
     ignore_eos: bool = option(True, "Send ignore_eos (vLLM) with outputs of forced length.")
     max_concurrency: int = option(0, "Most requests in flight; others wait in line. 0: no limit.", at_least=0)
+    processes: int = option(
+        1, "Share the sending out over so many processes, where one cannot keep up with the rate.", at_least=1
+    )
     warmup_requests: int = option(0, "Leave the first N requests out of the recording.", at_least=0, metavar="N")
     timeout: float = option(300.0, "Seconds until a request is given up.", above=0, at_most=86400)
     api_key: str | None = option(None, "Send this as bearer token.")
@@ -120,6 +123,7 @@ class ObserveOptions:
         parse_server(self.url)
         self._check_workload()
         self._check_outputs()
+        self._check_processes()
         # Making these checks them.
         _ = self.headers, self.prompt_lengths, self.output_lengths, self.tls, self.slo_targets
         check_plot("--plot", self.plot)
@@ -207,6 +211,15 @@ class ObserveOptions:
             raise OptionError(
                 f"--warmup-requests must be below --num-requests ({self.num_requests}), got {self.warmup_requests}"
             )
+
+    def _check_processes(self) -> None:
+        if self.processes == 1:
+            return
+        if self.max_concurrency:
+            raise OptionError("--processes and --max-concurrency exclude each other: the line has one head")
+        for path in (self.paths.data, self.paths.itl):
+            if path is not None and path.suffix == ".gz":
+                raise OptionError(f"--processes write to one file, which cannot be gzipped, got {path}")
 
     def _check_outputs(self) -> None:
         if not (self.output or (self.trace_header and self.trace_data)):

@@ -64,16 +64,16 @@ class PromptBook:
 
     def __init__(self, seed: int, scale: TokenScale) -> None:
         self._seed = seed
-        self._scale = scale
+        self.scale = scale
         self._river = Random(f"{seed}/river").choices(WORDS, k=_RIVER_WORDS)
         self._prefix = cache(self._make_prefix)
 
     def text(self, request_id: int, *, input_tokens: int, prefix_group: str = "", prefix_tokens: int = 0) -> str:
         """The prompt of one request: the shared start of its group, then `input_tokens` of its own."""
         if not prefix_group:
-            return " ".join(self._own(request_id, self._scale.words(input_tokens)))
-        num_shared = self._scale.words_inside(prefix_tokens)
-        num_own = max(1, self._scale.words(prefix_tokens + input_tokens) - num_shared)
+            return " ".join(self._own(request_id, self.scale.words(input_tokens)))
+        num_shared = self.scale.words_inside(prefix_tokens)
+        num_own = max(1, self.scale.words(prefix_tokens + input_tokens) - num_shared)
         return " ".join([*self._prefix(prefix_group, num_shared), *self._own(request_id, num_own)])
 
     def _own(self, request_id: int, count: int) -> list[str]:

@@ -54,6 +54,7 @@ class Recorder:
 
     The files begin with the rows of the `earlier` part of the recording. A file that cannot be written any more is
     kept in `failure` and told through `failed`, once. What ends after that is written elsewhere; `rescued` says where.
+    With `joins` the files are there, and other processes write to them, too.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Recorder:
         *,
         has_sessions: bool = False,
         keeps_token_times: bool = False,
+        joins: bool = False,
         failed: Callable[[], None],
     ) -> None:
         self.stats = RunStats(keeps_token_times=keeps_token_times)
@@ -77,9 +79,10 @@ class Recorder:
         self._paths = paths
         self._columns = SESSION_COLUMNS if has_sessions else COLUMNS
         self._unwritten: list[Sent] = []
-        self._itl = ItlWriter(paths.itl, earlier.chunks if earlier else None) if paths.itl else None
+        chunks = earlier.chunks if earlier else None
+        self._itl = ItlWriter(paths.itl, chunks, joins=joins) if paths.itl else None
         try:
-            self._rows = TraceWriter(paths.data, self._columns, earlier.rows if earlier else None)
+            self._rows = TraceWriter(paths.data, self._columns, earlier.rows if earlier else None, joins=joins)
         except BaseException:
             if self._itl is not None:
                 self._itl.close()

@@ -130,13 +130,19 @@ class Reply:
             event = orjson.loads(payload)
         except orjson.JSONDecodeError:
             event = None
-        said = responses_event(event) if isinstance(event, dict) else None
-        if said is not None:
-            self._take_said(said)
-            if not said.carries_tokens:
-                return
-        self.chunk_times.append(at)
-        self.carries_tokens.append(isinstance(event, dict) and (said is not None or self._take_fields(event)))
+        if not isinstance(event, dict):
+            self.chunk_times.append(at)
+            self.carries_tokens.append(False)
+            return
+        said = None if "choices" in event else responses_event(event)
+        if said is None:
+            self.chunk_times.append(at)
+            self.carries_tokens.append(self._take_fields(event))
+            return
+        self._take_said(said)
+        if said.carries_tokens:
+            self.chunk_times.append(at)
+            self.carries_tokens.append(True)
 
     def _take_said(self, said: ResponsesEvent) -> None:
         self.prompt_tokens = self.prompt_tokens if said.prompt_tokens is None else said.prompt_tokens
@@ -164,11 +170,16 @@ class Reply:
         reason = choice.get("finish_reason")
         if isinstance(reason, str) and reason:
             self.finish_reason = reason
-        text = _text_of(choice)
-        if text:
+        message = choice.get("delta") or choice.get("message")
+        if isinstance(message, dict):
+            text = message.get("content")
+            if any(map(message.get, _UNSAID)):
+                self.is_all_said = False
+        else:
+            text = choice.get("text")
+        if text and isinstance(text, str):
             self.said_pieces.append(text)
-        if _has_unsaid(choice):
-            self.is_all_said = False
+            return True
         return _carries_tokens(choice)
 
     def _finish(self, at: Nanos) -> None:
@@ -193,18 +204,6 @@ class Reply:
                 self._take_fields(answer)
             else:
                 self._take_said(said)
-
-
-def _text_of(choice: dict[str, Any]) -> str:
-    """The words of a choice, or of an event of it."""
-    message = choice.get("delta") or choice.get("message")
-    text = message.get("content") if isinstance(message, dict) else choice.get("text")
-    return text if isinstance(text, str) else ""
-
-
-def _has_unsaid(choice: dict[str, Any]) -> bool:
-    message = choice.get("delta") or choice.get("message")
-    return isinstance(message, dict) and any(message.get(name) for name in _UNSAID)
 
 
 def _carries_tokens(choice: dict[str, Any]) -> bool:

@@ -54,6 +54,13 @@ class RequestLog:
             self._token_times.extend(times)
             self._num_token_times.append(len(times))
 
+    def absorb(self, other: "RequestLog") -> None:
+        """Take over the requests of another log."""
+        self.slo_classes += other.slo_classes
+        self._is_ok += other._is_ok
+        for name in ("_sent", "_ended", "_output_tokens", "_ttft", "_e2e", "_itl", "_token_times", "_num_token_times"):
+            getattr(self, name).extend(getattr(other, name))
+
     @property
     def is_ok(self) -> npt.NDArray[np.bool_]:
         """Which requests were answered in full."""

@@ -11,6 +11,9 @@ from traces.workload import WorkloadRequest
 
 SHARED_PREFIX = "shared"
 
+_MOST_SPARE_CONNECTIONS = 32
+_SPARE_WINDOW_US = 100_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
@@ -102,6 +105,11 @@ def plan_from_requests(requests: Sequence[WorkloadRequest]) -> list[Planned]:
 def peak_arrivals(plan: Sequence[Planned], window_us: int) -> int:
     """The most arrivals that any stretch of time of this length holds; the plan is in order of time."""
     return max(_arrivals_in_window([planned.at_us for planned in plan], window_us), default=0)
+
+
+def num_spare_connections(plan: Sequence[Planned]) -> int:
+    """How many connections to hold open beside the busy ones: for the densest moment of the plan, within reason."""
+    return min(peak_arrivals(plan, _SPARE_WINDOW_US) + 1, _MOST_SPARE_CONNECTIONS)
 
 
 def mean_rate(plan: Sequence[Planned]) -> float:

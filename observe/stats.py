@@ -54,6 +54,18 @@ class RunStats:
         """Those that were answered in full."""
         return self.kinds["ok"]
 
+    def absorb(self, other: "RunStats") -> None:
+        """Take over what another process has measured in the same run."""
+        self.log.absorb(other.log)
+        self.kinds += other.kinds
+        self.first_error = self.first_error or other.first_error
+        self.first_sent = min((at for at in (self.first_sent, other.first_sent) if at), default=0)
+        self.last_ended = max(self.last_ended, other.last_ended)
+        for name in ("ttft", "e2e", "itl", "tpot", "lag", "line_wait", "recent_ttft", "recent_e2e", "recent_lag"):
+            getattr(self, name).extend(getattr(other, name))
+        for name in ("input_tokens", "output_tokens", "num_uncounted", "num_other_length"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     def add(self, sent: Sent) -> None:
         """Take in a request that has ended."""
         outcome = sent.outcome

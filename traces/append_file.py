@@ -1,5 +1,6 @@
 """A file that grows by whole pieces, each with the operating system before the next, so that a kill loses none."""
 
+import fcntl
 import os
 import zlib
 from collections.abc import Iterable
@@ -20,20 +21,37 @@ class AppendFile:
     A piece that does not fit on the disk raises OSError and leaves nothing of itself behind. Lone surrogates (bytes
     of a reply that were no UTF-8) are written as escapes, lest a row be lost to them. Raises TraceError when the
     file cannot be opened.
+
+    With `joins` the file is there already, and other processes may append to it at the same time; it is not gzipped.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, joins: bool = False) -> None:
+        flags = os.O_WRONLY | os.O_CLOEXEC | (os.O_APPEND if joins else os.O_CREAT | os.O_TRUNC)
         try:
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_TRUNC, 0o666)
+            self._descriptor = os.open(path, flags, 0o666)
         except OSError as error:
             raise cannot_write(path, error) from error
+        self._joins = joins
         self._size = 0
         self._encoding: _Encoding = _Gzip() if path.suffix == ".gz" else _Plain()
         self._closed = False
 
     def write(self, text: str) -> None:
         """Append a piece."""
-        left = memoryview(self._encoding.encode(text.encode("utf-8", "backslashreplace")))
+        piece = self._encoding.encode(text.encode("utf-8", "backslashreplace"))
+        if not self._joins:
+            self._append(piece)
+            return
+        # What others append while a piece goes out in parts would end up inside of it.
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        try:
+            self._size = os.lseek(self._descriptor, 0, os.SEEK_END)
+            self._append(piece)
+        finally:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def _append(self, piece: bytes) -> None:
+        left = memoryview(piece)
         length = len(left)
         try:
             while left:

@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from traces.append_file import open_with_header, whole_records
+from traces.append_file import AppendFile, open_with_header, whole_records
 from traces.table import Column, Table, read_table
 
 ITL_COLUMNS = (
@@ -47,10 +47,15 @@ class ItlWriter:
     """Appends the chunk times of whole requests to a new file, each request on disk before the next.
 
     With `kept` it takes the place of a file that has these chunks per request. Raises TraceError when the file cannot
-    be made.
+    be made. With `joins` it appends to a file that another writer has made, along with others.
     """
 
-    def __init__(self, path: Path | str, kept: Mapping[int, Sequence[int]] | None = None) -> None:
+    def __init__(
+        self, path: Path | str, kept: Mapping[int, Sequence[int]] | None = None, *, joins: bool = False
+    ) -> None:
+        if joins:
+            self._file = AppendFile(Path(path), joins=True)
+            return
         pieces = None if kept is None else (_piece(*each) for each in kept.items())
         self._file = open_with_header(Path(path), _HEADER, pieces)
 

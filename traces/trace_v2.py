@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from traces.append_file import open_with_header, whole_records
+from traces.append_file import AppendFile, open_with_header, whole_records
 from traces.errors import TraceError
 from traces.header import TraceHeader, read_header, write_header
 from traces.json_text import number_text
@@ -80,16 +80,27 @@ class TraceWriter:
 
     `columns` names the columns written on request (vllm_priority, slo_target_us, x_request_id, adapter,
     think_time_us, context_tokens). With `kept` it takes the place of a file that has these rows. Raises TraceError
-    when the file cannot be made or a column is not one of them.
+    when the file cannot be made or a column is not one of them. With `joins` it appends to a file that another writer
+    with the same columns has made, along with others.
     """
 
-    def __init__(self, path: Path | str, columns: Collection[str] = (), kept: Iterable[TraceRow] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        columns: Collection[str] = (),
+        kept: Iterable[TraceRow] | None = None,
+        *,
+        joins: bool = False,
+    ) -> None:
         on_request = [column.name for column in TRACE_COLUMNS if column.on_request]
         unknown = sorted(set(columns) - set(on_request))
         if unknown:
             raise TraceError(f"columns written on request are {', '.join(on_request)}, got {unknown[0]!r}")
         names = [column.name for column in TRACE_COLUMNS if not column.on_request or column.name in columns]
         self._values = attrgetter(*names)
+        if joins:
+            self._file = AppendFile(Path(path), joins=True)
+            return
         pieces = None if kept is None else map(self._line, kept)
         self._file = open_with_header(Path(path), ",".join(names), pieces)
 
@@ -132,11 +143,15 @@ def _check_deadlines(table: Table) -> None:
 
 def _cell(value: Any) -> str:
     """One cell, quoted only where it must be."""
+    if type(value) is int:
+        return str(value)
     if isinstance(value, str):
+        if not value:
+            return value
         needs_quotes = not _QUOTED.isdisjoint(value) or value[:1].isspace()
         return '"' + value.replace('"', '""') + '"' if needs_quotes else value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
         return number_text(value)
-    return "0" if value is None else str(value)
+    return "0"

@@ -24,6 +24,7 @@ from observe.http_request import post_bytes
 from observe.live import View, open_view, snapshot_of
 from observe.messages import say, warn
 from observe.preparation import Preparation
+from observe.progress import progress_of
 from observe.prompts import PromptBook, TokenScale
 from observe.request_body import RequestStyle
 from observe.request_log import RequestLog
@@ -199,4 +200,5 @@ async def _keep_showing(view: View, dispatcher: Dispatcher, stats: RunStats, ori
         await asyncio.sleep(view.period_s)
         elapsed_s = (perf_counter_ns() - origin) / 1e9
         planned = dispatcher.num_wanted
-        view.show(snapshot_of(dispatcher, stats, elapsed_s=elapsed_s, num_planned=planned, asked_per_s=asked_per_s))
+        progress = progress_of(dispatcher, stats)
+        view.show(snapshot_of(progress, elapsed_s=elapsed_s, num_planned=planned, asked_per_s=asked_per_s))

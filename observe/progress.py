@@ -1,0 +1,52 @@
+"""How far a run is, or the part of it that one process sends."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+
+from observe.clock import Nanos
+from observe.dispatch import Dispatcher
+from observe.stats import RunStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Counts so far, and durations of the most recent requests."""
+
+    num_sent: int = 0
+    num_in_flight: int = 0
+    num_in_line: int = 0
+    num_ok: int = 0
+    num_ended: int = 0
+    ttft: tuple[Nanos, ...] = ()
+    e2e: tuple[Nanos, ...] = ()
+    lag: tuple[Nanos, ...] = ()
+
+
+def progress_of(dispatcher: Dispatcher, stats: RunStats) -> Progress:
+    """How far this process is."""
+    return Progress(
+        num_sent=dispatcher.num_sent,
+        num_in_flight=dispatcher.num_in_flight,
+        num_in_line=dispatcher.num_in_line,
+        num_ok=stats.num_ok,
+        num_ended=stats.num_ended,
+        ttft=tuple(stats.recent_ttft),
+        e2e=tuple(stats.recent_e2e),
+        lag=tuple(stats.recent_lag),
+    )
+
+
+def total(parts: Iterable[Progress]) -> Progress:
+    """All parts of a run together."""
+    known = list(parts)
+    return Progress(
+        num_sent=sum(each.num_sent for each in known),
+        num_in_flight=sum(each.num_in_flight for each in known),
+        num_in_line=sum(each.num_in_line for each in known),
+        num_ok=sum(each.num_ok for each in known),
+        num_ended=sum(each.num_ended for each in known),
+        ttft=tuple(chain.from_iterable(each.ttft for each in known)),
+        e2e=tuple(chain.from_iterable(each.e2e for each in known)),
+        lag=tuple(chain.from_iterable(each.lag for each in known)),
+    )

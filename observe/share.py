@@ -1,0 +1,54 @@
+"""What a run and the processes that send for it tell each other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from observe.clock import Clock, Nanos
+from observe.options import ObserveOptions
+from observe.prompts import TokenScale
+from observe.request_body import RequestStyle
+from observe.schedule import Planned
+from observe.stats import RunStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """The part of a schedule that one process sends, and all it must know for that. Requests keep their numbers."""
+
+    options: ObserveOptions
+    style: RequestStyle
+    scale: TokenScale
+    clock: Clock
+    plan: Sequence[Planned]
+    request_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """From a process: connections are open and requests are built."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """From the run: the instant from which the schedule counts, on the counter that all processes read."""
+
+    origin: Nanos
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """All that a process has to say at its end. `problem` says why it has not begun."""
+
+    stats: RunStats | None = None
+    num_not_sent: int = 0
+    failure: str = ""
+    rescued: str = ""
+    problem: str = ""
+
+
+def dealt(
+    plan: Sequence[Planned], request_ids: Sequence[int], num_shares: int
+) -> list[tuple[Sequence[Planned], Sequence[int]]]:
+    """The requests dealt out in turn, so that each share has the shape of the whole; none is empty."""
+    num_shares = min(num_shares, len(plan))
+    return [(plan[start::num_shares], request_ids[start::num_shares]) for start in range(num_shares)]
