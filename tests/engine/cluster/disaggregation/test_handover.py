@@ -69,6 +69,16 @@ def test_a_client_may_hang_up_while_its_prompt_is_computed_or_on_its_way(at: int
     assert all(engine.stats.kv_blocks_used == 0 for engine in simulated.instances)
 
 
+def test_on_one_instance_prompt_and_answer_can_find_the_blocks_of_each_other() -> None:
+    simulated = cluster(1)
+    settings = DisaggregationSettings(pools=Pools(1, num_both=1), decider="always")
+    disaggregation = Disaggregation(simulated, settings, bytes_per_block=0.0)
+    assert endings(simulated, [(0, request("a", 10, 3))])["a"][1] == "completed"
+    (sequence,) = disaggregation.separated
+    assert sequence.prompt_part is not None
+    assert [each.num_shareable_blocks for each in (sequence, sequence.prompt_part)] == [2, 2]
+
+
 def test_nobody_outside_hears_of_the_prompts() -> None:
     simulated, _ = separated(scheduling="vllm")
     simulated.submit(request("a", 10, 3), 0)
