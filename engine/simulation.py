@@ -35,6 +35,10 @@ class Simulation(Protocol):
         """Let the client of `request_id` hang up at `at`; ids not there then are ignored."""
         ...
 
+    def queueing_time(self, request: Request) -> Micros:
+        """From the arrival of a request until it is too late to tell of it."""
+        ...
+
     def next_event_at(self) -> Micros | None:
         """The next instant at which something is due; None when idle."""
         ...

@@ -1,20 +1,22 @@
 """From a planned reply to an HTTP response: submit it, deliver what comes, and free it when the client leaves."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 
 from aiohttp import HttpVersion11, web
 
+from engine.request import Request
 from engine.units import Micros
+from mockserve.cluster.driver import ClusterDriver
 from mockserve.connection import wanted_rank
 from mockserve.flight import Reply, new_siblings
 from mockserve.frames import http_chunk
 from mockserve.protocol.bodies import Choice
 from mockserve.protocol.errors import paused
 from mockserve.protocol.json_text import compact_json
-from mockserve.replies import CollectedChoice, EventStream, ReplySet, StreamedChoice
+from mockserve.replies import CollectedChoice, EventStream, HeldStream, ReplySet, StreamedChoice
 from mockserve.reply_job import ReplyJob
 from mockserve.routes.shared import SERVICE
 from mockserve.service import Service
@@ -98,14 +100,11 @@ async def event_outlet(request: web.Request) -> AsyncIterator[Outlet]:
 
 
 async def _stream(request: web.Request, service: Service, replies: ReplySet, arrived_at: Micros) -> web.StreamResponse:
-    job = replies.job
+    if isinstance(service.driver, ClusterDriver) and not service.suspension.rejects_new:
+        return await _stream_once_routed(request, service, service.driver, replies, arrived_at)
     async with event_outlet(request) as outlet:
         stream = EventStream(replies, outlet.write, outlet.chunked)
-        choices: list[StreamedChoice] = []
-        for prompt in job.prompts:
-            for number, generation in enumerate(prompt.generations):
-                writer = job.new_writer(prompt, generation)
-                choices.append(StreamedChoice(stream, writer, prompt, number, len(choices)))
+        choices = _streamed_choices(stream)
         if service.suspension.rejects_new:
             stream.fail(paused("InternalServerError"))
         else:
@@ -113,8 +112,41 @@ async def _stream(request: web.Request, service: Service, replies: ReplySet, arr
     return outlet.response
 
 
+async def _stream_once_routed(
+    request: web.Request, service: Service, driver: ClusterDriver, replies: ReplySet, arrived_at: Micros
+) -> web.StreamResponse:
+    """A router answers a request that comes to no instance with a status, so nothing is sent before that is known."""
+    stream = HeldStream(replies, request.version >= HttpVersion11)
+    with _flying(service, replies, _streamed_choices(stream), arrived_at) as requests:
+        await driver.until_routed([each.id for each in requests])
+        if replies.done.done():
+            await replies.done  # which may raise
+        async with event_outlet(request) as outlet:
+            stream.let_go(outlet.write)
+            await replies.done
+    return outlet.response
+
+
+def _streamed_choices(stream: EventStream) -> list[StreamedChoice]:
+    job, choices = stream.job, list[StreamedChoice]()
+    for prompt in job.prompts:
+        for number, generation in enumerate(prompt.generations):
+            writer = job.new_writer(prompt, generation)
+            choices.append(StreamedChoice(stream, writer, prompt, number, len(choices)))
+    return choices
+
+
 async def fly(service: Service, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros) -> None:
     """Submit every choice and wait for the last. Whatever ends the wait, what is still in the engine is freed."""
+    with _flying(service, replies, choices, arrived_at):
+        await replies.done
+
+
+@contextmanager
+def _flying(
+    service: Service, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros
+) -> Iterator[Sequence[Request]]:
+    """Submit every choice. When the block ends, what is still in the engine is freed."""
     driver = service.driver
     requests = [each.request for prompt in replies.job.prompts for each in prompt.generations]
     waiting = iter(choices)
@@ -124,7 +156,7 @@ async def fly(service: Service, replies: ReplySet, choices: Sequence[Reply], arr
             for generation in prompt.generations:
                 flight = driver.submit(generation.request, next(waiting), arrived_at, siblings, replies.rank)
                 replies.add_flight(flight)
-        await replies.done
+        yield requests
     finally:
         replies.done.cancel()
         for engine_request in requests:

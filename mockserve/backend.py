@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from engine.deployment import Deployment
 from mockserve.cache_config_labels import cache_config_labels
+from mockserve.cluster.live_cluster import LiveCluster, build_live_cluster
 from mockserve.config import ServeOptions
 from mockserve.drivers import Driver
 from mockserve.engines import RankEngine, build_engines, driver_of
@@ -26,6 +27,8 @@ class Backend:
     slow_readers: SlowReaders
     engines: Sequence[RankEngine] = ()
     """Those of this process."""
+    cluster: LiveCluster | None = None
+    """What has a router in front, if it has one."""
     request_numbers: Iterator[int] = field(default_factory=itertools.count)
     """For the ids of requests, unique among all processes of the server."""
 
@@ -33,6 +36,10 @@ class Backend:
 def local_backend(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> Backend:
     """Engines in this process, whose clocks start now."""
     lateness, slow_readers = Lateness(), SlowReaders(options.max_unsent_kib * 1024)
+    if options.serves_cluster:
+        cluster = build_live_cluster(options, deployment, environment, lateness)
+        source = source_of(options, deployment, cluster.engines, lateness, slow_readers)
+        return Backend(cluster.driver, source, slow_readers, cluster.engines, cluster=cluster)
     engines = build_engines(options, deployment, environment, lateness)
     source = source_of(options, deployment, engines, lateness, slow_readers)
     return Backend(driver_of(engines), source, slow_readers, engines)

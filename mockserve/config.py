@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from blis_options import OptionError, option
+from mockserve.cluster.refusals import check_cluster
 from mockserve.route_options import RouteOptions
 
 
@@ -32,6 +33,7 @@ class ServeOptions(RouteOptions):
         if not self.model:
             raise OptionError("MODEL must be given, as in: blis serve qwen/qwen3-14b")
         RouteOptions.__post_init__(self)
+        check_cluster(self)
 
     @property
     def model_names(self) -> tuple[str, ...]:

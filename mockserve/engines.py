@@ -9,6 +9,7 @@ from engine.core import Engine
 from engine.deployment import Deployment
 from engine.latency.slowed import SlowedLatency
 from engine.step_log import RecentSteps
+from mockserve.cluster.instance_driver import InstanceDriver
 from mockserve.config import ServeOptions
 from mockserve.deploying import with_features
 from mockserve.engine_metrics import EngineMetrics
@@ -28,12 +29,14 @@ STEPS_KEPT = 65_536
 
 @dataclass(frozen=True, slots=True)
 class RankEngine:
-    """One rank."""
+    """One rank, or one instance of a cluster."""
 
-    driver: RealtimeDriver
+    driver: RealtimeDriver | InstanceDriver
     metrics: EngineMetrics
     latency: SlowedLatency
     kv_events: "KVEventPublisher | None"
+    dies_alone: bool = False
+    """Whether the others go on when it dies."""
 
 
 def build_engines(
@@ -50,11 +53,12 @@ def build_engines(
         driver = RealtimeDriver(engine, metrics, lateness, options.speed, origin_s=origin_s)
         publisher = open_publisher(options, environment, config, options.data_parallel_rank + rank)
         if publisher is not None:
-            driver.tell_cache_changes = publisher.publish
+            driver.output.tell_cache_changes = publisher.publish
         ranks.append(RankEngine(driver, metrics, latency, publisher))
     return ranks
 
 
 def driver_of(ranks: Sequence[RankEngine]) -> RealtimeDriver | RankedDriver:
     """What requests are handed to."""
-    return ranks[0].driver if len(ranks) == 1 else RankedDriver([rank.driver for rank in ranks])
+    drivers = [rank.driver for rank in ranks if isinstance(rank.driver, RealtimeDriver)]
+    return drivers[0] if len(drivers) == 1 else RankedDriver(drivers)

@@ -30,7 +30,7 @@ class Reply(Protocol):
         """The server ends it here, with the tokens it has."""
         ...
 
-    def fail(self, message: str, is_refusal: bool) -> None:
+    def fail(self, message: str, status: int) -> None:
         """There will be no more tokens: the engine refused the request, or broke."""
         ...
 

@@ -24,6 +24,8 @@ class Gate(StrEnum):
     DEV_MODE = "VLLM_SERVER_DEV_MODE=1"
     KV_TRANSFER = "--kv-transfer-config"
     FAULT_CONTROL = "--enable-fault-control"
+    CLUSTER = "several instances"
+    INSTANCE_CONTROL = "--enable-instance-control"
     READY_ROUTE = "llm-d-inference-sim's settings"
 
 
@@ -45,6 +47,8 @@ def open_gates(options: RouteOptions, environment: ServerEnvironment) -> frozens
         Gate.DEV_MODE: environment.dev_mode,
         Gate.KV_TRANSFER: options.kv_transfer.is_on,
         Gate.FAULT_CONTROL: options.enable_fault_control,
+        Gate.CLUSTER: options.serves_cluster,
+        Gate.INSTANCE_CONTROL: options.enable_instance_control,
         Gate.READY_ROUTE: options.offers_ready_route,
     }
     return frozenset(gate for gate, is_open in facts.items() if is_open)

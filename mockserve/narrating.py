@@ -49,8 +49,8 @@ class ToldChoice:
     def abort(self, num_tokens: int) -> None:
         self._end(num_tokens, Ending("abort"))
 
-    def fail(self, message: str, is_refusal: bool) -> None:
-        self.give_up(failure(message, is_refusal))
+    def fail(self, message: str, status: int) -> None:
+        self.give_up(failure(message, status))
 
     def give_up(self, error: ApiError) -> None:
         """End the reply with an error."""

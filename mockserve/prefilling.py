@@ -44,8 +44,8 @@ class _Prefill:
     def abort(self, num_tokens: int) -> None:
         self._batch.fail(internal_error("Failed to generate results for all prompts"))
 
-    def fail(self, message: str, is_refusal: bool) -> None:
-        self._batch.fail(failure(message, is_refusal))
+    def fail(self, message: str, status: int) -> None:
+        self._batch.fail(failure(message, status))
 
 
 async def prefill(service: Service, requests: Sequence[Request], arrived_at: Micros) -> None:

@@ -14,6 +14,7 @@ from prometheus_client import (
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from mockserve.cluster.instance_driver import InstanceDriver
 from mockserve.engine_metrics import EngineMetrics
 from mockserve.fake_metrics import FakeMetrics
 from mockserve.histogram import Histogram, cumulative
@@ -34,7 +35,7 @@ REJECTION_REASONS = ("max_num_queued_reqs", "max_num_queued_tokens")
 class MeasuredEngine:
     """One engine with what is counted about its requests. `created` is when counting began, in Unix seconds."""
 
-    driver: RealtimeDriver
+    driver: RealtimeDriver | InstanceDriver
     metrics: EngineMetrics
     created: float = field(default_factory=time.time)
 
@@ -63,7 +64,7 @@ class MetricsSource:
     """
 
     model_name: str
-    engines: Sequence[MeasuredEngine]
+    engines: list[MeasuredEngine]
     cache_config: Mapping[str, str]
     lateness: Lateness
     fakes: FakeMetrics
@@ -232,7 +233,7 @@ def sum_of_parts(source: MetricsSource, parts: Sequence[MetricsPart]) -> Metrics
 
 def new_source(
     model_name: str,
-    engines: Sequence[MeasuredEngine],
+    engines: list[MeasuredEngine],
     cache_config: Mapping[str, str],
     lateness: Lateness,
     fakes: FakeMetrics,

@@ -36,9 +36,9 @@ class RankedReply:
         self.ended()
         self.reply.abort(num_tokens)
 
-    def fail(self, message: str, is_refusal: bool) -> None:
+    def fail(self, message: str, status: int) -> None:
         self.ended()
-        self.reply.fail(message, is_refusal)
+        self.reply.fail(message, status)
 
 
 class RankedDriver:

@@ -7,19 +7,22 @@ deadlines are absolute, so being late once delays nothing that comes after, and 
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from heapq import heapify, heappop, heappush
+from http import HTTPStatus
 from typing import TypeVar
 
 from engine.core import Engine
 from engine.delivery import output_delay
-from engine.events import CacheChanged, Finished, Preempted, Scheduled, StepDone
-from engine.kv_cache.changes import CacheChange
+from engine.events import CacheChanged, Event, Finished, Preempted, Scheduled, StepDone
 from engine.request import Request
 from engine.sequence import Outcome
+from engine.simulation import Simulation
 from engine.units import Micros
+from mockserve.engine_output import EngineOutput
 from mockserve.flight import Flight, FlightRecorder, Reply, Siblings, new_siblings
 from mockserve.lateness import Lateness
+from mockserve.outcomes import STATUSES
 from mockserve.timer import PreciseTimer, precise_timer
 
 T = TypeVar("T")
@@ -53,28 +56,29 @@ class RealtimeDriver:
         speed: float = 1.0,
         monotonic: Callable[[], float] = time.monotonic,
         origin_s: float | None = None,
+        simulation: Simulation | None = None,
     ) -> None:
-        """`origin_s` is what the monotonic clock reads at the simulated instant 0, by default now."""
+        """`origin_s` is what the monotonic clock reads at the simulated instant 0, by default now.
+
+        `simulation` is what the engine is part of, if it is not alone.
+        """
         self.engine = engine
+        self.output = EngineOutput(engine, recorder)
+        self._simulation: Simulation = engine if simulation is None else simulation
         self.lateness = lateness
         self.failure: BaseException | None = None
         """What the engine broke with; from then on every request fails."""
-        self.tell_cache_changes: Callable[[Sequence[CacheChange]], None] = _ignore_cache_changes
-        """Who wants to know what happens to the content of the prefix cache, step by step."""
         self.tell_step: Callable[[Micros], None] = _ignore_step
         """Who wants to know when a step has ended."""
         self.tell_failure: Callable[[BaseException], None] = _ignore_failure
         """Who wants to know that the engine broke."""
-        self._recorder = recorder
         self._monotonic = monotonic
         self._us_per_s = speed * 1e6
         self._origin_s = monotonic() if origin_s is None else origin_s
         self._flights: dict[str, Flight] = {}
         self._outbox: list[tuple[Micros, int, Flight, int, bool]] = []
         self._numbers = itertools.count()
-        self._awaited: list[tuple[Callable[[Engine], bool], asyncio.Future[None]]] = []
-        self._num_outputs = 0
-        """Tokens that the latest step produced."""
+        self._awaited: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._wake_at: Micros | None = None
         self._handle: asyncio.Handle | PreciseTimer | None = None
         self._timer: PreciseTimer | None = None
@@ -123,27 +127,34 @@ class RealtimeDriver:
         """
         if self.failure is not None:
             raise EngineFailedError("the engine has failed") from self.failure
-        queueing_us = self.engine.queueing_time(request)
+        queueing_us = self._simulation.queueing_time(request)
         queued_at = self._soonest((self.clock() if arrived_at is None else arrived_at) + queueing_us)
         at = queued_at - queueing_us
-        self.engine.submit(request, at)
+        self._enter(request, at, rank)
         flight = Flight(request, reply, at, queued_at, siblings=siblings or new_siblings(1))
         self._flights[request.id] = flight
         self._arm()
         return flight
 
+    def _enter(self, request: Request, at: Micros, _rank: int | None) -> None:
+        self._simulation.submit(request, at)
+
     def abort(self, request_id: str) -> None:
         """The client of `request_id` is gone: free what it holds now. Its reply hears nothing more."""
-        flight = self._leave(request_id)
+        output, flight = self._output_of(request_id), self._leave(request_id)
         if flight is not None:
-            self._recorder.aborted(flight)
+            output.recorder.aborted(flight)
+
+    def _output_of(self, _request_id: str) -> EngineOutput:
+        """Of the engine that has a request."""
+        return self.output
 
     def _leave(self, request_id: str) -> Flight | None:
         """Take a request out of the engine, if it is there."""
         flight = self._flights.pop(request_id, None)
         if flight is None or self.failure is not None:
             return None
-        self.engine.abort(request_id, self._soonest(self.clock()))
+        self._simulation.abort(request_id, self._soonest(self.clock()))
         self._arm()
         return flight
 
@@ -156,22 +167,29 @@ class RealtimeDriver:
         heapify(self._outbox)
         now = self.clock()
         for flight in ending:
+            output = self._output_of(flight.request.id)
             self._leave(flight.request.id)
-            self._recorder.completed(flight, now - flight.arrived_at, "abort")
+            output.recorder.completed(flight, now - flight.arrived_at, "abort")
             flight.reply.abort(flight.num_tokens)
         return len(ending)
 
     def interfere(self, act: Callable[[Engine, Micros], T]) -> T:
         """Let `act` do something to the engine now, after all that is due, at the instant it is given."""
+        return self._act(lambda at: act(self.engine, at))
+
+    def _act(self, act: Callable[[Micros], T]) -> T:
         now = self.clock()
         self._catch_up(now)
-        result = act(self.engine, self._soonest(now))
+        result = act(self._soonest(now))
         self._arm()
         return result
 
     async def until(self, is_so: Callable[[Engine], bool]) -> None:
         """Return when something holds of the engine."""
-        if not is_so(self.engine):
+        await self._until(lambda: is_so(self.engine))
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        if not is_so():
             found = asyncio.get_running_loop().create_future()
             self._awaited.append((is_so, found))
             await found
@@ -189,14 +207,14 @@ class RealtimeDriver:
 
     def _soonest(self, at: Micros) -> Micros:
         """`at`, or the first instant that the engine has not done yet."""
-        done_until = self.engine.now
+        done_until = self._simulation.now
         return at if done_until is None else max(at, done_until + 1)
 
     # --- when to wake ---
 
     def _arm(self) -> None:
         """Wake at the next instant at which the engine or the outbox has something due."""
-        due_at = self.engine.next_event_at()
+        due_at = self._simulation.next_event_at()
         if self._outbox and (due_at is None or self._outbox[0][0] < due_at):
             due_at = self._outbox[0][0]
         if due_at == self._wake_at and self._handle is not None:
@@ -245,7 +263,7 @@ class RealtimeDriver:
         stop_s = self._monotonic() + BACKLOG_SLICE_S
         while True:
             self._deliver_due(now)
-            due_at = self.engine.next_event_at()
+            due_at = self._simulation.next_event_at()
             if due_at is None or due_at > now:
                 return
             self._run_engine(due_at, now)
@@ -256,7 +274,7 @@ class RealtimeDriver:
         """Wake those who wait for something that is so by now; who was cancelled waits no more."""
         for entry in list(self._awaited):
             is_so, found = entry
-            if found.done() or is_so(self.engine):
+            if found.done() or is_so():
                 self._awaited.remove(entry)
                 if not found.done():
                     found.set_result(None)
@@ -272,22 +290,25 @@ class RealtimeDriver:
 
     def _run_engine(self, until: Micros, now: Micros) -> None:
         for event in self.engine.advance(until):
-            if isinstance(event, StepDone):
-                self._step_done(event, now)
-            elif isinstance(event, Scheduled):
-                self._scheduled(event)
-            elif isinstance(event, Preempted):
-                self._preempted(event)
-            elif isinstance(event, CacheChanged):
-                self.tell_cache_changes(event.changes)
-            else:
-                self._finished(event, now)
+            self._happened(self.output, event, now)
 
-    def _step_done(self, event: StepDone, now: Micros) -> None:
+    def _happened(self, output: EngineOutput, event: Event, now: Micros) -> None:
+        if isinstance(event, StepDone):
+            self._step_done(output, event, now)
+        elif isinstance(event, Scheduled):
+            self._scheduled(output, event)
+        elif isinstance(event, Preempted):
+            self._preempted(event)
+        elif isinstance(event, CacheChanged):
+            output.tell_cache_changes(event.changes)
+        else:
+            self._finished(output, event, now)
+
+    def _step_done(self, output: EngineOutput, event: StepDone, now: Micros) -> None:
         """Each sequence that emitted has more tokens; those that it had before a preemption are not sent again."""
-        at, engine, flights = event.at, self.engine, self._flights
+        at, engine, recorder, flights = event.at, output.engine, output.recorder, self._flights
         gaps: dict[Micros, int] = {}
-        self._num_outputs = len(event.emitted)
+        output.num_outputs = num_outputs = len(event.emitted)
         num_tokens = num_prompt_tokens = 0
         for sequence in event.emitted:
             flight = flights.get(sequence.request.id)
@@ -298,12 +319,12 @@ class RealtimeDriver:
             if number <= num_before:
                 continue
             flight.num_tokens = number
-            due_at = at + output_delay(engine.config, engine.latency, number, self._num_outputs, is_last=False)
+            due_at = at + output_delay(engine.config, engine.latency, number, num_outputs, is_last=False)
             num_tokens += number - num_before
             if not num_before:
                 flight.first_token_at = at
                 num_prompt_tokens += flight.num_computed_prompt_tokens
-                self._recorder.first_token(flight, due_at - flight.arrived_at)
+                recorder.first_token(flight, due_at - flight.arrived_at)
             else:
                 gap = at - flight.last_token_at
                 gaps[gap] = gaps.get(gap, 0) + 1
@@ -311,34 +332,36 @@ class RealtimeDriver:
             if number < flight.request.output_tokens:
                 self._send(due_at, now, flight, number, False)
         if num_tokens:
-            self._recorder.step(num_prompt_tokens, num_tokens, gaps)
+            recorder.step(num_prompt_tokens, num_tokens, gaps)
         self.tell_step(at)
 
-    def _scheduled(self, event: Scheduled) -> None:
+    def _scheduled(self, output: EngineOutput, event: Scheduled) -> None:
         flight = self._flights.get(event.sequence.request.id)
         if flight is not None:
             flight.num_cached_tokens = event.sequence.num_cached_tokens
             flight.num_external_tokens = event.sequence.num_external_tokens
-            self._recorder.scheduled(flight, event.at)
+            output.recorder.scheduled(flight, event.at)
 
     def _preempted(self, event: Preempted) -> None:
         flight = self._flights.get(event.sequence.request.id)
         if flight is not None:
             flight.num_preemptions += 1
 
-    def _finished(self, event: Finished, now: Micros) -> None:
+    def _finished(self, output: EngineOutput, event: Finished, now: Micros) -> None:
         flight = self._flights.pop(event.sequence.request.id, None)
         if flight is None:
             return
         if event.outcome in (Outcome.COMPLETED, Outcome.LENGTH_CAPPED):
-            number = flight.num_tokens
-            due_at = event.at + output_delay(
-                self.engine.config, self.engine.latency, number, self._num_outputs, is_last=True
-            )
-            self._recorder.completed(flight, due_at - flight.arrived_at, flight.reply.finish_reason)
+            engine, number = output.engine, flight.num_tokens
+            due_at = event.at + output_delay(engine.config, engine.latency, number, output.num_outputs, is_last=True)
+            output.recorder.completed(flight, due_at - flight.arrived_at, flight.reply.finish_reason)
             self._send(due_at, now, flight, number, True)
         else:
-            flight.reply.fail(f"the request was {event.outcome}: {event.detail}", is_refusal=True)
+            flight.reply.fail(f"the request was {event.outcome}: {event.detail}", self._status_of(event))
+
+    def _status_of(self, event: Finished) -> HTTPStatus:
+        """What the client of a request that was not completed is told."""
+        return STATUSES.get(event.outcome, HTTPStatus.BAD_REQUEST)
 
     def _send(self, due_at: Micros, now: Micros, flight: Flight, number: int, is_last: bool) -> None:
         """Hand over now what is due, keep the rest. What was due before has been handed over already."""
@@ -363,7 +386,7 @@ class RealtimeDriver:
         waiting = [*self._flights.values(), *(entry[2] for entry in self._outbox)]
         self.close()
         for flight in {id(flight): flight for flight in waiting}.values():
-            flight.reply.fail(str(error), is_refusal=False)
+            flight.reply.fail(str(error), HTTPStatus.INTERNAL_SERVER_ERROR)
         self.tell_failure(error)
 
 
@@ -372,8 +395,4 @@ def _ignore_step(_at: Micros) -> None:
 
 
 def _ignore_failure(_error: BaseException) -> None:
-    """Nobody listens."""
-
-
-def _ignore_cache_changes(_changes: Sequence[CacheChange]) -> None:
     """Nobody listens."""

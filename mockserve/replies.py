@@ -1,8 +1,9 @@
 """Where tokens go: into a stream of events, or into one JSON object. Both count the same tokens the same way."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Any
 
 from mockserve.choice_writer import ChoiceWriter
@@ -82,8 +83,8 @@ class CollectedChoice:
         if self._replies.choice_finished(num_tokens):
             self._replies.resolve()
 
-    def fail(self, message: str, is_refusal: bool) -> None:
-        self._replies.fail(failure(message, is_refusal))
+    def fail(self, message: str, status: int) -> None:
+        self._replies.fail(failure(message, status))
 
     @property
     def finish_reason(self) -> str:
@@ -140,6 +141,28 @@ class EventStream:
             self.replies.resolve()
 
 
+class HeldStream(EventStream):
+    """One whose status has not been sent: what it writes is kept until it is let go, and an error has a status."""
+
+    def __init__(self, replies: ReplySet, chunked: bool) -> None:
+        self._held: list[bytes] = []
+        super().__init__(replies, self._held.append, chunked)
+        self._is_held = True
+
+    def let_go(self, write: Callable[[bytes], None]) -> None:
+        """The status has been sent: from now on bytes go to `write`."""
+        self._is_held = False
+        self._write = write
+        for data in self._held:
+            write(data)
+
+    def fail(self, error: ApiError) -> None:
+        if self._is_held:
+            self.replies.fail(error)
+        else:
+            super().fail(error)
+
+
 class StreamedChoice:
     """Choice `index` of a stream, number `number` of its prompt: an event per step that brought tokens, or per few.
 
@@ -194,8 +217,8 @@ class StreamedChoice:
         stream.send(event(stream.bodies.chunk(self._index, piece, self._usage(num_tokens))))
         stream.choice_finished(num_tokens)
 
-    def fail(self, message: str, is_refusal: bool) -> None:
-        self._stream.fail(failure(message, is_refusal))
+    def fail(self, message: str, status: int) -> None:
+        self._stream.fail(failure(message, status))
 
     @property
     def finish_reason(self) -> str:
@@ -247,6 +270,14 @@ def engine_reason(generation: Generation) -> str:
     return "stop" if reason == "tool_calls" else reason
 
 
-def failure(message: str, is_refusal: bool) -> ApiError:
+def failure(message: str, status: int) -> ApiError:
     """A refusal is the request's fault; anything else is a dead engine."""
-    return ApiError(message) if is_refusal else engine_dead()
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        return engine_dead()
+    return ApiError(message, status=status, kind=_KINDS.get(status, "BadRequestError"))
+
+
+_KINDS: Mapping[int, str] = {
+    HTTPStatus.TOO_MANY_REQUESTS: "RateLimitError",
+    HTTPStatus.SERVICE_UNAVAILABLE: "ServiceUnavailableError",
+}

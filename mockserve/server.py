@@ -5,7 +5,7 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -13,9 +13,13 @@ from functools import partial
 from aiohttp import web
 
 from blis_options import OptionError
+from engine.cluster.build import notes_on_cluster
+from engine.cluster.policies import with_policies
 from engine.deployment import Deployment, notes_after
 from mockserve.app import build_app
 from mockserve.backend import local_backend
+from mockserve.cluster.control import InstanceControl
+from mockserve.cluster.ports import InstancePorts
 from mockserve.config import ServeOptions
 from mockserve.connection import StampedConnection
 from mockserve.deploying import deployment_of
@@ -49,13 +53,22 @@ class RunningServer:
     port: int
     """Address listened on; empty and 0 for a unix socket."""
     uds: str = ""
+    ports: InstancePorts | None = None
+    """Those of single instances, if they have any."""
+
+    @property
+    def instance_ports(self) -> Mapping[int, int]:
+        """Ports on which single instances listen, by number."""
+        return {} if self.service.cluster is None else self.service.cluster.ports
 
     async def stop(self, at_once: asyncio.Event | None = None) -> None:
         """Take no new work, let open replies finish within --shutdown-timeout or until `at_once`, then cut them.
 
         It listens until the replies have ended, to tell those who ask that it is not ready.
         """
-        await drain(self.service, at_once or asyncio.Event())
+        at_once = at_once or asyncio.Event()
+        closing = [] if self.ports is None else [self.ports.close_all(at_once)]
+        await asyncio.gather(drain(self.service, at_once), *closing)
         self.listener.close()
         await self.runner.cleanup()
         self.service.close()
@@ -70,11 +83,12 @@ def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | 
     Raises BlisError for a deployment that cannot be, or an address that cannot be listened on.
     """
     environment = read_environment() if environment is None else environment
+    all_options = [with_policies(options) for options in all_options]
     first = all_options[0]
     check_processes(first, environment)
     wanted = [(options, deployment_of(options)) for options in all_options]
     set_up_logging(all_options[0].log_format)
-    for note in (*wanted[0][1].notes, *_notes(wanted[0][0])):
+    for note in (*wanted[0][1].notes, *notes_on_cluster(*wanted[0]), *_notes(wanted[0][0])):
         _logger.info("note: %s", note)
     raise_file_limit()
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
@@ -99,7 +113,18 @@ async def start(
     """Listen where the options say; port 0 becomes a free one. Without `environment` the process's own is read."""
     environment = read_environment() if environment is None else environment
     backend = local_backend(options, deployment, environment)
-    return await listen(build_service(options, deployment, environment, backend))
+    service = build_service(options, deployment, environment, backend)
+    if backend.cluster is not None:
+        service.cluster = InstanceControl(service, backend.cluster)
+    server = await listen(service)
+    if service.cluster is not None and options.instance_ports is not None:
+        server.ports = InstancePorts(service.cluster, options.instance_ports, listen)
+        try:
+            await server.ports.open_all()
+        except BaseException:
+            await server.stop()
+            raise
+    return server
 
 
 async def listen(service: Service, shares_port: bool = False) -> RunningServer:
@@ -169,9 +194,10 @@ def keep_what_exists() -> None:
 def startup_line(options: ServeOptions, deployment: Deployment, where: str) -> str:
     """What is served, where, and on what simulated hardware."""
     blocks = deployment.config.total_kv_blocks
+    number = f"{options.num_instances} instances, " if options.num_instances > 1 else ""
     return (
         f"serving {options.model_names[0]} on {where} "
-        f"({deployment.gpu.name}, tp {deployment.tp}, {blocks:,} KV blocks, {options.latency_model})"
+        f"({number}{deployment.gpu.name}, tp {deployment.tp}, {blocks:,} KV blocks, {options.latency_model})"
     )
 
 
@@ -227,6 +253,8 @@ async def _serve_until_signal(wanted: Sequence[tuple[ServeOptions, Deployment]],
                 where = address(options, server.host, server.port)
                 told = fields(model=options.model_names[0], address=where)
                 _logger.info(startup_line(options, deployment, where), extra=told)
+                for instance, port in server.instance_ports.items():
+                    _logger.info("instance %d listens on %s", instance, address(options, server.host, port))
         await _until_it_must_end(stopping, servers)
     finally:
         if num_open := sum(server.service.num_answering for server in servers):

@@ -7,13 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.deployment import Deployment
 from engine.request import ExternalPrompt
 from mockserve.adapters import Adapter, Adapters, with_modules
 from mockserve.admission import QueueLimits, too_busy
 from mockserve.backend import Backend
+from mockserve.cluster.driver import ClusterDriver
+from mockserve.cluster.instance_driver import InstanceDriver
+from mockserve.cluster.suspending import SuspensionOfAll
 from mockserve.config import ServeOptions
 from mockserve.cors import Cors, new_cors
 from mockserve.deploying import transfer_of, with_features
@@ -34,6 +37,9 @@ from mockserve.response_store import ResponseStore
 from mockserve.slow_readers import SlowReaders
 from mockserve.suspension import Suspension
 from mockserve.vocabulary import new_composer, open_vocabulary
+
+if TYPE_CHECKING:
+    from mockserve.cluster.control import InstanceControl
 
 VLLM_VERSION = "0.33.0"
 
@@ -71,7 +77,7 @@ class Service:
     gates: frozenset[Gate]
     """Which routes there are."""
     adapters: Adapters
-    suspension: Suspension
+    suspension: Suspension | SuspensionOfAll
     responses: ResponseStore
     slow_readers: SlowReaders
     pooler: Pooler | None
@@ -85,6 +91,8 @@ class Service:
     """Requests to the model routes that are being answered."""
     death_told: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once a client has been told, by the status of a reply, that the engine has died."""
+    cluster: "InstanceControl | None" = None
+    """The instances behind the router, if there is one."""
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     @contextmanager
@@ -106,9 +114,16 @@ class Service:
                 await asyncio.wait_for(self._idle.wait(), timeout_s)
 
     @property
+    def is_ready(self) -> bool:
+        """Whether requests can be answered."""
+        driver = self.driver
+        is_closed = isinstance(driver, ClusterDriver | InstanceDriver) and not driver.takes_requests
+        return not self.is_stopping and driver.failure is None and not is_closed
+
+    @property
     def num_engines(self) -> int:
-        """Data-parallel ranks."""
-        return self.options.dp
+        """Data-parallel ranks, or instances."""
+        return max(self.options.dp, len(self.engines))
 
     def external_prompt(self, params: Mapping[str, Any] | None, prompt_tokens: int) -> ExternalPrompt | None:
         """What another instance has computed of a prompt, according to a request."""
@@ -137,6 +152,8 @@ class Service:
     def close(self) -> None:
         """Let go of the clock and of the sockets beside those of HTTP."""
         self.engine_faults.close()
+        if self.cluster is not None:
+            self.cluster.close()
         self.driver.close()
         for engine in self.engines:
             if engine.kv_events is not None:

@@ -82,8 +82,8 @@ class SpokenStretch:
     def abort(self, num_tokens: int) -> None:
         self._add(num_tokens, Ending("abort"))
 
-    def fail(self, message: str, is_refusal: bool) -> None:
-        self._stream.fail(failure(message, is_refusal))
+    def fail(self, message: str, status: int) -> None:
+        self._stream.fail(failure(message, status))
 
     @property
     def finish_reason(self) -> str:

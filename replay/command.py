@@ -151,7 +151,7 @@ def _run(
     def adjusted(latency: "LatencyModel") -> "LatencyModel":
         return latency if options.phase_average == 1 else PhaseShifted(latency, phase)
 
-    simulation = build_simulation(options, deployment, ties=ties, adjusted=adjusted)
+    simulation = build_simulation(options, deployment, ties=ties, adjusted=adjusted, decisions=options.decision_log)
     if options.reissue:
         from replay.reissue import simulate_reissued
 

@@ -5,11 +5,13 @@ from pathlib import Path
 
 from blis_options import OptionError, option
 from engine.cluster.autoscaling.options import ScalingOptions
+from engine.cluster.decisions import DecisionLog
 from replay.fitness import METRICS, parse_weights
 from traces import SloTargets, parse_duration_ms, slo_targets_from_flags
 from traces.saturation import DETECTORS
 
 ALL = "all"
+TRACE_LEVELS = ("none", "decisions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,11 @@ class ReportOptions(ScalingOptions):
     metrics_path: str | None = option(
         None, "Write aggregate metrics with a row per request here (JSON).", metavar="FILE"
     )
+    trace_level: str = option("none", "What of the cluster's decisions is kept.", choices=TRACE_LEVELS)
+    counterfactual_k: int = option(
+        0, "With --trace-level decisions, how many of the best instances are kept for each request.", at_least=0
+    )
+    summarize_trace: bool = option(False, "Print a summary of the decisions; needs --trace-level decisions.")
     decisions_path: str | None = option(
         None,
         "Write where each request was sent and what the best instances looked like here (JSON); needs --trace-level "
@@ -68,10 +75,21 @@ class ReportOptions(ScalingOptions):
 
     def __post_init__(self) -> None:
         ScalingOptions.__post_init__(self)
-        if self.decisions_path is not None and self.trace_level == "none":
-            raise OptionError("--decisions-path needs --trace-level decisions")
+        if self.trace_level == "none":
+            for flag, value in (
+                ("--counterfactual-k", self.counterfactual_k),
+                ("--summarize-trace", self.summarize_trace),
+                ("--decisions-path", self.decisions_path),
+            ):
+                if value:
+                    raise OptionError(f"{flag} needs --trace-level decisions")
         # Making these checks them.
         _ = self.slo_targets, self.detector_names, self.final_window_us, self.weights, self.itl_path
+
+    @property
+    def decision_log(self) -> DecisionLog | None:
+        """Where the decisions of a run are kept; None for nowhere."""
+        return DecisionLog(self.counterfactual_k) if self.trace_level == "decisions" else None
 
     @property
     def slo_targets(self) -> dict[str, SloTargets]:

@@ -33,7 +33,7 @@ def run(options: RunOptions) -> int:
         _say(note)
     total = workload.max_requests if workload.sessions else len(workload.requests)
     with recording_tokens(options) as on_tokens, progress_bar("simulating", total) as advance:
-        simulation = build_simulation(options, deployment, ties=SeededTies(spec.seed))
+        simulation = build_simulation(options, deployment, ties=SeededTies(spec.seed), decisions=options.decision_log)
         simulated = simulate_workload(simulation, workload, options.horizon, advance, on_tokens)
     for note in notes_after(deployment):
         _say(note)

@@ -40,21 +40,37 @@ def build_simulation(
     ties: Ties | None = None,
     adjusted: Callable[[LatencyModel], LatencyModel] | None = None,
     reports_steps: bool = False,
+    decisions: DecisionLog | None = None,
 ) -> Engine | Cluster:
-    """What the options describe, at the beginning. `adjusted` changes models of step times."""
-    policies = policies_of(options)
-    placement = placement_of(options, deployment)
+    """What the options describe, at the beginning.
+
+    `adjusted` changes models of step times. With `decisions`, where a cluster's are kept, it is always a cluster.
+    """
 
     def new_engine(each: Deployment) -> Engine:
         return Engine(each.config, adjusted(each.latency) if adjusted else each.latency, reports_steps)
 
+    if decisions is not None or has_cluster(options):
+        return build_cluster(options, deployment, new_engine, ties, decisions)
+    (alone,) = deployments_of(options, deployment)
+    return new_engine(alone)
+
+
+def build_cluster(
+    options: ScalingOptions,
+    deployment: Deployment,
+    new_engine: Callable[[Deployment], Engine],
+    ties: Ties | None = None,
+    decisions: DecisionLog | None = None,
+) -> Cluster:
+    """The cluster that the options describe, be it of one instance, at the beginning."""
+    policies = policies_of(options)
+    placement = placement_of(options, deployment)
     if placement is None:
         deployments = deployments_of_instances(options, deployments_of(options, deployment))
     else:
         deployments = placement.of_instances
     engines = [new_engine(each) for each in deployments]
-    if not has_cluster(options) and not policies.tenant_budgets and placement is None:
-        return engines[0]
     admission = _admission(options, policies, sum(engine.config.max_num_seqs for engine in engines))
     settings = RouterSettings(
         ties=ties or SeededTies(DEFAULT_SEED),
@@ -69,7 +85,7 @@ def build_simulation(
         decode_router or router,
         Freshness(refresh_interval_us=options.snapshot_refresh_interval, cache_delay_us=options.cache_signal_delay),
         Latencies(admission_us=options.admission_latency, routing_us=options.routing_latency),
-        DecisionLog(options.counterfactual_k) if options.trace_level == "decisions" else None,
+        decisions,
     )
     if placement is not None:
         populate(cluster, placement, new_engine)
@@ -83,8 +99,11 @@ def build_simulation(
 
 
 def has_cluster(options: ScalingOptions) -> bool:
-    """Whether there is more to simulate than one engine."""
-    return options.has_cluster or options.flow_control or options.num_pooled > 0
+    """Whether there is more to simulate than one engine. Raises EngineError for a policy file that is none."""
+    if options.has_cluster or options.flow_control or options.num_pooled > 0 or options.model_autoscaler_interval_us:
+        return True
+    policies = policies_of(options)
+    return bool(policies.tenant_budgets or policies.scaling.node_pools or policies.scaling.autoscaler)
 
 
 def _pool_router(scorers: str, settings: RouterSettings) -> Router | None:
@@ -134,6 +153,5 @@ def flags_without_effect_on_cluster(options: ScalingOptions) -> Iterator[str]:
         ):
             if value:
                 yield f"{flag} has no effect without --routing-policy weighted"
-    may_grow = options.model_autoscaler_interval_us > 0 or policies_of(options).scaling.node_pools
-    if options.routing_policy != "round-robin" and not has_cluster(options) and not may_grow:
+    if options.routing_policy != "round-robin" and not has_cluster(options):
         yield f"--routing-policy {options.routing_policy} has no effect with one instance"

@@ -6,6 +6,7 @@ they are only asked how they are when a decision depends on it.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -110,8 +111,11 @@ class Cluster:
                 member.engine.advance(self.now)  # nothing is due, but arrivals that have passed are noted
         return max((member.engine.clock for member in self.members), default=0)
 
-    def submit(self, request: Request, at: Micros) -> None:
-        """Let `request` arrive at `at`, which must be ahead. Raises ValueError for an id still in use."""
+    def submit(self, request: Request, at: Micros, instance: int | None = None) -> None:
+        """Let `request` arrive at `at`, which must be ahead. Raises ValueError for an id still in use.
+
+        With `instance` it goes straight to that one, without being admitted or routed.
+        """
         self._demand_future(at)
         live = self._live
         known = live.get(request.id)
@@ -120,7 +124,8 @@ class Cluster:
         sequence = Sequence(request, at)
         sequence.instance = NOWHERE
         live[request.id] = sequence
-        self.agenda.add(at, ClusterDue.ARRIVAL, self._arrived, sequence)
+        arrived = self._arrived if instance is None else partial(self._enter_directly, instance)
+        self.agenda.add(at, ClusterDue.ARRIVAL, arrived, sequence)
 
     def abort(self, request_id: str, at: Micros) -> None:
         """Let the client of `request_id` hang up at `at`; ids not there then are ignored."""
@@ -167,6 +172,27 @@ class Cluster:
         Of events of one instant the cluster's own come first, then those of its instances in the order of their
         numbers.
         """
+        self._do_due(until)
+        events = [*self._told, *self.members.take_events()]
+        self._told.clear()
+        if self.hides_parts:
+            events = list(without_parts(events))
+        events.sort(key=_instant)
+        return events
+
+    def advance_each(self, until: Micros) -> list[tuple[int, Event]]:
+        """`advance`, with the number of its instance before each event; `NOWHERE` before the cluster's own."""
+        self._do_due(until)
+        told = [(NOWHERE, self._told), *self.members.take_told()]
+        self._told = []
+        found = [(number, event) for number, events in told for event in self._public(events)]
+        found.sort(key=_instant_of_numbered)
+        return found
+
+    def _public(self, events: list[Event]) -> Iterable[Event]:
+        return without_parts(events) if self.hides_parts else events
+
+    def _do_due(self, until: Micros) -> None:
         pop_due = self.agenda.pop_due
         if self._watchers:
             self._advance_watched(until)
@@ -179,14 +205,8 @@ class Cluster:
         self.members.catch_up(until)
         if self.now is None or until > self.now:
             self.now = until
-        events = [*self._told, *self.members.take_events()]
-        self._told.clear()
-        if self.hides_parts:
-            events = list(without_parts(events))
-        events.sort(key=_instant)
         if len(self._live) > self._most_live:
             self._forget_ended()
-        return events
 
     def add_background(self, at: Micros, due: ClusterDue, action: Callable[[Micros], None]) -> None:
         """Do `action` at `at` if the cluster is advanced that far for another reason."""
@@ -211,6 +231,20 @@ class Cluster:
                 action(about, at)
             else:
                 return
+
+    def instance_of(self, request_id: str) -> int:
+        """The number of the instance that a request has come to; `NOWHERE` before, and for requests not known."""
+        sequence = self._live.get(request_id)
+        return NOWHERE if sequence is None else sequence.instance
+
+    def _enter_directly(self, number: int, sequence: Sequence, at: Micros) -> None:
+        if sequence.outcome is not None:
+            return
+        if self.members[number].life is Life.KILLED:
+            self.counters.num_rejected_at_routing += 1
+            self.end(sequence, Outcome.REJECTED, at, "that instance takes no requests")
+        else:
+            self.members.enter(number, sequence, at)
 
     def _await_decision(self, sequence: Sequence, at: Micros) -> None:
         self.agenda.add(at + self._latencies.admission_us, ClusterDue.ADMISSION, self._decide, sequence)
@@ -356,3 +390,7 @@ class Cluster:
 
 
 _instant = attrgetter("at")
+
+
+def _instant_of_numbered(numbered: tuple[int, Event]) -> Micros:
+    return numbered[1].at

@@ -101,10 +101,14 @@ class Members(list[Member]):
 
     def take_events(self) -> Iterator[Event]:
         """What has happened since, instance by instance."""
+        for _, events in self.take_told():
+            yield from events
+
+    def take_told(self) -> list[tuple[int, list[Event]]]:
+        """The same, with the number of each instance."""
         told, self._told = self._told, []
         told.sort(key=_number)
-        for _, events in told:
-            yield from events
+        return told
 
     def _note(self, number: int, events: list[Event]) -> None:
         if events:

@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 
-from blis_options import OptionError, option
+from blis_options import option
 from engine.cluster.admission.registry import ADMISSIONS
 from engine.cluster.routing.registry import ROUTERS
 from engine.cluster.scorers.registry import DEFAULT_WEIGHTS, SCORERS, Weights, parse_weights
 from engine.cluster.state import DEFAULT_CACHE_DELAY_US, DEFAULT_REFRESH_INTERVAL_US
 from engine.deployment_options import DeploymentOptions
 
-TRACE_LEVELS = ("none", "decisions")
 _LORA = "lora-affinity"
 _DEFAULT_SCORERS = ",".join(f"{name}:{weight:g}" for name, weight in DEFAULT_WEIGHTS)
 
@@ -59,22 +58,10 @@ class ClusterOptions(DeploymentOptions):
         "with another value than their default win.",
         metavar="FILE",
     )
-    trace_level: str = option("none", "What of the cluster's decisions is kept.", choices=TRACE_LEVELS)
-    counterfactual_k: int = option(
-        0, "With --trace-level decisions, how many of the best instances are kept for each request.", at_least=0
-    )
-    summarize_trace: bool = option(False, "Print a summary of the decisions; needs --trace-level decisions.")
 
     def __post_init__(self) -> None:
         DeploymentOptions.__post_init__(self)
         _ = self.scorer_weights  # making it checks it
-        if self.trace_level == "none":
-            for flag, value in (
-                ("--counterfactual-k", self.counterfactual_k),
-                ("--summarize-trace", self.summarize_trace),
-            ):
-                if value:
-                    raise OptionError(f"{flag} needs --trace-level decisions")
 
     @property
     def scorer_weights(self) -> Weights:
@@ -89,5 +76,5 @@ class ClusterOptions(DeploymentOptions):
     @property
     def has_cluster(self) -> bool:
         """Whether there is more to simulate than one engine: several, or decisions before it."""
-        at_the_door = (self.admission_latency, self.routing_latency, self.trace_level != "none")
-        return self.num_instances > 1 or self.admission_policy != "always-admit" or any(at_the_door)
+        latencies = (self.admission_latency, self.routing_latency)
+        return self.num_instances > 1 or self.admission_policy != "always-admit" or any(latencies)

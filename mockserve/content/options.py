@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from blis_options import OptionError, option
-from engine.deployment_options import DeploymentOptions
 from mockserve.content.parser_names import REASONING_PARSERS, TOOL_CALL_PARSERS
 from mockserve.content.taste import Taste
+from mockserve.instance_options import InstanceOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContentOptions(DeploymentOptions):
+class ContentOptions(InstanceOptions):
     """Flags with vLLM's names where it has them."""
 
     seed: int = option(0, "Seed of the generated text and its lengths.")
@@ -107,7 +107,7 @@ class ContentOptions(DeploymentOptions):
         if self.mode == "echo" and self.dataset_path is not None:
             raise OptionError("--dataset-path cannot be used with --mode echo")
         json_object("--default-chat-template-kwargs", self.default_chat_template_kwargs)
-        DeploymentOptions.__post_init__(self)
+        InstanceOptions.__post_init__(self)
 
     @property
     def calls_tools(self) -> bool:

@@ -65,7 +65,12 @@ class EngineFaults:
 
     @property
     def _has_died(self) -> bool:
-        return any(engine.driver.failure is not None for engine in self._engines)
+        dead = [engine.driver.failure is not None for engine in self._engines]
+        return all(dead) if self._die_alone else any(dead)
+
+    @property
+    def _die_alone(self) -> bool:
+        return all(engine.dies_alone for engine in self._engines)
 
     @property
     def _chosen(self) -> Sequence[RankEngine]:
@@ -84,7 +89,7 @@ class EngineFaults:
             each.driver.interfere(lambda engine, at: engine.hold(Hold.NONE, at))
 
     def _die(self) -> None:
-        for each in self._engines:
+        for each in self._chosen if self._die_alone else self._engines:
             each.driver.fail(EngineDeathError("the engine died on purpose"))
 
     def _exhaust(self) -> None:

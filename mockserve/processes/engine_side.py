@@ -1,6 +1,7 @@
 """The engines' end: requests come in from the processes that answer, tokens go back to them, a message per step."""
 
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 
 from mockserve.engines import RankEngine, driver_of
 from mockserve.flight import Flight, Siblings, new_siblings
@@ -51,8 +52,8 @@ class RemoteReply:
     def abort(self, num_tokens: int) -> None:
         self.finish(num_tokens)
 
-    def fail(self, message: str, is_refusal: bool) -> None:
-        self._end.fail(self._number, message, is_refusal)
+    def fail(self, message: str, status: int) -> None:
+        self._end.fail(self._number, message, status)
 
 
 class AnsweringEnd:
@@ -106,10 +107,10 @@ class AnsweringEnd:
         facts = Facts._make(getattr(flight, name) for name in Facts._fields)
         self.tell(Finish(self._engines.due.due_s, number, num_tokens, facts))
 
-    def fail(self, number: int, message: str, is_refusal: bool) -> None:
+    def fail(self, number: int, message: str, status: int) -> None:
         """A request gets no more."""
         self._ids.pop(number, None)
-        self.tell(Fail(number, message, is_refusal))
+        self.tell(Fail(number, message, status))
 
     def _submit(self, message: Submit) -> None:
         number = message.number
@@ -122,9 +123,9 @@ class AnsweringEnd:
                 message.request, reply, message.arrived_at, self._prompt[1], message.rank
             )
         except EngineFailedError as error:
-            self.fail(number, str(error), is_refusal=False)
+            self.fail(number, str(error), HTTPStatus.INTERNAL_SERVER_ERROR)
         except ValueError as error:
-            self.fail(number, str(error), is_refusal=True)
+            self.fail(number, str(error), HTTPStatus.BAD_REQUEST)
 
 
 class EngineSide:

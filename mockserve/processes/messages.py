@@ -112,7 +112,7 @@ class Fail(NamedTuple):
 
     number: int
     message: str
-    is_refusal: bool
+    status: int
 
 
 class Broken(NamedTuple):

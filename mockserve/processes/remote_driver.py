@@ -4,6 +4,7 @@ import itertools
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import NoReturn, TypeVar
 
 from engine.config import EngineConfig
@@ -151,13 +152,13 @@ class RemoteDriver:
         """A request gets no more tokens."""
         flight = self._leave(message.number)
         if flight is not None:
-            flight.reply.fail(message.message, message.is_refusal)
+            flight.reply.fail(message.message, message.status)
 
     def broken(self, message: Broken) -> None:
         """Nobody may wait for the engines any longer."""
         self.failure = EngineFailedError(message.message)
         for number in list(self._flights):
-            self.fail(Fail(number, message.message, is_refusal=False))
+            self.fail(Fail(number, message.message, HTTPStatus.INTERNAL_SERVER_ERROR))
 
     def state(self, message: State) -> None:
         """How the engines are by now."""

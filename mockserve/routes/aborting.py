@@ -6,12 +6,12 @@ from aiohttp import web
 
 from mockserve.drivers import Driver
 from mockserve.protocol.errors import bad_request
-from mockserve.routes.shared import SERVICE, json_reply, read_object, untyped_reply
+from mockserve.routes.shared import json_reply, meant, read_object, untyped_reply
 
 
 async def abort_requests(request: web.Request) -> web.StreamResponse:
     """End the named requests, or all, with the tokens they have."""
-    driver = request.app[SERVICE].driver
+    driver = meant(request).driver
     named = (await read_object(request, "Invalid JSON format")).get("request_ids")
     if named:
         _end_named(driver, named)
@@ -24,7 +24,7 @@ async def abort_named_requests(request: web.Request) -> web.StreamResponse:
     named = (await read_object(request)).get("request_ids")
     if named is None:
         raise bad_request("Missing 'request_ids' in request body")
-    _end_named(request.app[SERVICE].driver, named)
+    _end_named(meant(request).driver, named)
     return untyped_reply()
 
 

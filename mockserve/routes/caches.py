@@ -3,14 +3,14 @@
 from aiohttp import web
 
 from mockserve.protocol.query import query_flag
-from mockserve.routes.shared import SERVICE, json_reply, untyped_reply
+from mockserve.routes.shared import json_reply, meant, untyped_reply
 
 
 async def reset_prefix_cache(request: web.Request) -> web.StreamResponse:
     """Forget all cached prefixes; fails while requests run, unless they may be preempted."""
     preempts_running = query_flag(request.query, "reset_running_requests", False)
     query_flag(request.query, "reset_external", False)
-    return json_reply({"success": request.app[SERVICE].suspension.reset_prefix_cache(preempts_running)})
+    return json_reply({"success": meant(request).suspension.reset_prefix_cache(preempts_running)})
 
 
 async def reset_other_cache(_request: web.Request) -> web.StreamResponse:

@@ -8,18 +8,18 @@ from aiohttp import web
 from blis_options import BlisError
 from mockserve.handlers import json_response
 from mockserve.protocol.errors import ApiError
-from mockserve.routes.shared import SERVICE, read_body
+from mockserve.routes.shared import meant, read_body
 from mockserve.service import Service
 
 
 async def show_faults(request: web.Request) -> web.StreamResponse:
     """The settings of faults, and what is wrong with the engine."""
-    return json_response(200, _state(request.app[SERVICE]))
+    return json_response(200, _state(meant(request)))
 
 
 async def change_faults(request: web.Request) -> web.StreamResponse:
     """Set what the body names: settings of faults; under `engine` what starts (seconds, or null) or ends (false)."""
-    service = request.app[SERVICE]
+    service = meant(request)
     body = await read_body(request)
     engine = body.pop("engine", {})
     try:
@@ -38,7 +38,7 @@ async def change_faults(request: web.Request) -> web.StreamResponse:
 
 async def end_faults(request: web.Request) -> web.StreamResponse:
     """Let nothing go wrong any more; the dead stay dead."""
-    service = request.app[SERVICE]
+    service = meant(request)
     service.faults.settings = service.faults.settings.changed({"rates": {}})
     for kind in service.engine_faults.active:
         service.engine_faults.end(kind)

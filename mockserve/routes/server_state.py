@@ -8,9 +8,9 @@ from mockserve.service import VLLM_VERSION
 
 
 async def health(request: web.Request) -> web.StreamResponse:
-    """Empty: 200, or 503 once the engine has failed or the server is told to stop."""
+    """Empty: 200, or 503 once the engine has failed, no instance takes requests, or the server is told to stop."""
     service = request.app[SERVICE]
-    return web.Response(status=503 if service.is_stopping or service.driver.failure is not None else 200)
+    return web.Response(status=200 if service.is_ready else 503)
 
 
 async def version(_request: web.Request) -> web.StreamResponse:

@@ -10,6 +10,7 @@ from mockserve.connection import wanted_rank
 from mockserve.protocol.errors import ApiError, bad_request, wrong_media_type
 from mockserve.protocol.fields import parse_json
 from mockserve.protocol.json_text import compact_json
+from mockserve.protocol.query import query_number
 from mockserve.service import Service, new_id
 
 SERVICE = web.AppKey("service", Service)
@@ -33,6 +34,17 @@ def reply_id(request: web.Request, prefix: str, wanted: str | None) -> str:
 def wanted_priority(request: web.Request) -> int | None:
     """The priority a request header asks for; None if there is none, or no number."""
     return _number(request.headers.get("X-Vllm-Priority"))
+
+
+def meant(request: web.Request) -> Service:
+    """What a control route is to act on: one instance when `?instance=` names it, else all. Raises ApiError."""
+    service = request.app[SERVICE]
+    number = query_number(request.query, "instance")
+    if number is None:
+        return service
+    if service.cluster is None:
+        raise ApiError(f"there are no instances to choose from, got instance {number}")
+    return service.cluster.service(number)
 
 
 def check_rank(request: web.Request, service: Service) -> None:

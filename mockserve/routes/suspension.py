@@ -5,7 +5,7 @@ from typing import cast
 from aiohttp import web
 
 from mockserve.protocol.query import query_choice, query_flag, query_integer
-from mockserve.routes.shared import SERVICE, json_reply
+from mockserve.routes.shared import json_reply, meant
 from mockserve.suspension import PauseMode
 
 PAUSE_MODES = ("abort", "wait", "keep")
@@ -16,43 +16,43 @@ async def pause(request: web.Request) -> web.StreamResponse:
     """Suspend generation: requests under way are ended, waited for or kept; new ones are refused or kept."""
     mode = _pause_mode(request)
     clears_caches = query_flag(request.query, "clear_cache", True)
-    await request.app[SERVICE].suspension.pause(mode, clears_caches)
+    await meant(request).suspension.pause(mode, clears_caches)
     return json_reply({"status": "paused"})
 
 
 async def resume(request: web.Request) -> web.StreamResponse:
     """Generate again."""
-    request.app[SERVICE].suspension.resume()
+    meant(request).suspension.resume()
     return json_reply({"status": "resumed"})
 
 
 async def is_paused(request: web.Request) -> web.StreamResponse:
     """Whether generation is suspended."""
-    return json_reply({"is_paused": request.app[SERVICE].suspension.is_paused})
+    return json_reply({"is_paused": meant(request).suspension.is_paused})
 
 
 async def sleep(request: web.Request) -> web.StreamResponse:
     """Suspend generation and, from level 1 on, give the memory away."""
     level = query_integer(request.query, "level", 1, 0, MAX_SLEEP_LEVEL)
-    await request.app[SERVICE].suspension.sleep(level, _pause_mode(request))
+    await meant(request).suspension.sleep(level, _pause_mode(request))
     return json_reply({"status": "sleeping", "level": level})
 
 
 async def wake_up(request: web.Request) -> web.StreamResponse:
     """Take the memory back, all of it or the parts named by tags; with the last part generation resumes."""
     tags = request.query.getall("tags", None)
-    is_awake = request.app[SERVICE].suspension.wake_up(tags)
+    is_awake = meant(request).suspension.wake_up(tags)
     return json_reply({"status": "awake" if is_awake else "sleeping", "tags": tags})
 
 
 async def is_sleeping(request: web.Request) -> web.StreamResponse:
     """Whether the engine sleeps, at whatever level, or is paused."""
-    return json_reply({"is_sleeping": request.app[SERVICE].suspension.is_sleeping})
+    return json_reply({"is_sleeping": meant(request).suspension.is_sleeping})
 
 
 async def release_kv_cache_memory(request: web.Request) -> web.StreamResponse:
     """Give away the KV cache of a paused engine until it wakes up."""
-    request.app[SERVICE].suspension.release_kv_cache()
+    meant(request).suspension.release_kv_cache()
     return json_reply({"status": "kv_cache_released"})
 
 

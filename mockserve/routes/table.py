@@ -18,6 +18,7 @@ from mockserve.routes.documentation import documentation, openapi
 from mockserve.routes.elastic import is_scaling_elastic_ep, scale_elastic_ep
 from mockserve.routes.faults import change_faults, end_faults, show_faults
 from mockserve.routes.generate import generate
+from mockserve.routes.instances import add_instance, drain_instance, kill_instance, list_instances
 from mockserve.routes.invocations import invocations
 from mockserve.routes.messages import count_tokens, messages, render_messages
 from mockserve.routes.metrics import metrics
@@ -133,5 +134,9 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/blis/faults", show_faults, Gate.FAULT_CONTROL),
     Route("POST", "/blis/faults", change_faults, Gate.FAULT_CONTROL),
     Route("DELETE", "/blis/faults", end_faults, Gate.FAULT_CONTROL),
+    Route("GET", "/blis/instances", list_instances, Gate.CLUSTER),
+    Route("POST", "/blis/instances", add_instance, Gate.INSTANCE_CONTROL),
+    Route("POST", "/blis/instances/{instance}/drain", drain_instance, Gate.INSTANCE_CONTROL),
+    Route("DELETE", "/blis/instances/{instance}", kill_instance, Gate.INSTANCE_CONTROL),
 )
 """Where two open rows share a path, the first one answers."""

@@ -42,7 +42,7 @@ class Listener:
     def abort(self, num_tokens: int) -> None:
         self.finish(num_tokens)
 
-    def fail(self, message: str, is_refusal: bool) -> None:
+    def fail(self, message: str, status: int) -> None:
         self.failure = message
         self.done.set()
 

@@ -22,8 +22,6 @@ def test_the_weight_of_adapters_comes_after_the_other_scorers() -> None:
         ({"num_instances": 0}, "--num-instances must be at least 1, got 0"),
         ({"routing_policy": "x"}, "--routing-policy must be one of round-robin, least-loaded"),
         ({"routing_scorers": "queue-depth"}, "--routing-scorers must be name:weight"),
-        ({"counterfactual_k": 2}, "--counterfactual-k needs --trace-level decisions"),
-        ({"summarize_trace": True}, "--summarize-trace needs --trace-level decisions"),
         ({"token_bucket_capacity": 0.0}, "--token-bucket-capacity must be above 0"),
     ],
 )

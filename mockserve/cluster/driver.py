@@ -1,0 +1,155 @@
+"""The real-time driver of a cluster: one clock for all instances, with a recorder for each."""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from http import HTTPStatus
+from typing import TypeVar
+
+from engine.cluster.cluster import NOWHERE, Cluster
+from engine.cluster.member import Life
+from engine.core import Engine
+from engine.events import Event, Finished, Scheduled
+from engine.request import Request
+from engine.sequence import Outcome
+from engine.sequence import Sequence as EngineSequence
+from engine.units import Micros
+from mockserve.engine_output import EngineOutput
+from mockserve.flight import Flight
+from mockserve.lateness import Lateness
+from mockserve.realtime import RealtimeDriver
+
+T = TypeVar("T")
+
+
+class ClusterDriver(RealtimeDriver):
+    """Runs `cluster` against the clock. `outputs` are those of its instances, by number; the list may grow with them.
+
+    A request that names a rank goes straight to the instance of that number.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        outputs: Sequence[EngineOutput],
+        lateness: Lateness,
+        speed: float = 1.0,
+        origin_s: float | None = None,
+    ) -> None:
+        first = outputs[0]
+        super().__init__(first.engine, first.recorder, lateness, speed, origin_s=origin_s, simulation=cluster)
+        self.cluster = cluster
+        self._outputs = outputs
+        self._unrouted: dict[str, asyncio.Future[None]] = {}
+        """Requests that somebody waits for to be routed."""
+        self._place = cluster.place
+        cluster.place = self._placed
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether any instance does."""
+        return any(member.takes_requests for member in self.cluster.members)
+
+    def flights_at(self, number: int) -> list[Flight]:
+        """Those on one instance. Cost: O(requests)."""
+        instance_of = self.cluster.instance_of
+        return [flight for flight in self._flights.values() if instance_of(flight.request.id) == number]
+
+    async def until_routed(self, request_ids: Collection[str]) -> None:
+        """Return when each of these has come to an instance or has ended."""
+        for request_id in request_ids:
+            if request_id not in self._flights or self.cluster.instance_of(request_id) != NOWHERE:
+                continue
+            self._unrouted[request_id] = routed = asyncio.get_running_loop().create_future()
+            try:
+                await routed
+            finally:
+                self._unrouted.pop(request_id, None)
+
+    def interfere(self, act: Callable[[Engine, Micros], T]) -> T:
+        """Let `act` do something to every instance now. Returns the first result that is not true, or else the last."""
+        return self.interfere_with(range(len(self.cluster.members)), act)
+
+    def interfere_with(self, numbers: Collection[int], act: Callable[[Engine, Micros], T]) -> T:
+        """The same with the instances of those numbers."""
+
+        def act_on_each(at: Micros) -> T:
+            results = []
+            for number in numbers:
+                results.append(act(self.cluster.members[number].engine, at))
+                self.cluster.members.woken(number)
+            return next((result for result in results if not result), results[-1])
+
+        return self._act(act_on_each)
+
+    async def until(self, is_so: Callable[[Engine], bool]) -> None:
+        """Return when something holds of every instance."""
+        await self._until(lambda: all(is_so(engine) for engine in self.cluster.instances))
+
+    async def until_at(self, number: int, is_so: Callable[[Engine], bool]) -> None:
+        """Return when something holds of one instance."""
+        await self._until(lambda: is_so(self.cluster.members[number].engine))
+
+    async def add(self, engine: Engine, after_us: Micros) -> None:
+        """One more instance, which takes requests from then on. Without delay, return when it does."""
+        number = self._act(lambda at: self.cluster.add_instance(engine, at + after_us))
+        if not after_us:
+            await self._until(lambda: self.life_of(number) is not Life.LOADING)
+
+    async def drain(self, number: int) -> None:
+        """Send an instance no more requests; it finishes those it has. Return when that is so."""
+        self._act(lambda at: self.cluster.drain(number, at))
+        await self._until(lambda: self.life_of(number) not in (Life.LOADING, Life.READY))
+
+    def kill(self, number: int) -> None:
+        """From now on an instance is gone, and the requests it has fail."""
+        self._act(lambda at: self.cluster.kill(number, at))
+
+    async def until_killed(self, number: int) -> None:
+        """Return when an instance is gone."""
+        await self._until(lambda: self.life_of(number) is Life.KILLED)
+
+    def life_of(self, number: int) -> Life:
+        """What an instance is good for."""
+        return self.cluster.members[number].life
+
+    def fail(self, error: BaseException) -> None:
+        """The simulation is broken: nobody may wait for it any longer."""
+        super().fail(error)
+        for routed in self._unrouted.values():
+            _set(routed)
+
+    def _enter(self, request: Request, at: Micros, rank: int | None) -> None:
+        self.cluster.submit(request, at, rank)
+
+    def _output_of(self, request_id: str) -> EngineOutput:
+        """Of the instance that has a request; one that has come to none counts for the first."""
+        return self._outputs[max(0, self.cluster.instance_of(request_id))]
+
+    def _placed(self, sequence: EngineSequence, number: int, at: Micros) -> None:
+        self._place(sequence, number, at)
+        _set(self._unrouted.get(sequence.request.id))
+
+    def _run_engine(self, until: Micros, now: Micros) -> None:
+        for number, event in self.cluster.advance_each(until):
+            self._happened(self._outputs[max(0, number)], event, now)
+
+    def _happened(self, output: EngineOutput, event: Event, now: Micros) -> None:
+        super()._happened(output, event, now)
+        if isinstance(event, Finished):
+            _set(self._unrouted.get(event.sequence.request.id))
+
+    def _scheduled(self, output: EngineOutput, event: Scheduled) -> None:
+        flight = self._flights.get(event.sequence.request.id)
+        if flight is not None and flight.first_scheduled_at is None and event.sequence.queued_at is not None:
+            flight.queued_at = event.sequence.queued_at
+        super()._scheduled(output, event)
+
+    def _status_of(self, event: Finished) -> HTTPStatus:
+        if event.outcome is Outcome.REJECTED and not self.takes_requests:
+            return HTTPStatus.SERVICE_UNAVAILABLE
+        return super()._status_of(event)
+
+
+def _set(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)

@@ -1,0 +1,57 @@
+"""/blis/instances: who is behind the router, and how to let instances come and go while running."""
+
+from http import HTTPStatus
+from typing import Any
+
+from aiohttp import web
+
+from mockserve.cluster.control import InstanceControl
+from mockserve.handlers import json_response
+from mockserve.protocol.errors import ApiError
+from mockserve.routes.shared import SERVICE, json_reply, read_body
+
+
+async def list_instances(request: web.Request) -> web.StreamResponse:
+    """The instances, with their life and load, and how many requests never came to one."""
+    control = _control(request)
+    instances = [control.described(number) for number in range(len(control.services))]
+    return json_reply({"instances": instances, "door": control.door()})
+
+
+async def add_instance(request: web.Request) -> web.StreamResponse:
+    """One more instance, like instance 0; it takes requests `startup_s` simulated seconds later, by default at once."""
+    control = _control(request)
+    body = await read_body(request) if request.can_read_body else {}
+    startup_s: Any = body.pop("startup_s", 0)
+    is_time = isinstance(startup_s, int | float) and not isinstance(startup_s, bool) and startup_s >= 0
+    if body or not is_time:
+        raise ApiError(f"the body may have startup_s, seconds from 0 up, got {body or startup_s!r}")
+    number = await control.add(startup_s)
+    return json_response(HTTPStatus.CREATED, control.described(number))
+
+
+async def drain_instance(request: web.Request) -> web.StreamResponse:
+    """Send an instance no more requests; it finishes those it has."""
+    control, number = _control(request), _number(request)
+    await control.drain(number)
+    return json_reply(control.described(number))
+
+
+async def kill_instance(request: web.Request) -> web.StreamResponse:
+    """End an instance; the requests it has fail as those of a dead engine."""
+    control, number = _control(request), _number(request)
+    await control.kill(number)
+    return json_reply(control.described(number))
+
+
+def _control(request: web.Request) -> InstanceControl:
+    control = request.app[SERVICE].cluster
+    assert control is not None  # the gate of these routes
+    return control
+
+
+def _number(request: web.Request) -> int:
+    text = request.match_info["instance"]
+    if not text.isdecimal():
+        raise ApiError(f"an instance has a number, got {text!r}", status=HTTPStatus.NOT_FOUND)
+    return int(text)
