@@ -53,9 +53,10 @@ The tables are produced by `python benchmarks/published.py RECORDINGS --write do
 WHY = """## What the errors come from
 
 Physics is expected of the coefficients that one model on one GPU cannot tell apart (`weights` and `layer_us`, `decodes`
-and `request_us`, `prompt_us` of prompts in the cache). These expectations were formed knowing these experiments (that of
-`kv` was narrowed when the median of E2E stood at 5.1 %), but the same values serve all of them. To see whether they carry over, decode steps of all but one of these models and
-Qwen3-14B were fitted together and those of the one left out predicted, at the batch sizes measured:
+and `request_us`, `prompt_us` of prompts in the cache). These expectations were formed knowing these experiments (that
+of `kv` was narrowed when the median of E2E stood at 5.1 %), but the same values serve all of them. To see whether they
+carry over, decode steps of all but one of these models and Qwen3-14B were fitted together and those of the one left out
+predicted, at the batch sizes measured:
 
 | terms | median error of steps | largest | learned from Qwen3-14B alone: median | largest |
 |---|---|---|---|---|
