@@ -143,9 +143,13 @@ class Engine:
         """The next instant at which something is due; None when idle."""
         return self._queue.next_at()
 
-    def advance(self, until: Micros) -> list[Event]:
-        """Do everything due up to and including `until`; the events in the order they happened."""
+    def advance(self, until: Micros, leaps: bool = False) -> list[Event]:
+        """Do everything due up to and including `until`; the events in the order they happened.
+
+        With `leaps` steps in which everybody decodes may be told together, as `StepsDone`.
+        """
         instance = self._instance
+        instance.leaps = leaps
         events = instance.events  # some there already when a reset preempted
         instance.until = until
         self._catch_up(until)

@@ -10,11 +10,19 @@ from engine.latency.model import LatencyModel
 from engine.units import Micros
 
 
+def output_overheads(config: EngineConfig, latency: LatencyModel, num_outputs: int) -> tuple[Micros, Micros]:
+    """The delay of every token of a step that produced so many, and what is added for each token of its request so far.
+
+    Together, for token n of a request, they are its `output_delay` unless it is the last.
+    """
+    token_us, step_us = latency.output_token_time, num_outputs * latency.output_sequence_time
+    return (step_us, token_us) if config.scheduling == "blis" else (step_us + token_us, 0)
+
+
 def output_delay(
     config: EngineConfig, latency: LatencyModel, token_number: int, num_outputs: int, is_last: bool
 ) -> Micros:
     """From the end of the step that produced token `token_number`, counted from 1, and `num_outputs` tokens in all,
     until it leaves."""
-    overheads = token_number if config.scheduling == "blis" else 1
-    delay_us = overheads * latency.output_token_time + num_outputs * latency.output_sequence_time
-    return delay_us + (latency.post_decode_time if is_last else 0)
+    step_us, token_us = output_overheads(config, latency, num_outputs)
+    return step_us + token_number * token_us + (latency.post_decode_time if is_last else 0)

@@ -44,6 +44,23 @@ class StepDone:
 
 
 @dataclass(slots=True)
+class StepsDone:
+    """Steps from index `first` on ended at `ends`, and in each of them each of `emitted` had one token more.
+
+    Told instead of as many `StepDone` to drivers that allow leaps.
+    """
+
+    ends: SequenceOf[Micros]
+    first: int
+    emitted: SequenceOf[Sequence]
+
+    @property
+    def at(self) -> Micros:
+        """When the last of them ended."""
+        return self.ends[-1]
+
+
+@dataclass(slots=True)
 class Finished:
     """A request ended, with the reason. For a completed one this is the end of its last step."""
 
@@ -61,6 +78,16 @@ class CacheChanged:
     changes: SequenceOf[CacheChange]
 
 
-Event: TypeAlias = Scheduled | Preempted | StepDone | Finished | CacheChanged
+Event: TypeAlias = Scheduled | Preempted | StepDone | StepsDone | Finished | CacheChanged
 
-__all__ = ["CacheChanged", "Event", "Finished", "Outcome", "Preempted", "Scheduled", "Sequence", "StepDone"]
+__all__ = [
+    "CacheChanged",
+    "Event",
+    "Finished",
+    "Outcome",
+    "Preempted",
+    "Scheduled",
+    "Sequence",
+    "StepDone",
+    "StepsDone",
+]

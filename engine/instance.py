@@ -31,6 +31,7 @@ class Instance:
         "events",
         "last_shape",
         "latency",
+        "leaps",
         "live",
         "queue",
         "recent_prompts",
@@ -63,6 +64,8 @@ class Instance:
         """Instant of the last thing that happened."""
         self.until: Micros = 0
         """How far the driver wants the engine advanced."""
+        self.leaps = False
+        """Whether the driver lets steps be told together."""
         self.last_shape = BatchShape()
         """What the latest step computed."""
 

@@ -40,12 +40,14 @@ class EventQueue:
     small, and its cost with it.
     """
 
-    __slots__ = ("_heap", "_line", "_numbers")
+    __slots__ = ("_heap", "_line", "_numbers", "num_aborts")
 
     def __init__(self) -> None:
         self._heap: list[Entry] = []
         self._line: deque[Entry] = deque()
         self._numbers = itertools.count()
+        self.num_aborts = 0
+        """Hang-ups among the entries."""
 
     def push(self, at: Micros, due: Due, payload: Payload = None, rank: Micros = 0) -> None:
         entry = (at, due, rank, next(self._numbers), payload)
@@ -54,6 +56,8 @@ class EventQueue:
             line.append(entry)
         else:
             heappush(self._heap, entry)
+            if due == _ABORT:
+                self.num_aborts += 1
 
     def pop_due(self, until: Micros) -> Entry | None:
         """Take the first entry if it is due by `until`, else None."""
@@ -66,6 +70,8 @@ class EventQueue:
             if not heap or heap[0][0] > until:
                 return None
             entry = heappop(heap)
+            if entry[1] == _ABORT:
+                self.num_aborts -= 1
             if entry[1] != _DEADLINE or entry[4].outcome is None:
                 return entry
 
@@ -85,4 +91,4 @@ class EventQueue:
         return (entry[2] for entry in self._heap if entry[1] == due)
 
 
-_DEADLINE = int(Due.DEADLINE)
+_DEADLINE, _ABORT = int(Due.DEADLINE), int(Due.ABORT)

@@ -177,7 +177,11 @@ class Sequence:
 
     def add_token_step(self, step_index: int) -> None:
         """Step `step_index` produced another token after the first: extend the last run or begin a new one."""
-        self.add_token_steps(step_index, 1)
+        runs = self.token_runs
+        if runs and (last := runs[-1])[0] + last[1] == step_index:
+            last[1] += 1
+        else:
+            runs.append([step_index, 1])
 
     def add_token_steps(self, first_step: int, count: int) -> None:
         """`count` steps from `first_step` on each produced another token after the first."""
@@ -214,4 +218,8 @@ class Sequence:
 
 
 def _decoded_until(runs: list[list[int]], step_index: int) -> int:
+    if len(runs) == 1:  # as with most, and asked for every token
+        first, count = runs[0]
+        passed = step_index - first + 1
+        return count if count <= passed else max(passed, 0)
     return sum(min(count, step_index - first + 1) for first, count in runs if first <= step_index)

@@ -79,10 +79,12 @@ class VllmKVCache:
         """Slots for the next `num_tokens` tokens of a running sequence. False, and nothing changed, if too few."""
         after = sequence.num_computed_tokens + num_tokens
         needed = self._blocks_for(after + self._lookahead_tokens) - len(sequence.block_ids)
-        if needed > self.pool.num_free:
-            return False
-        self._take(sequence, needed)
-        self.register(sequence, min(after, sequence.num_tokens))
+        if needed > 0:
+            if needed > self.pool.num_free:
+                return False
+            self.take(sequence, needed)
+        if after // self._block_size > sequence.num_registered_blocks:
+            self.register(sequence, min(after, sequence.num_tokens))
         return True
 
     def admit(
@@ -105,7 +107,7 @@ class VllmKVCache:
             self.pool.share(block)
         sequence.block_ids.extend(hits)
         sequence.num_registered_blocks = len(hits)
-        self._take(sequence, blocks - len(hits))
+        self.take(sequence, blocks - len(hits))
         self.register(sequence, min(after, sequence.num_tokens))
         return True
 
@@ -149,7 +151,8 @@ class VllmKVCache:
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-min(num_tokens, self._limit_tokens) // self._block_size)
 
-    def _take(self, sequence: Sequence, num_blocks: int) -> None:
+    def take(self, sequence: Sequence, num_blocks: int) -> None:
+        """Give a sequence so many blocks, which must be free."""
         for _ in range(num_blocks):
             sequence.block_ids.append(self._take_block())
 

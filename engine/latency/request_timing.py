@@ -71,6 +71,13 @@ class RequestTiming:
         mean = self.token_gap_us * self._load(num_running)
         return self._noisy(mean, self.token_gap_std_us, request_number, token_number)
 
+    @property
+    def even_gap(self) -> Micros | None:
+        """The time between any two tokens, at least 1; None when it is not always the same."""
+        if self.token_gap_std_us or self.load_factor != 1:
+            return None
+        return max(1, round(self.token_gap_us))
+
     def _load(self, num_running: int) -> float:
         if self.num_slots == 1:
             return 1.0

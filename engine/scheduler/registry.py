@@ -8,8 +8,8 @@ from engine.scheduler.blis_fast import FastBlisStepping
 from engine.scheduler.blis_tiered import TieredBlisStepping
 from engine.scheduler.slots import SlotStepping
 from engine.scheduler.stepping import Stepping
-from engine.scheduler.vllm import VllmStepping
 from engine.scheduler.vllm_fast import FastVllmStepping
+from engine.scheduler.vllm_leaps import LeapingVllmStepping
 from engine.scheduler.vllm_speculative import SpeculativeStepping
 
 
@@ -21,7 +21,7 @@ def new_vllm(instance: Instance, reports_steps: bool) -> Stepping:
     if config.timing is not None:
         return SlotStepping(instance)
     plain = reports_steps or config.reports_kv_changes or config.lora is not None
-    return VllmStepping(instance) if plain else FastVllmStepping(instance)
+    return LeapingVllmStepping(instance) if plain else FastVllmStepping(instance)
 
 
 def new_blis(instance: Instance, reports_steps: bool) -> Stepping:

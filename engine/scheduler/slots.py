@@ -5,7 +5,7 @@ A request that gets a slot keeps it to its end. Its prompt takes KV blocks, whic
 
 from collections import deque
 
-from engine.events import CacheChanged, Finished, Preempted, Scheduled, StepDone
+from engine.events import CacheChanged, Finished, Preempted, Scheduled, StepDone, StepsDone
 from engine.instance import Instance
 from engine.kv_cache.vllm_cache import VllmKVCache
 from engine.queue import Due
@@ -14,6 +14,10 @@ from engine.scheduler.vllm_batch import num_external_tokens
 from engine.scheduler.waiting import ORDERS
 from engine.sequence import Outcome, Sequence
 from engine.units import Micros
+
+FEWEST_TOKENS = 4
+MOST_TOKENS = 64
+"""That a sequence is given at once, to drivers that allow it."""
 
 
 class SlotStepping:
@@ -28,6 +32,7 @@ class SlotStepping:
         self.kv = VllmKVCache(config, instance.cache_changes)
         self.num_deferred = 0
         self._timing = config.timing
+        self._even_gap = config.timing.even_gap
         self._instance = instance
         self._order = ORDERS[config.scheduler]
         self._waiting: deque[Sequence] = deque()
@@ -83,7 +88,8 @@ class SlotStepping:
         if self._hold is Hold.EVERYTHING:
             self._held_back.append(report)
             return
-        self._add_token(sequence, at)
+        if not self._leap(sequence, at):
+            self._add_token(sequence, at)
 
     def set_hold(self, hold: Hold, at: Micros) -> None:
         self._hold = hold
@@ -149,6 +155,28 @@ class SlotStepping:
     def _await_token(self, sequence: Sequence, wait: Micros, at: Micros) -> None:
         # Its own instant comes first, so a token is never due at the instant it begins to be awaited.
         self._instance.queue.push(at + max(1, wait), Due.STEP_END, (sequence, sequence.num_preemptions))
+
+    def _leap(self, sequence: Sequence, at: Micros) -> bool:
+        """Take many tokens at once, the first of which is due at `at`, but for a first and a last one.
+
+        Only if the driver allows it and nothing but the clock decides when they come.
+        """
+        instance, gap = self._instance, self._even_gap
+        if not instance.leaps or gap is None or sequence.first_token_step is None or instance.queue.num_aborts:
+            return False
+        request, first = sequence.request, sequence.num_output_tokens
+        last = min(request.output_tokens, instance.config.limit_tokens - request.input_tokens)
+        count = min(MOST_TOKENS, last - 1 - first, (instance.until - at) // gap + 1)
+        if count < FEWEST_TOKENS or request.deadline_us or instance.cache_changes:
+            return False
+        ends = range(at, at + count * gap, gap)
+        for end in ends:
+            instance.steps.append(end, end)
+        sequence.num_output_tokens += count
+        sequence.add_token_steps(first, count)
+        instance.events.append(StepsDone(ends, first, [sequence]))
+        self._await_token(sequence, gap, ends[-1])
+        return True
 
     def _add_token(self, sequence: Sequence, at: Micros) -> None:
         instance = self._instance

@@ -84,6 +84,10 @@ class VllmBatch:
             self._preempt(self.running.pop())
         return self.preempted
 
+    def count_steps(self, num_steps: int) -> None:
+        """So many steps were composed elsewhere, none of which had anything to prefill."""
+        self._num_executed_steps += num_steps
+
     def leave(self, sequence: Sequence) -> None:
         """Forget a sequence that runs or waits no more."""
         if sequence.running:
@@ -108,11 +112,12 @@ class VllmBatch:
             num_tokens = self._next_tokens(sequence, defers)
             if num_tokens > 0:
                 prefilling = sequence.is_prefilling
-                index = self._allocate_or_preempt(sequence, num_tokens, index)
-                if not sequence.running:
-                    if self._by_priority:
-                        continue  # those after it are more urgent and may fit now
-                    return
+                if not self.kv.allocate(sequence, num_tokens):
+                    index = self._preempt_for(sequence, num_tokens, index)
+                    if not sequence.running:
+                        if self._by_priority:
+                            continue  # those after it are more urgent and may fit now
+                        return
                 self._granted[sequence] = num_tokens
                 self._budget -= num_tokens + self._drafter_rows
                 self._had_prefill |= prefilling
@@ -126,14 +131,18 @@ class VllmBatch:
                 return 0  # the steps under way bring its last token
         if defers and sequence.is_prefilling:
             return 0
-        num_tokens = sequence.num_tokens + sequence.num_drafts + placeholders - computed
+        num_tokens = (
+            sequence.request.input_tokens + sequence.num_output_tokens + sequence.num_drafts + placeholders - computed
+        )
+        if num_tokens == 1:  # it decodes, with a budget that is not used up
+            return 1 if computed + 1 < self._limit else 0
         if 0 < self._threshold < num_tokens:
             num_tokens = self._threshold
         return min(num_tokens, self._budget, self._limit - computed - 1)
 
-    def _allocate_or_preempt(self, sequence: Sequence, num_tokens: int, index: int) -> int:
-        """Find slots for `sequence`, evicting others as needed, itself last. Returns its index afterwards."""
-        while not self.kv.allocate(sequence, num_tokens):
+    def _preempt_for(self, sequence: Sequence, num_tokens: int, index: int) -> int:
+        """Evict others until there are slots for `sequence`, itself last. Returns its index afterwards."""
+        while True:
             victim_index = self._victim()
             victim = self.running.pop(victim_index)
             if victim_index < index:
@@ -141,9 +150,8 @@ class VllmBatch:
             if victim in self._granted:
                 self._budget += self._granted.pop(victim) + self._drafter_rows
             self._preempt(victim)
-            if victim is sequence:
-                break
-        return index
+            if victim is sequence or self.kv.allocate(sequence, num_tokens):
+                return index
 
     def _victim(self) -> int:
         """The last admitted, or with priorities the least urgent, among equals the latest arrival."""
@@ -233,7 +241,8 @@ class VllmBatch:
 
     def _advance(self, sequence: Sequence, num_tokens: int) -> Grant:
         """Count the grant as computed at once, so that the next step can be composed before this one ends."""
-        context, num_known = sequence.num_computed_tokens, sequence.num_tokens
+        context = sequence.num_computed_tokens
+        num_known = sequence.request.input_tokens + sequence.num_output_tokens
         sequence.num_computed_tokens = computed = context + num_tokens
         sequence.num_in_flight_tokens += num_tokens
         samples = computed >= num_known + sequence.num_placeholders

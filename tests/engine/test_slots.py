@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from engine.config import EngineConfig
 from engine.core import Engine
 from engine.errors import EngineError
-from engine.events import Event, Finished, StepDone
+from engine.events import Event, Finished, Outcome, StepDone, StepsDone
 from engine.latency.instant import InstantLatency
 from engine.latency.request_timing import RequestTiming
 from engine.lora import LoraSettings
@@ -52,6 +52,40 @@ def test_what_is_kept_of_a_request_does_not_grow_with_the_tokens_of_others() -> 
     engine.submit(request("b", output_tokens=50), 50)
     finished = [event.sequence for event in engine.advance(10**9) if isinstance(event, Finished)]
     assert [len(sequence.token_runs) for sequence in finished] == [1, 1]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 90)), min_size=1, max_size=6),
+    st.lists(st.tuples(st.integers(1, 9000), st.integers(0, 5)), max_size=2),
+    st.sampled_from([1, 7, 100]),
+    st.integers(1, 4000),
+)
+def test_tokens_told_together_are_those_told_one_by_one(
+    arrivals: list[tuple[int, int]], hang_ups: list[tuple[int, int]], gap_us: int, ahead_us: int
+) -> None:
+    def told(leaps: bool) -> tuple[list[tuple[int, str, int]], list[tuple[int, str, Outcome, int]]]:
+        engine = new_engine(replace(TIMING, token_gap_us=gap_us, num_slots=2))
+        for number, (at, output_tokens) in enumerate(arrivals):
+            engine.submit(request(f"{number}", output_tokens=output_tokens), at)
+        for at, number in hang_ups:
+            engine.abort(f"{number}", at)
+        tokens, ends = [], []
+        while (due_at := engine.next_event_at()) is not None:
+            for event in engine.advance(due_at + ahead_us, leaps):
+                if isinstance(event, StepDone):
+                    tokens += [(event.at, each.request.id, each.tokens_at(event.index)) for each in event.emitted]
+                elif isinstance(event, StepsDone):
+                    (sequence,) = event.emitted
+                    tokens += [
+                        (at, sequence.request.id, sequence.tokens_at(index))
+                        for index, at in enumerate(event.ends, event.first)
+                    ]
+                elif isinstance(event, Finished):
+                    each = event.sequence
+                    ends.append((event.at, each.request.id, event.outcome, each.num_output_tokens))
+        return sorted(tokens), ends
+
+    assert told(leaps=True) == told(leaps=False)
 
 
 def test_who_finds_no_slot_waits_for_one() -> None:

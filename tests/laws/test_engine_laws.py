@@ -4,7 +4,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from engine.core import Engine
-from engine.events import CacheChanged, Event, Finished, Outcome, Scheduled, StepDone
+from engine.events import CacheChanged, Event, Finished, Outcome, Scheduled, StepDone, StepsDone
 from engine.guards import refusal
 from engine.request import Request
 from tests.strategies import GRID_US, Workload, workloads
@@ -40,6 +40,7 @@ def told(events: list[Event]) -> list[tuple[object, ...]]:
         elif isinstance(event, CacheChanged):
             lines.append(("cache", event.at, event.changes))
         else:
+            assert not isinstance(event, StepsDone), "told only to those who allow it"
             lines.append((type(event).__name__, event.at, event.sequence.request.id))
     return lines
 

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from engine.core import Engine
-from engine.events import Finished, Preempted, Scheduled
+from engine.events import Finished, Preempted, Scheduled, StepDone, StepsDone
 from engine.request import ExternalPrompt
 from engine.sequence import Sequence
 from engine.units import Micros
@@ -18,7 +18,9 @@ EXAMPLES = int(os.environ.get("BLIS_FAST_EXAMPLES", "200"))
 """More for a long sitting."""
 
 
-def outcome(workload: Workload, reports_steps: bool, transfer_us: Micros | None = None) -> dict[str, object]:
+def outcome(
+    workload: Workload, reports_steps: bool, transfer_us: Micros | None = None, leaps: bool = False
+) -> dict[str, object]:
     """All that can be known of a run, as plain values.
 
     With a time for transfers, every second prompt that finds room has been computed elsewhere.
@@ -41,7 +43,7 @@ def outcome(workload: Workload, reports_steps: bool, transfer_us: Micros | None 
         assume(len(engine.steps) < MANY_STEPS)
         told += [
             (type(event).__name__, event.at, event.sequence.request.id, _figures(event))
-            for event in engine.advance(due_at + 40_000)
+            for event in engine.advance(due_at + 40_000, leaps)
             if isinstance(event, Scheduled | Preempted | Finished)
         ]
         engine.check_integrity()
@@ -76,6 +78,34 @@ def test_vllm_scheduling_is_the_same_fast_and_plain(workload: Workload) -> None:
     plain, fast = outcome(workload, reports_steps=True), outcome(workload, reports_steps=False)
     for key, expected in plain.items():
         assert fast[key] == expected, key
+
+
+def tokens(workload: Workload, leaps: bool) -> list[tuple[Micros, str, int]]:
+    """When which request had how many tokens, as steps report it."""
+    engine = Engine(workload.config(), workload.latency)
+    for at, request in workload.arrivals:
+        engine.submit(request, at)
+    for at, request_id in workload.hang_ups:
+        engine.abort(request_id, at)
+    told: list[tuple[Micros, str, int]] = []
+    while (due_at := engine.next_event_at()) is not None:
+        assume(len(engine.steps) < MANY_STEPS)
+        for event in engine.advance(due_at + 100_000, leaps):
+            if isinstance(event, StepDone):
+                told += [(event.at, each.request.id, each.tokens_at(event.index)) for each in event.emitted]
+            elif isinstance(event, StepsDone):
+                for index, at in enumerate(event.ends, event.first):
+                    told += [(at, each.request.id, each.tokens_at(index)) for each in event.emitted]
+    return told
+
+
+@given(workloads(schedulings=("vllm",)))
+@settings(max_examples=EXAMPLES)
+def test_steps_told_together_are_those_told_one_by_one(workload: Workload) -> None:
+    plain, leaping = outcome(workload, reports_steps=True), outcome(workload, reports_steps=True, leaps=True)
+    for key, expected in plain.items():
+        assert leaping[key] == expected, key
+    assert tokens(workload, leaps=True) == tokens(workload, leaps=False)
 
 
 @given(workloads(schedulings=("blis",)))
