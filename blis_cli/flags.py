@@ -73,7 +73,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
         extra.setdefault("metavar", "LIST")
         kind = str
     elif kind in NUMBERS:
-        extra["parser"] = _number_parser(kind, setting.label)
+        extra["parser"] = _number_parser(kind, setting.label, known.infinity)
         extra.setdefault("metavar", "N" if kind is int else "X")
     if setting.option.positional:
         info = typer.Argument(**extra)
@@ -112,8 +112,8 @@ def _help(setting: Setting) -> str:
     return f"{known.help} One of: {', '.join(known.choices)}." if known.choices else known.help
 
 
-def _number_parser(kind: Callable[[Any], Any], label: str) -> Callable[[Any], Any]:
-    return lambda text: read_number(kind, label, text)
+def _number_parser(kind: Callable[[Any], Any], label: str, infinity: str | None) -> Callable[[Any], Any]:
+    return lambda text: read_number(kind, label, text, infinity)
 
 
 def _list_parser(element: Callable[[str], Any], label: str) -> Callable[[Any], tuple[Any, ...]]:

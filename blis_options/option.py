@@ -26,6 +26,7 @@ class Option:
     at_least: float | None = None
     at_most: float | None = None
     above: float | None = None
+    infinity: str | None = None
     metavar: str | None = None
     hidden: bool = False
     repeatable: bool = False
@@ -62,13 +63,15 @@ def option(
     at_least: float | None = None,
     at_most: float | None = None,
     above: float | None = None,
+    infinity: str | None = None,
     metavar: str | None = None,
     hidden: bool = False,
     repeatable: bool = False,
 ) -> Any:
     """A dataclass field that is also a setting. Without a default the setting is required.
 
-    `at_least` and `at_most` include their limit, `above` does not. `choices` closes the set of strings. A
+    `at_least` and `at_most` include their limit, `above` does not. `infinity` is the word for a number without limit,
+    which is refused where there is no such word. `choices` closes the set of strings. A
     `repeatable` tuple may be given in several places, and its items are taken as they are.
     """
     known = Option(
@@ -79,6 +82,7 @@ def option(
         at_least=at_least,
         at_most=at_most,
         above=above,
+        infinity=infinity,
         metavar=metavar,
         hidden=hidden,
         repeatable=repeatable,
@@ -119,6 +123,8 @@ def _check_value(setting: Setting, value: Any) -> None:
     if known.choices and value not in known.choices:
         raise OptionError(f"{setting.label} must be one of {', '.join(known.choices)}, got {value!r}")
     if isinstance(value, float) and not math.isfinite(value):
+        if known.infinity is not None and value > 0:
+            return
         raise OptionError(f"{setting.label} must be a finite number, got {value}")
     if isinstance(value, bool) or not isinstance(value, int | float):
         return

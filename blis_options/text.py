@@ -1,6 +1,7 @@
 """Values of settings from how users write them: on a command line, or in a YAML file."""
 
 import json
+import math
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -22,12 +23,15 @@ def single_type(annotated: Any) -> Any:
     return annotated
 
 
-def read_number(kind: Callable[[Any], Any], label: str, text: Any) -> Any:
-    """A number of this kind. Raises OptionError."""
+def read_number(kind: Callable[[Any], Any], label: str, text: Any, infinity: str | None = None) -> Any:
+    """A number of this kind, or the word for one without limit. Raises OptionError."""
+    if infinity is not None and text == infinity:
+        return math.inf
     try:
         return kind(text)
     except ValueError as error:
-        raise OptionError(f"{label} must be {NUMBERS[kind]}, got {text!r}") from error
+        wanted = NUMBERS[kind] if infinity is None else f"{NUMBERS[kind]} or {infinity}"
+        raise OptionError(f"{label} must be {wanted}, got {text!r}") from error
 
 
 def read_list(element: Callable[[str], Any], label: str, text: str) -> tuple[Any, ...]:
@@ -49,7 +53,7 @@ def value_of(setting: Setting, text: str) -> Any:
             raise OptionError(f"{setting.label} must be true or false, got {text!r}")
         return _SWITCHES[text.lower()]
     if kind in NUMBERS:
-        return read_number(kind, setting.label, text)
+        return read_number(kind, setting.label, text, setting.option.infinity)
     if typing.get_origin(kind) is tuple:
         return read_list(typing.get_args(kind)[0], setting.label, text)
     return text

@@ -21,6 +21,7 @@ class Bounded:
     order: str = option("fcfs", choices=("fcfs", "sjf"))
     orders: tuple[str, ...] = option((), choices=("fcfs", "sjf"))
     unbounded: float = option(0.0)
+    endless: float = option(1.0, above=0, infinity="max")
     switch: bool = option(False, at_least=1)
     path: str = option("x", positional=True, choices=("x",))
 
@@ -40,6 +41,8 @@ class Bounded:
         ({"order": "lifo"}, "--order must be one of fcfs, sjf, got 'lifo'"),
         ({"orders": ("sjf", "lifo")}, "--orders must be one of fcfs, sjf, got 'lifo'"),
         ({"unbounded": math.nan}, "--unbounded must be a finite number, got nan"),
+        ({"endless": -math.inf}, "--endless must be a finite number, got -inf"),
+        ({"endless": math.nan}, "--endless must be a finite number, got nan"),
         ({"unbounded": math.inf}, "--unbounded must be a finite number, got inf"),
         ({"weights": (math.nan,)}, "--weights must be a finite number, got nan"),
         ({"path": "y"}, "PATH must be one of x, got 'y'"),
