@@ -13,6 +13,9 @@ from mockserve.tokenizer import Tokenizer
 FEWEST_WORDS = 16
 """With fewer words of one token each, a vocabulary is not English, and its own pieces serve as words."""
 
+NUM_SENTENCES = 4096
+"""Sentences that there are: enough for texts to differ, few enough to be written once."""
+
 MOST_PROBED_TOKENS = 4000
 MOST_REPAIRS = 40
 
@@ -37,6 +40,8 @@ class Prose:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._units = _units_of(tokenizer)
+        self._sentences: dict[int, list[str]] = {}
+        """Those written so far, by number."""
         self.token_ids: Sequence[int] = sorted({each for word in self._units.words for each in tokenizer.encode(word)})
         """Ids that a text may consist of."""
 
@@ -73,6 +78,7 @@ class Prose:
         if not kept:
             return self
         found = copy(self)
+        found._sentences = {}
         found._units = Units(
             [units.words[index] for index in kept],
             [each for each in units.openers if not any(word in each for word in bad)],
@@ -93,22 +99,31 @@ class Prose:
         return None
 
     def _draft(self, random: Random, count: int) -> list[str]:
-        """`count` units: sentences of 5 to 13 words, longer ones with a comma."""
-        units = self._units
+        """The first `count` units of some sentences."""
+        units, known, draw = self._units, self._sentences, random.random
         pieces: list[str] = []
         while len(pieces) < count:
-            length = random.randrange(5, 14)
-            sentence = random.choices(units.words, cum_weights=units.weights, k=length)
-            if units.openers and (units.full_stop or not pieces):
-                sentence[0] = random.choice(units.openers)
-            if length > 9 and units.comma:
-                sentence.insert(length // 2, units.comma)
-            pieces += sentence
-            if units.full_stop:
-                pieces.append(units.full_stop)
+            number = int(draw() * NUM_SENTENCES)
+            pieces += known.get(number) or self._sentence(number)
+        if units.openers and not units.full_stop:  # only the beginning can be told from the rest
+            pieces[0] = random.choice(units.openers)
         if pieces[0].startswith(" "):
             pieces[0] = pieces[0][1:]
         return pieces[:count]
+
+    def _sentence(self, number: int) -> list[str]:
+        """One of the sentences that all texts consist of: 5 to 13 words, longer ones with a comma."""
+        units, random = self._units, Random(number)
+        length = random.randrange(5, 14)
+        sentence = random.choices(units.words, cum_weights=units.weights, k=length)
+        if units.openers and units.full_stop:
+            sentence[0] = random.choice(units.openers)
+        if length > 9 and units.comma:
+            sentence.insert(length // 2, units.comma)
+        if units.full_stop:
+            sentence.append(units.full_stop)
+        self._sentences[number] = sentence
+        return sentence
 
 
 def tokens_of(allowed: Sequence[int], tokenizer: Tokenizer, random: Random, num_tokens: int) -> Split:
