@@ -1,9 +1,7 @@
 """From a planned reply to an HTTP response: submit it, deliver what comes, and free it when the client leaves."""
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from aiohttp import HttpVersion11, web
 
@@ -12,16 +10,13 @@ from engine.units import Micros
 from mockserve.cluster.driver import ClusterDriver
 from mockserve.connection import wanted_rank
 from mockserve.flight import Reply, new_siblings
-from mockserve.frames import http_chunk
+from mockserve.outlet import event_outlet
 from mockserve.protocol.bodies import Choice
 from mockserve.protocol.errors import paused
 from mockserve.protocol.json_text import compact_json
 from mockserve.replies import CollectedChoice, EventStream, HeldStream, ReplySet, StreamedChoice
 from mockserve.reply_job import ReplyJob
-from mockserve.routes.shared import SERVICE
 from mockserve.service import Service
-
-EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 
 async def answer(
@@ -64,46 +59,11 @@ async def collect(
     return replies, [each.choice for each in choices if each.choice is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class Outlet:
-    """Where the events of a stream leave: straight to the transport, one event per write, none to a client gone."""
-
-    response: web.StreamResponse
-    transport: asyncio.Transport
-    chunked: bool
-
-    def write(self, data: bytes) -> None:
-        """Bytes as they are."""
-        if not self.transport.is_closing():
-            self.transport.write(data)
-
-    def send(self, data: bytes) -> None:
-        """One event."""
-        self.write(http_chunk(data) if self.chunked else data)
-
-
-@asynccontextmanager
-async def event_outlet(request: web.Request) -> AsyncIterator[Outlet]:
-    """A stream of events as the response to `request`, which ends when the block does."""
-    response = web.StreamResponse(headers={"Content-Type": EVENT_STREAM})
-    chunked = request.version >= HttpVersion11
-    if chunked:
-        response.enable_chunked_encoding()
-    await response.prepare(request)
-    transport = request.transport
-    if transport is None:
-        raise ConnectionResetError("the client left before the first token")
-    with request.app[SERVICE].slow_readers.watched(transport):
-        yield Outlet(response, transport, chunked)
-        with suppress(ConnectionResetError):  # a client may leave as soon as it has the last event
-            await response.write_eof()
-
-
 async def _stream(request: web.Request, service: Service, replies: ReplySet, arrived_at: Micros) -> web.StreamResponse:
     if isinstance(service.driver, ClusterDriver) and not service.suspension.rejects_new:
         return await _stream_once_routed(request, service, service.driver, replies, arrived_at)
     async with event_outlet(request) as outlet:
-        stream = EventStream(replies, outlet.write, outlet.chunked)
+        stream = EventStream(replies, outlet, outlet.chunked)
         choices = _streamed_choices(stream)
         if service.suspension.rejects_new:
             stream.fail(paused("InternalServerError"))
@@ -122,7 +82,7 @@ async def _stream_once_routed(
         if replies.done.done():
             await replies.done  # which may raise
         async with event_outlet(request) as outlet:
-            stream.let_go(outlet.write)
+            stream.let_go(outlet)
             await replies.done
     return outlet.response
 

@@ -1,6 +1,7 @@
 """Where the tokens of a server come from, and where its figures go: engines of its own, or some in another process."""
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -16,12 +17,14 @@ from mockserve.lateness import Lateness
 from mockserve.processes.figures import RemoteMetrics
 from mockserve.prometheus import MeasuredEngine, MetricsSource, new_source
 from mockserve.slow_readers import SlowReaders
+from mockserve.wire import Wire
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
     """Where tokens come from, and who counts what is done with them."""
 
+    wire: Wire
     driver: Driver
     metrics_source: MetricsSource | RemoteMetrics
     slow_readers: SlowReaders
@@ -35,14 +38,15 @@ class Backend:
 
 def local_backend(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> Backend:
     """Engines in this process, whose clocks start now."""
-    lateness, slow_readers = Lateness(), SlowReaders(options.max_unsent_kib * 1024)
+    wire = Wire(Lateness(), is_timed=not math.isinf(options.speed))
+    slow_readers = SlowReaders(options.max_unsent_kib * 1024)
     if options.serves_cluster:
-        cluster = build_live_cluster(options, deployment, environment, lateness)
-        source = source_of(options, deployment, cluster.engines, lateness, slow_readers)
-        return Backend(cluster.driver, source, slow_readers, cluster.engines, cluster=cluster)
-    engines = build_engines(options, deployment, environment, lateness)
-    source = source_of(options, deployment, engines, lateness, slow_readers)
-    return Backend(driver_of(engines), source, slow_readers, engines)
+        cluster = build_live_cluster(options, deployment, environment, wire)
+        source = source_of(options, deployment, cluster.engines, wire.lateness, slow_readers)
+        return Backend(wire, cluster.driver, source, slow_readers, cluster.engines, cluster=cluster)
+    engines = build_engines(options, deployment, environment, wire)
+    source = source_of(options, deployment, engines, wire.lateness, slow_readers)
+    return Backend(wire, driver_of(engines), source, slow_readers, engines)
 
 
 def source_of(

@@ -1,5 +1,6 @@
 """The settings of `blis serve`: those of the deployment it simulates, and those of the server itself."""
 
+import math
 from dataclasses import dataclass
 
 from blis_options import OptionError, option
@@ -19,7 +20,12 @@ class ServeOptions(RouteOptions):
         positional=True,
         metavar="MODEL",
     )
-    speed: float = option(1.0, "Simulated seconds per real second.", above=0)
+    speed: float = option(
+        1.0,
+        "Simulated seconds per real second; max lets no time pass but what the engine takes.",
+        above=0,
+        infinity="max",
+    )
     served_model_name: tuple[str, ...] = option((), "Names clients may use; replies carry the first. Default: MODEL.")
     enable_server_load_tracking: bool = option(False, "Let GET /load count the requests being answered.")
     accepted_without_effect: tuple[str, ...] = option(
@@ -34,6 +40,8 @@ class ServeOptions(RouteOptions):
             raise OptionError("MODEL must be given, as in: blis serve qwen/qwen3-14b")
         RouteOptions.__post_init__(self)
         check_cluster(self)
+        if math.isinf(self.speed) and (self.dp > 1 or self.serves_cluster):
+            raise OptionError("--speed max knows one engine: no --data-parallel-size and no cluster of instances")
 
     @property
     def model_names(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from engine.units import Micros
 from mockserve.drivers import Driver
+from mockserve.wire import Wire
 
 CREDIBLE_WAY_S = 0.05
 """A send time further back than this is not believed."""
@@ -34,12 +35,13 @@ class Backlog(Protocol):
 class StampedConnection(asyncio.Protocol):
     """Hands everything on to `inner` and remembers when data last came."""
 
-    def __init__(self, inner: asyncio.Protocol) -> None:
+    def __init__(self, inner: asyncio.Protocol, wire: Wire) -> None:
         self.received_at_s: float | None = None
         """Reading of the monotonic clock."""
         self.backlog: Backlog | None = None
         """Who wants to know that the client does not read as fast as is written."""
         self._inner = inner
+        self._wire = wire
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._inner.connection_made(transport)
@@ -49,6 +51,7 @@ class StampedConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.received_at_s = time.monotonic()
+        self._wire.num_received += 1
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:

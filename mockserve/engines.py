@@ -15,9 +15,9 @@ from mockserve.deploying import with_features
 from mockserve.engine_metrics import EngineMetrics
 from mockserve.environment import ServerEnvironment
 from mockserve.kv_events.setup import open_publisher
-from mockserve.lateness import Lateness
 from mockserve.ranks import RankedDriver
 from mockserve.realtime import RealtimeDriver
+from mockserve.wire import Wire
 
 if TYPE_CHECKING:
     from mockserve.kv_events.publisher import KVEventPublisher
@@ -40,7 +40,7 @@ class RankEngine:
 
 
 def build_engines(
-    options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, lateness: Lateness
+    options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: Wire
 ) -> Sequence[RankEngine]:
     """All ranks, whose clocks start now. Raises OptionError when KV events cannot be published."""
     config, latency_model = with_features(options, deployment)
@@ -50,7 +50,7 @@ def build_engines(
         latency = SlowedLatency(latency_model)
         metrics = EngineMetrics(deployment.config.limit_tokens)
         engine = Engine(config, latency, steps=RecentSteps(STEPS_KEPT))
-        driver = RealtimeDriver(engine, metrics, lateness, options.speed, origin_s=origin_s)
+        driver = RealtimeDriver(engine, metrics, wire, options.speed, origin_s=origin_s)
         publisher = open_publisher(options, environment, config, options.data_parallel_rank + rank)
         if publisher is not None:
             driver.output.tell_cache_changes = publisher.publish

@@ -18,8 +18,17 @@ class Reply(Protocol):
         """Why it will end, when nothing goes wrong."""
         ...
 
+    @property
+    def is_streamed(self) -> bool:
+        """Whether tokens are sent as they come."""
+        ...
+
     def token(self, number: int) -> None:
         """Token `number`, counted from 1, is due, and with it all before that have not come: one step brought them."""
+        ...
+
+    def tokens(self, first: int, last: int) -> None:
+        """Tokens `first` to `last` are due, each of which a step of its own brought; none before them is left."""
         ...
 
     def finish(self, num_tokens: int) -> None:

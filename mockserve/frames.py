@@ -1,6 +1,6 @@
 """Bytes of server-sent events. A frame that is sent for each token is filled in, never encoded anew."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -30,25 +30,45 @@ def http_chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-@dataclass(frozen=True, slots=True)
 class EventTemplate:
-    """An event that differs from token to token in one piece of text only."""
+    """An event that differs from token to token in one piece of text only; `chunked` wraps each as an HTTP chunk.
 
-    before: bytes
-    after: bytes
+    What comes before the text says how long a chunk is, so there is one beginning for each length of text.
+    """
+
+    __slots__ = ("_after", "_before", "_beginnings", "_chunked", "_size")
+
+    def __init__(self, before: bytes, after: bytes, chunked: bool) -> None:
+        self._before = before
+        self._after = after + b"\r\n" if chunked else after
+        self._size = len(before) + len(after)
+        self._chunked = chunked
+        self._beginnings: dict[int, bytes] = {}
 
     def fill(self, text: str) -> bytes:
         """The event with `text` in its place."""
-        return b"%b%b%b" % (self.before, orjson.dumps(text)[1:-1], self.after)
-
-    def fill_chunk(self, text: str) -> bytes:
-        """The same as one chunk of a chunked HTTP body."""
         escaped = orjson.dumps(text)[1:-1]
-        size = len(self.before) + len(escaped) + len(self.after)
-        return b"%x\r\n%b%b%b\r\n" % (size, self.before, escaped, self.after)
+        beginning = self._beginnings.get(len(escaped)) or self._begin(len(escaped))
+        return beginning + escaped + self._after
+
+    def fill_all(self, texts: Sequence[str]) -> list[bytes]:
+        """An event for each text."""
+        known, after, dumps = self._beginnings, self._after, orjson.dumps
+        events = []
+        for text in texts:
+            escaped = dumps(text)[1:-1]
+            beginning = known.get(len(escaped)) or self._begin(len(escaped))
+            events.append(beginning + escaped + after)
+        return events
+
+    def _begin(self, num_bytes: int) -> bytes:
+        """What precedes a text of so many bytes."""
+        length = b"%x\r\n" % (self._size + num_bytes) if self._chunked else b""
+        beginning = self._beginnings[num_bytes] = length + self._before
+        return beginning
 
 
-def event_template(body: dict[str, Any]) -> EventTemplate:
+def event_template(body: dict[str, Any], chunked: bool) -> EventTemplate:
     """The template of a body built with `PLACEHOLDER`, which must be the last text that a client chose."""
     before, _, after = event(body).rpartition(_ENCODED_PLACEHOLDER)
-    return EventTemplate(before, after)
+    return EventTemplate(before, after, chunked)

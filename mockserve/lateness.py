@@ -28,9 +28,9 @@ class Lateness:
         self._counts_before = list(self.histogram.counts)
         self._window_ends_at: float | None = None
 
-    def observe(self, lateness_s: float, now_s: float) -> None:
-        """One frame was handed over at `now_s` on a monotonic clock."""
-        self.histogram.observe(lateness_s)
+    def observe(self, lateness_s: float, now_s: float, num_frames: int = 1) -> None:
+        """So many frames left together at `now_s` on a monotonic clock, the first of them so late."""
+        self.histogram.observe(lateness_s, num_frames)
         if self._window_ends_at is None or now_s >= self._window_ends_at:
             self._next_window(now_s)
 

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from aiohttp import web
 
 from engine.units import Micros
-from mockserve.answering import event_outlet, fly
+from mockserve.answering import fly
 from mockserve.choice_writer import ChoiceWriter
 from mockserve.connection import wanted_rank
 from mockserve.frames import named_event
 from mockserve.generation import Generation
+from mockserve.outlet import event_outlet
 from mockserve.planned_prompt import PlannedPrompt
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.errors import ApiError, paused
@@ -43,6 +44,10 @@ class ToldChoice:
         if piece is not None:
             self._tell_all(self._narrator.said(piece))
 
+    def tokens(self, first: int, last: int) -> None:
+        for number in range(first, last + 1):
+            self.token(number)
+
     def finish(self, num_tokens: int) -> None:
         self._end(num_tokens, ending_at(self._generation, num_tokens))
 
@@ -56,6 +61,10 @@ class ToldChoice:
         """End the reply with an error."""
         self._tell_all(self._narrator.failed(error))
         self._replies.resolve()
+
+    @property
+    def is_streamed(self) -> bool:
+        return True
 
     @property
     def finish_reason(self) -> str:

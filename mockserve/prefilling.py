@@ -31,11 +31,15 @@ class _Prefill:
     """One prompt. Its only token stands for the end of prefill."""
 
     finish_reason = "stop"
+    is_streamed = False
 
     def __init__(self, batch: _Batch) -> None:
         self._batch = batch
 
     def token(self, number: int) -> None:
+        pass
+
+    def tokens(self, first: int, last: int) -> None:
         pass
 
     def finish(self, num_tokens: int) -> None:

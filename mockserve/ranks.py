@@ -22,11 +22,18 @@ class RankedReply:
     ended: Callable[[], None]
 
     @property
+    def is_streamed(self) -> bool:
+        return self.reply.is_streamed
+
+    @property
     def finish_reason(self) -> str:
         return self.reply.finish_reason
 
     def token(self, number: int) -> None:
         self.reply.token(number)
+
+    def tokens(self, first: int, last: int) -> None:
+        self.reply.tokens(first, last)
 
     def finish(self, num_tokens: int) -> None:
         self.ended()

@@ -4,41 +4,31 @@ It sleeps until the engine or a frame has something due, lets the engine do it, 
 deadlines are absolute, so being late once delays nothing that comes after, and nothing is ever handed over early.
 """
 
-import asyncio
-import itertools
+import math
 import time
 from collections.abc import Callable, Collection
 from heapq import heapify, heappop, heappush
 from http import HTTPStatus
+from itertools import count, pairwise
 from typing import TypeVar
 
 from engine.core import Engine
-from engine.delivery import output_delay
-from engine.events import CacheChanged, Event, Finished, Preempted, Scheduled, StepDone
+from engine.delivery import output_delay, output_overheads
+from engine.events import CacheChanged, Event, Finished, Preempted, Scheduled, StepDone, StepsDone
 from engine.request import Request
 from engine.sequence import Outcome
 from engine.simulation import Simulation
 from engine.units import Micros
+from mockserve.alarm import Alarm
+from mockserve.backlog_slices import BacklogSlices
+from mockserve.clocks import clock_of
+from mockserve.conditions import Conditions
 from mockserve.engine_output import EngineOutput
 from mockserve.flight import Flight, FlightRecorder, Reply, Siblings, new_siblings
-from mockserve.lateness import Lateness
 from mockserve.outcomes import STATUSES
-from mockserve.timer import PreciseTimer, precise_timer
+from mockserve.wire import Wire
 
 T = TypeVar("T")
-
-TIMER_SLACK_S = 0.0015
-"""Loop timers are a millisecond coarse: wake this much early and spin the rest, serving I/O meanwhile."""
-
-PRECISE_TIMER_SLACK_S = 0.00005
-"""Less than this is not worth a timer where timers are precise."""
-
-
-LONGEST_TIMER_S = 3600.0
-"""Instants further away are looked at again, since loops refuse timers of many years."""
-
-BACKLOG_SLICE_S = 0.002
-"""A driver that has fallen behind serves the connections this often."""
 
 
 class EngineFailedError(RuntimeError):
@@ -52,7 +42,7 @@ class RealtimeDriver:
         self,
         engine: Engine,
         recorder: FlightRecorder,
-        lateness: Lateness,
+        wire: Wire,
         speed: float = 1.0,
         monotonic: Callable[[], float] = time.monotonic,
         origin_s: float | None = None,
@@ -60,12 +50,14 @@ class RealtimeDriver:
     ) -> None:
         """`origin_s` is what the monotonic clock reads at the simulated instant 0, by default now.
 
-        `simulation` is what the engine is part of, if it is not alone.
+        With an infinite `speed` time jumps to what comes next, after requests that have come in. `simulation` is what
+        the engine is part of, if it is not alone.
         """
         self.engine = engine
         self.output = EngineOutput(engine, recorder)
         self._simulation: Simulation = engine if simulation is None else simulation
-        self.lateness = lateness
+        self.wire = wire
+        """How what is handed over leaves, and where it is measured."""
         self.failure: BaseException | None = None
         """What the engine broke with; from then on every request fails."""
         self.tell_step: Callable[[Micros], None] = _ignore_step
@@ -73,16 +65,15 @@ class RealtimeDriver:
         self.tell_failure: Callable[[BaseException], None] = _ignore_failure
         """Who wants to know that the engine broke."""
         self._monotonic = monotonic
-        self._us_per_s = speed * 1e6
-        self._origin_s = monotonic() if origin_s is None else origin_s
+        self._clock = clock_of(self._simulation, speed, monotonic, origin_s)
+        self._jumps = math.isinf(speed)
+        self._slices = BacklogSlices(monotonic)
         self._flights: dict[str, Flight] = {}
         self._outbox: list[tuple[Micros, int, Flight, int, bool]] = []
-        self._numbers = itertools.count()
-        self._awaited: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self._numbers = count()
+        self._conditions = Conditions()
         self._wake_at: Micros | None = None
-        self._handle: asyncio.Handle | PreciseTimer | None = None
-        self._timer: PreciseTimer | None = None
-        self._has_looked_for_timer = False
+        self._alarm = Alarm(self._wake, monotonic)
 
     @property
     def num_flights(self) -> int:
@@ -101,15 +92,15 @@ class RealtimeDriver:
 
     def clock(self) -> Micros:
         """The present instant in simulated microseconds."""
-        return self.instant_at(self._monotonic())
+        return self._clock.now()
 
     def instant_at(self, reading_s: float) -> Micros:
         """The simulated instant at which the monotonic clock reads `reading_s`."""
-        return int((reading_s - self._origin_s) * self._us_per_s)
+        return self._clock.instant_at(reading_s)
 
     def seconds_at(self, at: Micros) -> float:
         """The reading of the monotonic clock at a simulated instant."""
-        return self._origin_s + at / self._us_per_s
+        return self._clock.seconds_at(at)
 
     def submit(
         self,
@@ -189,19 +180,11 @@ class RealtimeDriver:
         await self._until(lambda: is_so(self.engine))
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
-        if not is_so():
-            found = asyncio.get_running_loop().create_future()
-            self._awaited.append((is_so, found))
-            await found
+        await self._conditions.until(is_so)
 
     def close(self) -> None:
         """Stop waking up. Open replies hear nothing more."""
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-        if self._timer is not None:
-            self._timer.close()
-            self._timer = None
+        self._alarm.close()
         self._flights.clear()
         self._outbox.clear()
 
@@ -217,67 +200,46 @@ class RealtimeDriver:
         due_at = self._simulation.next_event_at()
         if self._outbox and (due_at is None or self._outbox[0][0] < due_at):
             due_at = self._outbox[0][0]
-        if due_at == self._wake_at and self._handle is not None:
+        if due_at == self._wake_at and self._alarm.is_set:
             return
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
         self._wake_at = due_at
-        if due_at is not None:
-            self._sleep(due_at)
-
-    def _sleep(self, due_at: Micros) -> None:
-        """Set a precise timer, or one that is early for sure; or let the loop turn once when that is too coarse."""
-        loop = asyncio.get_running_loop()
-        if not self._has_looked_for_timer:
-            self._has_looked_for_timer = True
-            # It reads the system's clock, so it is of no use to a driver with another one.
-            self._timer = precise_timer(loop) if self._monotonic is time.monotonic else None
-        at_s = self.seconds_at(due_at)
-        left_s = at_s - self._monotonic()
-        if self._timer is not None and left_s > PRECISE_TIMER_SLACK_S:
-            self._handle = self._timer.start(at_s, self._wake)
-        elif self._timer is None and left_s > 2 * TIMER_SLACK_S:
-            self._handle = loop.call_later(left_s - TIMER_SLACK_S, self._wake)
+        if due_at is None:
+            self._alarm.cancel()
         else:
-            self._handle = loop.call_soon(self._wake)
+            self._alarm.set(self.seconds_at(due_at))
 
     def _wake(self) -> None:
-        self._handle = None
         assert self._wake_at is not None
-        now = self.clock()
-        if now < self._wake_at:
-            self._sleep(self._wake_at)
+        due_until = self._clock.due_until()
+        if due_until < self._wake_at or (self._jumps and self.wire.has_news()):
+            self._alarm.set(self.seconds_at(self._wake_at))
             return
         try:
-            self._catch_up(now)
+            self._catch_up(due_until)
         except BaseException as error:
             self.fail(error)
             raise
         self._arm()
-        if self._awaited:
-            self._tell_awaited()
+        self._conditions.look()
 
-    def _catch_up(self, now: Micros) -> None:
-        """Do what is due up to `now`, instant by instant. After `BACKLOG_SLICE_S` the rest waits for the next turn."""
-        stop_s = self._monotonic() + BACKLOG_SLICE_S
-        while True:
-            self._deliver_due(now)
-            due_at = self._simulation.next_event_at()
-            if due_at is None or due_at > now:
-                return
-            self._run_engine(due_at, now)
-            if self._monotonic() > stop_s:
-                return
-
-    def _tell_awaited(self) -> None:
-        """Wake those who wait for something that is so by now; who was cancelled waits no more."""
-        for entry in list(self._awaited):
-            is_so, found = entry
-            if found.done() or is_so():
-                self._awaited.remove(entry)
-                if not found.done():
-                    found.set_result(None)
+    def _catch_up(self, due_until: Micros) -> None:
+        """Do what is due, instant by instant, and send what it brings; after a while the rest waits for a turn."""
+        now_s, due_at = self._monotonic(), self._simulation.next_event_at()
+        behind_s = 0.0 if due_at is None else now_s - self.seconds_at(due_at)
+        slices = self._slices
+        slices.begin(now_s, math.inf if self._jumps else behind_s)
+        self.wire.hold()
+        try:
+            while True:
+                self._deliver_due(due_until)
+                due_at = self._simulation.next_event_at()
+                if due_at is None or due_at > due_until:
+                    return
+                self._run_engine(slices.stretch(due_at, due_until), due_until)
+                if slices.is_over():
+                    return
+        finally:
+            self.wire.release()
 
     # --- what is due ---
 
@@ -289,12 +251,15 @@ class RealtimeDriver:
             self._deliver(due_at, flight, number, is_last)
 
     def _run_engine(self, until: Micros, now: Micros) -> None:
-        for event in self.engine.advance(until):
+        # Who listens to steps wants to know what is so at each of them.
+        for event in self.engine.advance(until, leaps=self.tell_step is _ignore_step):
             self._happened(self.output, event, now)
 
     def _happened(self, output: EngineOutput, event: Event, now: Micros) -> None:
         if isinstance(event, StepDone):
             self._step_done(output, event, now)
+        elif isinstance(event, StepsDone):
+            self._steps_done(output, event, now)
         elif isinstance(event, Scheduled):
             self._scheduled(output, event)
         elif isinstance(event, Preempted):
@@ -306,34 +271,69 @@ class RealtimeDriver:
 
     def _step_done(self, output: EngineOutput, event: StepDone, now: Micros) -> None:
         """Each sequence that emitted has more tokens; those that it had before a preemption are not sent again."""
-        at, engine, recorder, flights = event.at, output.engine, output.recorder, self._flights
+        at, index, engine, flights = event.at, event.index, output.engine, self._flights
         gaps: dict[Micros, int] = {}
         output.num_outputs = num_outputs = len(event.emitted)
+        overhead_us, token_overhead_us = output_overheads(engine.config, engine.latency, num_outputs)
+        due_at = at + overhead_us
+        self.wire.due_s = self.seconds_at(due_at)
         num_tokens = num_prompt_tokens = 0
         for sequence in event.emitted:
             flight = flights.get(sequence.request.id)
             if flight is None:
                 continue
-            number = sequence.tokens_at(event.index)
-            num_before = flight.num_tokens
+            number, num_before = sequence.tokens_at(index), flight.num_tokens
             if number <= num_before:
                 continue
             flight.num_tokens = number
-            due_at = at + output_delay(engine.config, engine.latency, number, num_outputs, is_last=False)
             num_tokens += number - num_before
-            if not num_before:
-                flight.first_token_at = at
-                num_prompt_tokens += flight.num_computed_prompt_tokens
-                recorder.first_token(flight, due_at - flight.arrived_at)
-            else:
+            if token_overhead_us:
+                due_at = at + overhead_us + number * token_overhead_us
+            if num_before:
                 gap = at - flight.last_token_at
                 gaps[gap] = gaps.get(gap, 0) + 1
+            else:
+                flight.first_token_at = at
+                num_prompt_tokens += flight.num_computed_prompt_tokens
+                output.recorder.first_token(flight, due_at - flight.arrived_at)
             flight.last_token_at = at
-            if number < flight.request.output_tokens:
-                self._send(due_at, now, flight, number, False)
+            if number >= flight.request.output_tokens:
+                continue  # it comes with the end
+            if due_at <= now:
+                flight.reply.token(number)
+            else:
+                heappush(self._outbox, (due_at, next(self._numbers), flight, number, False))
         if num_tokens:
-            recorder.step(num_prompt_tokens, num_tokens, gaps)
+            output.recorder.step(num_prompt_tokens, num_tokens, gaps)
+        self._slices.learn(event, gaps, len(flights))
         self.tell_step(at)
+
+    def _steps_done(self, output: EngineOutput, event: StepsDone, now: Micros) -> None:
+        """As many `_step_done`; if all of it is due, each request's tokens are handed over together."""
+        ends, first, engine, flights = event.ends, event.first, output.engine, self._flights
+        overhead_us, token_overhead_us = output_overheads(engine.config, engine.latency, len(event.emitted))
+        if token_overhead_us or ends[-1] + overhead_us > now:
+            for index, at in enumerate(ends, first):
+                self._step_done(output, StepDone(at, index, at, event.emitted), now)
+            return
+        self.wire.due_s = self.seconds_at(ends[0] + overhead_us)
+        gaps: dict[Micros, int] = {}
+        last = first + len(ends) - 1
+        for sequence in event.emitted:
+            flight = flights.get(sequence.request.id)
+            if flight is None:
+                continue
+            gap = ends[0] - flight.last_token_at
+            gaps[gap] = gaps.get(gap, 0) + 1
+            num_before, flight.num_tokens = flight.num_tokens, sequence.tokens_at(last)
+            flight.last_token_at = ends[-1]
+            flight.reply.tokens(num_before + 1, flight.num_tokens)
+        num_flights = sum(gaps.values())
+        output.recorder.step(0, num_flights, gaps)
+        self.tell_step(ends[0])
+        for before, at in pairwise(ends):
+            output.recorder.step(0, num_flights, {at - before: num_flights})
+            self.tell_step(at)
 
     def _scheduled(self, output: EngineOutput, event: Scheduled) -> None:
         flight = self._flights.get(event.sequence.request.id)
@@ -355,7 +355,7 @@ class RealtimeDriver:
             engine, number = output.engine, flight.num_tokens
             due_at = event.at + output_delay(engine.config, engine.latency, number, output.num_outputs, is_last=True)
             output.recorder.completed(flight, due_at - flight.arrived_at, flight.reply.finish_reason)
-            self._send(due_at, now, flight, number, True)
+            self._send_last(due_at, now, flight, number)
         else:
             flight.reply.fail(f"the request was {event.outcome}: {event.detail}", self._status_of(event))
 
@@ -363,20 +363,21 @@ class RealtimeDriver:
         """What the client of a request that was not completed is told."""
         return STATUSES.get(event.outcome, HTTPStatus.BAD_REQUEST)
 
-    def _send(self, due_at: Micros, now: Micros, flight: Flight, number: int, is_last: bool) -> None:
-        """Hand over now what is due, keep the rest. What was due before has been handed over already."""
+    def _send_last(self, due_at: Micros, now: Micros, flight: Flight, number: int) -> None:
+        """Hand over the end now if it is due. What was due before has been handed over already."""
         if due_at <= now:
-            self._deliver(due_at, flight, number, is_last)
+            self._deliver(due_at, flight, number, True)
         else:
-            heappush(self._outbox, (due_at, next(self._numbers), flight, number, is_last))
+            heappush(self._outbox, (due_at, next(self._numbers), flight, number, True))
 
     def _deliver(self, due_at: Micros, flight: Flight, number: int, is_last: bool) -> None:
-        now_s = self._monotonic()
-        self.lateness.observe(now_s - self.seconds_at(due_at), now_s)
-        if is_last:
-            flight.reply.finish(number)
-        else:
+        self.wire.due_s = self.seconds_at(due_at)
+        if not is_last:
             flight.reply.token(number)
+            return
+        if not flight.reply.is_streamed:
+            self.wire.measure()
+        flight.reply.finish(number)
 
     def fail(self, error: BaseException) -> None:
         """The engine is broken: nobody may wait for it any longer."""

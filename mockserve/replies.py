@@ -1,10 +1,10 @@
 """Where tokens go: into a stream of events, or into one JSON object. Both count the same tokens the same way."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 from mockserve.choice_writer import ChoiceWriter
 from mockserve.content.answer import Kind
@@ -12,7 +12,7 @@ from mockserve.flight import Flight
 from mockserve.frames import DONE, PLACEHOLDER, EventTemplate, event, event_template, http_chunk
 from mockserve.generation import Generation
 from mockserve.planned_prompt import PlannedPrompt
-from mockserve.protocol.bodies import Choice, Ending, Usage
+from mockserve.protocol.bodies import Choice, Ending, Piece, Usage
 from mockserve.protocol.errors import ApiError, engine_dead
 from mockserve.reply_job import AT_THE_END, ReplyJob
 
@@ -71,6 +71,9 @@ class CollectedChoice:
     def token(self, number: int) -> None:
         pass
 
+    def tokens(self, first: int, last: int) -> None:
+        pass
+
     def finish(self, num_tokens: int) -> None:
         self._end(num_tokens, ending_at(self._generation, num_tokens))
 
@@ -87,21 +90,37 @@ class CollectedChoice:
         self._replies.fail(failure(message, status))
 
     @property
+    def is_streamed(self) -> bool:
+        return False
+
+    @property
     def finish_reason(self) -> str:
         return engine_reason(self._generation)
+
+
+class Sink(Protocol):
+    """Where the bytes of a stream go."""
+
+    def write(self, data: bytes) -> None:
+        """One event."""
+        ...
+
+    def write_all(self, frames: list[bytes]) -> None:
+        """One event or more."""
+        ...
 
 
 class EventStream:
     """Writes the events of one reply, each in a write of its own, and knows what comes before and after the choices.
 
-    `write` takes bytes to a connection; `chunked` says whether each event must be wrapped as an HTTP chunk.
+    `sink` takes events to a connection; `chunked` says whether each of them must be wrapped as an HTTP chunk.
     """
 
-    def __init__(self, replies: ReplySet, write: Callable[[bytes], None], chunked: bool) -> None:
+    def __init__(self, replies: ReplySet, sink: Sink, chunked: bool) -> None:
         self.replies = replies
         self.job = replies.job
         self.bodies = replies.job.bodies
-        self._write = write
+        self._sink = sink
         self.chunked = chunked
         self._is_open = False
 
@@ -120,9 +139,14 @@ class EventStream:
         self.write(http_chunk(data) if self.chunked else data)
 
     def write(self, data: bytes) -> None:
-        """Bytes as they go out. After the end nothing does, whatever the engine still brings."""
+        """One event as it goes out. After the end nothing does, whatever the engine still brings."""
         if not self.replies.done.done():
-            self._write(data)
+            self._sink.write(data)
+
+    def write_all(self, events: list[bytes]) -> None:
+        """Several likewise."""
+        if not self.replies.done.done():
+            self._sink.write_all(events)
 
     def choice_finished(self, num_tokens: int) -> None:
         """Count a choice; after the last one, end the stream."""
@@ -141,20 +165,30 @@ class EventStream:
             self.replies.resolve()
 
 
+class _Kept(list[bytes]):
+    """Keeps events."""
+
+    def write(self, data: bytes) -> None:
+        self.append(data)
+
+    def write_all(self, frames: list[bytes]) -> None:
+        self.extend(frames)
+
+
 class HeldStream(EventStream):
     """One whose status has not been sent: what it writes is kept until it is let go, and an error has a status."""
 
     def __init__(self, replies: ReplySet, chunked: bool) -> None:
-        self._held: list[bytes] = []
-        super().__init__(replies, self._held.append, chunked)
+        self._kept = _Kept()
+        super().__init__(replies, self._kept, chunked)
         self._is_held = True
 
-    def let_go(self, write: Callable[[bytes], None]) -> None:
-        """The status has been sent: from now on bytes go to `write`."""
+    def let_go(self, sink: Sink) -> None:
+        """The status has been sent: from now on events go to `sink`."""
         self._is_held = False
-        self._write = write
-        for data in self._held:
-            write(data)
+        self._sink = sink
+        if self._kept:
+            sink.write_all(self._kept)
 
     def fail(self, error: ApiError) -> None:
         if self._is_held:
@@ -185,7 +219,7 @@ class StreamedChoice:
         self._templates: dict[tuple[Kind, int], EventTemplate] = {}
         self._fills = not stream.job.delivery.continuous_usage and self._interval == 1
         if writer.sends_text_only and self._fills:
-            self._template = self._new_template()
+            self._template = self._new_template(writer.text_piece(PLACEHOLDER))
 
     def token(self, number: int) -> None:
         stream, num_sent = self._stream, self._num_sent
@@ -197,7 +231,16 @@ class StreamedChoice:
             return
         self._num_sent = number
         text = self._texts[num_sent] if number == num_sent + 1 else "".join(self._texts[num_sent:number])
-        stream.write(template.fill_chunk(text) if stream.chunked else template.fill(text))
+        stream.write(template.fill(text))
+
+    def tokens(self, first: int, last: int) -> None:
+        template = self._template
+        if template is None or not self._num_sent:
+            for number in range(first, last + 1):
+                self.token(number)
+            return
+        self._num_sent = last
+        self._stream.write_all(template.fill_all(self._texts[first - 1 : last]))
 
     def finish(self, num_tokens: int) -> None:
         self._end(num_tokens, ending_at(self._generation, num_tokens))
@@ -221,6 +264,10 @@ class StreamedChoice:
         self._stream.fail(failure(message, status))
 
     @property
+    def is_streamed(self) -> bool:
+        return True
+
+    @property
     def finish_reason(self) -> str:
         return engine_reason(self._generation)
 
@@ -235,10 +282,9 @@ class StreamedChoice:
         template = self._templates.get(key)
         if template is None:
             blank = self._writer.stretch_piece(replace(stretch, text=PLACEHOLDER))
-            template = event_template(self._stream.bodies.chunk(self._index, blank, None))
+            template = self._new_template(blank)
             self._templates[key] = template
-        stream = self._stream
-        stream.write(template.fill_chunk(stretch.text) if stream.chunked else template.fill(stretch.text))
+        self._stream.write(template.fill(stretch.text))
 
     def _token_in_full(self, number: int) -> None:
         """An event made anew, if it is time for one and there is anything to send."""
@@ -254,8 +300,9 @@ class StreamedChoice:
             return None
         return self._stream.job.accounting.running_usage(self._prompt, self._number, num_tokens)
 
-    def _new_template(self) -> EventTemplate:
-        return event_template(self._stream.bodies.chunk(self._index, self._writer.text_piece(PLACEHOLDER), None))
+    def _new_template(self, blank: Piece) -> EventTemplate:
+        stream = self._stream
+        return event_template(stream.bodies.chunk(self._index, blank, None), stream.chunked)
 
 
 def ending_at(generation: Generation, num_tokens: int) -> Ending:

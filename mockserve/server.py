@@ -134,7 +134,7 @@ async def listen(service: Service, shares_port: bool = False) -> RunningServer:
     runner = web.AppRunner(build_app(service), handler_cancellation=True, shutdown_timeout=CLOSING_GRACE_S)
     await runner.setup()
     try:
-        factory = _connection_factory(runner, options, service.environment.keep_alive_s)
+        factory = _connection_factory(runner, service, service.environment.keep_alive_s)
         listener = await _listen(factory, options, shares_port)
     except BaseException:
         await runner.cleanup()
@@ -166,9 +166,9 @@ def _notes(options: ServeOptions) -> list[str]:
 
 
 def _connection_factory(
-    runner: web.AppRunner, options: ServeOptions, keep_alive_s: float
+    runner: web.AppRunner, service: Service, keep_alive_s: float
 ) -> Callable[[], StampedConnection]:
-    server = runner.server
+    server, options = runner.server, service.options
     assert server is not None  # there is one after setup
     new_handler = partial(
         PlainErrors,
@@ -182,7 +182,7 @@ def _connection_factory(
         # A body is what was sent: vLLM does not unpack one either, and a small one might unpack to any size.
         auto_decompress=False,
     )
-    return lambda: StampedConnection(new_handler())
+    return lambda: StampedConnection(new_handler(), service.wire)
 
 
 def keep_what_exists() -> None:

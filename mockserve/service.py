@@ -37,6 +37,7 @@ from mockserve.response_store import ResponseStore
 from mockserve.slow_readers import SlowReaders
 from mockserve.suspension import Suspension
 from mockserve.vocabulary import new_composer, open_vocabulary
+from mockserve.wire import Wire
 
 if TYPE_CHECKING:
     from mockserve.cluster.control import InstanceControl
@@ -66,6 +67,7 @@ class Service:
     fingerprint: str
     api_keys: frozenset[str]
     planner: Planner
+    wire: Wire
     driver: Driver
     engines: Sequence[RankEngine]
     metrics_source: MetricsSource | RemoteMetrics
@@ -198,6 +200,7 @@ def build_service(
             conversations,
             backend.request_numbers,
         ),
+        wire=backend.wire,
         driver=driver,
         engines=engines,
         metrics_source=backend.metrics_source,

@@ -76,6 +76,10 @@ class SpokenStretch:
     def token(self, number: int) -> None:
         self._add(number, None)
 
+    def tokens(self, first: int, last: int) -> None:
+        for number in range(first, last + 1):
+            self.token(number)
+
     def finish(self, num_tokens: int) -> None:
         self._add(num_tokens, ending_at(self._generation, num_tokens))
 
@@ -84,6 +88,10 @@ class SpokenStretch:
 
     def fail(self, message: str, status: int) -> None:
         self._stream.fail(failure(message, status))
+
+    @property
+    def is_streamed(self) -> bool:
+        return True
 
     @property
     def finish_reason(self) -> str:

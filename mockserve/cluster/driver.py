@@ -15,8 +15,8 @@ from engine.sequence import Sequence as EngineSequence
 from engine.units import Micros
 from mockserve.engine_output import EngineOutput
 from mockserve.flight import Flight
-from mockserve.lateness import Lateness
 from mockserve.realtime import RealtimeDriver
+from mockserve.wire import Wire
 
 T = TypeVar("T")
 
@@ -31,12 +31,12 @@ class ClusterDriver(RealtimeDriver):
         self,
         cluster: Cluster,
         outputs: Sequence[EngineOutput],
-        lateness: Lateness,
+        wire: Wire,
         speed: float = 1.0,
         origin_s: float | None = None,
     ) -> None:
         first = outputs[0]
-        super().__init__(first.engine, first.recorder, lateness, speed, origin_s=origin_s, simulation=cluster)
+        super().__init__(first.engine, first.recorder, wire, speed, origin_s=origin_s, simulation=cluster)
         self.cluster = cluster
         self._outputs = outputs
         self._unrouted: dict[str, asyncio.Future[None]] = {}

@@ -18,7 +18,7 @@ from mockserve.engine_output import EngineOutput
 from mockserve.engines import STEPS_KEPT, RankEngine
 from mockserve.environment import ServerEnvironment
 from mockserve.kv_events.setup import open_publisher
-from mockserve.lateness import Lateness
+from mockserve.wire import Wire
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class LiveCluster:
 
 
 def build_live_cluster(
-    options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, lateness: Lateness
+    options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: Wire
 ) -> LiveCluster:
     """All instances, whose clock starts now. Raises OptionError when KV events cannot be published."""
     outputs: list[EngineOutput] = []
@@ -74,6 +74,6 @@ def build_live_cluster(
         )
 
     cluster = build_cluster(options, deployment, new_engine)
-    driver = ClusterDriver(cluster, outputs, lateness, options.speed)
+    driver = ClusterDriver(cluster, outputs, wire, options.speed)
     engines = [seen_alone(output, driver, number) for number, output in enumerate(outputs)]
     return LiveCluster(driver, engines, outputs, lambda: new_output(deployments[0]), seen_alone)

@@ -41,6 +41,7 @@ from mockserve.processes.remote_driver import RemoteDriver
 from mockserve.server import RunningServer, fastest_loop, keep_what_exists, listen
 from mockserve.service import build_service
 from mockserve.slow_readers import SlowReaders
+from mockserve.wire import Wire
 
 _logger = logging.getLogger(__name__)
 
@@ -103,9 +104,9 @@ async def _listening(
     options = assignment.options
     deployment = deployment_of(options)
     config, _ = with_features(options, deployment)
-    lateness, slow_readers = Lateness(), SlowReaders(options.max_unsent_kib * 1024)
-    driver = RemoteDriver(config, options.speed, assignment.origin_s, lateness, channel.tell)
-    metrics = RemoteMetrics(lateness, slow_readers, channel.tell)
+    wire, slow_readers = Wire(Lateness()), SlowReaders(options.max_unsent_kib * 1024)
+    driver = RemoteDriver(config, options.speed, assignment.origin_s, wire, channel.tell)
+    metrics = RemoteMetrics(wire.lateness, slow_readers, channel.tell)
     hearers.update(
         {
             Tokens: driver.tokens,
@@ -118,7 +119,7 @@ async def _listening(
         }
     )
     numbers = itertools.count(assignment.place, assignment.num_processes)
-    backend = Backend(driver, metrics, slow_readers, request_numbers=numbers)
+    backend = Backend(wire, driver, metrics, slow_readers, request_numbers=numbers)
     return await listen(build_service(options, deployment, assignment.environment, backend), shares_port=True)
 
 

@@ -5,7 +5,6 @@ from http import HTTPStatus
 
 from mockserve.engines import RankEngine, driver_of
 from mockserve.flight import Flight, Siblings, new_siblings
-from mockserve.lateness import Lateness
 from mockserve.processes.messages import (
     Abort,
     Broken,
@@ -19,32 +18,27 @@ from mockserve.processes.messages import (
     Tokens,
 )
 from mockserve.realtime import EngineFailedError
-
-
-class DueInstants(Lateness):
-    """Measures nothing here: notes when what is handed over next was due. How late it leaves is seen elsewhere."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.due_s = 0.0
-
-    def observe(self, lateness_s: float, now_s: float) -> None:
-        self.due_s = now_s - lateness_s
+from mockserve.wire import Wire
 
 
 class RemoteReply:
     """A reply that is written in another process."""
 
-    __slots__ = ("_end", "_number", "finish_reason", "flight")
+    __slots__ = ("_end", "_number", "finish_reason", "flight", "is_streamed")
 
     def __init__(self, end: "AnsweringEnd", number: int, finish_reason: str) -> None:
         self._end = end
         self._number = number
         self.finish_reason = finish_reason
         self.flight: Flight | None = None
+        self.is_streamed = True  # what is not is measured elsewhere, too
 
     def token(self, number: int) -> None:
         self._end.token(self._number, number)
+
+    def tokens(self, first: int, last: int) -> None:
+        for number in range(first, last + 1):
+            self.token(number)
 
     def finish(self, num_tokens: int) -> None:
         self._end.finish(self._number, num_tokens, self.flight)
@@ -92,7 +86,7 @@ class AnsweringEnd:
 
     def token(self, number: int, count: int) -> None:
         """A request has `count` tokens by now."""
-        due_s = self._engines.due.due_s
+        due_s = self._engines.wire.due_s
         tokens = self._tokens
         if tokens is None or tokens.due_s != due_s:
             tokens = self._tokens = Tokens(due_s, [], [])
@@ -105,7 +99,7 @@ class AnsweringEnd:
         assert flight is not None  # it was there before its first token
         self._ids.pop(number, None)
         facts = Facts._make(getattr(flight, name) for name in Facts._fields)
-        self.tell(Finish(self._engines.due.due_s, number, num_tokens, facts))
+        self.tell(Finish(self._engines.wire.due_s, number, num_tokens, facts))
 
     def fail(self, number: int, message: str, status: int) -> None:
         """A request gets no more."""
@@ -129,11 +123,11 @@ class AnsweringEnd:
 
 
 class EngineSide:
-    """The engines with all processes that answer for them. `due` must be what their drivers report to."""
+    """The engines with all processes that answer for them. `wire` must be the one of their drivers."""
 
-    def __init__(self, engines: Sequence[RankEngine], due: DueInstants) -> None:
+    def __init__(self, engines: Sequence[RankEngine], wire: Wire) -> None:
         self.driver = driver_of(engines)
-        self.due = due
+        self.wire = wire
         self.ends: list[AnsweringEnd] = []
         self._told: State | None = None
         self.driver.tell_failure = self._broken

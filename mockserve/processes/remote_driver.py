@@ -13,10 +13,10 @@ from engine.request import Request
 from engine.stats import EngineStats
 from engine.units import Micros
 from mockserve.flight import Flight, Reply, Siblings, new_siblings
-from mockserve.lateness import Lateness
 from mockserve.processes.messages import Abort, Broken, Fail, Finish, FromAnswering, State, Submit, Tokens
 from mockserve.protocol.errors import ApiError
 from mockserve.realtime import EngineFailedError
+from mockserve.wire import Wire
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class RemoteDriver:
         config: EngineConfig,
         speed: float,
         origin_s: float,
-        lateness: Lateness,
+        wire: Wire,
         tell: Callable[[FromAnswering], None],
     ) -> None:
         self.engine = EngineView(config, EngineStats(0, 0, config.total_kv_blocks, 0, 0, 0, 0))
@@ -48,7 +48,7 @@ class RemoteDriver:
         """What the engines broke with; from then on every request fails."""
         self._us_per_s = speed * 1e6
         self._origin_s = origin_s
-        self._lateness = lateness
+        self._wire = wire
         self._tell = tell
         self._flights: dict[int, Flight] = {}
         self._number_of: dict[str, int] = {}
@@ -130,23 +130,34 @@ class RemoteDriver:
 
     def tokens(self, message: Tokens) -> None:
         """Hand the tokens of several requests to their replies; those of clients that have gone are passed over."""
-        flights, due_s = self._flights, message.due_s
-        for number, count in zip(message.numbers, message.counts, strict=True):
-            flight = flights.get(number)
-            if flight is not None:
-                flight.num_tokens = count
-                self._observe(due_s)
-                flight.reply.token(count)
+        flights, wire = self._flights, self._wire
+        wire.due_s = message.due_s
+        wire.hold()
+        try:
+            for number, count in zip(message.numbers, message.counts, strict=True):
+                flight = flights.get(number)
+                if flight is not None:
+                    flight.num_tokens = count
+                    flight.reply.token(count)
+        finally:
+            wire.release()
 
     def finish(self, message: Finish) -> None:
         """A request is complete."""
         flight = self._leave(message.number)
         if flight is not None:
-            self._observe(message.due_s)
             flight.num_tokens = message.num_tokens
             for name, value in message.facts._asdict().items():
                 setattr(flight, name, value)
-            flight.reply.finish(message.num_tokens)
+            wire = self._wire
+            wire.due_s = message.due_s
+            wire.hold()
+            try:
+                if not flight.reply.is_streamed:
+                    wire.measure()
+                flight.reply.finish(message.num_tokens)
+            finally:
+                wire.release()
 
     def fail(self, message: Fail) -> None:
         """A request gets no more tokens."""
@@ -170,10 +181,6 @@ class RemoteDriver:
         if flight is not None:
             del self._number_of[flight.request.id]
         return flight
-
-    def _observe(self, due_s: float) -> None:
-        now_s = time.monotonic()
-        self._lateness.observe(now_s - due_s, now_s)
 
 
 def _refuse() -> NoReturn:

@@ -20,15 +20,17 @@ from mockserve.engines import RankEngine, build_engines
 from mockserve.environment import ServerEnvironment
 from mockserve.faults.draw import FaultSource
 from mockserve.faults.engine_faults import EngineFaults
+from mockserve.lateness import Lateness
 from mockserve.log_lines import fields
 from mockserve.processes.answering import Answering
 from mockserve.processes.answering_process import Assignment
-from mockserve.processes.engine_side import DueInstants, EngineSide
+from mockserve.processes.engine_side import EngineSide
 from mockserve.processes.figures import Gathering
 from mockserve.processes.messages import MetricsPage, WantMetrics
 from mockserve.processes.ports import reserved_port
 from mockserve.server import address, keep_what_exists, startup_line
 from mockserve.slow_readers import SlowReaders
+from mockserve.wire import Wire
 
 STATE_EVERY_S = 0.1
 """How often those who answer hear how the engines are; vLLM's front ends hear of theirs as often."""
@@ -69,10 +71,11 @@ class Processes:
         self._options = replace(options, port=port)
         self._deployment = deployment
         self._environment = environment
-        due = DueInstants()
-        self._ranks: Sequence[RankEngine] = build_engines(options, deployment, environment, due)
-        self._engines = EngineSide(self._ranks, due)
-        source = source_of(options, deployment, self._ranks, due, SlowReaders(options.max_unsent_kib * 1024))
+        wire = Wire(Lateness(), is_timed=False)  # how late tokens leave is seen where they do
+        self._ranks: Sequence[RankEngine] = build_engines(options, deployment, environment, wire)
+        self._engines = EngineSide(self._ranks, wire)
+        slow_readers = SlowReaders(options.max_unsent_kib * 1024)
+        source = source_of(options, deployment, self._ranks, wire.lateness, slow_readers)
         self._gathering = Gathering(source)
         self._faults = EngineFaults(self._ranks, FaultSource(options.faults, options.fault_seed))
         self._answering: list[Answering] = []

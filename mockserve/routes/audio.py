@@ -5,9 +5,10 @@ from typing import Any
 from aiohttp import web
 
 from engine.units import Micros
-from mockserve.answering import collect, event_outlet, fly
+from mockserve.answering import collect, fly
 from mockserve.connection import arrived_at
 from mockserve.frames import DONE, event
+from mockserve.outlet import event_outlet
 from mockserve.protocol.errors import bad_value, paused
 from mockserve.protocol.speech import (
     GRANULARITIES,

@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator
 from aiohttp import web
 
 from engine.units import Micros
-from mockserve.answering import collect, event_outlet
+from mockserve.answering import collect
 from mockserve.connection import arrived_at, wanted_rank
 from mockserve.frames import named_event
 from mockserve.narrating import narrate, narrate_to_client
+from mockserve.outlet import event_outlet
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.narration import Event
 from mockserve.protocol.query import query_flag, query_number

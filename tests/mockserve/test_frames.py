@@ -27,10 +27,11 @@ def test_a_template_fills_as_encoding_does(reply_id: str, model: str, token: str
         lambda text: completion.chunk(2, Piece(delta=text), None),
     )
     for chunk in chunks:
-        template = event_template(chunk(PLACEHOLDER))
         encoded = event(chunk(token))
-        assert template.fill(token) == encoded
-        assert template.fill_chunk(token) == http_chunk(encoded)
+        whole, chunked = (event_template(chunk(PLACEHOLDER), chunked) for chunked in (False, True))
+        assert whole.fill(token) == encoded
+        assert chunked.fill(token) == http_chunk(encoded)
+        assert chunked.fill_all([token, "", token]) == [chunked.fill(token), chunked.fill(""), http_chunk(encoded)]
 
 
 def test_a_chunk_is_framed_by_its_length() -> None:

@@ -1,6 +1,7 @@
 """The real-time driver with a real engine: instants are the engine's own, frames are ordered, late and never early."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from engine.virtual import run_virtual
 from mockserve.flight import Flight
 from mockserve.lateness import Lateness
 from mockserve.realtime import RealtimeDriver
+from mockserve.wire import Wire
 from tests.fakes import TestLatency, config, request
 
 
@@ -29,11 +31,16 @@ class Listener:
     done: asyncio.Event = field(default_factory=asyncio.Event)
     on_token: Callable[[int], None] = lambda number: None
     finish_reason: str = "length"
+    is_streamed: bool = False
 
     def token(self, number: int) -> None:
         self.instants.append(time.monotonic())
         self.heard.append(number)
         self.on_token(number)
+
+    def tokens(self, first: int, last: int) -> None:
+        for number in range(first, last + 1):
+            self.token(number)
 
     def finish(self, num_tokens: int) -> None:
         self.token(num_tokens)
@@ -83,7 +90,7 @@ async def drive() -> AsyncIterator[Callable[..., RealtimeDriver]]:
         latency: TestLatency, speed: float = 1.0, logbook: Logbook | None = None, **limits: int | str
     ) -> RealtimeDriver:
         engine = Engine(config(**limits), latency)  # type: ignore[arg-type]
-        made.append(RealtimeDriver(engine, logbook or Logbook(), Lateness(), speed))
+        made.append(RealtimeDriver(engine, logbook or Logbook(), Wire(Lateness()), speed))
         return made[-1]
 
     yield make
@@ -149,18 +156,18 @@ async def test_being_late_once_delays_nothing_that_comes_after(drive: Callable[.
     assert max(lateness[3:7]) > 0.01
     assert min(lateness) >= 0
     assert sorted(lateness[8:])[3] < 0.03
-    assert driver.lateness.histogram.count == 15
+    assert driver.wire.lateness.histogram.count == 1, "a whole reply leaves once"
 
 
 async def test_a_driver_that_is_behind_goes_on_serving_the_loop(drive: Callable[..., RealtimeDriver]) -> None:
     driver = drive(TestLatency(step_us=1), total_kv_blocks=20_000)
-    listener = Listener()
-    driver.submit(request(output_tokens=20_000), listener)
+    listener = Listener(on_token=lambda number: time.sleep(0.0001))
+    driver.submit(request(output_tokens=5_000), listener)
     num_turns = 0
     while not listener.done.is_set():
         await asyncio.sleep(0)
         num_turns += 1
-    assert num_turns > 20
+    assert num_turns > 10
 
 
 async def test_an_aborted_request_hears_nothing_more_and_leaves_the_engine(
@@ -180,6 +187,47 @@ async def test_an_aborted_request_hears_nothing_more_and_leaves_the_engine(
     assert driver.engine.stats.kv_blocks_used == 0
     driver.abort("a")
     driver.abort("never heard of")
+
+
+async def test_a_clock_that_jumps_lets_no_time_pass_but_the_engines(drive: Callable[..., RealtimeDriver]) -> None:
+    logbook = Logbook()
+    latency = TestLatency(step_us=3_600_000_000, queueing_us=500, output_token_time=70)
+    driver = drive(latency, math.inf, logbook, scheduling="vllm")
+    listeners = [Listener() for _ in range(3)]
+    for number, listener in enumerate(listeners):
+        driver.submit(request(f"r{number}", output_tokens=100), listener, siblings=None)
+    await asyncio.gather(*(listener.done.wait() for listener in listeners))
+    assert [listener.heard for listener in listeners] == [list(range(1, 101))] * 3
+    assert {latency_us for _, latency_us in logbook.completions} == {100 * 3_600_000_000 + 500 + 70}
+    assert logbook.gaps == {3_600_000_000: 297}
+    assert driver.clock() >= 100 * 3_600_000_000, "a later request arrives after that"
+
+
+async def test_a_clock_that_jumps_waits_for_requests_that_are_coming_in(
+    drive: Callable[..., RealtimeDriver],
+) -> None:
+    logbook = Logbook()
+    driver = drive(TestLatency(step_us=1_000_000), math.inf, logbook, scheduling="vllm")
+    first, second = Listener(), Listener()
+    driver.submit(request("a", output_tokens=10), first)
+    driver.wire.num_received += 1
+    asyncio.get_running_loop().call_soon(lambda: driver.submit(request("b", output_tokens=10), second))
+    await asyncio.gather(first.done.wait(), second.done.wait())
+    assert max(flight.arrived_at for flight, _ in logbook.completions) < 1_000_000, "before the first step"
+
+
+async def test_tokens_of_many_steps_that_are_due_come_one_by_one_and_are_counted(
+    drive: Callable[..., RealtimeDriver],
+) -> None:
+    logbook = Logbook()
+    driver = drive(TestLatency(step_us=10), 1.0, logbook, scheduling="vllm")
+    listeners = [Listener(on_token=lambda number: time.sleep(0.001) if number == 3 else None) for _ in range(3)]
+    for number, listener in enumerate(listeners):
+        driver.submit(request(f"r{number}", output_tokens=300), listener)
+    await asyncio.gather(*(listener.done.wait() for listener in listeners))
+    assert [listener.heard for listener in listeners] == [list(range(1, 301))] * 3
+    assert logbook.num_tokens == 900
+    assert logbook.gaps == {10: 897}
 
 
 async def test_a_request_that_can_never_be_served_is_refused_with_the_reason(
@@ -222,7 +270,7 @@ async def test_tokens_of_one_step_are_handed_over_together_and_counted_one_by_on
     speculation = Speculation(method="ngram", num_tokens=3, acceptance_rates=(1.0, 1.0, 0.0))
     limits = replace(config(scheduling="vllm"), speculation=speculation)
     logbook, listener = Logbook(), Listener()
-    driver = RealtimeDriver(Engine(limits, TestLatency(step_us=1_000)), logbook, Lateness(), speed=10.0)
+    driver = RealtimeDriver(Engine(limits, TestLatency(step_us=1_000)), logbook, Wire(Lateness()), speed=10.0)
     driver.submit(request(output_tokens=9), listener)
     await listener.done.wait()
     driver.close()
@@ -235,7 +283,7 @@ async def test_a_served_run_accepts_the_drafts_that_its_replay_accepts() -> None
     speculation = Speculation(method="eagle", num_tokens=3, acceptance_rates=(0.7, 0.7, 0.7))
     limits = replace(config(total_kv_blocks=40, scheduling="vllm"), speculation=speculation)
     latency, logbook = TestLatency(step_us=3_000, prefill_token_us=70), Logbook()
-    driver = RealtimeDriver(Engine(limits, latency), logbook, Lateness(), speed=50.0)
+    driver = RealtimeDriver(Engine(limits, latency), logbook, Wire(Lateness()), speed=50.0)
     listeners = [Listener() for _ in range(12)]
     for number, listener in enumerate(listeners):
         driver.submit(request(f"{number}", output_tokens=20 + number), listener)

@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mockserve.connection import StampedConnection
+from mockserve.lateness import Lateness
 from mockserve.slow_readers import LOOK_EVERY_S, TELL_AFTER_S, SlowReaders
+from mockserve.wire import Wire
 
 LIMIT_BYTES = 100_000
 EVENT = b"x" * 1000
@@ -24,7 +26,7 @@ async def stream(slow_readers: SlowReaders) -> AsyncIterator[tuple[asyncio.Trans
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     transport, _ = await asyncio.get_running_loop().create_connection(
-        lambda: StampedConnection(asyncio.Protocol()), sock=ours
+        lambda: StampedConnection(asyncio.Protocol(), Wire(Lateness())), sock=ours
     )
     theirs.setblocking(False)
     with theirs, slow_readers.watched(transport):

@@ -142,7 +142,7 @@ def test_tokens_and_requests_are_counted_once() -> None:
             "vllm:iteration_tokens_total_sum": 19 + 24,
             "vllm:num_requests_running": 0,
             "vllm:kv_cache_usage_perc": 0,
-            "blis_send_lag_seconds_count": 19,
+            "blis_send_lag_seconds_count": 1 + (2 + 14 + 1),  # a whole reply, and the events of a stream
         }
         assert {name: metric(server, name) for name in expected} == expected
         assert metric(server, "vllm:request_success_total", finished_reason="length") == 3

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import math
 import statistics
 import time
 
@@ -10,7 +11,7 @@ import pytest
 
 from engine.units import Micros
 from tests.fakes import TestLatency
-from tests.wire.plain_http import complete, metric
+from tests.wire.plain_http import chunks_of, complete, metric
 from tests.wire.serving import TestServer, running_server
 
 STALL_S = 0.3
@@ -81,6 +82,16 @@ async def test_many_streams_keep_their_pace_together() -> None:
     for instants in streams:
         assert all(instant >= at for instant, at in zip(instants, due, strict=False))
         assert instants[-1] < due[-1] + STALL_S
+
+
+def test_at_greatest_speed_hours_take_no_time_and_times_are_the_engines() -> None:
+    with running_server(TestLatency(step_us=600_000_000), speed=math.inf) as server:
+        for _ in range(2):
+            reply = complete(server, max_tokens=200, ignore_eos=True, stream=True)
+            assert len(chunks_of(reply.body)) == 200
+        assert metric(server, "vllm:e2e_request_latency_seconds_sum") == pytest.approx(2 * 200 * 600)
+        assert metric(server, "vllm:inter_token_latency_seconds_sum") == pytest.approx(2 * 199 * 600)
+        assert metric(server, "blis_send_lag_seconds_count") == 0
 
 
 def test_what_the_client_reads_first_is_counted_from_its_arrival() -> None:

@@ -14,14 +14,15 @@ from mockserve.lateness import LATENESS_BUCKETS_S, Lateness
 from mockserve.processes.figures import Gathering
 from mockserve.processes.messages import Figures, WantFigures
 from mockserve.slow_readers import SlowReaders
+from mockserve.wire import Wire
 
 
 def gathering() -> Gathering:
     options = ServeOptions(model="qwen/qwen3-14b", hardware="H100", tp=1, api_processes=2)
     deployment = resolve(DeploymentOptions(model="qwen/qwen3-14b", hardware="H100", tp=1))
-    lateness = Lateness()
-    ranks = build_engines(options, deployment, ServerEnvironment(), lateness)
-    return Gathering(source_of(options, deployment, ranks, lateness, SlowReaders(1024)))
+    wire = Wire(Lateness())
+    ranks = build_engines(options, deployment, ServerEnvironment(), wire)
+    return Gathering(source_of(options, deployment, ranks, wire.lateness, SlowReaders(1024)))
 
 
 def figures(question: int, num_requests: int) -> Figures:

@@ -1,0 +1,106 @@
+"""What is due in one wake leaves in one write per stream and is measured; on real sockets."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+
+from mockserve.lateness import Lateness
+from mockserve.outlet import Outlet
+from mockserve.wire import PATIENCE_TURNS, Wire
+
+
+class Clock:
+    """Stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+async def ends() -> AsyncIterator[tuple[asyncio.Transport, socket.socket]]:
+    """A connection: the server's transport and the client's socket."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)
+    yield transport, theirs
+    transport.abort()
+    theirs.close()
+
+
+def outlet(transport: asyncio.Transport, wire: Wire) -> Outlet:
+    return Outlet(web.StreamResponse(), transport, True, wire)
+
+
+async def test_frames_of_one_wake_leave_at_its_end(ends: tuple[asyncio.Transport, socket.socket]) -> None:
+    transport, client = ends
+    wire = Wire(Lateness())
+    stream = outlet(transport, wire)
+    wire.hold()
+    stream.write(b"a")
+    stream.write_all([b"c", b"d"])
+    with pytest.raises(BlockingIOError):
+        client.recv(100)
+    wire.release()
+    assert client.recv(100) == b"acd"
+    stream.write(b"e")
+    assert client.recv(100) == b"e", "outside of a wake nothing is kept back"
+
+
+async def test_each_frame_is_measured_when_it_has_left(ends: tuple[asyncio.Transport, socket.socket]) -> None:
+    transport, client = ends
+    clock = Clock()
+    wire = Wire(Lateness(), monotonic=clock)
+    stream = outlet(transport, wire)
+    wire.hold()
+    wire.due_s = 99.5
+    stream.write_all([b"1", b"2"])
+    wire.due_s = 99.9
+    stream.write(b"3")
+    clock.now_s = 101.0
+    wire.release()
+    assert wire.lateness.histogram.count == 3
+    assert wire.lateness.histogram.total == pytest.approx(3 * 1.5), "the first of them was due at 99.5"
+    assert client.recv(100) == b"123"
+
+
+async def test_without_instants_nothing_is_measured(ends: tuple[asyncio.Transport, socket.socket]) -> None:
+    transport, client = ends
+    wire = Wire(Lateness(), is_timed=False)
+    wire.hold()
+    outlet(transport, wire).send(b"x")
+    wire.release()
+    wire.measure()
+    assert wire.lateness.histogram.count == 0
+    assert client.recv(100) == b"1\r\nx\r\n"
+
+
+async def test_nothing_is_sent_to_a_client_gone(ends: tuple[asyncio.Transport, socket.socket]) -> None:
+    transport, client = ends
+    wire = Wire(Lateness())
+    stream = outlet(transport, wire)
+    wire.hold()
+    stream.write(b"late")
+    transport.close()
+    wire.release()
+    await asyncio.sleep(0)
+    assert client.recv(100) == b""
+
+
+def test_news_are_told_once_and_never_for_ever() -> None:
+    wire = Wire(Lateness())
+    assert not wire.has_news()
+    wire.num_received += 2
+    assert wire.has_news()
+    assert not wire.has_news()
+    told = 0
+    for _ in range(3 * PATIENCE_TURNS):
+        wire.num_received += 1
+        told += wire.has_news()
+    assert 0 < told < 3 * PATIENCE_TURNS
