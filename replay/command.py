@@ -48,6 +48,17 @@ class ReplayOptions(ReportOptions):
         f"{DEFAULT_MAX_CONCURRENCY}).",
         at_least=0,
     )
+    session_mode: str = option(
+        "fixed",
+        "When rounds of conversations are sent: at their recorded times, or as soon as the simulated reply before them "
+        "has come and its reader has thought.",
+        choices=("fixed", "closed-loop"),
+    )
+    think_time_ms: int | None = option(
+        None,
+        "With --session-mode closed-loop: the pause before each round. Default: as recorded.",
+        at_least=0,
+    )
     phase_average: int = option(
         1,
         "Average over so many runs that differ in the phase of the engine's steps, which is chance in a real server.",
@@ -67,6 +78,12 @@ class ReplayOptions(ReportOptions):
             )
         if self.max_concurrency is not None and self.reissue and at_gateway:
             raise OptionError("--max-concurrency could mean the client's with --reissue or the gateway's: use only one")
+        if self.session_mode == "closed-loop" and self.reissue:
+            raise OptionError(
+                "--reissue and --session-mode closed-loop exclude each other: both say when rounds are sent"
+            )
+        if self.think_time_ms is not None and self.session_mode != "closed-loop":
+            raise OptionError("--think-time-ms needs --session-mode closed-loop")
         if self.phase_average > 1 and self.itl_path is not None:
             raise OptionError("--phase-average cannot be used with --itl-path: tokens have no average times")
 
@@ -115,7 +132,7 @@ def replay(options: ReplayOptions, ties: "Ties") -> int:
         progress_bar("replaying", len(arrivals.arrivals) * options.phase_average) as advance,
     ):
         runs = [
-            _run(options, deployment, arrivals, phase, ties, advance, on_tokens)
+            _run(options, deployment, arrivals, trace.header.mode == "real", phase, ties, advance, on_tokens)
             for phase in range(options.phase_average)
         ]
     for note in notes_after(deployment):
@@ -138,6 +155,7 @@ def _run(
     options: ReplayOptions,
     deployment: "Deployment",
     arrivals: "Arrivals",
+    is_real: bool,
     phase: int,
     ties: "Ties",
     on_finished: "Callable[[], None] | None",
@@ -157,6 +175,13 @@ def _run(
 
         cap = options.max_concurrency or 0
         return simulate_reissued(simulation, arrivals.arrivals, cap, options.horizon, on_finished, on_tokens)
+    if options.session_mode == "closed-loop":
+        from replay.closed_loop import run_closed_loop
+        from replay.rounds import RecordedRounds
+
+        think_time_us = None if options.think_time_ms is None else options.think_time_ms * 1000
+        rounds = RecordedRounds(arrivals, is_real=is_real, think_time_us=think_time_us)
+        return run_closed_loop(simulation, rounds, options.horizon, on_finished, on_tokens)
     return simulate(simulation, arrivals.arrivals, options.horizon, on_finished, on_tokens)
 
 
