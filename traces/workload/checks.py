@@ -18,6 +18,7 @@ from traces.workload.spec import (
     Traffic,
     WorkloadSpec,
 )
+from traces.workload.vidur_spec import problem_of_vidur
 
 MAX_USERS = 100_000
 MODALITIES = ("image", "audio", "video")
@@ -51,9 +52,12 @@ def _all_traffic(spec: WorkloadSpec) -> Iterator[tuple[str, Traffic]]:
 
 
 def _check_sources(spec: WorkloadSpec) -> None:
+    if spec.vidur is not None:
+        _check_vidur(spec)
+        return
     if spec.inference_perf is None:
         if not spec.clients and not spec.cohorts:
-            raise _ProblemError("clients: expected at least one client or cohort, or inference_perf, got none")
+            raise _ProblemError("clients: expected at least one client or cohort, inference_perf or vidur, got none")
         return
     if spec.clients or spec.cohorts:
         other = "clients" if spec.clients else "cohorts"
@@ -64,6 +68,15 @@ def _check_sources(spec: WorkloadSpec) -> None:
     num_users = shared.num_unique_system_prompts * shared.num_users_per_system_prompt
     if num_users > MAX_USERS:
         raise _ProblemError(f"inference_perf.shared_prefix: expected at most {MAX_USERS} users, got {num_users}")
+
+
+def _check_vidur(spec: WorkloadSpec) -> None:
+    for name in ("clients", "cohorts", "inference_perf"):
+        if getattr(spec, name):
+            raise _ProblemError(f"vidur: expected no {name} beside it, got both")
+    problem = problem_of_vidur(spec.vidur) if spec.vidur is not None else None
+    if problem is not None:
+        raise _ProblemError(f"vidur.{problem}")
 
 
 def _check_traffic(where: str, traffic: Traffic) -> None:
@@ -191,5 +204,7 @@ def _notes(spec: WorkloadSpec) -> Iterator[str]:
             yield f"{where}: network has no effect on what is sent"
         if traffic.arrival.process == "gamma" and (traffic.arrival.cv or 1) > MAX_GAMMA_CV:
             yield f"{where}: gamma arrivals with a cv above {MAX_GAMMA_CV:g} are drawn as poisson"
+    if spec.vidur is not None and spec.aggregate_rate:
+        yield "aggregate_rate has no effect beside vidur, whose interval has a qps"
     if spec.inference_perf is not None and spec.aggregate_rate:
         yield "aggregate_rate has no effect beside inference_perf, whose stages have rates"

@@ -16,6 +16,8 @@ from traces.workload.request import Session, Workload, WorkloadRequest
 from traces.workload.sources import Source, Users, sources_of
 from traces.workload.spec import Client, WorkloadSpec
 from traces.workload.users import user_sessions
+from traces.workload.vidur import vidur_requests
+from traces.workload.vidur_spec import Vidur
 
 
 def generate(spec: WorkloadSpec, timeout_us: int | None = None) -> Workload:
@@ -25,6 +27,8 @@ def generate(spec: WorkloadSpec, timeout_us: int | None = None) -> Workload:
     replies took no time; sessions that have begun by then run to their end. Raises TraceError for a spec that
     never ends.
     """
+    if spec.vidur is not None:
+        return _of_vidur(spec, spec.vidur, timeout_us or 0)
     sources, users = _sources(spec)
     _demand_end(spec, sources, users)
     limit_us = spec.horizon or NEVER
@@ -39,12 +43,30 @@ def generate(spec: WorkloadSpec, timeout_us: int | None = None) -> Workload:
         sessions=sessions,
         max_requests=spec.num_requests if users and spec.num_requests else None,
         horizon_us=spec.horizon or None,
-        goodput_slo_targets={
-            name: SloTargets(targets.ttft_ms, targets.itl_ms, targets.e2e_ms)
-            for name, targets in spec.goodput_slo_targets.items()
-        },
+        goodput_slo_targets=_targets(spec),
         notes=spec.notes,
     )
+
+
+def _of_vidur(spec: WorkloadSpec, section: Vidur, timeout_us: int) -> Workload:
+    requests = vidur_requests(section, spec.seed, spec.num_requests, spec.horizon)
+    if timeout_us:
+        requests = [request._replace(deadline_us=request.arrival_us + timeout_us) for request in requests]
+    return Workload(
+        requests=requests,
+        sessions=[],
+        max_requests=None,
+        horizon_us=spec.horizon or None,
+        goodput_slo_targets=_targets(spec),
+        notes=spec.notes,
+    )
+
+
+def _targets(spec: WorkloadSpec) -> dict[str, SloTargets]:
+    return {
+        name: SloTargets(targets.ttft_ms, targets.itl_ms, targets.e2e_ms)
+        for name, targets in spec.goodput_slo_targets.items()
+    }
 
 
 def _sources(spec: WorkloadSpec) -> tuple[list[Source], list[Users]]:

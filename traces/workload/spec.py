@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
 from traces.workload.bounds import Bounds
+from traces.workload.vidur_spec import Vidur
 
 SLO_CLASSES = ("critical", "standard", "sheddable", "batch", "background")
 PROCESSES = ("poisson", "gamma", "weibull", "constant")
@@ -251,6 +252,7 @@ class WorkloadSpec:
     horizon: Count = 0
     num_requests: Count = 0
     inference_perf: InferencePerf | None = None
+    vidur: Vidur | None = None
     goodput_slo_targets: Mapping[str, GoodputTargets] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=(), metadata={"from_file": False})
     """What the reader changed or did not understand, for the user to read."""

@@ -1,0 +1,84 @@
+"""The `vidur` section of a workload spec: the settings of Vidur's and SimAI's synthetic generators, by their names."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+from traces.workload.bounds import Bounds
+
+_Positive: TypeAlias = Annotated[float, Bounds(above=0)]
+_Tokens: TypeAlias = Annotated[int, Bounds(at_least=1, at_most=1 << 40)]
+
+INTERVALS: Mapping[str, tuple[str, ...]] = {
+    "poisson": ("qps",),
+    "gamma": ("qps", "cv"),
+    "static": (),
+    "trace": ("trace_file", "start_time", "end_time", "time_scale_factor"),
+}
+"""What can be said of each kind of interval."""
+LENGTHS: Mapping[str, tuple[str, ...]] = {
+    "fixed": ("prefill_tokens", "decode_tokens"),
+    "uniform": ("min_tokens", "max_tokens", "prefill_to_decode_ratio"),
+    "zipf": ("min_tokens", "max_tokens", "prefill_to_decode_ratio", "theta"),
+    "trace": ("trace_file", "prefill_scale_factor", "decode_scale_factor", "max_tokens"),
+}
+"""What can be said of each kind of length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VidurInterval:
+    """How the gaps between requests come about. None takes the default of the kind."""
+
+    type: Annotated[str, Bounds(choices=tuple(INTERVALS))]
+    qps: Annotated[float, Bounds(above=0, at_most=1e6)] | None = None
+    cv: _Positive | None = None
+    trace_file: str | None = None
+    start_time: str | None = None
+    end_time: str | None = None
+    time_scale_factor: _Positive | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VidurLength:
+    """How many tokens prompts and outputs have. None takes the default of the kind."""
+
+    type: Annotated[str, Bounds(choices=tuple(LENGTHS))]
+    prefill_tokens: _Tokens | None = None
+    decode_tokens: _Tokens | None = None
+    min_tokens: _Tokens | None = None
+    max_tokens: _Tokens | None = None
+    prefill_to_decode_ratio: _Positive | None = None
+    theta: Annotated[float, Bounds(above=0)] | None = None
+    trace_file: str | None = None
+    prefill_scale_factor: _Positive | None = None
+    decode_scale_factor: _Positive | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vidur:
+    """Requests as Vidur's `synthetic` request generator makes them from the seed of the spec."""
+
+    interval: VidurInterval
+    length: VidurLength
+
+
+def problem_of_vidur(section: Vidur) -> str | None:
+    """The key that is wrong, what is expected and what was found; None if nothing is."""
+    for name, part, known in (("interval", section.interval, INTERVALS), ("length", section.length, LENGTHS)):
+        takes = known[part.type]
+        for key in part.__dataclass_fields__:
+            if key != "type" and key not in takes and getattr(part, key) is not None:
+                expected = ", ".join(takes) or "no other key"
+                return f"{name}.{key}: expected {expected} with {part.type}, got {key}"
+        if part.type == "trace" and not part.trace_file:
+            return f"{name}.trace_file: expected the path of a CSV file with trace, but the key is missing"
+    return _problem_of_length(section.length)
+
+
+def _problem_of_length(length: VidurLength) -> str | None:
+    if length.theta == 1:
+        return "length.theta: expected a number other than 1, got 1"
+    least, most = length.min_tokens or 1024, length.max_tokens or 4096
+    if length.type in ("uniform", "zipf") and least > most:
+        return f"length.min_tokens: expected at most max_tokens ({most}), got {least}"
+    return None
