@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from engine.deployment import Deployment
 from mockserve.cache_config_labels import cache_config_labels
-from mockserve.cluster.live_cluster import LiveCluster, build_live_cluster
+from mockserve.cluster.live_cluster import LiveCluster
 from mockserve.config import ServeOptions
 from mockserve.drivers import Driver
 from mockserve.engines import RankEngine, build_engines, driver_of
@@ -41,7 +41,7 @@ def local_backend(options: ServeOptions, deployment: Deployment, environment: Se
     wire = Wire(Lateness(), is_timed=not math.isinf(options.speed))
     slow_readers = SlowReaders(options.max_unsent_kib * 1024)
     if options.serves_cluster:
-        cluster = build_live_cluster(options, deployment, environment, wire)
+        cluster = LiveCluster(options, deployment, environment, wire)
         source = source_of(options, deployment, cluster.engines, wire.lateness, slow_readers)
         return Backend(wire, cluster.driver, source, slow_readers, cluster.engines, cluster=cluster)
     engines = build_engines(options, deployment, environment, wire)

@@ -1,7 +1,7 @@
 """The instances behind the router as servers of their own, and the operator's hand on them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,16 +26,18 @@ class InstanceControl:
         """By number."""
         self.ports: dict[int, int] = {}
         """Where instances listen by themselves, by number."""
-        self.listen: Callable[[int], Awaitable[None]] | None = None
+        self.listen: Callable[[int], Coroutine[None, None, None]] | None = None
         """Lets an instance listen by itself; None when none does."""
-        self.hang_up: Callable[[int], Awaitable[None]] | None = None
+        self.hang_up: Callable[[int], Coroutine[None, None, None]] | None = None
         """Ends that."""
         self._front = front
         self._live = live
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._pending: set[asyncio.Task[None]] = set()
+        """Ports that are being opened or closed."""
         for number in range(len(live.engines)):
             self.services.append(_service_of(front, live, number))
         front.suspension = SuspensionOfAll(self._suspensions)
+        live.tell_joined = self._joined
 
     def service(self, number: int) -> Service:
         """One instance. Raises ApiError for a number that there is not."""
@@ -49,13 +51,7 @@ class InstanceControl:
         Raises OptionError where there can be no more.
         """
         number = await self._live.add(round(after_s * 1e6))
-        source = self._front.metrics_source
-        assert isinstance(source, MetricsSource)
-        engine = self._live.engines[number]
-        source.engines.append(MeasuredEngine(engine.driver, engine.metrics))
-        self.services.append(_service_of(self._front, self._live, number))
-        if self.listen is not None:
-            await self.listen(number)
+        await asyncio.gather(*self._pending)
         return number
 
     async def drain(self, number: int) -> None:
@@ -69,9 +65,7 @@ class InstanceControl:
         self._live.driver.kill(number)
         await self._live.driver.until_killed(number)
         if self.hang_up is not None:
-            leaving = asyncio.ensure_future(self.hang_up(number))
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
+            self._begin(self.hang_up(number))
 
     def described(self, number: int) -> Mapping[str, Any]:
         """How an instance is by now."""
@@ -102,6 +96,20 @@ class InstanceControl:
         """Let nothing more happen to single instances."""
         for service in self.services:
             service.engine_faults.close()
+
+    def _joined(self, number: int) -> None:
+        """There is one more instance, which somebody or the autoscaler wanted."""
+        source, engine = self._front.metrics_source, self._live.engines[number]
+        assert isinstance(source, MetricsSource)
+        source.engines.append(MeasuredEngine(engine.driver, engine.metrics))
+        self.services.append(_service_of(self._front, self._live, number))
+        if self.listen is not None:
+            self._begin(self.listen(number))
+
+    def _begin(self, change: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(change)
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
 
     def _check_alive(self, number: int) -> None:
         if self.service(number).driver.failure is not None:

@@ -21,10 +21,7 @@ class InstanceDriver:
 
     whole: ClusterDriver
     number: int
-
-    @property
-    def engine(self) -> Engine:
-        return self.whole.cluster.members[self.number].engine
+    engine: Engine
 
     @property
     def failure(self) -> BaseException | None:

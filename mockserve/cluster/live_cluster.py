@@ -1,14 +1,15 @@
 """The instances that a server has behind its router: built at the start, and more of them later."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from blis_options import OptionError
 from engine.cluster.build import build_cluster
+from engine.cluster.policies import policies_of
 from engine.core import Engine
 from engine.deployment import Deployment
 from engine.latency.slowed import SlowedLatency
 from engine.step_log import RecentSteps
+from engine.units import Micros
 from mockserve.cluster.driver import ClusterDriver
 from mockserve.cluster.instance_driver import InstanceDriver
 from mockserve.config import ServeOptions
@@ -21,59 +22,60 @@ from mockserve.kv_events.setup import open_publisher
 from mockserve.wire import Wire
 
 
-@dataclass(slots=True)
 class LiveCluster:
-    """What is behind the router. The lists grow with the instances."""
+    """All that is behind the router, whose clock starts now. Raises OptionError when KV events cannot be published."""
 
-    driver: ClusterDriver
-    engines: list[RankEngine]
-    _outputs: list[EngineOutput]
-    _new_output: Callable[[], EngineOutput]
-    _seen_alone: Callable[[EngineOutput, ClusterDriver, int], RankEngine]
+    def __init__(
+        self, options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: Wire
+    ) -> None:
+        self.engines: list[RankEngine] = []
+        """The instances, by number; whoever holds the list sees those that come later."""
+        self.tell_joined: Callable[[int], None] = _ignore
+        """Who wants to know the number of each instance that comes later, whoever wanted it."""
+        self._options = options
+        self._environment = environment
+        self._outputs: list[EngineOutput] = []
+        self._deployments: list[Deployment] = []
+        cluster = build_cluster(options, deployment, self._new_engine)
+        self.driver = ClusterDriver(cluster, self._outputs, wire, options.speed)
+        for number in range(len(self._outputs)):
+            self._join(number)
 
-    async def add(self, after_us: int) -> int:
+    async def add(self, after_us: Micros) -> int:
         """One more instance, like the first one; it takes requests from then on. Returns its number.
 
-        Raises OptionError where instances have roles.
+        Raises OptionError where instances are not all alike.
         """
         if self.driver.cluster.disaggregation is not None:
             raise OptionError("instances cannot be added where some compute prompts and others answer")
-        output, number = self._new_output(), len(self._outputs)
-        engine = self._seen_alone(output, self.driver, number)
-        self._outputs.append(output)
-        self.engines.append(engine)
-        await self.driver.add(output.engine, after_us)
+        if policies_of(self._options).scaling.node_pools:
+            raise OptionError("instances cannot be added by hand where they are placed on the machines of node_pools")
+        number = len(self._outputs)
+        await self.driver.add(self._new_engine(self._deployments[0]), after_us)
         return number
 
-
-def build_live_cluster(
-    options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: Wire
-) -> LiveCluster:
-    """All instances, whose clock starts now. Raises OptionError when KV events cannot be published."""
-    outputs: list[EngineOutput] = []
-    deployments: list[Deployment] = []
-
-    def new_output(each: Deployment) -> EngineOutput:
-        config, latency = with_features(options, each)
+    def _new_engine(self, deployment: Deployment) -> Engine:
+        """The engine of the instance that comes next."""
+        config, latency = with_features(self._options, deployment)
         engine = Engine(config, SlowedLatency(latency), steps=RecentSteps(STEPS_KEPT))
-        return EngineOutput(engine, EngineMetrics(each.config.limit_tokens))
+        self._deployments.append(deployment)
+        self._outputs.append(EngineOutput(engine, EngineMetrics(deployment.config.limit_tokens)))
+        if self.engines:
+            self._join(len(self._outputs) - 1)
+            self.tell_joined(len(self._outputs) - 1)
+        return engine
 
-    def new_engine(each: Deployment) -> Engine:
-        deployments.append(each)
-        outputs.append(new_output(each))
-        return outputs[-1].engine
-
-    def seen_alone(output: EngineOutput, driver: ClusterDriver, number: int) -> RankEngine:
-        publisher = open_publisher(options, environment, output.engine.config, number)
+    def _join(self, number: int) -> None:
+        output = self._outputs[number]
+        metrics, latency = output.recorder, output.engine.latency
+        assert isinstance(metrics, EngineMetrics)
+        assert isinstance(latency, SlowedLatency)
+        publisher = open_publisher(self._options, self._environment, output.engine.config, number)
         if publisher is not None:
             output.tell_cache_changes = publisher.publish
-        assert isinstance(output.recorder, EngineMetrics)
-        assert isinstance(output.engine.latency, SlowedLatency)
-        return RankEngine(
-            InstanceDriver(driver, number), output.recorder, output.engine.latency, publisher, dies_alone=True
-        )
+        driver = InstanceDriver(self.driver, number, output.engine)
+        self.engines.append(RankEngine(driver, metrics, latency, publisher, dies_alone=True))
 
-    cluster = build_cluster(options, deployment, new_engine)
-    driver = ClusterDriver(cluster, outputs, wire, options.speed)
-    engines = [seen_alone(output, driver, number) for number, output in enumerate(outputs)]
-    return LiveCluster(driver, engines, outputs, lambda: new_output(deployments[0]), seen_alone)
+
+def _ignore(_number: int) -> None:
+    """Nobody listens."""

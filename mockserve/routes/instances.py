@@ -5,6 +5,7 @@ from typing import Any
 
 from aiohttp import web
 
+from blis_options import OptionError
 from mockserve.cluster.control import InstanceControl
 from mockserve.handlers import json_response
 from mockserve.protocol.errors import ApiError
@@ -26,7 +27,10 @@ async def add_instance(request: web.Request) -> web.StreamResponse:
     is_time = isinstance(startup_s, int | float) and not isinstance(startup_s, bool) and startup_s >= 0
     if body or not is_time:
         raise ApiError(f"the body may have startup_s, seconds from 0 up, got {body or startup_s!r}")
-    number = await control.add(startup_s)
+    try:
+        number = await control.add(startup_s)
+    except OptionError as error:
+        raise ApiError(str(error), status=HTTPStatus.CONFLICT, kind="ConflictError") from error
     return json_response(HTTPStatus.CREATED, control.described(number))
 
 

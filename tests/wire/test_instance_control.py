@@ -1,0 +1,304 @@
+"""Instances that come and go while the server runs, and control routes that act on one of them."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from blis_options import BlisError
+from engine.cluster.policies import with_policies
+from mockserve.config import ServeOptions
+from tests.fakes import TestLatency
+from tests.wire.instances import BODY, SLOW, at_instance, finished, instances, kill, lives
+from tests.wire.plain_http import (
+    call,
+    complete,
+    events_of,
+    metric,
+    open_request,
+    read_until,
+    wait_for_metric,
+)
+from tests.wire.serving import TestServer, running_server
+
+DEAD = {"message": "The server had an error while processing your request.", "code": 500}
+
+
+@contextmanager
+def controlled(latency: TestLatency | None = None, **settings: Any) -> Iterator[TestServer]:
+    with running_server(latency, enable_instance_control=True, **settings) as server:
+        yield server
+
+
+def test_the_instances_are_listed_with_their_load() -> None:
+    with running_server(SLOW, speed=1.0, num_instances=2) as server, open_request(server, stream=True):
+        wait_for_metric(server, "vllm:num_requests_running", 1, engine="0")
+        first, second = instances(server)
+        assert first["kv_cache_usage"] > 0
+        assert first | {"kv_cache_usage": 0} == {
+            "instance": 0, "life": "ready", "num_running": 1, "num_waiting": 0, "num_in_flight": 1,
+            "kv_cache_usage": 0, "num_completed": 0, "port": None,
+        }  # fmt: skip
+        assert (second["instance"], second["num_running"]) == (1, 0)
+
+
+def test_nobody_may_change_instances_unless_that_was_offered() -> None:
+    with running_server(num_instances=2) as server:
+        assert call(server, "POST", "/blis/instances").status == 405
+        assert kill(server, 0).status == 404
+    with running_server() as server:
+        assert call(server, "GET", "/blis/instances").status == 404
+
+
+def test_requests_of_a_killed_instance_fail_and_others_go_on() -> None:
+    # A step takes 0.4 s, so the one under way when the instance is killed ends soon.
+    with controlled(TestLatency(step_us=400_000), speed=1.0, num_instances=2) as server, ThreadPoolExecutor(4) as pool:
+        ask = lambda k: complete(server, max_tokens=6, ignore_eos=True, stream=k >= 2)  # noqa: E731
+        asked = []
+        for number in range(4):
+            asked.append(pool.submit(ask, number))
+            wait_for_metric(server, "vllm:num_requests_running", number // 2 + 1, engine=str(number % 2))
+        assert kill(server, 0).json["life"] == "killed"
+        whole, other, stream, other_stream = (each.result() for each in asked)
+        assert (whole.status, whole.json["error"]["type"]) == (500, "InternalServerError")
+        *_, error, done = events_of(stream.body)
+        assert json.loads(error)["error"].items() >= DEAD.items()
+        assert done == "[DONE]"
+        assert (other.status, other_stream.status) == (200, 200)
+        assert finished(server, 1) == 2
+        assert call(server, "GET", "/health").status == 200
+        assert server.service.driver.num_flights == 0
+        assert [each["num_in_flight"] for each in instances(server)] == [0, 0]
+
+
+def test_a_killed_instance_gets_no_more_requests_and_stays_dead() -> None:
+    with controlled(num_instances=2) as server:
+        kill(server, 1)
+        for _ in range(4):
+            assert complete(server, **BODY).status == 200
+        assert [finished(server, instance) for instance in range(2)] == [4, 0]
+        for method, path in (("DELETE", "/blis/instances/1"), ("POST", "/blis/instances/1/drain")):
+            again = call(server, method, path)
+            assert (again.status, again.json["error"]["message"]) == (409, "instance 1 is gone")
+        chosen = call(server, "POST", "/v1/completions", BODY, {"X-data-parallel-rank": "1"})
+        assert chosen.status == 429
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_without_instances_the_server_is_not_ready(stream: bool) -> None:
+    with controlled(num_instances=2) as server:
+        for instance in range(2):
+            kill(server, instance)
+        assert call(server, "GET", "/health").status == 503
+        refused = complete(server, stream=stream)
+        assert (refused.status, refused.json["error"]["type"]) == (503, "ServiceUnavailableError")
+        assert refused.json["error"]["message"] == "the request was rejected: no instance takes requests"
+        added = call(server, "POST", "/blis/instances")
+        assert (added.status, added.json["instance"], added.json["life"]) == (201, 2, "ready")
+        assert call(server, "GET", "/health").status == 200
+        assert complete(server, **BODY, stream=stream).status == 200
+        assert finished(server, 2) == 1
+
+
+def test_a_drained_instance_finishes_what_it_has() -> None:
+    with controlled(TestLatency(step_us=100_000), speed=1.0, num_instances=2) as server:
+        with open_request(server, stream=True, max_tokens=5, ignore_eos=True) as connection:
+            wait_for_metric(server, "vllm:num_requests_running", 1, engine="0")
+            drained = call(server, "POST", "/blis/instances/0/drain")
+            assert (drained.json["life"], drained.json["num_running"]) == ("draining", 1)
+            read_until(connection, b"[DONE]")
+        assert finished(server, 0) == 1
+        for _ in range(2):
+            complete(server, **{**BODY, "max_tokens": 1})
+        assert [finished(server, instance) for instance in range(2)] == [1, 2]
+        assert call(server, "GET", "/health").status == 200
+
+
+def test_one_instance_becomes_several() -> None:
+    with controlled() as server:
+        for _ in range(2):
+            assert call(server, "POST", "/blis/instances", {}).status == 201
+        for _ in range(6):
+            complete(server, **BODY)
+        assert [finished(server, instance) for instance in range(3)] == [2, 2, 2]
+        assert metric(server, "vllm:cache_config_info", engine="2") == 1
+
+
+def test_an_instance_takes_a_while_to_start() -> None:
+    with controlled(speed=1.0) as server:
+        added = call(server, "POST", "/blis/instances", {"startup_s": 0.3})
+        assert added.json["life"] == "loading"
+        complete(server, **BODY)
+        complete(server, **BODY)
+        assert finished(server, 1) == 0
+        while lives(server) != ["ready", "ready"]:
+            pass
+        complete(server, **BODY)
+        complete(server, **BODY)
+        assert finished(server, 1) >= 1
+
+
+@pytest.mark.parametrize("body", [{"startup_s": -1}, {"startup_s": True}, {"count": 2}])
+def test_what_cannot_be_asked_of_a_new_instance_is_refused(body: dict[str, Any]) -> None:
+    with controlled() as server:
+        refused = call(server, "POST", "/blis/instances", body)
+        assert refused.status == 400
+        assert refused.json["error"]["message"].startswith("the body may have startup_s, seconds from 0 up, got ")
+        assert lives(server) == ["ready"]
+
+
+def test_an_instance_that_there_is_not_cannot_be_killed() -> None:
+    with controlled(num_instances=2) as server:
+        for instance in ("2", "-1", "x"):
+            assert call(server, "DELETE", f"/blis/instances/{instance}").status == 404
+
+
+def test_no_instance_joins_those_with_roles() -> None:
+    with controlled(num_instances=2, prefill_instances=1, decode_instances=1, pd_decider="always") as server:
+        refused = call(server, "POST", "/blis/instances")
+        assert (refused.status, refused.json["error"]["type"]) == (409, "ConflictError")
+
+
+def test_every_request_ends_once_while_instances_come_and_go() -> None:
+    with controlled(TestLatency(step_us=2000), speed=1.0, num_instances=3) as server, ThreadPoolExecutor(12) as pool:
+        ask = lambda k: complete(server, max_tokens=20, ignore_eos=True, seed=k, stream=k % 3 == 0)  # noqa: E731
+        asked = [pool.submit(ask, number) for number in range(90)]
+        kill(server, 0)
+        call(server, "POST", "/blis/instances")
+        call(server, "POST", "/blis/instances/1/drain")
+        kill(server, 2)
+        replies = [each.result() for each in asked]
+        completed = sum(finished(server, instance) for instance in range(4))
+        good = [each for each in replies if each.status == 200 and b'"error"' not in each.body]
+        assert len(good) == completed > 0
+        assert {each.status for each in replies} <= {200, 500}
+        assert server.service.driver.num_flights == 0
+        for engine in server.service.engines:
+            engine.driver.engine.check_integrity()
+
+
+def test_a_new_instance_listens_and_a_killed_one_hangs_up() -> None:
+    with controlled(num_instances=1, instance_ports=0) as server:
+        call(server, "POST", "/blis/instances")
+        second = at_instance(server, 1)
+        assert complete(second, **BODY).status == 200
+        assert finished(server, 1) == 1
+        kill(server, 1)
+        while instances(server)[1]["port"] is not None:
+            pass
+        with pytest.raises(ConnectionRefusedError):
+            call(second, "GET", "/health")
+
+
+def test_one_instance_may_be_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    with running_server(num_instances=2) as server:
+        paused = lambda where: call(server, "GET", f"/is_paused{where}").json["is_paused"]  # noqa: E731
+        assert call(server, "POST", "/pause?instance=1").json == {"status": "paused"}
+        assert [paused(where) for where in ("", "?instance=0", "?instance=1")] == [False, False, True]
+        assert complete(server, **BODY).status == 200
+        with open_request(server, stream=True, max_tokens=2, ignore_eos=True) as connection:
+            wait_for_metric(server, "vllm:num_requests_waiting", 1, engine="1")
+            call(server, "POST", "/resume?instance=1")
+            read_until(connection, b"[DONE]")
+        call(server, "POST", "/pause")
+        assert [paused(where) for where in ("", "?instance=0", "?instance=1")] == [True, True, True]
+        assert complete(server, **BODY).status == 503
+        call(server, "POST", "/resume")
+        assert complete(server, **BODY).status == 200
+        assert call(server, "POST", "/pause?instance=2").status == 404
+
+
+def test_one_instance_may_forget_its_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    with running_server(num_instances=2) as server:
+        hits = lambda: [metric(server, "vllm:prefix_cache_hits_total", engine=str(i)) for i in range(2)]  # noqa: E731
+        prompt = {**BODY, "prompt": "again and again " * 20}
+        for _ in range(2):
+            complete(server, **prompt)
+        assert hits() == [0, 0]
+        assert call(server, "POST", "/reset_prefix_cache?instance=1").json == {"success": True}
+        for _ in range(2):
+            complete(server, **prompt)
+        first, second = hits()
+        assert (first > 0, second) == (True, 0)
+        assert call(server, "POST", "/reset_prefix_cache").json == {"success": True}
+        for _ in range(2):
+            complete(server, **prompt)
+        assert hits() == [first, second]
+
+
+def test_sleep_is_shown_for_the_instance_that_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    with running_server(num_instances=2) as server:
+        call(server, "POST", "/sleep?instance=1")
+        state = {"sleep_state": "weights_offloaded"}
+        assert [metric(server, "vllm:engine_sleep_state", engine=str(i), **state) for i in range(2)] == [0, 1]
+        assert call(server, "GET", "/is_sleeping").json == {"is_sleeping": False}
+        assert call(server, "POST", "/wake_up").json["status"] == "awake"
+        assert [metric(server, "vllm:engine_sleep_state", engine=str(i), **state) for i in range(2)] == [0, 0]
+
+
+def test_one_instance_may_be_slow_or_die() -> None:
+    with running_server(num_instances=2, enable_fault_control=True) as server:
+        call(server, "POST", "/blis/faults", {"rank": 1, "slow_factor": 10, "engine": {"slow": None}})
+        for _ in range(2):
+            complete(server, **BODY)
+        name = "vllm:e2e_request_latency_seconds_sum"
+        fast, slow = (metric(server, name, engine=str(instance)) for instance in (0, 1))
+        assert slow == pytest.approx(10 * fast, rel=0.1)
+        call(server, "POST", "/blis/faults?instance=0", {"engine": {"death": None}})
+        while lives(server) != ["killed", "ready"]:
+            pass
+        assert call(server, "GET", "/health").status == 200
+        assert complete(server, **BODY).status == 200
+
+
+def test_an_instance_that_hangs_can_be_killed() -> None:
+    with controlled(num_instances=2, enable_fault_control=True) as server:
+        call(server, "POST", "/blis/faults?instance=0", {"engine": {"hang": None}})
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(complete, server, **BODY)
+            wait_for_metric(server, "vllm:num_requests_waiting", 1, engine="0")
+            kill(server, 0)
+            assert asked.result().status == 500
+        assert complete(server, **BODY).status == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_instances": 2, "dp": 2}, "--data-parallel-size cannot be used with --num-instances 2"),
+        ({"num_instances": 2, "api_processes": 2}, "--api-processes cannot be used with --num-instances 2"),
+        ({"instance_ports": 0, "uds": "/tmp/x"}, "--uds cannot be used with --instance-ports"),
+        ({"enable_instance_control": True, "dp": 2}, "--data-parallel-size .* with --enable-instance-control"),
+        ({"flow_control": True, "dp": 2}, "--data-parallel-size cannot be used with a router in front"),
+        (
+            {"num_instances": 2, "kv_transfer_config": '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'},
+            "--kv-transfer-config cannot be used with --num-instances 2",
+        ),
+        ({"num_instances": 9, "instance_ports": 65_530}, "--instance-ports must be at most 65527 with 9 instances"),
+        ({"num_instances": 2, "routing_scorers": "x:1"}, "routing-scorers"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(BlisError, match=message):
+        ServeOptions(model="qwen/qwen3-14b", **settings)
+
+
+def test_instances_may_differ_as_a_policy_file_says(tmp_path: Any) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "routing: {policy: least-loaded}\ninstances:\n  - {count: 1, max_num_seqs: 3}\n  - {count: 1, tp: 2}\n"
+    )
+    options = with_policies(ServeOptions(model="qwen/qwen3-14b", hardware="H100", policy_config=str(policy)))
+    assert (options.num_instances, options.routing_policy) == (2, "least-loaded")
+    given = {"policy_config": str(policy), "num_instances": 2, "routing_policy": "least-loaded"}
+    with running_server(**given) as server:
+        first, second = (each.driver.engine.config for each in server.service.engines)
+        assert first.max_num_seqs == 3 < second.max_num_seqs
+        assert second.total_kv_blocks > 2 * first.total_kv_blocks
+        assert complete(server, **BODY).status == 200
