@@ -3,10 +3,14 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-clients check fix docs bench clean
+.PHONY: demo demo-cluster test test-clients check fix docs bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
+
+# The same with four instances behind a router.
+demo-cluster: $(VENV)/.installed
+	$(BIN)/python examples/demo.py --num-instances 4 --rate 16 --num-requests 800
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -23,17 +23,20 @@ def main() -> int:
     parser.add_argument("--num-requests", type=int, default=200)
     parser.add_argument("--rate", type=float, default=4.0, help="requests per second")
     parser.add_argument("--output", type=Path, default=None, help="folder to keep the files in")
+    parser.add_argument("--num-instances", type=int, default=1, help="with several, a weighted router is in front")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="blis-demo-") as temporary:
         folder = arguments.output or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        return _loop(folder, arguments.num_requests, arguments.rate)
+        return _loop(folder, arguments.num_requests, arguments.rate, arguments.num_instances)
 
 
-def _loop(folder: Path, num_requests: int, rate: float) -> int:
+def _loop(folder: Path, num_requests: int, rate: float, num_instances: int) -> int:
+    cluster = ["--num-instances", str(num_instances), "--routing-policy", "weighted"] if num_instances > 1 else []
+    simulated = [*ENGINE, *cluster]
     port = _free_port()
     url = f"http://127.0.0.1:{port}"
-    serve = ["serve", MODEL, *ENGINE, "--host", "127.0.0.1", "--port", str(port)]
+    serve = ["serve", MODEL, *simulated, "--host", "127.0.0.1", "--port", str(port)]
     _show(serve)
     server = subprocess.Popen([*BLIS, *serve])
     try:
@@ -48,7 +51,7 @@ def _loop(folder: Path, num_requests: int, rate: float) -> int:
         server.wait(timeout=20)
     header, results = str(folder / "trace.yaml"), str(folder / "results.json")
     with (folder / "metrics.json").open("w") as metrics:
-        _run(["replay", header, "--model", MODEL, *ENGINE, "--results-path", results, "--json"], metrics)
+        _run(["replay", header, "--model", MODEL, *simulated, "--results-path", results, "--json"], metrics)
     itl = ["--itl-data", str(folder / "trace.itl.csv")]
     return _run(["calibrate", header, "--sim-results", results, *itl, "--report", str(folder / "report.json")])
 
