@@ -120,7 +120,7 @@ class RoutingState:
         if delay and now - self._copied_at >= delay:
             self._copied_at = now
             self._contents = {
-                snapshot.instance: frozenset(self._members[snapshot.instance].engine.kv.index.identities())
+                snapshot.instance: self._members[snapshot.instance].engine.kv.index.found_now()
                 for snapshot in self._everybody
             }
 

@@ -1,6 +1,6 @@
 """Which blocks hold which content, when several may hold the same: vLLM's prefix cache does not merge duplicates."""
 
-from collections.abc import Iterable, KeysView
+from collections.abc import Container, Iterable, KeysView
 
 
 class ContentIndex:
@@ -19,6 +19,10 @@ class ContentIndex:
     def identities(self) -> KeysView[object]:
         """What can be found, as it changes."""
         return self._blocks_of.keys()
+
+    def found_now(self) -> Container[object]:
+        """What can be found at this instant. Copying all of the map is several times faster than its keys alone."""
+        return self._blocks_of.copy()
 
     def register(self, block: int, identity: object) -> None:
         """Say that `block` holds the content `identity`, as others may."""

@@ -1,6 +1,6 @@
 """Which block holds which content: the map that turns equal prompt beginnings into cache hits."""
 
-from collections.abc import Iterable, KeysView, Sequence
+from collections.abc import Container, Iterable, KeysView, Sequence
 
 from engine.request import BlockIdentities
 
@@ -33,6 +33,10 @@ class PrefixIndex:
     def identities(self) -> KeysView[object]:
         """What can be found, as it changes."""
         return self._block_of.keys()
+
+    def found_now(self) -> Container[object]:
+        """What can be found at this instant. Copying all of the map is several times faster than its keys alone."""
+        return self._block_of.copy()
 
     def register(self, block: int, identity: object) -> None:
         """Say that `block` now holds the content `identity`."""

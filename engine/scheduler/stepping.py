@@ -1,6 +1,6 @@
 """The seam between the life of a request and the scheduling of steps: whose rules compose and execute the batches."""
 
-from collections.abc import KeysView
+from collections.abc import Container, KeysView
 from typing import Protocol
 
 from engine.scheduler.hold import Hold
@@ -13,6 +13,10 @@ class Findable(Protocol):
 
     def identities(self) -> KeysView[object]:
         """Of the blocks that can be found, as it changes."""
+        ...
+
+    def found_now(self) -> Container[object]:
+        """The same at this instant."""
         ...
 
 

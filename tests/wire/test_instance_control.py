@@ -56,10 +56,9 @@ def test_nobody_may_change_instances_unless_that_was_offered() -> None:
 def test_requests_of_a_killed_instance_fail_and_others_go_on() -> None:
     # A step takes 0.4 s, so the one under way when the instance is killed ends soon.
     with controlled(TestLatency(step_us=400_000), speed=1.0, num_instances=2) as server, ThreadPoolExecutor(4) as pool:
-        ask = lambda k: complete(server, max_tokens=6, ignore_eos=True, stream=k >= 2)  # noqa: E731
         asked = []
         for number in range(4):
-            asked.append(pool.submit(ask, number))
+            asked.append(pool.submit(complete, server, max_tokens=6, ignore_eos=True, stream=number >= 2))
             wait_for_metric(server, "vllm:num_requests_running", number // 2 + 1, engine=str(number % 2))
         assert kill(server, 0).json["life"] == "killed"
         whole, other, stream, other_stream = (each.result() for each in asked)
@@ -164,8 +163,8 @@ def test_no_instance_joins_those_with_roles() -> None:
 
 def test_every_request_ends_once_while_instances_come_and_go() -> None:
     with controlled(TestLatency(step_us=2000), speed=1.0, num_instances=3) as server, ThreadPoolExecutor(12) as pool:
-        ask = lambda k: complete(server, max_tokens=20, ignore_eos=True, seed=k, stream=k % 3 == 0)  # noqa: E731
-        asked = [pool.submit(ask, number) for number in range(90)]
+        fields = {"max_tokens": 20, "ignore_eos": True}
+        asked = [pool.submit(complete, server, **fields, seed=k, stream=k % 3 == 0) for k in range(90)]
         kill(server, 0)
         call(server, "POST", "/blis/instances")
         call(server, "POST", "/blis/instances/1/drain")
@@ -193,19 +192,28 @@ def test_a_new_instance_listens_and_a_killed_one_hangs_up() -> None:
             call(second, "GET", "/health")
 
 
+def who_is_paused(server: TestServer) -> list[bool]:
+    """Whether all are, and whether each of two is."""
+    places = ("", "?instance=0", "?instance=1")
+    return [call(server, "GET", f"/is_paused{place}").json["is_paused"] for place in places]
+
+
+def cache_hits(server: TestServer) -> list[float]:
+    return [metric(server, "vllm:prefix_cache_hits_total", engine=str(number)) for number in range(2)]
+
+
 def test_one_instance_may_be_paused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
     with running_server(num_instances=2) as server:
-        paused = lambda where: call(server, "GET", f"/is_paused{where}").json["is_paused"]  # noqa: E731
         assert call(server, "POST", "/pause?instance=1").json == {"status": "paused"}
-        assert [paused(where) for where in ("", "?instance=0", "?instance=1")] == [False, False, True]
+        assert who_is_paused(server) == [False, False, True]
         assert complete(server, **BODY).status == 200
         with open_request(server, stream=True, max_tokens=2, ignore_eos=True) as connection:
             wait_for_metric(server, "vllm:num_requests_waiting", 1, engine="1")
             call(server, "POST", "/resume?instance=1")
             read_until(connection, b"[DONE]")
         call(server, "POST", "/pause")
-        assert [paused(where) for where in ("", "?instance=0", "?instance=1")] == [True, True, True]
+        assert who_is_paused(server) == [True, True, True]
         assert complete(server, **BODY).status == 503
         call(server, "POST", "/resume")
         assert complete(server, **BODY).status == 200
@@ -215,20 +223,19 @@ def test_one_instance_may_be_paused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_instance_may_forget_its_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
     with running_server(num_instances=2) as server:
-        hits = lambda: [metric(server, "vllm:prefix_cache_hits_total", engine=str(i)) for i in range(2)]  # noqa: E731
         prompt = {**BODY, "prompt": "again and again " * 20}
         for _ in range(2):
             complete(server, **prompt)
-        assert hits() == [0, 0]
+        assert cache_hits(server) == [0, 0]
         assert call(server, "POST", "/reset_prefix_cache?instance=1").json == {"success": True}
         for _ in range(2):
             complete(server, **prompt)
-        first, second = hits()
+        first, second = cache_hits(server)
         assert (first > 0, second) == (True, 0)
         assert call(server, "POST", "/reset_prefix_cache").json == {"success": True}
         for _ in range(2):
             complete(server, **prompt)
-        assert hits() == [first, second]
+        assert cache_hits(server) == [first, second]
 
 
 def test_sleep_is_shown_for_the_instance_that_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,8 +303,7 @@ def test_instances_may_differ_as_a_policy_file_says(tmp_path: Any) -> None:
     )
     options = with_policies(ServeOptions(model="qwen/qwen3-14b", hardware="H100", policy_config=str(policy)))
     assert (options.num_instances, options.routing_policy) == (2, "least-loaded")
-    given = {"policy_config": str(policy), "num_instances": 2, "routing_policy": "least-loaded"}
-    with running_server(**given) as server:
+    with running_server(policy_config=str(policy), num_instances=2, routing_policy="least-loaded") as server:
         first, second = (each.driver.engine.config for each in server.service.engines)
         assert first.max_num_seqs == 3 < second.max_num_seqs
         assert second.total_kv_blocks > 2 * first.total_kv_blocks

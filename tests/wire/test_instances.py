@@ -4,6 +4,7 @@ import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def test_requests_go_round() -> None:
 
 
 def test_a_busy_instance_gets_no_more_while_another_is_idle() -> None:
-    settings = {"routing_policy": "least-loaded", "snapshot_refresh_interval": 0}
+    settings: dict[str, Any] = {"routing_policy": "least-loaded", "snapshot_refresh_interval": 0}
     with running_server(SLOW, speed=1.0, num_instances=3, **settings) as server, ExitStack() as connections:
         for _ in range(3):
             connection = connections.enter_context(open_request(server, stream=True))
@@ -44,7 +45,7 @@ def test_a_busy_instance_gets_no_more_while_another_is_idle() -> None:
 
 
 def test_prompts_go_where_their_beginning_is_cached() -> None:
-    settings = {"routing_policy": "weighted", "routing_scorers": "precise-prefix-cache:1", "cache_signal_delay": 0}
+    settings: dict[str, Any] = {"routing_policy": "weighted", "routing_scorers": "precise-prefix-cache:1", "cache_signal_delay": 0}
     prompts = ["red fox " * 40, "blue sky " * 40, "green hill " * 40]
     with running_server(num_instances=3, **settings) as server:
         before = [0.0] * 3
@@ -97,7 +98,7 @@ def test_who_is_not_admitted_is_told_by_a_status(stream: bool) -> None:
 
 
 def test_who_waits_too_long_at_the_gateway_is_told_by_a_status() -> None:
-    gateway = {"flow_control": True, "saturation_detector": "concurrency", "max_concurrency": 1, "request_ttl": 50_000}
+    gateway: dict[str, Any] = {"flow_control": True, "saturation_detector": "concurrency", "max_concurrency": 1, "request_ttl": 50_000}
     with (
         running_server(SLOW, speed=1.0, num_instances=1, **gateway) as server,
         open_request(server, stream=True) as first,
@@ -109,7 +110,7 @@ def test_who_waits_too_long_at_the_gateway_is_told_by_a_status() -> None:
 
 
 def test_a_client_that_leaves_the_gateway_frees_its_place() -> None:
-    gateway = {"flow_control": True, "saturation_detector": "concurrency", "max_concurrency": 1}
+    gateway: dict[str, Any] = {"flow_control": True, "saturation_detector": "concurrency", "max_concurrency": 1}
     with (
         running_server(SLOW, speed=1.0, num_instances=1, **gateway) as server,
         open_request(server, stream=True),
@@ -144,7 +145,7 @@ def test_many_requests_are_all_answered_and_leave_nothing() -> None:
 
 
 def test_prompts_and_answers_may_be_computed_apart() -> None:
-    pools = {"prefill_instances": 1, "decode_instances": 1, "pd_decider": "always"}
+    pools: dict[str, Any] = {"prefill_instances": 1, "decode_instances": 1, "pd_decider": "always"}
     with running_server(num_instances=2, **pools) as server:
         reply = complete(server, max_tokens=5, ignore_eos=True)
         assert reply.json["usage"]["completion_tokens"] == 5
@@ -169,7 +170,7 @@ def test_each_instance_has_a_port_of_its_own() -> None:
 
 
 def test_what_goes_past_the_router_is_seen_by_it() -> None:
-    settings = {"routing_policy": "least-loaded", "snapshot_refresh_interval": 0, "instance_ports": 0}
+    settings: dict[str, Any] = {"routing_policy": "least-loaded", "snapshot_refresh_interval": 0, "instance_ports": 0}
     with running_server(SLOW, speed=1.0, num_instances=2, **settings) as server, ExitStack() as connections:
         connections.enter_context(open_request(at_instance(server, 0), stream=True))
         wait_for_metric(server, "vllm:num_requests_running", 1, engine="0")
