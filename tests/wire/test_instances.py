@@ -45,7 +45,11 @@ def test_a_busy_instance_gets_no_more_while_another_is_idle() -> None:
 
 
 def test_prompts_go_where_their_beginning_is_cached() -> None:
-    settings: dict[str, Any] = {"routing_policy": "weighted", "routing_scorers": "precise-prefix-cache:1", "cache_signal_delay": 0}
+    settings: dict[str, Any] = {
+        "routing_policy": "weighted",
+        "routing_scorers": "precise-prefix-cache:1",
+        "cache_signal_delay": 0,
+    }
     prompts = ["red fox " * 40, "blue sky " * 40, "green hill " * 40]
     with running_server(num_instances=3, **settings) as server:
         before = [0.0] * 3
@@ -98,7 +102,12 @@ def test_who_is_not_admitted_is_told_by_a_status(stream: bool) -> None:
 
 
 def test_who_waits_too_long_at_the_gateway_is_told_by_a_status() -> None:
-    gateway: dict[str, Any] = {"flow_control": True, "saturation_detector": "concurrency", "max_concurrency": 1, "request_ttl": 50_000}
+    gateway: dict[str, Any] = {
+        "flow_control": True,
+        "saturation_detector": "concurrency",
+        "max_concurrency": 1,
+        "request_ttl": 50_000,
+    }
     with (
         running_server(SLOW, speed=1.0, num_instances=1, **gateway) as server,
         open_request(server, stream=True) as first,
