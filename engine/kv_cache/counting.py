@@ -103,6 +103,14 @@ class CountingKVCache:
         self.register(sequence, min(after, num_known))
         return True
 
+    def may_fit(self, sequence: Sequence, num_hits: int) -> bool:
+        """Whether free blocks suffice for all of a waiting sequence if others hold as many of those found as they can.
+
+        That may become so while free blocks are taken: of several with equal content another one is found then.
+        """
+        num_known = sequence.request.input_tokens + sequence.num_output_tokens
+        return self.blocks_for(num_known) - min(num_hits, sequence.num_shareable_blocks) <= self.free.num_free
+
     def register(self, sequence: Sequence, num_tokens: int) -> None:
         """Make the full blocks among the first `num_tokens` tokens findable."""
         full = num_tokens // self._block_size

@@ -20,6 +20,7 @@ class FreeRuns:
         "_num_useless",
         "_rest_of_run",
         "num_blocks",
+        "num_changes",
         "num_free",
         "references",
     )
@@ -27,6 +28,8 @@ class FreeRuns:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.num_free = num_blocks
+        self.num_changes = 0
+        """Grows whenever a block may have been given back or named: while it stays, nobody finds more than before."""
         self.references: dict[int, int] = {}
         """Holders of each named block; 0 while it is free."""
         self._num_untouched = num_blocks
@@ -42,6 +45,7 @@ class FreeRuns:
         """Names for blocks held by so many sequences each."""
         first = self._next_name
         names = range(first, first + num_blocks)
+        self.num_changes += 1
         self._next_name = first + num_blocks
         self.references.update(dict.fromkeys(names, references))
         return names
@@ -116,6 +120,7 @@ class FreeRuns:
         """One sequence less holds these named blocks; those without any are the last to be reused, the last of all
         first."""
         references, freed = self.references, self._freed
+        self.num_changes += 1
         for name in reversed(names):
             references[name] = left = references[name] - 1
             if not left:
@@ -124,6 +129,7 @@ class FreeRuns:
 
     def free(self, num_blocks: int) -> None:
         """Nameless blocks are the last to be reused."""
+        self.num_changes += 1
         if num_blocks > 0:
             self._freed[self._next_run] = num_blocks
             self._next_run -= 1
@@ -138,6 +144,7 @@ class FreeRuns:
 
     def free_in_part(self, num_findable: int, num_blocks: int) -> None:
         """Nameless blocks, of which the first `num_findable` are the last to be reused and the others the first."""
+        self.num_changes += 1
         if num_findable > 0:
             self._freed[self._next_run] = num_findable
             self._next_run -= 1
@@ -146,6 +153,7 @@ class FreeRuns:
 
     def free_useless(self, num_blocks: int) -> None:
         """Blocks that nobody can find are the first to be reused."""
+        self.num_changes += 1
         self._num_useless += num_blocks
         self.num_free += num_blocks
 

@@ -34,7 +34,7 @@ class FastVllmStepping(VllmStepping):
         fast = self._fast
         if fast.explicit:
             fast.let_cruise()
-        if not fast.explicit and not fast.waiting:
+        if not fast.explicit and (not fast.waiting or fast.stays_blocked()):
             step = fast.compose_calm()
             if step is not None:
                 self._steps.append(step)
@@ -222,7 +222,7 @@ class FastVllmStepping(VllmStepping):
                 not explicit
                 and 0 < num_left <= fast.most_cruising
                 and num_blocks <= free.num_free
-                and (not waiting or fast.num_running >= self._max_num_seqs)
+                and (not waiting or fast.num_running >= self._max_num_seqs or fast.stays_blocked())
             )
             if is_calm:
                 most = 0

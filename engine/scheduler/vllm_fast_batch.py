@@ -23,6 +23,8 @@ class FastVllmBatch(VllmBatch):
         """Index of the step to be composed next."""
         self._num_running = 0
         self._num_admissions = 0
+        self._blocked: tuple[Sequence | None, int, int] = None, 0, 0
+        """Who found too few blocks, how many waited and how often blocks had come back by then."""
         self._lookahead = 1 if config.async_scheduling else 0
         self.most_cruising = config.max_num_batched_tokens if config.prefill_schedule_interval == 1 else -1
         """With more, or with prefills spaced out, only the rules of `compose` say who gets a token."""
@@ -31,12 +33,11 @@ class FastVllmBatch(VllmBatch):
     def num_running(self) -> int:
         return self._num_running
 
-    @property
-    def is_steady(self) -> bool:
-        """Whether everything that runs cruises and nothing that waits could join while nothing changes."""
-        if self.explicit or not self.cruising.num_sequences:
-            return False
-        return not self.waiting or self._num_running >= self._config.max_num_seqs
+    def stays_blocked(self) -> bool:
+        """Whether the head of the queue, which once found too few blocks, cannot join because none came back since."""
+        head, num_waiting, num_changes = self._blocked
+        waiting = self.waiting
+        return waiting[0] is head and num_changes == self.kv.free.num_changes and num_waiting == len(waiting)
 
     @property
     def evicts_in_order(self) -> bool:
@@ -179,6 +180,8 @@ class FastVllmBatch(VllmBatch):
             if num_tokens == 0 or not kv.admit(
                 sequence, start - cached + num_tokens, hits, config.reserve_full_prompt, self._num_running > 0
             ):
+                if config.reserve_full_prompt and not kv.may_fit(sequence, len(hits)):
+                    self._blocked = sequence, len(waiting), kv.free.num_changes
                 break
             kv.count_lookup(sequence, len(hits))
             waiting.popleft()
