@@ -10,7 +10,7 @@ demo: $(VENV)/.installed
 
 # The same with four instances behind a router.
 demo-cluster: $(VENV)/.installed
-	$(BIN)/python examples/demo.py --num-instances 4 --rate 16 --num-requests 800
+	$(BIN)/python examples/demo.py --num-instances 4 --rate 6 --num-requests 300
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -32,8 +32,10 @@ def main() -> int:
 
 
 def _loop(folder: Path, num_requests: int, rate: float, num_instances: int) -> int:
-    cluster = ["--num-instances", str(num_instances), "--routing-policy", "weighted"] if num_instances > 1 else []
-    simulated = [*ENGINE, *cluster]
+    simulated, prompts = ENGINE, ["--prompt-tokens-stdev", "256"]
+    if num_instances > 1:
+        simulated = [*ENGINE, "--num-instances", str(num_instances), "--routing-policy", "weighted"]
+        prompts = ["--prompt-tokens", "6000", "--prompt-tokens-stdev", "4000"]  # so that it matters who is busy
     port = _free_port()
     url = f"http://127.0.0.1:{port}"
     serve = ["serve", MODEL, *simulated, "--host", "127.0.0.1", "--port", str(port)]
@@ -42,7 +44,7 @@ def _loop(folder: Path, num_requests: int, rate: float, num_instances: int) -> i
     try:
         _wait_until_healthy(url, server)
         load = ["--rate", str(rate), "--num-requests", str(num_requests), "--arrival", "poisson"]
-        lengths = ["--prompt-tokens-stdev", "256", "--output-tokens-stdev", "64", "--record-itl"]
+        lengths = [*prompts, "--output-tokens-stdev", "64", "--record-itl"]
         observed = folder / "observed.json"
         with observed.open("w") as summary:
             _run(["observe", "--url", url, "--model", MODEL, *load, *lengths, "-o", str(folder / "trace")], summary)

@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.docs.pages import run_script
 
 
-def test_the_demo_serves_observes_replays_and_grades(tmp_path: Path) -> None:
-    done = run_script("examples/demo.py", "--num-requests", "12", "--rate", "8", "--output", str(tmp_path))
+@pytest.mark.parametrize("num_instances", ["1", "3"])
+def test_the_demo_serves_observes_replays_and_grades(tmp_path: Path, num_instances: str) -> None:
+    load = ("--num-requests", "12", "--rate", "8", "--num-instances", num_instances)
+    done = run_script("examples/demo.py", *load, "--output", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     commands = [line.split()[2] for line in done.stdout.splitlines() if line.startswith("$ blis ")]
     assert commands == ["serve", "observe", "replay", "calibrate"]

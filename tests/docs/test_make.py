@@ -26,6 +26,7 @@ def steps_of(command: str, venv: Path) -> list[str]:
     ("command", "extras", "last"),
     [
         ("make demo", "-e .", "python examples/demo.py"),
+        ("make demo-cluster", "-e .", "python examples/demo.py --num-instances 4"),
         ("make test", '-e ".[test]"', "python -m pytest"),
         ("make docs", '-e ".[test]"', "python docs/pictures.py"),
     ],
