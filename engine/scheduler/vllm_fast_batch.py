@@ -166,9 +166,8 @@ class FastVllmBatch(VllmBatch):
             sequence = waiting[0]
             if sequence.num_stale_tokens:
                 break  # steps under way still bring tokens from before its preemption
-            hits: list[int] = []
-            if sequence.num_shareable_blocks or sequence.num_preemptions:  # else nothing of it can be there
-                hits = kv.cached_prefix(sequence)
+            may_be_there = sequence.num_shareable_blocks or sequence.num_preemptions
+            hits: list[int] = kv.cached_prefix(sequence) if may_be_there else []
             cached = start = len(hits) * block_size
             if sequence.request.external is not None:
                 start = max(cached, num_external_tokens(sequence))
