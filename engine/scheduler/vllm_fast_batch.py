@@ -179,8 +179,7 @@ class FastVllmBatch(VllmBatch):
             if num_tokens == 0 or not kv.admit(
                 sequence, start - cached + num_tokens, hits, config.reserve_full_prompt, self._num_running > 0
             ):
-                if config.reserve_full_prompt and not kv.may_fit(sequence, len(hits)):
-                    self._blocked = sequence, len(waiting), kv.free.num_changes
+                self._note_blocked(sequence, len(hits))
                 break
             kv.count_lookup(sequence, len(hits))
             waiting.popleft()
@@ -191,6 +190,11 @@ class FastVllmBatch(VllmBatch):
                 sequence.num_external_tokens = start - cached
             self._granted[sequence] = num_tokens
             self._budget -= num_tokens
+
+    def _note_blocked(self, sequence: Sequence, num_hits: int) -> None:
+        """The head of the queue cannot join; if that is for want of blocks, it need not be asked every step."""
+        if self._config.reserve_full_prompt and not self.kv.may_fit(sequence, num_hits):
+            self._blocked = sequence, len(self.waiting), self.kv.free.num_changes
 
     def _put_in_order(self) -> None:
         if self._order is not None and len(self.waiting) > 1:
