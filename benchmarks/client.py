@@ -27,6 +27,8 @@ FAST = ("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coeffs
 MODEL = "qwen/qwen3-14b"
 LENGTHS = {"prompt": 32, "output": 8}
 CONCURRENCY = 64
+FEW = 1000
+"""Requests of the run that is subtracted, for starting takes time, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +105,9 @@ def rate_of_observe(url: str, folder: Path, num_requests: int) -> tuple[float, f
     """Requests per second, and processor seconds per request."""
     lengths = {"prompt_tokens": LENGTHS["prompt"], "output_tokens": LENGTHS["output"]}
     options = {"rate": 1_000_000, "max_concurrency": CONCURRENCY, **lengths}
-    few, _ = observe(url, folder / "few", num_requests=100, seed=3, **options)
+    few, _ = observe(url, folder / "few", num_requests=FEW, seed=3, **options)
     many, summary = observe(url, folder / "many", num_requests=num_requests, seed=4, **options)
-    return summary["request_throughput_per_s"], (many.cpu_s - few.cpu_s) / (num_requests - 100)
+    return summary["request_throughput_per_s"], (many.cpu_s - few.cpu_s) / (num_requests - FEW)
 
 
 def rate_of_peer(url: str, peer: str, tokenizer: str, num_requests: int) -> tuple[float, float]:
@@ -114,16 +116,16 @@ def rate_of_peer(url: str, peer: str, tokenizer: str, num_requests: int) -> tupl
     command += ["--tokenizer", tokenizer, "--dataset-name", "random", "--ignore-eos", "--request-rate", "inf"]
     command += ["--random-input-len", str(LENGTHS["prompt"]), "--random-output-len", str(LENGTHS["output"])]
     command += ["--max-concurrency", str(CONCURRENCY), "--disable-tqdm", "--num-prompts"]
-    few, many = ran([*command, "100"]), ran([*command, str(num_requests)])
+    few, many = ran([*command, str(FEW)]), ran([*command, str(num_requests)])
     (line,) = [each for each in many.output.splitlines() if each.startswith("Request throughput")]
-    return float(line.split()[-1]), (many.cpu_s - few.cpu_s) / (num_requests - 100)
+    return float(line.split()[-1]), (many.cpu_s - few.cpu_s) / (num_requests - FEW)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", help="a `vllm` command to compare with")
     parser.add_argument("--tokenizer", default="gpt2", help="its tokenizer, a folder or a name")
-    parser.add_argument("--requests", type=int, default=4000)
+    parser.add_argument("--requests", type=int, default=8000)
     parser.add_argument("--bare", action="store_true")
     parser.add_argument("--only", choices=("lateness", "streams", "rate"))
     parser.add_argument("server", nargs="*", help="further arguments of the server")
@@ -152,7 +154,7 @@ def rates(url: str, folder: Path, peer: str | None, tokenizer: str, num_requests
     )
     if peer is None:
         return True
-    its_rate, its_cpu_s = rate_of_peer(url, peer, tokenizer, num_requests // 2)
+    its_rate, its_cpu_s = rate_of_peer(url, peer, tokenizer, num_requests)
     print(
         f"vllm bench:   {its_rate:,.0f} requests/s, {its_cpu_s * 1e6:,.0f} us of processor each: {1 / its_cpu_s:,.0f}/s"
     )
