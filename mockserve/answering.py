@@ -7,8 +7,8 @@ from aiohttp import HttpVersion11, web
 
 from engine.request import Request
 from engine.units import Micros
+from mockserve.caller import ANYBODY, Caller, caller_of
 from mockserve.cluster.driver import ClusterDriver
-from mockserve.connection import wanted_rank
 from mockserve.flight import Reply, new_siblings
 from mockserve.outlet import event_outlet
 from mockserve.protocol.bodies import Choice
@@ -30,23 +30,20 @@ async def answer(
 
     `arrived_at` is when the request came in on the driver's clock, so that reading it costs no simulated time.
     """
-    rank = wanted_rank(request)
+    caller = caller_of(request)
     if job.delivery.stream:
         with service.answering():
-            return await _stream(request, service, ReplySet(job, rank), arrived_at)
-    replies, choices = await collect(service, job, arrived_at, rank)
+            return await _stream(request, service, ReplySet(job, caller), arrived_at)
+    replies, choices = await collect(service, job, arrived_at, caller)
     whole = job.bodies.whole(choices, replies.usage(is_stream=False), replies.metrics(is_stream=False))
     return web.Response(body=compact_json(whole), content_type="application/json", headers=headers or {})
 
 
 async def collect(
-    service: Service, job: ReplyJob, arrived_at: Micros, rank: int | None = None
+    service: Service, job: ReplyJob, arrived_at: Micros, caller: Caller = ANYBODY
 ) -> tuple[ReplySet, list[Choice]]:
-    """All choices of a reply once they are complete, and what they have cost. Raises ApiError if one fails.
-
-    `rank` is the data-parallel rank that its requests are to go to; None leaves it to the server.
-    """
-    replies = ReplySet(job, rank)
+    """All choices of a reply once they are complete, and what they have cost. Raises ApiError if one fails."""
+    replies = ReplySet(job, caller)
     choices = [
         CollectedChoice(replies, job.new_writer(prompt, each), each)
         for prompt in job.prompts
@@ -107,14 +104,15 @@ def _flying(
     service: Service, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros
 ) -> Iterator[Sequence[Request]]:
     """Submit every choice. When the block ends, what is still in the engine is freed."""
-    driver = service.driver
+    driver, caller = service.driver, replies.caller
     requests = [each.request for prompt in replies.job.prompts for each in prompt.generations]
     waiting = iter(choices)
     try:
         for prompt in replies.job.prompts:
             siblings = new_siblings(len(prompt.generations))
             for generation in prompt.generations:
-                flight = driver.submit(generation.request, next(waiting), arrived_at, siblings, replies.rank)
+                engine_request = caller.named_in(generation.request)
+                flight = driver.submit(engine_request, next(waiting), arrived_at, siblings, caller.rank)
                 replies.add_flight(flight)
         yield requests
     finally:

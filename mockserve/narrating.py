@@ -6,8 +6,8 @@ from aiohttp import web
 
 from engine.units import Micros
 from mockserve.answering import fly
+from mockserve.caller import caller_of
 from mockserve.choice_writer import ChoiceWriter
-from mockserve.connection import wanted_rank
 from mockserve.frames import named_event
 from mockserve.generation import Generation
 from mockserve.outlet import event_outlet
@@ -102,6 +102,6 @@ async def narrate_to_client(
     """The same as the response to `request`."""
     with service.answering():
         async with event_outlet(request) as outlet:
-            replies = ReplySet(job, wanted_rank(request))
+            replies = ReplySet(job, caller_of(request))
             await narrate(service, replies, narrator, lambda told: outlet.send(named_event(told)), arrived_at)
         return outlet.response

@@ -6,6 +6,7 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Protocol
 
+from mockserve.caller import ANYBODY, Caller
 from mockserve.choice_writer import ChoiceWriter
 from mockserve.content.answer import Kind
 from mockserve.flight import Flight
@@ -20,10 +21,9 @@ from mockserve.reply_job import AT_THE_END, ReplyJob
 class ReplySet:
     """The choices of one HTTP reply: it is done when each of them is, or when one fails."""
 
-    def __init__(self, job: ReplyJob, rank: int | None = None) -> None:
+    def __init__(self, job: ReplyJob, caller: Caller = ANYBODY) -> None:
         self.job = job
-        self.rank = rank
-        """The data-parallel rank that its requests are to go to; None leaves it to the server."""
+        self.caller = caller
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.completion_tokens = 0
         self._flights: list[Flight] = []

@@ -51,7 +51,7 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Pre
             prefix_tokens=planned.prefix_tokens,
         )
         x_request_id = str(uuid.uuid4())
-        its_headers = {**SEND_TIME_HEADER, **headers, "x-request-id": x_request_id}
+        its_headers = {**SEND_TIME_HEADER, **_labels(planned), **headers, "x-request-id": x_request_id}
         body = style.body(prompt, planned.output_tokens, planned.model, planned.earlier)
         return Prepared(
             request_id=request_id,
@@ -63,3 +63,12 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Pre
         )
 
     return prepare
+
+
+def _labels(planned: Planned) -> dict[str, str]:
+    """What gateways for inference are told of a request, as far as a header can say it."""
+    labels = {
+        "x-gateway-inference-objective": planned.slo_class,
+        "x-gateway-inference-fairness-id": planned.tenant_id,
+    }
+    return {name: text for name, text in labels.items() if text and text.isascii() and text.isprintable()}

@@ -6,8 +6,9 @@ from uuid import uuid4
 from aiohttp import web
 
 from mockserve.answering import collect
+from mockserve.caller import caller_of
 from mockserve.chat_planning import plan_chat
-from mockserve.connection import arrived_at, wanted_rank
+from mockserve.connection import arrived_at
 from mockserve.narrating import narrate_to_client
 from mockserve.prompting import conversation_ids
 from mockserve.protocol.anthropic_bodies import AnthropicEvents, AnthropicReply, message
@@ -37,7 +38,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
         reply = AnthropicReply(name, service.reply_name(adapter), lambda: uuid4().hex)
         if job.delivery.stream:
             return await narrate_to_client(request, service, job, AnthropicEvents(reply), arrived)
-        replies, choices = await collect(service, job, arrived, wanted_rank(request))
+        replies, choices = await collect(service, job, arrived, caller_of(request))
     except ApiError as error:
         raise anthropic_error(error) from None
     return json_reply(message(reply, choices[0], replies.usage(is_stream=False)))

@@ -6,7 +6,8 @@ from aiohttp import web
 
 from engine.units import Micros
 from mockserve.answering import collect
-from mockserve.connection import arrived_at, wanted_rank
+from mockserve.caller import ANYBODY, Caller, caller_of
+from mockserve.connection import arrived_at
 from mockserve.frames import named_event
 from mockserve.narrating import narrate, narrate_to_client
 from mockserve.outlet import event_outlet
@@ -42,7 +43,7 @@ async def create_response(request: web.Request) -> web.StreamResponse:
         response = await narrate_to_client(request, service, plan.job, narrator, arrived)
         _keep(service, asked, StoredResponse(narrator.final or plan.response.body("failed"), plan.messages))
         return response
-    stored = StoredResponse(await _whole(service, plan, arrived, wanted_rank(request)), plan.messages)
+    stored = StoredResponse(await _whole(service, plan, arrived, caller_of(request)), plan.messages)
     _keep(service, asked, stored)
     return json_reply(stored.body)
 
@@ -93,8 +94,8 @@ async def _make_stream(service: Service, plan: ResponsePlan, stored: StoredRespo
     stored.body = narrator.final or stored.body
 
 
-async def _whole(service: Service, plan: ResponsePlan, arrived: Micros, rank: int | None = None) -> dict[str, object]:
-    replies, choices = await collect(service, plan.job, arrived, rank)
+async def _whole(service: Service, plan: ResponsePlan, arrived: Micros, caller: Caller = ANYBODY) -> dict[str, object]:
+    replies, choices = await collect(service, plan.job, arrived, caller)
     return plan.whole(choices[0], replies.usage(is_stream=False), replies.metrics(is_stream=False))
 
 

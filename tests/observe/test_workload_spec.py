@@ -48,6 +48,13 @@ def test_what_is_sent_is_what_the_spec_generates(observe: Observe, seen: Seen, t
     assert run.trace.header.goodput_slo_targets["critical"].ttft_ms == 50
 
 
+def test_classes_and_tenants_are_told_in_headers(observe: Observe, seen: Seen, tmp_path: Path) -> None:
+    observe(workload_spec=written(tmp_path), model="ok", rate=None, num_requests=None)
+    names = ("x-gateway-inference-objective", "x-gateway-inference-fairness-id")
+    asked = [each["headers"] for each in seen() if "x-request-id" in each["headers"]]
+    assert {tuple(headers.get(name) for name in names) for headers in asked} == {("critical", None), ("batch", "t")}
+
+
 def test_a_client_may_give_up_earlier_than_the_run(observe: Observe, tmp_path: Path) -> None:
     path = written(tmp_path, model="slow")
     run = observe(workload_spec=path, model="ok", rate=None, num_requests=6)

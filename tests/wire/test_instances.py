@@ -4,6 +4,7 @@ import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,3 +217,23 @@ def test_a_stream_over_http_1_0_passes_the_router() -> None:
         read_until(connection, b"[DONE]")
         connection.sendall(raw_completion("1.0", prompt="x", stream=True, max_tokens=3))
         assert read_all(connection).rstrip().endswith(b"[DONE]")
+
+
+def test_classes_and_tenants_come_in_headers(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("admission: {tier_shed_threshold: 1, tier_shed_min_priority: 3}\n")
+    settings: dict[str, Any] = {"admission_policy": "tier-shed", "snapshot_refresh_interval": 0}
+    with running_server(SLOW, speed=1.0, num_instances=1, policy_config=str(policy), **settings) as server:
+        connections = ExitStack()
+        with connections:
+            for _ in range(2):
+                connections.enter_context(open_request(server, stream=True))
+            wait_for_metric(server, "vllm:num_requests_running", 1)
+            wait_for_metric(server, "vllm:num_requests_waiting", 1)
+            less = {"X-Gateway-Inference-Objective": "batch", "X-Gateway-Inference-Fairness-Id": "alice"}
+            refused = call(server, "POST", "/v1/completions", {**BODY, "stream": True}, less)
+            assert refused.status == 429
+            door = call(server, "GET", "/blis/instances").json["door"]
+            assert door["num_rejected_at_admission"] == 1
+            connections.enter_context(open_request(server, stream=True))
+            wait_for_metric(server, "vllm:num_requests_waiting", 2)

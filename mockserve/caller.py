@@ -1,0 +1,50 @@
+"""What the headers of a request say about whom it is from, beside what it asks for."""
+
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from engine.request import Request
+from engine.units import Micros
+from mockserve.connection import wanted_rank
+
+CLASS_HEADER = "X-Gateway-Inference-Objective"
+TENANT_HEADER = "X-Gateway-Inference-Fairness-Id"
+TARGET_HEADER = "X-Slo-Ttft-Ms"
+"""Names that gateways for inference read, and `blis observe` sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Nobody in particular unless told otherwise."""
+
+    rank: int | None = None
+    """The data-parallel rank, or instance, that is to answer; None leaves it to the server."""
+    slo_class: str = ""
+    tenant: str = ""
+    slo_target_us: Micros = 0
+
+    def named_in(self, request: Request) -> Request:
+        """The request with what admission and scheduling may want to know of its caller."""
+        if not (self.slo_class or self.tenant or self.slo_target_us):
+            return request
+        # A priority of 0 is what requests have that say nothing of it.
+        priority = None if self.slo_class and not request.priority else request.priority
+        return request._replace(
+            slo_class=self.slo_class, tenant=self.tenant, slo_target_us=self.slo_target_us, priority=priority
+        )
+
+
+ANYBODY = Caller()
+
+
+def caller_of(request: web.Request) -> Caller:
+    """Who sent it. A target that is no number counts for none."""
+    headers = request.headers
+    target_ms = headers.get(TARGET_HEADER, "")
+    return Caller(
+        rank=wanted_rank(request),
+        slo_class=headers.get(CLASS_HEADER, ""),
+        tenant=headers.get(TENANT_HEADER, ""),
+        slo_target_us=int(target_ms) * 1000 if target_ms.isascii() and target_ms.isdigit() else 0,
+    )
