@@ -1,9 +1,10 @@
 """Instances that come and go while the server runs, and control routes that act on one of them."""
 
 import json
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -31,6 +32,14 @@ DEAD = {"message": "The server had an error while processing your request.", "co
 def controlled(latency: TestLatency | None = None, **settings: Any) -> Iterator[TestServer]:
     with running_server(latency, enable_instance_control=True, **settings) as server:
         yield server
+
+
+def wait_for_lives(server: TestServer, wanted: list[str]) -> None:
+    """Poll until the instances are in these states."""
+    deadline = time.monotonic() + 10
+    while (seen := lives(server)) != wanted:
+        assert time.monotonic() < deadline, seen
+        time.sleep(0.02)
 
 
 def test_the_instances_are_listed_with_their_load() -> None:
@@ -133,8 +142,7 @@ def test_an_instance_takes_a_while_to_start() -> None:
         complete(server, **BODY)
         complete(server, **BODY)
         assert finished(server, 1) == 0
-        while lives(server) != ["ready", "ready"]:
-            pass
+        wait_for_lives(server, ["ready", "ready"])
         complete(server, **BODY)
         complete(server, **BODY)
         assert finished(server, 1) >= 1
@@ -186,8 +194,9 @@ def test_a_new_instance_listens_and_a_killed_one_hangs_up() -> None:
         assert complete(second, **BODY).status == 200
         assert finished(server, 1) == 1
         kill(server, 1)
+        deadline = time.monotonic() + 10
         while instances(server)[1]["port"] is not None:
-            pass
+            assert time.monotonic() < deadline
         with pytest.raises(ConnectionRefusedError):
             call(second, "GET", "/health")
 
@@ -258,8 +267,7 @@ def test_one_instance_may_be_slow_or_die() -> None:
         fast, slow = (metric(server, name, engine=str(instance)) for instance in (0, 1))
         assert slow == pytest.approx(10 * fast, rel=0.1)
         call(server, "POST", "/blis/faults?instance=0", {"engine": {"death": None}})
-        while lives(server) != ["killed", "ready"]:
-            pass
+        wait_for_lives(server, ["killed", "ready"])
         assert call(server, "GET", "/health").status == 200
         assert complete(server, **BODY).status == 200
 
@@ -308,3 +316,21 @@ def test_instances_may_differ_as_a_policy_file_says(tmp_path: Any) -> None:
         assert first.max_num_seqs == 3 < second.max_num_seqs
         assert second.total_kv_blocks > 2 * first.total_kv_blocks
         assert complete(server, **BODY).status == 200
+
+
+def test_an_autoscaler_starts_instances_while_the_server_runs(tmp_path: Any) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "node_pools: [{name: a, gpu_type: H100, gpus_per_node: 3, gpu_memory_gib: 80, initial_nodes: 1}]\n"
+        "instance_lifecycle: {loading_delay: {mean: 0.1}, warm_start_initial_instances: true}\n"
+        "autoscaler: {interval_us: 50000}\n"
+    )
+    settings: dict[str, Any] = {"policy_config": str(policy), "total_kv_blocks": 300, "instance_ports": 0}
+    with controlled(SLOW, speed=1.0, **settings) as server, ExitStack() as connections:
+        for _ in range(30):
+            connections.enter_context(open_request(server, stream=True, max_tokens=1000))
+        wait_for_lives(server, ["ready"] * 3)
+        assert all(each["port"] for each in instances(server))
+        assert call(at_instance(server, 2), "GET", "/health").status == 200
+        refused = call(server, "POST", "/blis/instances")
+        assert (refused.status, refused.json["error"]["type"]) == (409, "ConflictError")
