@@ -165,38 +165,6 @@ class EventStream:
             self.replies.resolve()
 
 
-class _Kept(list[bytes]):
-    """Keeps events."""
-
-    def write(self, data: bytes) -> None:
-        self.append(data)
-
-    def write_all(self, frames: list[bytes]) -> None:
-        self.extend(frames)
-
-
-class HeldStream(EventStream):
-    """One whose status has not been sent: what it writes is kept until it is let go, and an error has a status."""
-
-    def __init__(self, replies: ReplySet, chunked: bool) -> None:
-        self._kept = _Kept()
-        super().__init__(replies, self._kept, chunked)
-        self._is_held = True
-
-    def let_go(self, sink: Sink) -> None:
-        """The status has been sent: from now on events go to `sink`."""
-        self._is_held = False
-        self._sink = sink
-        if self._kept:
-            sink.write_all(self._kept)
-
-    def fail(self, error: ApiError) -> None:
-        if self._is_held:
-            self.replies.fail(error)
-        else:
-            super().fail(error)
-
-
 class StreamedChoice:
     """Choice `index` of a stream, number `number` of its prompt: an event per step that brought tokens, or per few.
 

@@ -14,7 +14,7 @@ from mockserve.gates import Gate
 from mockserve.prometheus import MeasuredEngine, MetricsSource, new_source
 from mockserve.protocol.errors import ApiError
 from mockserve.response_store import ResponseStore
-from mockserve.service import Service
+from mockserve.service import Service, queue_limits
 from mockserve.suspension import Suspension
 
 
@@ -145,6 +145,7 @@ def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
             source.fakes,
             source.slow_readers,
         ),
+        queue_limits=queue_limits(front.options, num_instances=1),
         suspension=Suspension(engine.driver, tell_sleep),
         faults=faults,
         engine_faults=EngineFaults(alone, faults),

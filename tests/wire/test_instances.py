@@ -237,3 +237,14 @@ def test_classes_and_tenants_come_in_headers(tmp_path: Path) -> None:
             assert door["num_rejected_at_admission"] == 1
             connections.enter_context(open_request(server, stream=True))
             wait_for_metric(server, "vllm:num_requests_waiting", 2)
+
+
+def test_every_instance_adds_its_places_to_those_that_may_wait() -> None:
+    limits: dict[str, Any] = {"num_instances": 2, "max_num_seqs": 1, "max_waiting_requests": 1, "instance_ports": 0}
+    with running_server(SLOW, speed=1.0, **limits) as server, ExitStack() as connections:
+        for number in range(3):
+            connections.enter_context(open_request(server, stream=True))
+            wait_for_metric(server, "vllm:num_requests_running", min(1, number), engine="1")
+        wait_for_metric(server, "vllm:num_requests_waiting", 1, engine="0")
+        assert complete(server).status == 429
+        assert complete(at_instance(server, 0)).status == 429

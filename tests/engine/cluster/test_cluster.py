@@ -158,3 +158,42 @@ def test_what_many_requests_leave_behind_is_forgotten() -> None:
 def test_nothing_is_fresher_than_always(name: str) -> None:
     with pytest.raises(EngineError, match=f"{name} must be at least 0, got -1"):
         Freshness(**{name: -1})
+
+
+def test_who_names_an_instance_is_neither_admitted_nor_routed() -> None:
+    made = cluster(3, admission=Stateless(reject_all))
+    made.submit(request("a"), 5, instance=2)
+    (ended,) = endings(made)
+    assert ended[1:] == ("a", "completed", 2)
+    assert made.instance_of("a") == 2
+    assert made.counters.num_rejected_at_admission == 0
+
+
+def test_nobody_comes_to_an_instance_that_is_gone_by_its_name() -> None:
+    made = cluster(2)
+    made.kill(1, 3)
+    made.submit(request("a"), 5, instance=1)
+    assert endings(made) == [(5, "a", "rejected", NOWHERE)]
+    assert (made.instance_of("a"), made.instance_of("b")) == (NOWHERE, NOWHERE)
+
+
+def test_who_hangs_up_before_coming_to_a_named_instance_is_not_there() -> None:
+    made = cluster(2)
+    made.submit(request("a"), 5, instance=1)
+    made.submit(request("b"), 5, instance=0)
+    made.abort("a", 5)
+    assert sorted(endings(made))[0] == (5, "a", "aborted", 1)
+    assert not made.instances[1].live
+
+
+def test_events_can_be_told_with_their_instances() -> None:
+    numbered = submitted(cluster(3), 6, gap_us=400)
+    plain = submitted(cluster(3), 6, gap_us=400)
+    told = numbered.advance_each(1_000_000)
+    assert [(event.at, type(event)) for _, event in told] == [
+        (event.at, type(event)) for event in plain.advance(1_000_000)
+    ]
+    for number, event in told:
+        if isinstance(event, Scheduled | Finished):
+            assert event.sequence.instance == number
+    assert {number for number, _ in told} == {0, 1, 2}
