@@ -1,4 +1,5 @@
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -113,9 +114,10 @@ async def test_an_answer_that_does_not_come_is_a_timeout() -> None:
         await reader.read()
 
     async with talking_to(handler) as client:
+        asked_at_s = time.monotonic()
         outcome = await ask(client, timeout_s=0.05)
         assert (outcome.status, outcome.error_message) == ("timeout", "HTTP timeout: no complete answer within 0.05 s")
-        assert 0.04e9 < outcome.ended - outcome.sent < 1e9
+        assert time.monotonic() - asked_at_s >= 0.05
 
 
 async def test_bytes_that_are_no_http_are_an_error() -> None:

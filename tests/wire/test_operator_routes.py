@@ -17,7 +17,7 @@ def dev_server() -> Iterator[TestServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_SERVER_DEV_MODE", "1")
         patch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1")
-        with running_server(enable_lora=True, lora_modules=("fixed=/weights/fixed",), speed=5.0) as running:
+        with running_server(enable_lora=True, lora_modules=("fixed=/weights/fixed",), speed=2.0) as running:
             yield running
 
 
@@ -27,9 +27,9 @@ class Background:
     def __init__(self, server: TestServer, **fields: Any) -> None:
         self._replies: list[PlainReply] = []
         self._thread = threading.Thread(target=lambda: self._replies.append(complete(server, **fields)))
-        before = server.service.driver.num_flights
+        before = set(server.service.driver.request_ids)
         self._thread.start()
-        wait_until(lambda: server.service.driver.num_flights > before)
+        wait_until(lambda: set(server.service.driver.request_ids) - before)
 
     def reply(self) -> PlainReply:
         self._thread.join(20)

@@ -21,7 +21,7 @@ def keeping() -> Iterator[TestServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_ENABLE_RESPONSES_API_STORE", "1")
         with running_server(
-            enable_auto_tool_choice=True, tool_call_parser="hermes", reasoning_parser="deepseek_r1"
+            enable_auto_tool_choice=True, tool_call_parser="hermes", reasoning_parser="deepseek_r1", speed=3.0
         ) as running:
             assert running.service.environment == ServerEnvironment(stores_responses=True)
             yield running

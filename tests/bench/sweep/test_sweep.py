@@ -66,7 +66,7 @@ def test_a_sweep_that_was_cut_goes_on_and_ends_with_the_same_bytes(sweep: Sweep)
 
 def test_a_sweep_that_is_interrupted_keeps_what_it_has(tmp_path: Path) -> None:
     path = tmp_path / "sweep.csv"
-    rates = ",".join(str(rate) for rate in range(1, 200))
+    rates = ",".join(str(rate) for rate in range(1, 1000))  # more than can be done before the signal comes
     command = [sys.executable, "-m", "blis_cli", "sweep", *BASE, "--vary", f"rate={rates}", "-o", str(path)]
     process = subprocess.Popen(
         [*command, "--processes", "2"], stderr=subprocess.PIPE, text=True, cwd=PROJECT, start_new_session=True
@@ -77,7 +77,7 @@ def test_a_sweep_that_is_interrupted_keeps_what_it_has(tmp_path: Path) -> None:
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     num_rows = path.read_text().count("\n") - 1
-    assert said == f"blis sweep: {num_rows} of 199 points are in {path}; the same command goes on there\n"
+    assert said == f"blis sweep: {num_rows} of 999 points are in {path}; the same command goes on there\n"
 
 
 def test_points_that_are_there_are_not_computed_again(sweep: Sweep) -> None:
