@@ -25,7 +25,10 @@ NUM_EVENTS_BESIDE_TOKENS = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Streams to open and what is expected of them. Requests start evenly spread over `spread_s`."""
+    """Streams to open and what is expected of them. Requests start evenly spread over `spread_s`.
+
+    That must be less than servers keep idle connections open, for all are made beforehand.
+    """
 
     num_requests: int
     num_tokens: int
