@@ -4,12 +4,15 @@ import logging
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
+from bench.errors import BenchError
 from blis_options import OptionError
 
 Job = TypeVar("Job")
@@ -28,7 +31,7 @@ def on_processes(
 ) -> Generator[tuple[Job, Result], None, None]:
     """Do each job in one of so many processes; with one, in this process itself.
 
-    Closing the iterator gives up what has not begun.
+    Closing the iterator gives up what has not begun. Raises BenchError when one of them is killed.
     """
     num_processes = min(num_processes, len(jobs))
     if num_processes <= 1:
@@ -36,11 +39,15 @@ def on_processes(
             yield job, work(job)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(num_processes, context, initializer=_ignore_interrupts) as executor:
+    with ProcessPoolExecutor(num_processes, context, initializer=_follow_parent) as executor:
         futures = {executor.submit(work, job): job for job in jobs}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
+        except BrokenProcessPool as error:
+            raise BenchError(
+                "one of the processes that compute was killed, maybe for want of memory; fewer --processes need less"
+            ) from error
         finally:
             executor.shutdown(wait=False, cancel_futures=True)
 
@@ -77,6 +84,17 @@ def on_ray(
         ray.shutdown()
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches all processes of a terminal; the one that began the others decides."""
+def _follow_parent() -> None:
+    """Leave Ctrl-C, which reaches all processes of a terminal, to the one that began the others, and end with it.
+
+    One that is killed cannot tell the others, and they would wait for jobs for ever.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

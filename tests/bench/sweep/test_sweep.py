@@ -80,6 +80,23 @@ def test_a_sweep_that_is_interrupted_keeps_what_it_has(tmp_path: Path) -> None:
     assert said == f"blis sweep: {num_rows} of 999 points are in {path}; the same command goes on there\n"
 
 
+def test_when_a_sweep_is_killed_its_processes_end_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    def command(name: str) -> list[str]:
+        words = [sys.executable, "-m", "blis_cli", "sweep", *BASE, "--vary", f"rate={rates}", "--processes", "2"]
+        return [*words, "-o", str(tmp_path / name)]
+
+    rates = ",".join(str(rate) for rate in range(1, 60))
+    path = tmp_path / "killed.csv"
+    process = subprocess.Popen(command("killed.csv"), stdout=subprocess.PIPE, cwd=PROJECT)
+    while not path.exists() or path.read_text().count("\n") < 3:
+        time.sleep(0.05)
+    process.kill()
+    process.communicate(timeout=60)  # returns when nobody holds the standard output any more
+    for name in ("killed.csv", "whole.csv"):
+        subprocess.run(command(name), cwd=PROJECT, check=True, capture_output=True)
+    assert path.read_bytes() == (tmp_path / "whole.csv").read_bytes()
+
+
 def test_points_that_are_there_are_not_computed_again(sweep: Sweep) -> None:
     path = sweep().path
     content = path.read_text()
@@ -147,6 +164,8 @@ def test_a_ray_cluster_computes_the_same_bytes(sweep: Sweep) -> None:
         ({"simulation": (*BASE, "--model", "nope")}, "model 'nope' is not in the catalogue"),
         ({"simulation": (*BASE, "--loud")}, "no such option: --loud"),
         ({"plot": "x.gif"}, "--plot must be a file that ends in"),
+        ({"parquet": "/no/such/folder/x.parquet"}, "--parquet must be in a folder that exists"),
+        ({"parquet": "/"}, "--parquet must be a file, got the folder /"),
         ({"sample": 0}, "--sample must be at least 1, got 0"),
     ],
 )
