@@ -78,6 +78,11 @@ class RunOptions(ReportOptions):
         if self.workload_spec is None and self.num_requests == 0 and self.horizon is None:
             raise OptionError("--num-requests 0 needs --horizon, or the workload never ends")
         _ = self.lengths  # making it checks it
+        if self.max_concurrency and not (self.flow_control and self.saturation_detector == "concurrency"):
+            raise OptionError(
+                "--max-concurrency needs --flow-control with --saturation-detector concurrency; users who wait for "
+                "their replies are --concurrency"
+            )
 
     @property
     def lengths(self) -> Preset:

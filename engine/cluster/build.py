@@ -6,8 +6,9 @@ from dataclasses import replace
 from engine.cluster.admission.policy import AdmissionPolicy
 from engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
 from engine.cluster.admission.tenant_budgets import TenantBudgets
+from engine.cluster.autoscaling.delays import Delay
 from engine.cluster.autoscaling.options import ScalingOptions
-from engine.cluster.autoscaling.placement import placement_of, populate
+from engine.cluster.autoscaling.placement import Placement, placement_of, populate
 from engine.cluster.cluster import Cluster
 from engine.cluster.decisions import DecisionLog
 from engine.cluster.disaggregation.deployments import (
@@ -66,10 +67,7 @@ def build_cluster(
     """The cluster that the options describe, be it of one instance, at the beginning."""
     policies = policies_of(options)
     placement = placement_of(options, deployment)
-    if placement is None:
-        deployments = deployments_of_instances(options, deployments_of(options, deployment))
-    else:
-        deployments = placement.of_instances
+    deployments = _first_deployments(options, deployment, placement)
     engines = [new_engine(each) for each in deployments]
     admission = _admission(options, policies, sum(engine.config.max_num_seqs for engine in engines))
     settings = RouterSettings(
@@ -98,6 +96,19 @@ def build_cluster(
     return cluster
 
 
+def first_deployments(options: ScalingOptions, deployment: Deployment) -> list[Deployment]:
+    """What the instances that are there at the beginning are built from, by number. Raises BlisError."""
+    return _first_deployments(options, deployment, placement_of(options, deployment))
+
+
+def _first_deployments(
+    options: ScalingOptions, deployment: Deployment, placement: Placement | None
+) -> list[Deployment]:
+    if placement is not None:
+        return placement.of_instances
+    return deployments_of_instances(options, deployments_of(options, deployment))
+
+
 def has_cluster(options: ScalingOptions) -> bool:
     """Whether there is more to simulate than one engine. Raises EngineError for a policy file that is none."""
     if options.has_cluster or options.flow_control or options.num_pooled > 0 or options.model_autoscaler_interval_us:
@@ -121,6 +132,9 @@ def notes_on_cluster(options: ScalingOptions, deployment: Deployment) -> Iterato
     for role, each in deployments_of_roles(options, deployment).items():
         if each is not deployment:
             yield from (f"{role} instances: {note}" for note in each.notes if note not in deployment.notes)
+    scaling = policies_of(options).scaling
+    if not scaling.node_pools and (scaling.loading != Delay() or scaling.starts_warm):
+        yield "instance_lifecycle of --policy-config has no effect without node_pools"
     yield from flags_without_effect_on_cluster(options)
     yield from gateway_flags_without_effect(options)
     yield from pool_flags_without_effect(options)

@@ -9,6 +9,7 @@ from engine.cluster.scorers.registry import DEFAULT_WEIGHTS, SCORERS, Weights, p
 from engine.cluster.state import DEFAULT_CACHE_DELAY_US, DEFAULT_REFRESH_INTERVAL_US
 from engine.deployment_options import DeploymentOptions
 
+MOST_INSTANCES = 10_000
 _LORA = "lora-affinity"
 _DEFAULT_SCORERS = ",".join(f"{name}:{weight:g}" for name, weight in DEFAULT_WEIGHTS)
 
@@ -20,7 +21,9 @@ class ClusterOptions(DeploymentOptions):
     A subclass with a `__post_init__` of its own calls `ClusterOptions.__post_init__(self)`.
     """
 
-    num_instances: int = option(1, "Instances behind one door, each an engine of its own.", at_least=1)
+    num_instances: int = option(
+        1, "Instances behind one door, each an engine of its own.", at_least=1, at_most=MOST_INSTANCES
+    )
     admission_policy: str = option("always-admit", "Who is let in.", choices=ADMISSIONS)
     admission_latency: int = option(
         0, "Microseconds from an arrival until it is let in or not.", at_least=0, metavar="US"

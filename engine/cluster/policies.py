@@ -4,6 +4,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from blis_options import BlisError, OptionError, options_of
+from blis_options.option import Setting
+from blis_options.text import single_type, value_of_yaml
 from engine.cluster.options import ClusterOptions
 from engine.cluster.policy_file import InstanceGroup, PolicyFile, read_policy_file
 from engine.deployment import Deployment, resolve
@@ -86,22 +88,16 @@ def _resolved(options: ClusterOptions, group: InstanceGroup, number: int) -> Dep
     for name in group.settings:
         if name not in GROUP_SETTINGS:
             raise OptionError(f"{where}: unknown key {name!r}, known are count, {', '.join(GROUP_SETTINGS)}")
-    types = {setting.name: setting.type for setting in options_of(type(options))}
-    given = {name: _as(types[name], value, f"{where}: {name}") for name, value in group.settings.items()}
+    known = {setting.name: setting for setting in options_of(type(options))}
     try:
+        given = {name: _value(known[name], value) for name, value in group.settings.items()}
         return resolve(replace(options, **given))  # type: ignore[arg-type]
     except BlisError as error:
         raise OptionError(f"{where}: {error}") from None
 
 
-def _as(kind: object, value: object, label: str) -> object:
-    """The value of a setting as its type wants it; YAML knows no tuples and reads whole numbers as such."""
-    if isinstance(value, list):
-        value = tuple(value)
-    if isinstance(value, int) and not isinstance(value, bool) and kind is float:
-        return float(value)
-    if isinstance(value, bool) or (isinstance(value, str) and kind in (int, float, int | None)):
-        raise OptionError(f"{label} must be a number, got {value!r}")
-    if not isinstance(value, str) and kind is str:
-        raise OptionError(f"{label} must be text, got {value!r}")
-    return value
+def _value(setting: Setting, value: object) -> object:
+    """The value of a setting as its type wants it. Raises OptionError."""
+    if single_type(setting.type) is str and not isinstance(value, str):
+        raise OptionError(f"{setting.name} must be text, got {value!r}")
+    return value_of_yaml(setting, value)

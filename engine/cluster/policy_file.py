@@ -6,7 +6,7 @@ The keys are those of BLIS's policy bundle, but for `instances`, which is ours.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from engine.cluster.admission.registry import ADMISSIONS
 from engine.cluster.autoscaling.policy import SCALING_KEYS, ScalingPolicy, scaling_policy
@@ -16,6 +16,8 @@ from engine.cluster.scorers.registry import Weights, checked_weights
 from engine.latency.catalogue.files import read_mapping
 from engine.scheduler.priorities import PRIORITIES, SLO_CLASS_PRIORITIES, SloPriorities
 from engine.scheduler.waiting import ORDERS
+
+Number = TypeVar("Number", int, float)
 
 HIGHEST_PRIORITY = 100
 """SLO priorities are between minus this and this."""
@@ -87,7 +89,10 @@ def _slo_priorities(admission: Section) -> SloPriorities | None:
     section = admission.section("slo_priorities")
     if not section.content:
         return None
-    given = {name: section.whole(name, -HIGHEST_PRIORITY, HIGHEST_PRIORITY) or 0 for name in section.content}
+    given = {
+        name: _needed(section, name, section.whole(name, -HIGHEST_PRIORITY, HIGHEST_PRIORITY))
+        for name in section.content
+    }
     return SloPriorities({**SLO_CLASS_PRIORITIES, **given})
 
 
@@ -101,7 +106,14 @@ def _scorers(routing: Section) -> Weights:
 
 def _tenant_budgets(top: Section) -> dict[str, float]:
     section = top.section("tenant_budgets")
-    return {name: section.number(name, at_least=0, at_most=1) or 0.0 for name in section.content}
+    return {name: _needed(section, name, section.number(name, at_least=0, at_most=1)) for name in section.content}
+
+
+def _needed(section: Section, name: str, value: Number | None) -> Number:
+    """The value of a name that a file chooses itself, and that means nothing by itself."""
+    if value is None:
+        raise section.error(f"{name} must be given a value")
+    return value
 
 
 def _group(each: Section) -> InstanceGroup:

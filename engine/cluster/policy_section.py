@@ -40,7 +40,7 @@ class Section:
 
     def choice(self, key: str, choices: Mapping[str, object]) -> str | None:
         value = self.content.get(key)
-        if value is not None and value not in choices:
+        if value is not None and (not isinstance(value, str) or value not in choices):
             raise self.error(f"{key} must be one of {', '.join(choices)}, got {value!r}")
         return value
 
@@ -72,13 +72,14 @@ class Section:
         value = self.content.get(key)
         if value is None:
             return None
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not is_number:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _fits_float(value):
             raise self.error(f"{key} must be a number, got {value!r}")
         if above is not None and value <= above:
             raise self.error(f"{key} must be above {above:g}, got {value}")
-        if (at_least is not None and value < at_least) or (at_most is not None and value > at_most):
-            raise self.error(f"{key} must be between {at_least:g} and {at_most:g}, got {value}")
+        if at_least is not None and value < at_least:
+            raise self.error(f"{key} must be at least {at_least:g}, got {value}")
+        if at_most is not None and value > at_most:
+            raise self.error(f"{key} must be at most {at_most:g}, got {value}")
         return float(value)
 
     def _label(self, key: str) -> str:
@@ -86,3 +87,11 @@ class Section:
 
     def error(self, message: str) -> EngineError:
         return EngineError(f"{self.path}: {self.name + ': ' if self.name else ''}{message}")
+
+
+def _fits_float(value: float) -> bool:
+    """Whether a number is finite, as one with hundreds of digits is not when it is computed with."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False

@@ -200,6 +200,11 @@ def test_what_a_trace_cannot_say_is_told(tmp_path: Path, capsys: Captured) -> No
     [
         ("--rate 0", "--rate must be above 0, got 0.0"),
         ("--num-requests 2 --timeout 0", "--timeout must be above 0 seconds, or negative for never, got 0"),
+        (
+            "--max-concurrency 5",
+            "--max-concurrency needs --flow-control with --saturation-detector concurrency; "
+            "users who wait for their replies are --concurrency",
+        ),
         ("--concurrency 2 --rate 3 --num-requests 5", "--concurrency and --rate exclude each other, give one of them"),
         (
             "--concurrency 2 --workload-spec x --num-requests 5",

@@ -6,18 +6,20 @@ from engine.draws import standard_normal
 from engine.errors import EngineError
 from engine.units import Micros
 
+LONGEST_DELAY_S = 1e9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delay:
-    """Normally distributed seconds, never below 0. Raises EngineError for negative ones."""
+    """Normally distributed seconds, never below 0. Raises EngineError for negative ones, and for decades."""
 
     mean: float = 0.0
     stddev: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("mean", "stddev"):
-            if not (value := getattr(self, name)) >= 0:
-                raise EngineError(f"the {name} of a delay must be at least 0 seconds, got {value}")
+            if not 0 <= (value := getattr(self, name)) <= LONGEST_DELAY_S:
+                raise EngineError(f"the {name} of a delay must be from 0 to {LONGEST_DELAY_S:g} seconds, got {value}")
 
     def draw(self, number: int) -> Micros:
         """The delay of draw `number`."""

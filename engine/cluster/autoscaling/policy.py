@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from engine.cluster.autoscaling.analyzers import ANALYZERS, Thresholds
-from engine.cluster.autoscaling.delays import Delay
+from engine.cluster.autoscaling.delays import LONGEST_DELAY_S, Delay
 from engine.cluster.autoscaling.nodes import NodePool
 from engine.cluster.autoscaling.optimizers import OPTIMIZERS
 from engine.cluster.autoscaling.pipeline import AutoscalerSettings
@@ -11,6 +11,9 @@ from engine.cluster.autoscaling.stabilizer import Windows
 from engine.cluster.policy_section import Section
 from engine.errors import EngineError
 from engine.units import Micros
+
+MOST_NODES = 100_000
+"""Of one pool."""
 
 SCALING_KEYS = ("autoscaler", "node_pools", "instance_lifecycle")
 
@@ -61,7 +64,7 @@ def _node_pool(section: Section) -> NodePool:
         name=section.text("name") or "",
         gpu_type=section.text("gpu_type") or "",
         gpus_per_node=section.whole("gpus_per_node", 1, None) or 1,
-        initial_nodes=section.whole("initial_nodes", 0, None) or 0,
+        initial_nodes=section.whole("initial_nodes", 0, MOST_NODES) or 0,
         gpu_memory_gib=section.number("gpu_memory_gib", above=0) or 0.0,
         cost_per_hour=section.number("cost_per_hour", above=0) or 0.0,
     )
@@ -73,7 +76,7 @@ def _delay(section: Section) -> Delay:
 
 
 def _seconds(section: Section, key: str) -> float:
-    return section.number(key) or 0.0
+    return section.number(key, at_least=0, at_most=LONGEST_DELAY_S) or 0.0
 
 
 def _autoscaler(section: Section) -> AutoscalerSettings | None:
@@ -91,7 +94,6 @@ def _autoscaler(section: Section) -> AutoscalerSettings | None:
         "scale_down_boundary",
         "avg_input_tokens",
     )
-    default = Thresholds()
     return AutoscalerSettings(
         interval_us=section.whole("interval_us", 1, None) or 0,
         scrape_delay=_delay(section.section("hpa_scrape_delay")),
@@ -99,12 +101,21 @@ def _autoscaler(section: Section) -> AutoscalerSettings | None:
             scale_up_us=section.whole("scale_up_stabilization_window_us", 0, None) or 0,
             scale_down_us=section.whole("scale_down_stabilization_window_us", 0, None) or 0,
         ),
-        thresholds=Thresholds(
-            kv_usage=section.number("kv_cache_threshold", above=0) or default.kv_usage,
-            scale_up=section.number("scale_up_threshold", above=0) or default.scale_up,
-            scale_down=section.number("scale_down_boundary", above=0) or default.scale_down,
-            tokens_per_request=section.whole("avg_input_tokens", 1, None) or default.tokens_per_request,
-        ),
+        thresholds=_thresholds(section),
         analyzer=section.choice("analyzer", ANALYZERS) or next(iter(ANALYZERS)),
         optimizer=section.choice("engine", OPTIMIZERS) or next(iter(OPTIMIZERS)),
+    )
+
+
+def _thresholds(section: Section) -> Thresholds:
+    default = Thresholds()
+    scale_up = section.number("scale_up_threshold", above=0, at_most=1) or default.scale_up
+    scale_down = section.number("scale_down_boundary", above=0, at_most=1) or default.scale_down
+    if scale_down >= scale_up:
+        raise section.error(f"scale_down_boundary must be below scale_up_threshold ({scale_up:g}), got {scale_down:g}")
+    return Thresholds(
+        kv_usage=section.number("kv_cache_threshold", above=0, at_most=1) or default.kv_usage,
+        scale_up=scale_up,
+        scale_down=scale_down,
+        tokens_per_request=section.whole("avg_input_tokens", 1, None) or default.tokens_per_request,
     )

@@ -7,7 +7,7 @@ from blis_options import OptionError, option, options_of
 from engine.cluster.disaggregation.deciders import DECIDERS
 from engine.cluster.disaggregation.pools import Pools, Role
 from engine.cluster.disaggregation.settings import DEFAULT_THRESHOLD_TOKENS, DisaggregationSettings
-from engine.cluster.disaggregation.transfer import TransferSettings
+from engine.cluster.disaggregation.transfer import LONGEST_BASE_LATENCY_MS, SLOWEST_GB_PER_S, TransferSettings
 from engine.cluster.gateway.options import GatewayOptions
 from engine.cluster.scorers.registry import Weights, parse_weights
 from engine.latency.registry import LATENCY_MODELS
@@ -42,9 +42,13 @@ class PoolOptions(GatewayOptions):
         at_least=0,
     )
     pd_transfer_bandwidth: float = option(
-        25.0, "GB per second at which KV blocks come from a prefill instance to a decode instance.", above=0
+        25.0,
+        "GB per second at which KV blocks come from a prefill instance to a decode instance.",
+        at_least=SLOWEST_GB_PER_S,
     )
-    pd_transfer_base_latency: float = option(0.05, "Milliseconds that each transfer takes on top.", at_least=0)
+    pd_transfer_base_latency: float = option(
+        0.05, "Milliseconds that each transfer takes on top.", at_least=0, at_most=LONGEST_BASE_LATENCY_MS
+    )
     pd_transfer_contention: bool = option(False, "Let transfers that begin while others are under way share that.")
     prefill_routing_scorers: str = option(
         "",
@@ -139,6 +143,8 @@ def pool_flags_without_effect(options: PoolOptions) -> Iterator[str]:
         needed = "--prefill-instances and --decode-instances"
     elif options.pd_decider == "never":
         needed = "--pd-decider"
+        if options.prefill_instances:
+            yield "instances of --prefill-instances get nothing to do without --pd-decider"
     general = {setting.name for setting in options_of(GatewayOptions)}
     transfers = ("pd_prefix_threshold", "pd_transfer_bandwidth", "pd_transfer_base_latency", "pd_transfer_contention")
     for setting in options_of(PoolOptions):

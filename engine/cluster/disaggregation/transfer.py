@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from engine.errors import EngineError
 from engine.units import Micros
 
+SLOWEST_GB_PER_S = 1e-6
+LONGEST_BASE_LATENCY_MS = 1e9
+
 
 @dataclass(frozen=True, slots=True)
 class TransferSettings:
-    """The network between instances. Raises EngineError for what is not above 0, or below for the latency."""
+    """The network between instances. Raises EngineError for one that hardly moves."""
 
     gb_per_s: float = 25.0
     base_latency_ms: float = 0.05
@@ -17,10 +20,12 @@ class TransferSettings:
     """Whether transfers under way at the same time share the bandwidth."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.gb_per_s < math.inf:
-            raise EngineError(f"the transfer bandwidth must be a number above 0, got {self.gb_per_s}")
-        if not 0 <= self.base_latency_ms < math.inf:
-            raise EngineError(f"the transfer latency must be at least 0, got {self.base_latency_ms}")
+        if not SLOWEST_GB_PER_S <= self.gb_per_s < math.inf:
+            raise EngineError(f"the transfer bandwidth must be at least {SLOWEST_GB_PER_S:g} GB/s, got {self.gb_per_s}")
+        if not 0 <= self.base_latency_ms <= LONGEST_BASE_LATENCY_MS:
+            raise EngineError(
+                f"the transfer latency must be from 0 to {LONGEST_BASE_LATENCY_MS:g} ms, got {self.base_latency_ms}"
+            )
 
 
 class TransferNetwork:

@@ -100,6 +100,8 @@ class GatewayOptions(ClusterOptions):
         targets: dict[str, Micros] = {}
         for item in self.gateway_slo_targets.split(",") if self.gateway_slo_targets.strip() else ():
             slo_class, _, text = item.partition("=")
+            if slo_class.strip() in targets:
+                raise OptionError(f"--slo-targets names the class {slo_class.strip()!r} twice")
             if not slo_class.strip() or not text.strip().isdecimal() or int(text) == 0:
                 raise OptionError(f"--slo-targets must be like critical=200000,batch=5000000, got {item.strip()!r}")
             targets[slo_class.strip()] = int(text)
@@ -135,6 +137,7 @@ class GatewayOptions(ClusterOptions):
 def gateway_flags_without_effect(options: GatewayOptions) -> Iterator[str]:
     """What was said about a gateway that is not there, in a line each."""
     if options.flow_control:
+        yield from _detector_flags_without_effect(options)
         return
     general = {setting.name for setting in options_of(ClusterOptions)}
     own = {setting.name for setting in options_of(GatewayOptions)} - general
@@ -142,3 +145,13 @@ def gateway_flags_without_effect(options: GatewayOptions) -> Iterator[str]:
         # --max-concurrency means something to others, too.
         if setting.name in own - {"max_concurrency"} and getattr(options, setting.name) != setting.default:
             yield f"{setting.label} has no effect without --flow-control"
+
+
+def _detector_flags_without_effect(options: GatewayOptions) -> Iterator[str]:
+    if options.saturation_detector == "never":
+        yield "--flow-control holds nobody back without --saturation-detector utilization or concurrency"
+    elif options.saturation_detector != "utilization":
+        for setting in options_of(type(options)):
+            is_limit = setting.name in ("queue_depth_threshold", "kv_cache_util_threshold")
+            if is_limit and getattr(options, setting.name) != setting.default:
+                yield f"{setting.label} has no effect without --saturation-detector utilization"

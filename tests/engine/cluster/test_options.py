@@ -5,6 +5,8 @@ import pytest
 from blis_options import BlisError
 from engine.cluster.autoscaling.options import ScalingOptions
 from engine.cluster.build import flags_without_effect_on_cluster
+from engine.cluster.disaggregation.options import pool_flags_without_effect
+from engine.cluster.gateway.options import gateway_flags_without_effect
 
 
 def options(**given: object) -> ScalingOptions:
@@ -19,6 +21,10 @@ def test_the_weight_of_adapters_comes_after_the_other_scorers() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"num_instances": 10**11}, "--num-instances must be at most 10000, got 100000000000"),
+        ({"gateway_slo_targets": "a=1,a=2"}, "--slo-targets names the class 'a'"),
+        ({"pd_transfer_bandwidth": 1e-300}, "--pd-transfer-bandwidth must be at least 1e-06"),
+        ({"pd_transfer_base_latency": 1e300}, "--pd-transfer-base-latency must be at most"),
         ({"num_instances": 0}, "--num-instances must be at least 1, got 0"),
         ({"routing_policy": "x"}, "--routing-policy must be one of round-robin, least-loaded"),
         ({"routing_scorers": "queue-depth"}, "--routing-scorers must be name:weight"),
@@ -41,3 +47,25 @@ def test_flags_that_mean_nothing_are_refused(given: dict[str, object], message: 
 )
 def test_flags_without_effect_are_named(given: dict[str, object], notes: list[str]) -> None:
     assert list(flags_without_effect_on_cluster(options(**given))) == notes
+
+
+@pytest.mark.parametrize(
+    ("given", "notes"),
+    [
+        ({"saturation_detector": "utilization", "queue_depth_threshold": 2.0}, []),
+        ({}, ["--flow-control holds nobody back without --saturation-detector utilization or concurrency"]),
+        (
+            {"saturation_detector": "concurrency", "queue_depth_threshold": 2.0},
+            ["--queue-depth-threshold has no effect without --saturation-detector utilization"],
+        ),
+    ],
+)
+def test_what_a_gateway_does_not_look_at_is_named(given: dict[str, object], notes: list[str]) -> None:
+    assert list(gateway_flags_without_effect(options(flow_control=True, **given))) == notes
+
+
+def test_a_prefill_pool_without_work_is_named() -> None:
+    pools: dict[str, object] = {"num_instances": 2, "prefill_instances": 1, "decode_instances": 1}
+    note = "instances of --prefill-instances get nothing to do without --pd-decider"
+    assert list(pool_flags_without_effect(options(**pools))) == [note]
+    assert list(pool_flags_without_effect(options(**pools, pd_decider="always"))) == []

@@ -69,6 +69,12 @@ def test_the_flag_switches_the_autoscaler_on(tmp_path: Path) -> None:
     assert simulation.autoscaler is not None
 
 
+def test_loading_times_without_machines_are_named(tmp_path: Path) -> None:
+    given = options(written(tmp_path, "instance_lifecycle: {loading_delay: {mean: 1}}"))
+    (note,) = notes_on_cluster(given, resolve(given))
+    assert note == "instance_lifecycle of --policy-config has no effect without node_pools"
+
+
 @pytest.mark.parametrize(
     ("text", "more", "message"),
     [
@@ -76,7 +82,15 @@ def test_the_flag_switches_the_autoscaler_on(tmp_path: Path) -> None:
         ("autoscaler: {interval: 10}", {}, "policy.yaml: autoscaler: unknown key 'interval'"),
         ("node_pools: [{name: a, gpu_type: H100, gpus_per_node: 1, nodes: 1}]", {}, "unknown key 'nodes'"),
         ("node_pools: [{name: a, gpus_per_node: 1}]", {}, "policy.yaml: node pool 'a' needs a name and a gpu_type"),
-        ("instance_lifecycle: {loading_delay: {mean: -1}}", {}, "policy.yaml: the mean of a delay must be at least 0"),
+        ("instance_lifecycle: {loading_delay: {mean: -1}}", {}, "loading_delay: mean must be at least 0, got -1"),
+        ("instance_lifecycle: {loading_delay: {mean: 1.0e+300}}", {}, "loading_delay: mean must be at most 1e\\+09"),
+        ("node_pools: [{name: a, gpu_type: H100, initial_nodes: 1000000000}]", {}, "initial_nodes must be a whole num"),
+        (
+            POOLS + "autoscaler: {interval_us: 10, scale_down_boundary: 0.9}",
+            {},
+            "policy.yaml: autoscaler: scale_down_boundary must be below scale_up_threshold",
+        ),
+        (POOLS + "autoscaler: {interval_us: 10, kv_cache_threshold: 2}", {}, "kv_cache_threshold must be at most 1"),
         (
             "node_pools: [{name: a, gpu_type: H100, gpus_per_node: 1, initial_nodes: 0}]",
             {},
