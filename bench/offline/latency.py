@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 
+from bench.folders import check_folder
 from blis_options import option
 from engine.deployment_options import DeploymentOptions
 
@@ -27,6 +28,8 @@ class LatencyOptions(DeploymentOptions):
 
     def __post_init__(self) -> None:
         DeploymentOptions.__post_init__(self)
+        if self.output_json is not None:
+            check_folder("--output-json", self.output_json)
 
 
 def rewritten(arguments: list[str]) -> list[str]:

@@ -29,6 +29,7 @@ _OF_ONE_RUN = (
     "record_itl",
     "itl_output",
     "saturation_report",
+    "decisions_path",
 )
 """Settings that say where the output of one run goes."""
 

@@ -86,12 +86,20 @@ def plan_of(words: Sequence[str], vary: Sequence[str], config: str | None) -> Pl
     found = simulation(command)
     settings = dict(_settings_of_file(found, config, given.get("settings", {})))
     settings |= values_of_flags(found.options, words[1:] if has_command else words)
-    varied = dict(_vary_of_file(found, config, given.get("vary", {}))) | dict(
-        _vary_of_flag(found, each) for each in vary
-    )
+    varied = dict(_vary_of_file(found, config, given.get("vary", {}))) | _vary_of_flags(found, vary)
     for name in varied:
         settings.pop(name, None)
     return Plan(found, settings, varied)
+
+
+def _vary_of_flags(found: Simulation, vary: Sequence[str]) -> dict[str, Sequence[Any]]:
+    varied: dict[str, Sequence[Any]] = {}
+    for each in vary:
+        name, values = _vary_of_flag(found, each)
+        if name in varied:
+            raise OptionError(f"--vary names {name} twice: give all of its values at once")
+        varied[name] = values
+    return varied
 
 
 def _vary_of_flag(found: Simulation, text: str) -> tuple[str, Sequence[Any]]:

@@ -9,7 +9,9 @@ from typing import Any
 
 from bench.points.commands import simulation
 from blis_options import BlisError
-from engine.cluster.options import ClusterOptions
+from engine.cluster.autoscaling.options import ScalingOptions
+from engine.cluster.build import first_deployments
+from engine.cluster.policies import with_policies
 from engine.deployment import resolve
 
 LATENCIES = tuple(f"{name}_{figure}_ms" for name in ("ttft", "itl", "e2e") for figure in ("mean", "p90", "p95", "p99"))
@@ -28,7 +30,7 @@ _FROM_METRICS = (
     "goodput_rps",
     "slo_attainment",
 )
-FIGURES = (*_FROM_METRICS, "cache_hit_rate", "num_gpus", "gpu_hours_per_million_tokens")
+FIGURES = (*_FROM_METRICS, "rejected_requests", "cache_hit_rate", "num_gpus", "gpu_hours_per_million_tokens")
 """The figures of a row, in order. Durations and rates as `blis run` has them; tokens are output tokens."""
 
 COSTS = ("cost_per_hour", "cost_per_million_tokens")
@@ -72,17 +74,27 @@ def _figures(command: str, settings: Mapping[str, Any]) -> Figures:
     figures = {name: found.get(name) for name in _FROM_METRICS}
     if options.slo_targets and figures["slo_attainment"] is None:  # zero is left out of what a run prints
         figures |= {"goodput_rps": 0.0, "slo_attainment": 0.0}
-    figures["cache_hit_rate"] = found.get("breakdown", {}).get("cache_hit_rate")
+    breakdown = found.get("breakdown", {})
+    figures["rejected_requests"] = _num_rejected(breakdown)
+    figures["cache_hit_rate"] = breakdown.get("cache_hit_rate")
     num_gpus = gpus_of(options)
     figures["num_gpus"] = num_gpus
     figures["gpu_hours_per_million_tokens"] = gpu_hours_per_million_tokens(num_gpus, found["tokens_per_sec"])
     return figures
 
 
-def gpus_of(options: ClusterOptions) -> int:
-    """How many GPUs a deployment has, all of its instances together."""
-    deployment = resolve(options)
-    return deployment.tp * deployment.dp * options.num_instances
+def _num_rejected(breakdown: Mapping[str, Any]) -> int:
+    """Requests that were sent and that the cluster or its gateway turned away or gave up."""
+    gateway = breakdown.get("gateway", {})
+    at_door = sum(breakdown.get(name, 0) for name in ("rejected_at_admission", "rejected_at_routing"))
+    in_queue = sum(gateway.get(name, 0) for name in ("rejected", "shed", "expired", "evicted"))
+    return int(at_door + in_queue)
+
+
+def gpus_of(options: ScalingOptions) -> int:
+    """How many GPUs a deployment has at the beginning, all of its instances together."""
+    merged = with_policies(options)
+    return sum(each.tp * each.dp for each in first_deployments(merged, resolve(merged)))
 
 
 def gpu_hours_per_million_tokens(num_gpus: int, tokens_per_s: float) -> float | None:

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 
-from blis_options import options_of
+from blis_options import OptionError, options_of
 from blis_options.text import single_type
 
 
 def own_flags_first(arguments: Sequence[str], options_class: type) -> list[str]:
-    """The arguments with those of `options_class` in front, and all others behind `--`, as positional arguments."""
+    """The arguments with those of `options_class` in front, and all others behind `--`, as positional arguments.
+
+    Raises OptionError for a flag whose value is missing.
+    """
     settings = [setting for setting in options_of(options_class) if not setting.option.positional]
     valued = {flag for each in settings for flag in each.flags if single_type(each.type) is not bool}
     switches = {flag for each in settings for flag in each.flags if single_type(each.type) is bool}
@@ -20,6 +23,8 @@ def own_flags_first(arguments: Sequence[str], options_class: type) -> list[str]:
         if spelling in switches:
             own.append(argument)
         elif spelling in valued:
+            if not has_value and not rest:
+                raise OptionError(f"{spelling} must be given a value")
             own += [argument] if has_value else [argument, *rest[:1]]
             rest = rest if has_value else rest[1:]
         elif argument != "--":

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.folders import check_folder
 from bench.points.workers import available_cores, check_ray
 from blis_options import OptionError, check_options, option
 from observe.plot import check_plot
@@ -53,6 +54,7 @@ class SweepOptions:
         check_plot("--plot", self.plot)
         if Path(self.output).suffix != ".csv":
             raise OptionError(f"--output must be a file that ends in .csv, got {self.output}")
+        check_folder("--output", self.output)
         if self.ray:
             if self.processes is not None:
                 raise OptionError("--processes and --ray exclude each other: a Ray cluster has its own")
@@ -60,6 +62,7 @@ class SweepOptions:
         elif self.ray_address is not None:
             raise OptionError("--ray-address needs --ray")
         if self.parquet is not None:
+            check_folder("--parquet", self.parquet)
             check_parquet()
 
     @property

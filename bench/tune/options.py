@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
+from bench.folders import check_folder
 from bench.points.workers import available_cores
 from blis_options import OptionError, check_options, option
 from observe.plot import check_plot
@@ -52,8 +53,10 @@ class TuneOptions:
         check_options(self)
         check_plot("--plot", self.plot)
         _ = self.limits_ms  # making it checks it
-        if self.output is not None and Path(self.output).suffix != ".csv":
-            raise OptionError(f"--output must be a file that ends in .csv, got {self.output}")
+        if self.output is not None:
+            if Path(self.output).suffix != ".csv":
+                raise OptionError(f"--output must be a file that ends in .csv, got {self.output}")
+            check_folder("--output", self.output)
 
     @property
     def limits_ms(self) -> Mapping[str, float]:
@@ -69,6 +72,8 @@ class TuneOptions:
                 raise OptionError(
                     f"--limit must be NAME:MILLISECONDS with a name of {', '.join(LIMITED)}, got {pair!r}"
                 )
+            if f"{name}_p{self.percentile}_ms" in limits:
+                raise OptionError(f"--limit names {name} twice")
             limits[f"{name}_p{self.percentile}_ms"] = limit_ms
         return limits
 

@@ -53,7 +53,7 @@ def search(job: SearchJob) -> Setup:
         figures = outcome.figures
         if outcome.error or not figures["completed_requests"]:
             return False
-        if figures["completed_requests"] != figures["injected_requests"]:
+        if figures["completed_requests"] != figures["injected_requests"] or figures["rejected_requests"]:
             return False
         attainment = figures["slo_attainment"]
         if job.min_attainment is not None and (attainment or 0) < job.min_attainment:

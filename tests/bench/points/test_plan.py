@@ -94,6 +94,16 @@ def test_a_file_that_describes_nothing_is_refused(text: str, message: str, tmp_p
         plan(config=str(path))
 
 
+def test_a_setting_that_varies_twice_is_refused() -> None:
+    with pytest.raises(BlisError, match="--vary names max_num_seqs twice: give all of its values at once"):
+        plan("max-num-seqs=1", "max_num_seqs=2")
+
+
+def test_a_last_flag_without_its_value_is_refused() -> None:
+    with pytest.raises(BlisError, match="--vary must be given a value"):
+        own_flags_first(["--model", "m", "--vary"], SweepOptions)
+
+
 def test_a_plan_none_of_whose_points_can_be_is_refused() -> None:
     whole = plan("max_num_seqs=0,-1")
     with pytest.raises(BlisError, match="--max-num-seqs must be at least 1, got 0"):
@@ -102,7 +112,7 @@ def test_a_plan_none_of_whose_points_can_be_is_refused() -> None:
     some.check_some_fit(some.points())
 
 
-@pytest.mark.parametrize("flag", ["--json", "--trace-output", "--results-path"])
+@pytest.mark.parametrize("flag", ["--json", "--trace-output", "--results-path", "--decisions-path"])
 def test_the_outputs_of_one_run_are_refused(flag: str) -> None:
     value = () if flag == "--json" else ("x",)
     whole = plan("rate=1", words=(*MODEL, flag, *value))

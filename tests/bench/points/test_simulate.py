@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -6,6 +7,7 @@ import pytest
 
 from bench.points.simulate import FIGURES, Job, compute, costs, gpu_hours_per_million_tokens
 from bench.points.workers import on_processes
+from blis_options import BlisError
 from replay.run_command import RunOptions, run
 
 SETTINGS: dict[str, Any] = {"model": "qwen/qwen3-14b", "num_requests": 10, "rate": 5.0, "output_tokens": 20}
@@ -57,3 +59,47 @@ def test_gpus_cost_by_the_hour() -> None:
 @pytest.mark.parametrize("num_processes", [1, 2])
 def test_every_job_is_done_once(num_processes: int) -> None:
     assert sorted(on_processes(abs, [-1, 2, -3], num_processes)) == [(-3, 3), (-1, 1), (2, 2)]
+
+
+def test_who_was_turned_away_is_counted() -> None:
+    closed = {**SETTINGS, "num_instances": 2, "admission_policy": "token-bucket", "token_bucket_capacity": 2000.0}
+    figures = compute(Job("", "run", closed)).figures
+    completed, rejected = figures["completed_requests"], figures["rejected_requests"]
+    assert completed
+    assert rejected
+    assert completed + rejected == 10
+    queued = {**SETTINGS, "rate": 1e6, "flow_control": True, "saturation_detector": "concurrency"}
+    queued |= {"max_concurrency": 1, "max_gateway_queue_depth": 3}
+    figures = compute(Job("", "run", queued)).figures
+    assert figures["completed_requests"] == 10 - (figures["rejected_requests"] or 0) < 10
+
+
+@pytest.mark.parametrize(
+    ("settings", "policies", "num_gpus"),
+    [
+        ({"num_instances": 3, "tp": 2}, "", 6),
+        (
+            {"num_instances": 3, "prefill_instances": 1, "decode_instances": 2, "pd_decider": "always", "decode_tp": 4},
+            "",
+            9,
+        ),
+        ({}, "instances: [{count: 2}, {tp: 2}]", 4),
+        ({"num_instances": 3}, "node_pools: [{name: a, gpu_type: H100, gpus_per_node: 2, initial_nodes: 1}]", 2),
+    ],
+)
+def test_gpus_are_those_of_the_instances_as_they_are(
+    settings: dict[str, Any], policies: str, num_gpus: int, tmp_path: Path
+) -> None:
+    if policies:
+        (tmp_path / "p.yaml").write_text(policies)
+        settings = {**settings, "policy_config": str(tmp_path / "p.yaml")}
+    assert compute(Job("", "run", {**SETTINGS, **settings})).figures["num_gpus"] == num_gpus
+
+
+def end_at_once(_: int) -> int:
+    os._exit(9)
+
+
+def test_a_process_that_is_killed_is_told_in_one_line() -> None:
+    with pytest.raises(BlisError, match="one of the processes that compute was killed"):
+        list(on_processes(end_at_once, [1, 2], 2))

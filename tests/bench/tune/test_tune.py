@@ -62,6 +62,14 @@ def test_limits_that_cannot_be_met_are_a_failure(tmp_path: Path, capsys: pytest.
     assert out.count("never within the limits") == 2
 
 
+def test_turning_requests_away_is_not_serving_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bucket = ("--admission-policy", "token-bucket", "--token-bucket-capacity", "1000")
+    code, _, rows = tuned(tmp_path, capsys, simulation=(*BASE, *bucket), limit=("ttft:500",))
+    assert code == 0
+    assert {row["within_limits"] for row in rows if row["rejected_requests"] != "0"} == {"false"}
+    assert {row["within_limits"] for row in rows if row["rejected_requests"] == "0"} == {"true"}
+
+
 def test_the_search_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     tuned(tmp_path, capsys, limit=("ttft:200",), plot=str(tmp_path / "tune.svg"), tolerance=0.5)
@@ -76,6 +84,9 @@ def test_the_search_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ({"limit": ("ttft:5",), "vary": ("rate=1,2",)}, "--rate has no place here: the search changes the rate"),
         ({"limit": ("ttft:5",), "simulation": (*BASE, "--concurrency", "3")}, "--concurrency has no place here"),
         ({"limit": ("ttft:5",), "simulation": ("replay", "t.yaml", "--model", "m")}, "a workload whose rate can be"),
+        ({"limit": ("ttft:5", "ttft:6")}, "--limit names ttft twice"),
+        ({"min_attainment": 0.9}, "--min-attainment needs --slo-ttft, --slo-itl or --slo-e2e"),
+        ({"limit": ("ttft:5",), "output": "/no/such/folder/t.csv"}, "--output must be in a folder that exists"),
         ({"limit": ("ttft:5",), "vary": ("max_num_seqs=0",)}, "--max-num-seqs must be at least 1"),
     ],
 )
