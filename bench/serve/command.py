@@ -23,11 +23,14 @@ def run(options: BenchServeOptions) -> int:
     from bench.datasets import samples_of
     from bench.serve.load import benchmark
     from bench.serve.report import Reporter
+    from bench.serve.result_file import check_place
     from observe.errors import RunError
     from observe.event_loop import allow_many_connections, run_loop
     from observe.messages import say
 
     samples = samples_of(options)
+    if options.save_result or options.append_result:
+        check_place(options)
     reporter = Reporter(options)
     allow_many_connections()
     try:

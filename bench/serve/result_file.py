@@ -1,6 +1,7 @@
 """The result file of a benchmark, as `vllm bench serve --save-result` writes it."""
 
 import json
+import os
 from collections.abc import Mapping
 from math import inf
 from pathlib import Path
@@ -49,6 +50,20 @@ def save(options: BenchServeOptions, found: Mapping[str, Any], rate: float) -> P
     except OSError as error:
         raise BenchError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
     return path
+
+
+def check_place(options: BenchServeOptions) -> None:
+    """Make the folder of the results before anything is sent. Raises BenchError when they could not be written there."""
+    path = Path(options.result_dir or ".") / (options.result_filename or ".")
+    folder = path.parent if options.result_filename else path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BenchError(f"cannot write to {folder}: {(error.strerror or str(error)).lower()}") from error
+    if options.result_filename and path.is_dir():
+        raise BenchError(f"--result-filename must be a file, got the folder {path}")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise BenchError(f"cannot write to {path}: permission denied")
 
 
 def _name(options: BenchServeOptions, found: Mapping[str, Any], rate: float) -> str:
