@@ -53,7 +53,7 @@ def save(options: BenchServeOptions, found: Mapping[str, Any], rate: float) -> P
 
 
 def check_place(options: BenchServeOptions) -> None:
-    """Make the folder of the results before anything is sent. Raises BenchError when they could not be written there."""
+    """Make the folder of the results before anything is sent. Raises BenchError when they could not be written."""
     path = Path(options.result_dir or ".") / (options.result_filename or ".")
     folder = path.parent if options.result_filename else path
     try:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from bench.serve.command import BenchServeOptions, run
+from blis_options import BlisError
 from tests.observe.conftest import seen, server_url
 
 __all__ = ["seen", "server_url"]
@@ -122,6 +123,24 @@ def test_failures_are_counted_and_all_of_them_are_a_failure(bench: Bench) -> Non
     everything = bench(model="error500")
     assert everything.code == 1
     assert "all requests failed" in everything.said
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ({"result_dir": "taken/results"}, "cannot write to "),
+        ({"result_filename": "."}, "--result-filename must be a file"),
+    ],
+)
+def test_results_without_a_place_are_refused_before_anything_is_sent(
+    bench: Bench, seen: Seen, tmp_path: Path, result: dict[str, str], message: str
+) -> None:
+    (tmp_path / "taken").touch()
+    if "result_dir" in result:
+        result = {"result_dir": str(tmp_path / result["result_dir"])}
+    with pytest.raises(BlisError, match=message):
+        bench(save_result=True, **result)
+    assert seen() == []
 
 
 def test_a_server_that_is_not_ready_is_given_up(bench: Bench) -> None:
