@@ -129,17 +129,16 @@ def test_failures_are_counted_and_all_of_them_are_a_failure(bench: Bench) -> Non
     ("result", "message"),
     [
         ({"result_dir": "taken/results"}, "cannot write to "),
-        ({"result_filename": "."}, "--result-filename must be a file"),
+        ({"result_dir": ".", "result_filename": "folder"}, "--result-filename must be a file, got the folder"),
     ],
 )
 def test_results_without_a_place_are_refused_before_anything_is_sent(
     bench: Bench, seen: Seen, tmp_path: Path, result: dict[str, str], message: str
 ) -> None:
     (tmp_path / "taken").touch()
-    if "result_dir" in result:
-        result = {"result_dir": str(tmp_path / result["result_dir"])}
+    (tmp_path / "folder").mkdir()
     with pytest.raises(BlisError, match=message):
-        bench(save_result=True, **result)
+        bench(save_result=True, **{**result, "result_dir": str(tmp_path / result["result_dir"])})
     assert seen() == []
 
 
