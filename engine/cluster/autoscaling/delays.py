@@ -6,12 +6,12 @@ from engine.draws import standard_normal
 from engine.errors import EngineError
 from engine.units import Micros
 
-LONGEST_DELAY_S = 1e9
+LONGEST_DELAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delay:
-    """Normally distributed seconds, never below 0. Raises EngineError for negative ones, and for decades."""
+    """Normally distributed seconds, never below 0. Raises EngineError for negative ones, and for more than a day."""
 
     mean: float = 0.0
     stddev: float = 0.0

@@ -42,6 +42,10 @@ SCORERS: dict[str, Callable[[ScorerSettings], Scorer]] = {
 DEFAULT_WEIGHTS: Weights = (("precise-prefix-cache", 2.0), ("queue-depth", 1.0), ("kv-utilization", 1.0))
 
 
+HIGHEST_WEIGHT = 1e9
+"""Sums of weights stay numbers."""
+
+
 def parse_weights(text: str, label: str) -> Weights:
     """Weights of `name:weight[,name:weight]`. Raises EngineError that begins with `label`."""
     pairs = []
@@ -65,7 +69,7 @@ def checked_weights(pairs: Iterable[tuple[str, float]], label: str) -> Weights:
             raise EngineError(f"{label} knows the scorers {', '.join(SCORERS)}, got {name!r}")
         if name in weights:
             raise EngineError(f"{label} names {name} twice")
-        if not (math.isfinite(weight) and weight > 0):
-            raise EngineError(f"{label} must give {name} a weight above 0, got {weight:g}")
+        if not 0 < weight <= HIGHEST_WEIGHT:
+            raise EngineError(f"{label} must give {name} a weight above 0 up to {HIGHEST_WEIGHT:g}, got {weight:g}")
         weights[name] = weight
     return tuple(weights.items())

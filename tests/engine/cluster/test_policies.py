@@ -114,7 +114,10 @@ def build(path: str) -> Engine | Cluster:
         ("admission: {slo_priorities: {a: 101}}", "slo_priorities: a must be a whole number between -100 and 100"),
         ("routing: {scorers: 3}", "routing: scorers must be a list of mappings, got 3"),
         ("routing: {scorers: [{name: rocket, weight: 1}]}", "routing.scorers knows the scorers .* got 'rocket'"),
-        ("routing: {scorers: [{name: queue-depth}]}", "routing.scorers must give queue-depth a weight above 0, got 0"),
+        (
+            "routing: {scorers: [{name: queue-depth}]}",
+            "routing.scorers must give queue-depth a weight above 0 up to 1e.09, got 0",
+        ),
         ("routing: {scorers: [{nam: 1}]}", r"routing.scorers\[0\]: unknown key 'nam'"),
         ("scheduler: lifo", "scheduler must be one of fcfs, .* got 'lifo'"),
         ("tenant_budgets: {a: 2}", "tenant_budgets: a must be at most 1, got 2"),

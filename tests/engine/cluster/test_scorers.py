@@ -100,8 +100,9 @@ def test_weights_are_read_in_order() -> None:
         (":1", "--x must be name:weight"),
         ("rocket:1", "--x knows the scorers precise-prefix-cache, .* got 'rocket'"),
         ("queue-depth:1,queue-depth:2", "--x names queue-depth twice"),
-        ("queue-depth:0", "--x must give queue-depth a weight above 0, got 0"),
-        ("queue-depth:inf", "--x must give queue-depth a weight above 0, got inf"),
+        ("queue-depth:0", "--x must give queue-depth a weight above 0 up to 1e.09, got 0"),
+        ("queue-depth:1e308", "--x must give queue-depth a weight above 0 up to 1e.09, got 1e.308"),
+        ("queue-depth:inf", "--x must give queue-depth a weight above 0 up to 1e.09, got inf"),
     ],
 )
 def test_weights_that_mean_nothing_are_refused(text: str, message: str) -> None:
