@@ -25,17 +25,19 @@ def frontier(rows: Sequence[Row]) -> list[Row]:
 
 
 def table_text(rows: Sequence[Row], gpu_cost_per_hour: float | None) -> str:
-    """The rows for people, with a newline at the end."""
+    """The rows for people, with a newline at the end; how many requests were turned away where there are such."""
     varied = list(rows[0].point.varied)
     price = [] if gpu_cost_per_hour is None else ["$/M tokens"]
-    lines = [[*varied, "GPUs", "requests/s", "tokens/s", "TTFT p99 ms", "ITL p99 ms", *price]]
+    away = ["rejected"] if any(row.outcome.figures.get("rejected_requests") for row in rows) else []
+    lines = [[*varied, "GPUs", *away, "requests/s", "tokens/s", "TTFT p99 ms", "ITL p99 ms", *price]]
     for row in rows:
         figures = row.outcome.figures
         numbers = [figures[name] for name in ("responses_per_sec", "tokens_per_sec", "ttft_p99_ms", "itl_p99_ms")]
         if gpu_cost_per_hour is not None:
             numbers.append(costs(figures, gpu_cost_per_hour)["cost_per_million_tokens"])
         settings = [str(row.point.varied[name]) for name in varied]
-        lines.append([*settings, str(figures["num_gpus"]), *(f"{number or 0:.2f}" for number in numbers)])
+        counts = [str(figures[name] or 0) for name in ("num_gpus", *(["rejected_requests"] if away else []))]
+        lines.append([*settings, *counts, *(f"{number or 0:.2f}" for number in numbers)])
     widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
     return "".join(
         "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) + "\n" for line in lines

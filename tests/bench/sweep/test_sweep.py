@@ -174,6 +174,14 @@ def test_what_cannot_be_swept_is_refused(sweep: Sweep, options: dict[str, Any], 
         sweep(**options)
 
 
+def test_who_was_turned_away_stands_beside_what_others_got(sweep: Sweep) -> None:
+    bucket = ("--admission-policy", "token-bucket", "--token-bucket-capacity", "2000")
+    swept = sweep(simulation=(*BASE, *bucket), vary=("rate=4,8",))
+    assert "GPUs  rejected  requests/s" in swept.printed.splitlines()[1]
+    assert all(int(row["rejected_requests"]) + int(row["completed_requests"]) == 20 for row in swept.rows)
+    assert "rejected" not in sweep(overwrite=True).printed
+
+
 def row(number: int, tokens_per_s: float, ttft_ms: float, itl_ms: float = 1, gpu_hours: float = 1) -> Row:
     figures = {
         "tokens_per_sec": tokens_per_s,
