@@ -10,11 +10,15 @@ def run(options: ObserveOptions) -> int:
 
     Exit codes: 0 done, 1 nothing could be measured or written, 128 + n stopped by signal n. Bad input raises.
     """
+    from contextlib import nullcontext
+
     from observe.errors import RunError
     from observe.event_loop import allow_many_connections, run_loop
     from observe.measurement import measure
     from observe.messages import say
     from observe.plan import plan_of
+    from observe.ray_cluster import ray_cluster
+    from observe.ray_senders import PACKAGES
     from observe.resume import agenda_of
 
     agenda = agenda_of(options, plan_of(options))
@@ -23,7 +27,9 @@ def run(options: ObserveOptions) -> int:
         return 0
     allow_many_connections()
     try:
-        return run_loop(measure(options, agenda))
+        # Before any signal is listened to: Ray would take SIGTERM away.
+        with ray_cluster(options.ray_address, PACKAGES, options.processes) if options.ray else nullcontext():
+            return run_loop(measure(options, agenda))
     except RunError as error:
         say(f"blis observe: error: {error}")
         return 1

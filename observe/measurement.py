@@ -23,6 +23,7 @@ from observe.preparation import Preparation
 from observe.processes import send_from_processes
 from observe.progress import progress_of
 from observe.prompts import PromptBook, TokenScale
+from observe.ray_senders import send_from_ray
 from observe.recorder import Recorder
 from observe.report import report
 from observe.request_body import RequestStyle
@@ -94,7 +95,9 @@ async def _record(client: Client, workload: Workload, interrupt: Interrupt) -> t
         raise ObserveError(f"cannot write the recording: {(error.strerror or str(error)).lower()}") from error
     reading = asyncio.create_task(scraper.keep_reading(options.scrape_interval)) if scraper is not None else None
     try:
-        if options.processes > 1:
+        if options.ray:
+            num_not_sent = await send_from_ray(workload, client.clock, recorder, interrupt)
+        elif options.shared_by:
             num_not_sent = await send_from_processes(workload, client.clock, recorder, interrupt)
         else:
             num_not_sent = await _run(client, recorder, workload, interrupt)

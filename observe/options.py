@@ -8,6 +8,7 @@ from blis_options import OptionError, check_options, option
 from observe.http_request import check_header, parse_server
 from observe.lengths import Lengths
 from observe.plot import check_plot
+from observe.ray_cluster import check_ray
 from observe.request_body import APIS
 from observe.tls import tls_context
 from traces import SloTargets, slo_targets_from_flags
@@ -75,9 +76,16 @@ class ObserveOptions:
     unconstrained_output: bool = option(False, "Let the model end its outputs instead of forcing their length.")
     ignore_eos: bool = option(True, "Send ignore_eos (vLLM) with outputs of forced length.")
     max_concurrency: int = option(0, "Most requests in flight; others wait in line. 0: no limit.", at_least=0)
-    processes: int = option(
-        1, "Share the sending out over so many processes, where one cannot keep up with the rate.", at_least=1
+    processes: int | None = option(
+        None,
+        "Share the sending out over so many processes, where one cannot keep up with the rate. Default: 1; with --ray"
+        " one per machine.",
+        at_least=1,
     )
+    ray: bool = option(
+        False, "Send from the machines of a Ray cluster (needs ray): the one of --ray-address, else one here."
+    )
+    ray_address: str | None = option(None, "Address of the cluster, such as auto or ray://host:10001.")
     warmup_requests: int = option(0, "Leave the first N requests out of the recording.", at_least=0, metavar="N")
     timeout: float = option(300.0, "Seconds until a request is given up.", above=0, at_most=86400)
     api_key: str | None = option(None, "Send this as bearer token.")
@@ -192,6 +200,13 @@ class ObserveOptions:
         itl = Path(self.itl_output or f"{stem}.itl.csv") if self.record_itl else None
         return OutputPaths(header, data, itl, Path(f"{stem}.metrics.jsonl") if self.scrape_metrics else None)
 
+    @property
+    def shared_by(self) -> str:
+        """The flag by which several processes send; empty when this one does it alone."""
+        if self.ray:
+            return "--ray"
+        return "--processes" if self.processes is not None and self.processes > 1 else ""
+
     def _check_workload(self) -> None:
         if self.trace is not None and self.rate is not None:
             raise OptionError("--rate and --trace exclude each other: a recording is sent at its own times")
@@ -213,13 +228,18 @@ class ObserveOptions:
             )
 
     def _check_processes(self) -> None:
-        if self.processes == 1:
+        if self.ray:
+            check_ray()
+        elif self.ray_address is not None:
+            raise OptionError("--ray-address needs --ray")
+        flag = self.shared_by
+        if not flag:
             return
         if self.max_concurrency:
-            raise OptionError("--processes and --max-concurrency exclude each other: the line has one head")
+            raise OptionError(f"{flag} and --max-concurrency exclude each other: the line has one head")
         for path in (self.paths.data, self.paths.itl):
             if path is not None and path.suffix == ".gz":
-                raise OptionError(f"--processes write to one file, which cannot be gzipped, got {path}")
+                raise OptionError(f"{flag} writes plain files, a recording of many cannot be gzipped, got {path}")
 
     def _check_outputs(self) -> None:
         if not (self.output or (self.trace_header and self.trace_data)):

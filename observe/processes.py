@@ -12,7 +12,7 @@ from observe.live import open_view, snapshot_of
 from observe.pipes import packed, receive
 from observe.progress import Progress, total
 from observe.recorder import Recorder
-from observe.share import Begin, Done, Ready, Share, dealt
+from observe.share import Begin, Done, Ready, Share, shares_of
 from observe.workload import Workload
 
 _HEAD_START_NS = 100_000_000
@@ -78,16 +78,9 @@ async def send_from_processes(workload: Workload, clock: Clock, recorder: Record
     stop = asyncio.Event()
     senders: list[_Sender] = []
     try:
-        for plan, request_ids in dealt(workload.agenda.plan, workload.agenda.request_ids, workload.options.processes):
-            share = Share(
-                options=workload.options,
-                style=workload.style,
-                scale=workload.prompts.scale,
-                clock=clock,
-                plan=plan,
-                request_ids=request_ids,
-            )
-            senders.append(await _started(share, stop.set))
+        for share in shares_of(workload, clock, workload.options.processes or 1):
+            sender = await _started(share, stop.set)
+            senders.append(sender)
         await _run(senders, workload, stop)
     except asyncio.CancelledError:
         if not interrupt.taken():

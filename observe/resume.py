@@ -43,8 +43,10 @@ def agenda_of(options: ObserveOptions, whole: Plan) -> Agenda:
     Rows that the end of the earlier run cut are sent again; those that failed by themselves are measurements.
     """
     plan = whole.requests
-    if options.processes > 1 and whole.conversations is not None:
-        raise ObserveError("--processes needs requests with times of their own; conversations wait for replies in one")
+    if options.shared_by and whole.conversations is not None:
+        raise ObserveError(
+            f"{options.shared_by} needs requests with times of their own; conversations wait for replies in one process"
+        )
     if options.resume and whole.conversations is not None:
         raise ObserveError("--resume needs requests with times of their own; conversations cannot be taken up again")
     earlier = _earlier(options) if options.resume else None

@@ -5,25 +5,19 @@ gone, it stops.
 """
 
 import asyncio
-import gc
 import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from observe.client import Client
 from observe.dispatch import Dispatcher
 from observe.errors import RunError
 from observe.event_loop import allow_many_connections, run_loop
-from observe.http_request import get_bytes, parse_server
 from observe.pipes import packed, read_packed, receive
 from observe.progress import progress_of
-from observe.prompts import PromptBook
 from observe.recorder import Recorder
-from observe.resume import Agenda
-from observe.schedule import num_spare_connections
+from observe.sending import connected_client, ready_dispatcher
 from observe.share import Begin, Done, Ready, Share
-from observe.workload import Workload, preparer
 from traces import TraceError
 
 _PERIOD_S = 0.5
@@ -49,17 +43,12 @@ def main() -> None:
 
 async def _send(share: Share, tell: Tell) -> Done:
     options = share.options
-    client = Client(
-        parse_server(options.url),
-        timeout_s=options.timeout,
-        num_spare=num_spare_connections(share.plan),
-        tls=options.tls,
-        clock=share.clock,
-    )
     stop = asyncio.Event()
     try:
-        await client.open()
-        await client.warm_up(get_bytes(client.server, "/health", options.headers))
+        client = await connected_client(share, share.clock)
+    except (RunError, OSError) as error:
+        return Done(problem=str(error))
+    try:
         recorder = Recorder(
             client.clock,
             options.paths,
@@ -69,13 +58,10 @@ async def _send(share: Share, tell: Tell) -> Done:
             joins=True,
             failed=stop.set,
         )
-    except (RunError, OSError, TraceError) as error:
+    except (OSError, TraceError) as error:
         await client.close()
         return Done(problem=str(error))
-    dispatcher = Dispatcher(client, share.plan, preparer(client.server, _workload(share)), recorder.record)
-    dispatcher.build_ahead()
-    gc.collect()
-    gc.freeze()
+    dispatcher = ready_dispatcher(share, client, recorder.record)
     tell(Ready())
     try:
         await _until_the_end(dispatcher, recorder, stop, tell)
@@ -108,12 +94,6 @@ async def _keep_telling(dispatcher: Dispatcher, recorder: Recorder, tell: Tell) 
     while True:
         await asyncio.sleep(_PERIOD_S)
         tell(progress_of(dispatcher, recorder.stats))
-
-
-def _workload(share: Share) -> Workload:
-    agenda = Agenda(plan=share.plan, request_ids=share.request_ids)
-    prompts = PromptBook(share.options.seed, share.scale)
-    return Workload(options=share.options, agenda=agenda, style=share.style, prompts=prompts, rtt_ms=None)
 
 
 if __name__ == "__main__":

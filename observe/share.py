@@ -9,6 +9,7 @@ from observe.prompts import TokenScale
 from observe.request_body import RequestStyle
 from observe.schedule import Planned
 from observe.stats import RunStats
+from observe.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +47,18 @@ class Done:
     problem: str = ""
 
 
-def dealt(
-    plan: Sequence[Planned], request_ids: Sequence[int], num_shares: int
-) -> list[tuple[Sequence[Planned], Sequence[int]]]:
+def shares_of(workload: Workload, clock: Clock, num_shares: int) -> list[Share]:
     """The requests dealt out in turn, so that each share has the shape of the whole; none is empty."""
+    plan, request_ids = workload.agenda.plan, workload.agenda.request_ids
     num_shares = min(num_shares, len(plan))
-    return [(plan[start::num_shares], request_ids[start::num_shares]) for start in range(num_shares)]
+    return [
+        Share(
+            options=workload.options,
+            style=workload.style,
+            scale=workload.prompts.scale,
+            clock=clock,
+            plan=plan[start::num_shares],
+            request_ids=request_ids[start::num_shares],
+        )
+        for start in range(num_shares)
+    ]

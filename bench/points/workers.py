@@ -1,6 +1,5 @@
 """Calls on many processes, on this machine or on a Ray cluster; results come in the order in which they are ready."""
 
-import logging
 import multiprocessing
 import os
 import signal
@@ -8,12 +7,10 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TypeVar
 
 from bench.errors import BenchError
-from blis_options import OptionError
+from observe.ray_cluster import ray_cluster
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -52,36 +49,18 @@ def on_processes(
             executor.shutdown(wait=False, cancel_futures=True)
 
 
-def check_ray() -> None:
-    """Raise OptionError where Ray is not installed."""
-    if find_spec("ray") is None:
-        raise OptionError("--ray needs ray: pip install 'blis-mockserve[ray]'")
-
-
 def on_ray(
     work: Callable[[Job], Result], jobs: Sequence[Job], address: str | None
 ) -> Generator[tuple[Job, Result], None, None]:
     """Do each job as a task of a Ray cluster, which gets these packages; without an address, on one of its own here."""
     import ray
 
-    packages = [str(Path(__file__).parents[2] / name) for name in _PACKAGES]
-    try:
-        ray.init(
-            address=address or "local",
-            runtime_env={"py_modules": packages},
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
-    except ConnectionError as error:
-        raise OptionError(f"--ray-address {address}: {' '.join(str(error).split())}") from error
-    try:
+    with ray_cluster(address, _PACKAGES):
         task = ray.remote(work)
         waiting = {task.remote(job): job for job in jobs}
         while waiting:
             (ready, *_), _ = ray.wait(list(waiting), num_returns=1)
             yield waiting.pop(ready), ray.get(ready)
-    finally:
-        ray.shutdown()
 
 
 def _follow_parent() -> None:

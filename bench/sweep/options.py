@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.folders import check_folder
-from bench.points.workers import available_cores, check_ray
+from bench.points.workers import available_cores
 from blis_options import OptionError, check_options, option
 from observe.plot import check_plot
+from observe.ray_cluster import check_ray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,42 @@
+"""The Ray cluster that a command works on: connecting to it, or starting one on this machine."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from blis_options import OptionError
+
+
+def check_ray() -> None:
+    """Raise OptionError where Ray is not installed."""
+    if find_spec("ray") is None:
+        raise OptionError("--ray needs ray: pip install 'blis-mockserve[ray]'")
+
+
+@contextmanager
+def ray_cluster(address: str | None, packages: Sequence[str], num_cpus: int | None = None) -> Iterator[None]:
+    """While open, calls go to the cluster at this address, which gets these packages of ours.
+
+    Without an address it is one of its own on this machine, with `num_cpus` if given, else its cores. Raises
+    OptionError when there is no such cluster, or it does not take this client.
+    """
+    import ray
+
+    paths = [str(Path(__file__).parents[1] / name) for name in packages]
+    try:
+        ray.init(
+            address=address or "local",
+            num_cpus=None if address else num_cpus,
+            runtime_env={"py_modules": paths},
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        asked = "--ray" if address is None else f"--ray-address {address}"
+        raise OptionError(f"{asked}: {' '.join(str(error).split())}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()

@@ -1,0 +1,45 @@
+"""What a process needs that sends a share of a schedule: open connections, and requests that are built."""
+
+import gc
+from collections.abc import Callable
+
+from observe.client import Client
+from observe.clock import Clock
+from observe.dispatch import Dispatcher, Sent
+from observe.http_request import get_bytes, parse_server
+from observe.prompts import PromptBook
+from observe.resume import Agenda
+from observe.schedule import num_spare_connections
+from observe.share import Share
+from observe.workload import Workload, preparer
+
+
+async def connected_client(share: Share, clock: Clock) -> Client:
+    """A client with connections for the share, all used once. Raises RunError, or OSError; BlisError for TLS."""
+    options = share.options
+    client = Client(
+        parse_server(options.url),
+        timeout_s=options.timeout,
+        num_spare=num_spare_connections(share.plan),
+        tls=options.tls,
+        clock=clock,
+    )
+    try:
+        await client.open()
+        await client.warm_up(get_bytes(client.server, "/health", options.headers))
+    except BaseException:
+        await client.close()
+        raise
+    return client
+
+
+def ready_dispatcher(share: Share, client: Client, finished: Callable[[Sent], None]) -> Dispatcher:
+    """What sends the share when it is run; its first requests are built, and collections of garbage leave them out."""
+    agenda = Agenda(plan=share.plan, request_ids=share.request_ids)
+    prompts = PromptBook(share.options.seed, share.scale)
+    workload = Workload(options=share.options, agenda=agenda, style=share.style, prompts=prompts, rtt_ms=None)
+    dispatcher = Dispatcher(client, share.plan, preparer(client.server, workload), finished)
+    dispatcher.build_ahead()
+    gc.collect()
+    gc.freeze()
+    return dispatcher
