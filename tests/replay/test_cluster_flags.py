@@ -19,7 +19,7 @@ POOLS = ["--num-instances", "4", "--prefill-instances", "2", "--decode-instances
         (["--pd-decider", "always"], "--pd-decider always needs --prefill-instances and --decode-instances"),
         ([*POOLS, "--prefill-decode-instances", "1"], "at most --num-instances (4), got 5"),
         (["--num-instances", "2", "--prefill-instances", "2"], "separate pools need at least one instance"),
-        (["--pd-transfer-bandwidth", "0"], "--pd-transfer-bandwidth must be above 0"),
+        (["--pd-transfer-bandwidth", "0"], "--pd-transfer-bandwidth must be at least 1e-06, got 0.0"),
         (["--saturation-detector", "tea-leaves"], "--saturation-detector"),
         (["--slo-targets", "critical"], "--slo-targets must be like critical=200000,batch=5000000, got 'critical'"),
         ([*POOLS, "--prefill-routing-scorers", "x:1"], "--prefill-routing-scorers"),

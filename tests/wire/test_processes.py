@@ -114,7 +114,7 @@ def test_the_figures_of_all_processes_add_up_whoever_is_asked(line: str) -> None
         after = figures(line)
         total = {name: sum(value for key, value in after.items() if key.startswith(name)) for name in names}
         assert {name: total[name] - before[name] for name in names} == dict(zip(names, (40, 20, 20), strict=True))
-        assert after["blis_send_lag_seconds_count"] >= 80
+        assert after["blis_send_lag_seconds_count"] >= 40  # one for each choice
         assert "process_resident_memory_bytes" not in after
 
 
