@@ -10,6 +10,7 @@ def run(options: ObserveOptions) -> int:
 
     Exit codes: 0 done, 1 nothing could be measured or written, 128 + n stopped by signal n. Bad input raises.
     """
+    import sys
     from contextlib import nullcontext
 
     from observe.errors import RunError
@@ -18,6 +19,7 @@ def run(options: ObserveOptions) -> int:
     from observe.messages import say
     from observe.plan import plan_of
     from observe.ray_cluster import ray_cluster
+    from observe.ray_nodes import nodes_of_cluster, seats
     from observe.ray_senders import PACKAGES
     from observe.resume import agenda_of
 
@@ -26,10 +28,13 @@ def run(options: ObserveOptions) -> int:
         say(f"{options.paths.data} has all of the requests already, nothing is left to send")
         return 0
     allow_many_connections()
+    result = sys.stdout  # which means something else while a Ray cluster is open
     try:
         # Before any signal is listened to: Ray would take SIGTERM away.
         with ray_cluster(options.ray_address, PACKAGES, options.processes) if options.ray else nullcontext():
-            return run_loop(measure(options, agenda))
+            if options.ray:
+                seats(nodes_of_cluster(), options.processes)  # refuses before a file is touched
+            return run_loop(measure(options, agenda, result))
     except RunError as error:
         say(f"blis observe: error: {error}")
         return 1

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, TextIO
 
 from observe.client import Client
 from observe.clock import Nanos
@@ -36,8 +36,11 @@ from traces import TraceError, TraceHeader, write_header
 _HEAD_START_NS = 50_000_000
 
 
-async def measure(options: ObserveOptions, agenda: Agenda) -> int:
-    """Send what is on the agenda, record and report it, and return the exit code. Raises RunError and BlisError."""
+async def measure(options: ObserveOptions, agenda: Agenda, result: TextIO) -> int:
+    """Send what is on the agenda, record it, write the summary to `result` and return the exit code.
+
+    Raises RunError and BlisError.
+    """
     num_spare = num_spare_connections(agenda.plan)
     client = Client(parse_server(options.url), timeout_s=options.timeout, num_spare=num_spare, tls=options.tls)
     try:
@@ -53,7 +56,7 @@ async def measure(options: ObserveOptions, agenda: Agenda) -> int:
                 return interrupt.exit_code or 1
     finally:
         await client.close()
-    return report(recorder, workload, interrupt, num_not_sent=num_not_sent)
+    return report(recorder, workload, interrupt, result, num_not_sent=num_not_sent)
 
 
 async def _get_ready(client: Client, options: ObserveOptions, agenda: Agenda) -> Workload:

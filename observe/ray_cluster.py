@@ -1,8 +1,9 @@
 """The Ray cluster that a command works on: connecting to it, or starting one on this machine."""
 
 import logging
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,9 +20,21 @@ def check_ray() -> None:
 def ray_cluster(address: str | None, packages: Sequence[str], num_cpus: int | None = None) -> Iterator[None]:
     """While open, calls go to the cluster at this address, which gets these packages of ours.
 
+    What Ray prints on its own goes to standard error, as standard output is kept for results.
     Without an address it is one of its own on this machine, with `num_cpus` if given, else its cores. Raises
     OptionError when there is no such cluster, or it does not take this client.
     """
+    import ray
+
+    with redirect_stdout(sys.stderr):
+        _connect(address, packages, num_cpus)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _connect(address: str | None, packages: Sequence[str], num_cpus: int | None) -> None:
     import ray
 
     paths = [str(Path(__file__).parents[1] / name) for name in packages]
@@ -36,7 +49,3 @@ def ray_cluster(address: str | None, packages: Sequence[str], num_cpus: int | No
     except (ConnectionError, RuntimeError, ValueError) as error:
         asked = "--ray" if address is None else f"--ray-address {address}"
         raise OptionError(f"{asked}: {' '.join(str(error).split())}") from error
-    try:
-        yield
-    finally:
-        ray.shutdown()

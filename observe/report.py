@@ -1,6 +1,6 @@
 """What is said at the end of a run, and the exit code."""
 
-import sys
+from typing import TextIO
 
 from observe.interrupt import Interrupt
 from observe.messages import say, warn
@@ -13,8 +13,8 @@ from traces import dump_json
 _LATE_P99_MS = 5.0
 
 
-def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, *, num_not_sent: int) -> int:
-    """Print the summary as JSON, tell people what matters about it, and return the exit code."""
+def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result: TextIO, *, num_not_sent: int) -> int:
+    """Write the summary as JSON to `result`, tell people what matters about it, and return the exit code."""
     stats = recorder.stats
     summary = summarize(
         stats,
@@ -24,8 +24,8 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, *, num_
         num_earlier=recorder.num_earlier,
         slo_targets=workload.slo_targets,
     )
-    sys.stdout.write(dump_json(summary) + "\n")
-    sys.stdout.flush()
+    result.write(dump_json(summary) + "\n")
+    result.flush()
     say(summary_text(summary))
     if recorder.num_earlier:
         say(f"{recorder.num_earlier} requests were recorded earlier and are not in these figures")
