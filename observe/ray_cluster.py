@@ -6,8 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
+from socket import create_connection
 
 from blis_options import OptionError
+
+_MOST_CONNECT_S = 10.0
 
 
 def check_ray() -> None:
@@ -37,6 +40,8 @@ def ray_cluster(address: str | None, packages: Sequence[str], num_cpus: int | No
 def _connect(address: str | None, packages: Sequence[str], num_cpus: int | None) -> None:
     import ray
 
+    if address is not None:
+        _check_somebody_listens(address)
     paths = [str(Path(__file__).parents[1] / name) for name in packages]
     try:
         ray.init(
@@ -49,3 +54,15 @@ def _connect(address: str | None, packages: Sequence[str], num_cpus: int | None)
     except (ConnectionError, RuntimeError, ValueError) as error:
         asked = "--ray" if address is None else f"--ray-address {address}"
         raise OptionError(f"{asked}: {' '.join(str(error).split())}") from error
+
+
+def _check_somebody_listens(address: str) -> None:
+    """Raise OptionError when the address of a machine has nobody; Ray itself would try for minutes."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if not (colon and port.isdecimal()):
+        return
+    try:
+        create_connection((host.strip("[]"), int(port)), _MOST_CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise OptionError(f"--ray-address {address}: {reason}") from error
