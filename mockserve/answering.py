@@ -11,7 +11,7 @@ from mockserve.caller import ANYBODY, Caller, caller_of
 from mockserve.cluster.driver import ClusterDriver
 from mockserve.flight import Reply, new_siblings
 from mockserve.held_stream import HeldStream
-from mockserve.outlet import event_outlet
+from mockserve.outlet import EventOutlet
 from mockserve.protocol.bodies import Choice
 from mockserve.protocol.errors import paused
 from mockserve.protocol.json_text import compact_json
@@ -60,7 +60,7 @@ async def collect(
 async def _stream(request: web.Request, service: Service, replies: ReplySet, arrived_at: Micros) -> web.StreamResponse:
     if isinstance(service.driver, ClusterDriver) and not service.suspension.rejects_new:
         return await _stream_once_routed(request, service, service.driver, replies, arrived_at)
-    async with event_outlet(request) as outlet:
+    async with EventOutlet(request) as outlet:
         stream = EventStream(replies, outlet, outlet.chunked)
         choices = _streamed_choices(stream)
         if service.suspension.rejects_new:
@@ -79,7 +79,7 @@ async def _stream_once_routed(
         await driver.until_routed([each.id for each in requests])
         if replies.done.done():
             await replies.done  # which may raise
-        async with event_outlet(request) as outlet:
+        async with EventOutlet(request) as outlet:
             stream.let_go(outlet)
             await replies.done
     return outlet.response

@@ -13,6 +13,9 @@ class _Kept(list[bytes]):
     def write_all(self, frames: list[bytes]) -> None:
         self.extend(frames)
 
+    def finish(self) -> None:
+        """The end is not kept: a stream ends where it is opened."""
+
 
 class HeldStream(EventStream):
     """One whose status has not been sent: what it writes is kept until it is let go, and an error has a status."""

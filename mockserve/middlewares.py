@@ -12,6 +12,7 @@ from aiohttp import web
 from mockserve.faults.inject import inject_faults
 from mockserve.handlers import Handler, json_response
 from mockserve.http_metrics import NO_ROUTE
+from mockserve.network import SERVER_NAME
 from mockserve.protocol.errors import ApiError, engine_dead, internal_error
 from mockserve.realtime import EngineFailedError
 from mockserve.routes.shared import SERVICE, UNTYPED
@@ -115,7 +116,7 @@ async def sign(request: web.BaseRequest, response: web.StreamResponse) -> None:
     assert isinstance(request, web.Request)
     network = request.app[SERVICE].network
     headers = response.headers
-    headers["Server"] = "uvicorn"
+    headers["Server"] = SERVER_NAME
     if not isinstance(response, OutsideCors):
         # A preflight has said what it varies with, and more than others do.
         found = network.cors.reply_headers(request.headers.get("Origin"))

@@ -10,7 +10,7 @@ from mockserve.caller import caller_of
 from mockserve.choice_writer import ChoiceWriter
 from mockserve.frames import named_event
 from mockserve.generation import Generation
-from mockserve.outlet import event_outlet
+from mockserve.outlet import EventOutlet
 from mockserve.planned_prompt import PlannedPrompt
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.errors import ApiError, paused
@@ -101,7 +101,7 @@ async def narrate_to_client(
 ) -> web.StreamResponse:
     """The same as the response to `request`."""
     with service.answering():
-        async with event_outlet(request) as outlet:
+        async with EventOutlet(request) as outlet:
             replies = ReplySet(job, caller_of(request))
             await narrate(service, replies, narrator, lambda told: outlet.send(named_event(told)), arrived_at)
         return outlet.response

@@ -1,25 +1,32 @@
 """Where the events of a stream leave: straight to the transport, past the library's own writer."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
+from types import TracebackType
 
 from aiohttp import HttpVersion11, web
 
 from mockserve.faults.shaping import ShapedTransport
 from mockserve.frames import http_chunk
 from mockserve.routes.shared import SERVICE
+from mockserve.stream_head import EVENT_STREAM, EventResponse
 from mockserve.wire import Wire
 
-EVENT_STREAM = "text/event-stream; charset=utf-8"
+END_OF_CHUNKS = b"0\r\n\r\n"
 
 
 class Outlet:
     """The events of one stream. What is due in one wake of the driver leaves in one write; none to a client gone."""
 
-    __slots__ = ("_frames", "_keeps_apart", "_transport", "_wire", "chunked", "due_s", "response")
+    __slots__ = (
+        "_end", "_ends_itself", "_frames", "_head", "_keeps_apart", "_transport", "_wire", "chunked", "due_s",
+        "response",
+    )  # fmt: skip
 
-    def __init__(self, response: web.StreamResponse, transport: asyncio.Transport, chunked: bool, wire: Wire) -> None:
+    def __init__(
+        self, response: web.StreamResponse, transport: asyncio.Transport, chunked: bool, wire: Wire, head: bytes = b""
+    ) -> None:
+        """`head` is to leave with the first event or by `send_head`; without one it has been sent."""
         self.response = response
         self.chunked = chunked
         """Whether each event must be wrapped as an HTTP chunk."""
@@ -28,6 +35,10 @@ class Outlet:
         self._transport = transport
         self._keeps_apart = isinstance(transport, ShapedTransport)  # which counts events by writes
         self._wire = wire
+        self._head = head
+        self._ends_itself = bool(head)
+        self._end = b""
+        """What ends the stream, once that is known."""
         self._frames: list[bytes] = []
 
     def write(self, data: bytes) -> None:
@@ -39,8 +50,8 @@ class Outlet:
                 self.due_s = wire.due_s
                 wire.add(self)
             frames.append(data)
-        elif not self._transport.is_closing():
-            self._transport.write(data)
+        else:
+            self._pass([data])
 
     def write_all(self, frames: list[bytes]) -> None:
         """One or more events as they are."""
@@ -57,26 +68,85 @@ class Outlet:
     def leave(self) -> int:
         """Send what was kept back. Returns how many frames that were."""
         frames, self._frames = self._frames, []
+        self._pass(frames)
+        return len(frames)
+
+    def send_head(self) -> None:
+        """Send the head, unless it has left with an event."""
+        if self._head and not self._frames:
+            self._pass([])
+
+    def forget_head(self) -> bool:
+        """Never send the head, if that has not been done. Returns whether it had not."""
+        head, self._head = self._head, b""
+        return bool(head)
+
+    def finish(self) -> None:
+        """No event follows: the end of the response leaves with what is kept back, or now."""
+        if self._ends_itself:
+            self._ends_itself = False
+            self._end = END_OF_CHUNKS
+            if not self._frames:
+                self._pass([])
+
+    def _pass(self, frames: list[bytes]) -> None:
+        """Send frames in one write, with the head before the first and the end behind the last."""
+        head, self._head = self._head, b""
+        end, self._end = self._end, b""
+        if head or end:
+            frames = [each for each in (head, *frames, end) if each]
         transport = self._transport
         if not transport.is_closing():
             for data in frames if self._keeps_apart else (b"".join(frames),):
                 transport.write(data)
-        return len(frames)
 
 
-@asynccontextmanager
-async def event_outlet(request: web.Request) -> AsyncIterator[Outlet]:
-    """A stream of events as the response to `request`, which ends when the block does."""
-    service = request.app[SERVICE]
+class EventOutlet:
+    """A stream of events as the response to `request`, which ends when the block does.
+
+    Raises ConnectionResetError at once when there is nobody to send it to.
+    """
+
+    __slots__ = ("_backlog", "_outlet", "_request")
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+
+    async def __aenter__(self) -> Outlet:
+        request = self._request
+        service = request.app[SERVICE]
+        head = service.heads.head_for(request)
+        response = EventResponse() if head is not None else await _begun_by_library(request)
+        transport = request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client left before the first token")
+        chunked = request.version >= HttpVersion11
+        self._backlog = service.slow_readers.watch(transport)
+        self._outlet = Outlet(response, transport, chunked, service.wire, head or b"")
+        if head is not None:  # which waits for what is due in this very turn
+            asyncio.get_running_loop().call_soon(self._outlet.send_head)
+        return self._outlet
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        outlet, request = self._outlet, self._request
+        try:
+            if kind is None:
+                outlet.finish()
+                with suppress(ConnectionResetError):  # a client may leave as soon as it has the last event
+                    await outlet.response.write_eof()
+                    await request.writer.drain()
+            elif not outlet.forget_head():
+                request.writer.output_size += 1  # so that nobody takes the response for one that has not begun
+        finally:
+            if self._backlog is not None:
+                self._backlog.leave()
+
+
+async def _begun_by_library(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": EVENT_STREAM})
-    chunked = request.version >= HttpVersion11
-    if chunked:
+    if request.version >= HttpVersion11:
         response.enable_chunked_encoding()
     await response.prepare(request)
-    transport = request.transport
-    if transport is None:
-        raise ConnectionResetError("the client left before the first token")
-    with service.slow_readers.watched(transport):
-        yield Outlet(response, transport, chunked, service.wire)
-        with suppress(ConnectionResetError):  # a client may leave as soon as it has the last event
-            await response.write_eof()
+    return response

@@ -109,6 +109,10 @@ class Sink(Protocol):
         """One event or more."""
         ...
 
+    def finish(self) -> None:
+        """No event follows."""
+        ...
+
 
 class EventStream:
     """Writes the events of one reply, each in a write of its own, and knows what comes before and after the choices.
@@ -155,6 +159,7 @@ class EventStream:
                 usage, metrics = self.replies.usage(is_stream=True), self.replies.metrics(is_stream=True)
                 self.send(event(self.bodies.usage_chunk(usage, metrics)))
             self.send(DONE)
+            self._sink.finish()
             self.replies.resolve()
 
     def fail(self, error: ApiError) -> None:
@@ -162,6 +167,7 @@ class EventStream:
         if not self.replies.done.done():
             self.send(event(error.body()))
             self.send(DONE)
+            self._sink.finish()
             self.replies.resolve()
 
 

@@ -18,7 +18,6 @@ from mockserve.cluster.driver import ClusterDriver
 from mockserve.cluster.instance_driver import InstanceDriver
 from mockserve.cluster.suspending import SuspensionOfAll
 from mockserve.config import ServeOptions
-from mockserve.cors import Cors, new_cors
 from mockserve.deploying import transfer_of, with_features
 from mockserve.drivers import Driver
 from mockserve.engines import RankEngine
@@ -29,12 +28,14 @@ from mockserve.gates import Gate, open_gates
 from mockserve.generation import Generation, Planner
 from mockserve.kv_events.setup import block_naming
 from mockserve.kv_transfer import KVTransfer
+from mockserve.network import Network, network_of
 from mockserve.pooler import Pooler, new_pooler
 from mockserve.processes.figures import RemoteMetrics
 from mockserve.prometheus import MetricsSource
 from mockserve.protocol.errors import engine_dead, unknown_model
 from mockserve.response_store import ResponseStore
 from mockserve.slow_readers import SlowReaders
+from mockserve.stream_head import StreamHeads
 from mockserve.suspension import Suspension
 from mockserve.vocabulary import new_composer, open_vocabulary
 from mockserve.wire import Wire
@@ -45,21 +46,12 @@ if TYPE_CHECKING:
 VLLM_VERSION = "0.33.0"
 
 
-@dataclass(frozen=True, slots=True)
-class Network:
-    """What every reply must know of the settings of connections."""
-
-    root_path: str
-    cors: Cors
-    adds_request_ids: bool
-    further_headers: Mapping[str, str]
-
-
 @dataclass(slots=True)
 class Service:
     """One served model."""
 
     network: Network
+    heads: StreamHeads
     environment: ServerEnvironment
 
     model_names: Sequence[str]
@@ -184,8 +176,10 @@ def build_service(
     faults = FaultSource(options.faults, options.fault_seed)
     engine_faults = EngineFaults(engines, faults)
     engine_faults.plan(options.timed_faults)
+    network = network_of(options)
     return Service(
-        network=_network(options),
+        network=network,
+        heads=StreamHeads(network),
         environment=environment,
         model_names=names,
         root=options.model,
@@ -230,17 +224,6 @@ def queue_limits(options: ServeOptions, num_instances: int) -> QueueLimits:
     waiting = options.max_waiting_requests
     unfinished = None if waiting is None else num_instances * options.max_num_seqs + waiting
     return QueueLimits(options.max_num_queued_reqs, options.max_num_queued_tokens, unfinished)
-
-
-def _network(options: ServeOptions) -> Network:
-    return Network(
-        root_path=options.root_path.rstrip("/"),
-        cors=new_cors(
-            options.allowed_origins, options.allowed_methods, options.allowed_headers, options.allow_credentials
-        ),
-        adds_request_ids=options.enable_request_id_headers,
-        further_headers=dict(header.split("=", 1) for header in options.pod_headers),
-    )
 
 
 def new_id() -> str:

@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from mockserve.connection import StampedConnection
 
@@ -21,8 +20,12 @@ class Backlog:
     Nothing is looked at before half of the limit waits, so a stream that is read costs nothing.
     """
 
-    def __init__(self, transport: asyncio.Transport, limit_bytes: int, cut: Callable[[], None]) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, connection: StampedConnection, limit_bytes: int, cut: Callable[[], None]
+    ) -> None:
+        connection.backlog = self
         self._transport = transport
+        self._connection = connection
         self._limit_bytes = limit_bytes
         self._allowed_bytes = limit_bytes
         self._cut = cut
@@ -40,6 +43,11 @@ class Backlog:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def leave(self) -> None:
+        """Watch no longer."""
+        self._connection.backlog = None
+        self.ended()
 
     def _look_later(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
@@ -63,19 +71,12 @@ class SlowReaders:
         self.num_cut = 0
         self._num_told = 0
 
-    @contextmanager
-    def watched(self, transport: asyncio.Transport) -> Iterator[None]:
-        """Within the block, cut the connection when its client leaves too much unread."""
+    def watch(self, transport: asyncio.Transport) -> Backlog | None:
+        """From now on cut the connection when its client leaves too much unread, until what is returned is left."""
         connection = transport.get_protocol()
         if not isinstance(connection, StampedConnection):
-            yield
-            return
-        connection.backlog = backlog = Backlog(transport, self.limit_bytes, self._cut)
-        try:
-            yield
-        finally:
-            connection.backlog = None
-            backlog.ended()
+            return None
+        return Backlog(transport, connection, self.limit_bytes, self._cut)
 
     def _cut(self) -> None:
         if self.num_cut == self._num_told:

@@ -8,7 +8,7 @@ from engine.units import Micros
 from mockserve.answering import collect, fly
 from mockserve.connection import arrived_at
 from mockserve.frames import DONE, event
-from mockserve.outlet import event_outlet
+from mockserve.outlet import EventOutlet
 from mockserve.protocol.errors import bad_value, paused
 from mockserve.protocol.speech import (
     GRANULARITIES,
@@ -83,7 +83,7 @@ async def _stream(
 ) -> web.StreamResponse:
     replies = ReplySet(plan.job)
     with service.answering():
-        async with event_outlet(request) as outlet:
+        async with EventOutlet(request) as outlet:
             stream = SpokenStream(replies, plan, asked, chunks, lambda told: outlet.send(event(told)))
             if service.suspension.rejects_new:
                 stream.fail(paused("InternalServerError"))

@@ -10,7 +10,7 @@ from mockserve.caller import ANYBODY, Caller, caller_of
 from mockserve.connection import arrived_at
 from mockserve.frames import named_event
 from mockserve.narrating import narrate, narrate_to_client
-from mockserve.outlet import event_outlet
+from mockserve.outlet import EventOutlet
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.narration import Event
 from mockserve.protocol.query import query_flag, query_number
@@ -109,7 +109,7 @@ def _keep(service: Service, asked: ResponseRequest, stored: StoredResponse) -> N
 
 
 async def _told(request: web.Request, events: AsyncIterator[Event]) -> web.StreamResponse:
-    async with event_outlet(request) as outlet:
+    async with EventOutlet(request) as outlet:
         async for each in events:
             outlet.send(named_event(each))
     return outlet.response

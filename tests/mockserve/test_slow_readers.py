@@ -29,9 +29,12 @@ async def stream(slow_readers: SlowReaders) -> AsyncIterator[tuple[asyncio.Trans
         lambda: StampedConnection(asyncio.Protocol(), Wire(Lateness())), sock=ours
     )
     theirs.setblocking(False)
-    with theirs, slow_readers.watched(transport):
+    with theirs:
+        backlog = slow_readers.watch(transport)
+        assert backlog is not None
         yield transport, theirs
         transport.abort()
+        backlog.leave()
 
 
 async def looked_at() -> None:

@@ -104,3 +104,32 @@ def test_news_are_told_once_and_never_for_ever() -> None:
         wire.num_received += 1
         told += wire.has_news()
     assert 0 < told < 3 * PATIENCE_TURNS
+
+
+async def test_head_and_end_of_a_stream_leave_with_its_events(ends: tuple[asyncio.Transport, socket.socket]) -> None:
+    transport, client = ends
+    wire = Wire(Lateness())
+    stream = Outlet(web.StreamResponse(), transport, True, wire, b"head ")
+    wire.hold()
+    stream.write(b"event ")
+    stream.send_head()
+    stream.finish()
+    with pytest.raises(BlockingIOError):
+        client.recv(100)
+    wire.release()
+    assert client.recv(100) == b"head event 0\r\n\r\n"
+    assert wire.lateness.histogram.count == 1, "they are no events"
+    stream.finish()
+    with pytest.raises(BlockingIOError):
+        client.recv(100)
+
+
+async def test_the_head_of_a_stream_that_failed_before_it_is_not_sent(
+    ends: tuple[asyncio.Transport, socket.socket],
+) -> None:
+    transport, client = ends
+    stream = Outlet(web.StreamResponse(), transport, True, Wire(Lateness()), b"head ")
+    assert stream.forget_head()
+    stream.send_head()
+    with pytest.raises(BlockingIOError):
+        client.recv(100)
