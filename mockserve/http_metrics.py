@@ -53,10 +53,12 @@ class HttpMetrics:
         if path in UNCOUNTED_PATHS:
             return
         key = (path, method, f"{status // 100}xx")
-        number, created = self._requests.get(key, (0, time.time()))
-        self._requests[key] = (number + 1, created)
+        known = self._requests.get(key)
+        self._requests[key] = (1, time.time()) if known is None else (known[0] + 1, known[1])
         for sizes, num_bytes in ((self._received, received_bytes), (self._sent, sent_bytes)):
-            entry = sizes.setdefault(path, _Sizes())
+            entry = sizes.get(path)
+            if entry is None:
+                entry = sizes[path] = _Sizes()
             entry.count += 1
             entry.total += num_bytes
         self._all_durations.histogram.observe(duration_s)

@@ -16,6 +16,7 @@ from mockserve.network import SERVER_NAME
 from mockserve.protocol.errors import ApiError, engine_dead, internal_error
 from mockserve.realtime import EngineFailedError
 from mockserve.routes.shared import SERVICE, UNTYPED
+from mockserve.service import Service
 from mockserve.stopping import refuse_while_stopping
 
 GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere")
@@ -33,6 +34,7 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """The one place where an exception becomes a reply."""
     try:
         _check_size(request)
+        refuse_while_stopping(request, request.app[SERVICE])
         return await handler(request)
     except ApiError as error:
         _note_death(request, error)
@@ -85,30 +87,25 @@ async def _moved(request: web.Request) -> web.StreamResponse | None:
     return web.Response(status=307, headers={"Location": str(target)})
 
 
-@web.middleware
-async def authorization(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse a guarded path without one of the keys, before anything else is looked at."""
-    service = request.app[SERVICE]
+def _lacks_key(request: web.Request, service: Service) -> bool:
+    """Whether a guarded path is asked for without one of the keys."""
     path = request.path.removeprefix(service.network.root_path)
-    if service.api_keys and path.startswith(GUARDED_PREFIXES) and request.method != "OPTIONS":
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        # Compare with every key, in constant time: how long it takes says nothing about them.
-        digest = sha256(given.encode("utf-8", "surrogateescape")).digest()
-        matches = [secrets.compare_digest(digest, sha256(key.encode()).digest()) for key in service.api_keys]
-        if scheme.lower() != "bearer" or not any(matches):
-            return json_response(401, {"error": "Unauthorized"}, kind=OutsideCors)
-    return await handler(request)
+    if not service.api_keys or not path.startswith(GUARDED_PREFIXES) or request.method == "OPTIONS":
+        return False
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    # Compare with every key, in constant time: how long it takes says nothing about them.
+    digest = sha256(given.encode("utf-8", "surrogateescape")).digest()
+    matches = [secrets.compare_digest(digest, sha256(key.encode()).digest()) for key in service.api_keys]
+    return scheme.lower() != "bearer" or not any(matches)
 
 
-@web.middleware
-async def preflight(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer a browser that asks whether it may send."""
-    if request.method == "OPTIONS":
-        found = request.app[SERVICE].network.cors.preflight(request.headers)
-        if found is not None:
-            status, text, headers = found
-            return web.Response(status=status, text=text, headers=headers)
-    return await handler(request)
+def _preflight(request: web.Request, service: Service) -> web.Response | None:
+    """The answer to a browser that asks whether it may send; None for any other request."""
+    found = service.network.cors.preflight(request.headers) if request.method == "OPTIONS" else None
+    if found is None:
+        return None
+    status, text, headers = found
+    return web.Response(status=status, text=text, headers=headers)
 
 
 async def sign(request: web.BaseRequest, response: web.StreamResponse) -> None:
@@ -129,8 +126,14 @@ async def sign(request: web.BaseRequest, response: web.StreamResponse) -> None:
 
 
 @web.middleware
-async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Count the request under its route. What is refused further out is not counted, as in vLLM."""
+async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Check keys, answer browsers, and count all others under their routes: refused ones are not, as in vLLM."""
+    service = request.app[SERVICE]
+    if _lacks_key(request, service):
+        return json_response(401, {"error": "Unauthorized"}, kind=OutsideCors)
+    asked_by_browser = _preflight(request, service)
+    if asked_by_browser is not None:
+        return asked_by_browser
     started_s = time.monotonic()
     status, sent_bytes = 200, 0
     try:
@@ -138,7 +141,6 @@ async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
         status, sent_bytes = response.status, response.content_length or 0
         return response
     finally:
-        service = request.app[SERVICE]
         resource = request.match_info.route.resource
         path = NO_ROUTE if resource is None else resource.canonical.removeprefix(service.network.root_path)
         service.metrics_source.http.observe(
@@ -146,5 +148,5 @@ async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
         )
 
 
-MIDDLEWARES = (authorization, preflight, count, inject_faults, errors, refuse_while_stopping)
-"""From the outside inwards."""
+MIDDLEWARES = (admit, inject_faults, errors)
+"""From the outside inwards; each is a coroutine of every request."""

@@ -123,8 +123,9 @@ class EventOutlet:
         chunked = request.version >= HttpVersion11
         self._backlog = service.slow_readers.watch(transport)
         self._outlet = Outlet(response, transport, chunked, service.wire, head or b"")
-        if head is not None:  # which waits for what is due in this very turn
-            asyncio.get_running_loop().call_soon(self._outlet.send_head)
+        if head is not None:  # which waits for a wake in the next turn: a first event that is due now leaves in it
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._outlet.send_head)
         return self._outlet
 
     async def __aexit__(

@@ -39,6 +39,9 @@ CLOSING_GRACE_S = 0.25
 LISTEN_BACKLOG = 2048
 """Connections that may wait to be accepted: a burst of clients must not be turned away for a second."""
 
+NEW_OBJECTS_BEFORE_A_LOOK = 5000
+"""How many objects the collector lets come before it looks at them: a request brings hundreds, and no cycles."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -189,6 +192,7 @@ def keep_what_exists() -> None:
     """What is there by now lives as long as the process: looking at it again would make the collector's pauses long."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(NEW_OBJECTS_BEFORE_A_LOOK, *gc.get_threshold()[1:])
 
 
 def startup_line(options: ServeOptions, deployment: Deployment, where: str) -> str:

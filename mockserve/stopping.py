@@ -5,22 +5,17 @@ from contextlib import suppress
 
 from aiohttp import web
 
-from mockserve.handlers import Handler
 from mockserve.protocol.errors import ApiError
-from mockserve.routes.shared import SERVICE
 from mockserve.service import Service
 
 HEALTH_PATH = "/ping"
 """May be posted to a server that stops, and says that it is not ready."""
 
 
-@web.middleware
-async def refuse_while_stopping(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """New work is for other instances by now."""
-    service = request.app[SERVICE]
+def refuse_while_stopping(request: web.Request, service: Service) -> None:
+    """New work is for other instances by now. Raises ApiError."""
     if service.is_stopping and request.method == "POST" and not request.path.endswith(HEALTH_PATH):
         raise ApiError("The server is shutting down.", status=503, kind="ServiceUnavailableError")
-    return await handler(request)
 
 
 async def drain(service: Service, at_once: asyncio.Event) -> None:

@@ -32,16 +32,19 @@ class Fields:
         self.problems: list[Problem] = []
 
     def integer(self, name: str, default: int | None = None) -> int | None:
-        return self._read(name, default, integer_problem, as_integer)
+        return default if self.body.get(name) is None else self._read(name, default, integer_problem, as_integer)
 
     def number(self, name: str, default: float | None = None) -> float | None:
-        return self._read(name, default, number_problem, as_number)
+        return default if self.body.get(name) is None else self._read(name, default, number_problem, as_number)
 
     def flag(self, name: str, default: bool = False) -> bool:
+        value = self.body.get(name)
+        if value is None or value is True or value is False:
+            return default if value is None else value
         return bool(self._read(name, default, flag_problem, as_flag))
 
     def text(self, name: str) -> str | None:
-        return self._read(name, None, text_problem, str)
+        return None if self.body.get(name) is None else self._read(name, None, text_problem, str)
 
     def required_text(self, name: str) -> str:
         """A string that must be there; empty when it is not."""
@@ -82,6 +85,10 @@ class Fields:
 
 def check_types(body: Mapping[str, Any], types: Mapping[str, FieldType], required: tuple[str, ...] = ()) -> None:
     """Raise ApiError naming every field of `body` that is not what `types` says, in their order."""
+    if all(not types[name].problems(value, name) for name, value in body.items() if name in types) and all(
+        name in body for name in required
+    ):
+        return
     problems: list[Problem] = []
     for name, kind in types.items():
         if name in body:

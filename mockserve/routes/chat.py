@@ -20,5 +20,5 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     name = reply_id(request, "chatcmpl", chat.common.request_id)
     job = plan_chat(service, chat, body, name, adapter, wanted_priority(request))
     check_rank(request, service)
-    headers = load_headers(request.headers.get(ASKED_BY), service.driver.engine.stats)
+    headers = load_headers(request.headers.get(ASKED_BY), service.driver.engine)
     return await answer(request, service, job, arrived, headers)

@@ -20,5 +20,5 @@ async def completions(request: web.Request) -> web.StreamResponse:
     name = reply_id(request, "cmpl", asked.common.request_id)
     job = plan_completion(service, asked, body, name, adapter, wanted_priority(request))
     check_rank(request, service)
-    headers = load_headers(request.headers.get(ASKED_BY), service.driver.engine.stats)
+    headers = load_headers(request.headers.get(ASKED_BY), service.driver.engine)
     return await answer(request, service, job, arrived, headers)
