@@ -1,5 +1,6 @@
 """The sampling fields that chat and text completions share, read from a body whose types have been checked."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mockserve.protocol.errors import ApiError
@@ -10,6 +11,22 @@ from mockserve.protocol.sampling import Repetition, Sampling
 LOWEST_TEMPERATURE = 0.01
 """Lower ones are raised to this, except 0."""
 
+_READERS: Mapping[str, Callable[[Fields, str], Any]] = {
+    "n": Fields.integer,
+    "min_tokens": Fields.integer,
+    "ignore_eos": Fields.flag,
+    "include_stop_str_in_output": Fields.flag,
+    "top_p": Fields.number,
+    "top_k": Fields.integer,
+    "min_p": Fields.number,
+    "presence_penalty": Fields.number,
+    "frequency_penalty": Fields.number,
+    "repetition_penalty": Fields.number,
+    "use_beam_search": Fields.flag,
+    "truncate_prompt_tokens": Fields.integer,
+    "truncation_side": Fields.text,
+}
+
 
 def read_sampling(
     fields: Fields,
@@ -19,40 +36,35 @@ def read_sampling(
     num_echoed_logprobs: int | None = None,
 ) -> Sampling:
     """The sampling fields of a body. `num_echoed_logprobs` is wanted of the prompt if the body does not say."""
-    num_prompt_logprobs = fields.integer("prompt_logprobs", num_echoed_logprobs)
     seed = fields.integer("seed")
     return Sampling(
-        n=_integer(fields, "n", 1),
         max_tokens=max_tokens,
         max_tokens_param=max_tokens_param,
-        min_tokens=_integer(fields, "min_tokens", 0),
-        ignore_eos=fields.flag("ignore_eos"),
         stop=_strings(fields.body.get("stop")),
         stop_token_ids=_integers(fields.body.get("stop_token_ids")) or (),
-        include_stop_str_in_output=fields.flag("include_stop_str_in_output"),
         seed=None if seed == -1 else seed,
-        temperature=_temperature(_number(fields, "temperature", 1.0)),
-        top_p=_number(fields, "top_p", 1.0),
-        top_k=_integer(fields, "top_k", 0),
-        min_p=_number(fields, "min_p", 0.0),
-        presence_penalty=_number(fields, "presence_penalty", 0.0),
-        frequency_penalty=_number(fields, "frequency_penalty", 0.0),
-        repetition_penalty=_number(fields, "repetition_penalty", 1.0),
+        temperature=_temperature(fields.number("temperature")),
         num_logprobs=num_logprobs,
-        num_prompt_logprobs=num_prompt_logprobs,
+        num_prompt_logprobs=fields.integer("prompt_logprobs", num_echoed_logprobs),
         logprob_token_ids=_integers(fields.body.get("logprob_token_ids")) or (),
         allowed_token_ids=_integers(fields.body.get("allowed_token_ids")),
         bad_words=_strings(fields.body.get("bad_words")),
-        use_beam_search=fields.flag("use_beam_search"),
         skip_special_tokens=fields.flag("skip_special_tokens", True),
-        truncate_prompt_tokens=fields.integer("truncate_prompt_tokens"),
-        truncation_side=fields.text("truncation_side"),
         repetition=_read_repetition(fields.body.get("repetition_detection")),
+        **_as_they_are(fields),
     )
 
 
-def _temperature(wanted: float) -> float:
+def _as_they_are(fields: Fields) -> dict[str, Any]:
+    """Those that are taken as they come. Most requests have few, so the request is gone through and not the list."""
+    found = {name: _READERS[name](fields, name) for name in fields.body if name in _READERS}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _temperature(wanted: float | None) -> float:
     """The temperature in force: nothing is almost greedy."""
+    if wanted is None:
+        return 1.0
     return LOWEST_TEMPERATURE if 0 < wanted < LOWEST_TEMPERATURE else wanted
 
 
@@ -74,18 +86,6 @@ def _read_repetition(value: dict[str, Any] | None) -> Repetition | None:
             "If you do not wish to detect repetitive patterns, set max_pattern_size to 0."
         )
     return repetition if repetition.max_pattern_size > 0 else None
-
-
-def _integer(fields: Fields, name: str, default: int) -> int:
-    value = fields.integer(name, default)
-    assert value is not None
-    return value
-
-
-def _number(fields: Fields, name: str, default: float) -> float:
-    value = fields.number(name, default)
-    assert value is not None
-    return value
 
 
 def _integers(value: Any) -> tuple[int, ...] | None:

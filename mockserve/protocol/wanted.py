@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from typing import Any
 
 from mockserve.protocol.errors import bad_value
@@ -36,6 +37,10 @@ class Common:
     routed_experts_prompt_start: int = 0
 
 
+_NOTHING_SAID = Common()
+_COMMON_NAMES = frozenset(each.name for each in dataclass_fields(Common))
+
+
 def check_prompt_start(common: Common, prompt_tokens: int) -> None:
     """Raise ApiError when routing is wanted from beyond the end of the prompt."""
     start = common.routed_experts_prompt_start
@@ -60,6 +65,8 @@ def read_wanted(fields: Fields, sampling: Sampling) -> Wanted:
 
 def read_common(fields: Fields) -> Common:
     """What a body says about itself."""
+    if _COMMON_NAMES.isdisjoint(fields.body):
+        return _NOTHING_SAID
     return Common(
         request_id=fields.text("request_id"),
         cache_salt=fields.text("cache_salt"),
