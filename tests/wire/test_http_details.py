@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.wire.plain_http import call, complete, read_all
+from tests.wire.plain_http import call, complete, raw_completion, read_all, read_until
 from tests.wire.serving import TestServer
 
 CHAT = "/v1/chat/completions"
@@ -237,3 +237,19 @@ def test_a_load_balancer_hears_of_the_load(server: TestServer, wanted: str, pref
     reply = call(server, "POST", "/v1/completions", BODY, {"endpoint-load-metrics-format": wanted})
     assert reply.headers.get("endpoint-load-metrics", "").startswith(prefix)
     assert ("endpoint-load-metrics" in reply.headers) == bool(prefix)
+
+
+def test_heads_of_streams_are_the_same_whoever_writes_them(server: TestServer) -> None:
+    """Those of connections that stay open are put together here, others by the library; Date may differ."""
+    heads = []
+    with socket.create_connection((server.host, server.port), timeout=10) as connection:
+        asked = raw_completion(prompt="hello there", max_tokens=2, stream=True)
+        for request in (asked, asked, asked.replace(b"Host: x", b"Host: x\r\nConnection: close")):
+            connection.sendall(request)
+            head, _, _ = read_until(connection, b"[DONE]\n\n\r\n0\r\n\r\n").partition(b"\r\n\r\n")
+            heads.append([line for line in head.split(b"\r\n") if not line.startswith(b"Date: ")])
+        assert connection.recv(1) == b""
+    ours, again, of_library = heads
+    assert ours == again
+    assert b"Connection: close" in of_library
+    assert ours == [line for line in of_library if line != b"Connection: close"]
