@@ -47,8 +47,8 @@ def test_who_reads_gets_everything_beside_one_who_does_not(strict_server: TestSe
 
 def test_who_reads_late_but_not_too_late_gets_everything(strict_server: TestServer) -> None:
     cut = metric(strict_server, "blis_slow_readers_cut_total")
+    done = metric(strict_server, "vllm:request_success_total", finished_reason="length")
     with ask(strict_server, max_tokens=100) as late:
-        wait_for_metric(strict_server, "vllm:num_requests_running", 1)
-        wait_for_metric(strict_server, "vllm:num_requests_running", 0)
+        wait_for_metric(strict_server, "vllm:request_success_total", done + 1, finished_reason="length")
         assert read_until(late, b"[DONE]").count(b"data: ") == 101
     assert metric(strict_server, "blis_slow_readers_cut_total") == cut
