@@ -108,3 +108,8 @@ COMMANDS: dict[str, CommandRow] = {
         "CalibrateOptions",
     ),
 }
+
+
+def members(group: str) -> list[str]:
+    """The commands whose names begin with this word; all of them without one."""
+    return [name for name in COMMANDS if not group or name.startswith(f"{group} ")]

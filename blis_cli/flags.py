@@ -1,26 +1,51 @@
-"""From an options dataclass to a typer command: each setting becomes a flag or an argument."""
+"""From an options dataclass to a typer command: each setting becomes a flag or an argument.
+
+Typer writes the help, and says what is wrong with a command line.
+"""
 
 import inspect
-import itertools
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
-from blis_options import options_of
+from blis_options import OptionError, options_of
 from blis_options.option import Setting
-from blis_options.text import NUMBERS, read_list, read_number, single_type
+from blis_options.text import NUMBERS, read_list, read_number
 
 
-def command_function(
-    options_class: type, run: Callable[[Any], int], arguments: Sequence[str] | None = None
-) -> Callable[..., None]:
-    """A function that typer turns into flags: it builds the options, runs the command, exits with its code.
+def run_with_typer(
+    options_class: type, run: Callable[[Any], int], help_text: str, arguments: list[str], program: str
+) -> int:
+    """Let typer read the arguments: it prints help, or runs the command. Returns the exit code. Raises OptionError."""
+    app = new_app()
+    app.command(help=help_text)(command_function(options_class, run))
+    return answer(app, arguments, program)
 
-    When it is known with which `arguments` it will be called, only flags that matter to them are made: each takes typer
-    a millisecond.
-    """
+
+def new_app() -> typer.Typer:
+    """One that prints plain text, and leaves mistakes to `answer`."""
+    return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def answer(app: typer.Typer, arguments: list[str], program: str) -> int:
+    """What typer makes of the arguments, as an exit code. Raises OptionError for a mistake."""
+    try:
+        result = typer.main.get_command(app).main(args=arguments, prog_name=program, standalone_mode=False)
+    except typer.TyperException as error:
+        message = error.format_message()
+        # Typer's preface is left out: our messages name the flag themselves.
+        raise OptionError(
+            message.partition(": ")[2] if message.startswith("Invalid value for ") else message
+        ) from error
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    return result if isinstance(result, int) else 0
+
+
+def command_function(options_class: type, run: Callable[[Any], int]) -> Callable[..., None]:
+    """A function that typer turns into flags: it builds the options, runs the command, exits with its code."""
 
     def command(**values: Any) -> None:
         # typer gives repeated arguments as a list, and options are immutable.
@@ -29,45 +54,22 @@ def command_function(
         if code:
             raise typer.Exit(code)
 
-    settings = options_of(options_class)
-    if arguments is not None:
-        settings = _that_matter(settings, arguments)
     # typer reads flags off a signature; this one is the settings table.
-    signature = inspect.Signature([_parameter(setting) for setting in settings])
+    signature = inspect.Signature([_parameter(setting) for setting in options_of(options_class)])
     command.__signature__ = signature  # type: ignore[attr-defined]
     command.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
     return command
 
 
-def _that_matter(settings: list[Setting], arguments: Sequence[str]) -> list[Setting]:
-    """Those that are given or must be. All of them if something else is given: a request for help, or a mistake."""
-    given = {argument.partition("=")[0] for argument in arguments if argument.startswith("-") and not _number(argument)}
-    if not given.issubset(itertools.chain.from_iterable(map(_spellings, settings))):
-        return settings
-    return [
-        each for each in settings if each.required or each.option.positional or not given.isdisjoint(_spellings(each))
-    ]
-
-
-def _number(argument: str) -> bool:
-    return argument[1:2].isdigit()
-
-
-def _spellings(setting: Setting) -> tuple[str, ...]:
-    """All flags of a setting, that of the opposite included."""
-    flags = setting.flags
-    return (*flags, f"--no-{flags[0].removeprefix('--')}") if setting.type is bool else flags
-
-
 def _parameter(setting: Setting) -> inspect.Parameter:
-    kind = single_type(setting.type)
+    kind = setting.kind
     known = setting.option
     extra: dict[str, Any] = {"help": _help(setting), "show_default": setting.default not in (None, "", ())}
     if known.metavar is not None:
         extra["metavar"] = known.metavar
-    if _is_repeated(setting):
+    if setting.is_repeated:
         kind = list[typing.get_args(kind)[0]]  # type: ignore[misc]
-    elif typing.get_origin(kind) is tuple:
+    elif setting.is_list:
         (element, _) = typing.get_args(kind)
         extra["parser"] = _list_parser(element, setting.label)
         extra.setdefault("metavar", "LIST")
@@ -80,7 +82,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     else:
         flags = setting.flags
         if kind is bool:
-            flags = (f"{flags[0]}/{_spellings(setting)[-1]}", *flags[1:])
+            flags = (f"{flags[0]}/{setting.spellings[-1]}", *flags[1:])
         info = typer.Option(*flags, hidden=known.hidden, **extra)
     optional = setting.default is None and not setting.required
     default = inspect.Parameter.empty if setting.required else _default(setting)
@@ -92,15 +94,9 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     )
 
 
-def _is_repeated(setting: Setting) -> bool:
-    """Whether each value is given by itself: as an argument of its own, or with the flag again."""
-    is_list = typing.get_origin(single_type(setting.type)) is tuple
-    return is_list and (setting.option.positional or setting.option.repeatable)
-
-
 def _default(setting: Setting) -> Any:
     """Lists are parsed from text, so their default is text as well; repeated arguments are lists."""
-    if _is_repeated(setting):
+    if setting.is_repeated:
         return list(setting.default)
     if isinstance(setting.default, tuple):
         return ",".join(map(str, setting.default))

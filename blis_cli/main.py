@@ -4,18 +4,10 @@ import errno
 import importlib
 import os
 import sys
-from typing import Any
 
-import typer
-
-from blis_cli.commands import COMMANDS, GROUPS, PROGRAMS, CommandRow
-from blis_cli.flags import command_function
+from blis_cli.commands import COMMANDS, GROUPS, PROGRAMS, CommandRow, members
+from blis_cli.plain import plain_values
 from blis_options import BlisError, OptionError
-
-DESCRIPTION = """Test everything around LLM inference without a GPU, and prove the fake is true.
-
-serve a vLLM look-alike, observe any server, replay the recording in virtual time, calibrate one against the other.
-"""
 
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -40,26 +32,39 @@ def run(arguments: list[str], program: str = "blis") -> int:
     program = f"{program} {name}" if name else program
     try:
         if row is not None:
-            rest = _in_our_syntax(row, given)
-            command = _command(name, row, rest)
+            code = _run_command(row, given, program)
         elif given and not given[0].startswith("-"):
-            known = (each.removeprefix(f"{name} ") for each in _members(name))
+            known = (each.removeprefix(f"{name} ") for each in members(name))
             raise OptionError(f"unknown command {given[0]!r}, known are {', '.join(known)}")
         else:
-            command, rest = _overview(name), given or ["--help"]
-        result = command.main(args=rest, prog_name=program, standalone_mode=False)
+            from blis_cli.overview import show_overview
+
+            code = show_overview(name, given, program)
         sys.stdout.flush()
     except BlisError as error:
         return _complain(program, str(error))
-    except typer.TyperException as error:
-        return _complain(program, error.format_message())
-    except (KeyboardInterrupt, typer.Abort):
+    except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except OSError as error:
         if sys.stdout is None or not _is_about_stdout(error):
             raise
         return _cannot_print(program, error)
-    return result if isinstance(result, int) else 0
+    return code
+
+
+def _run_command(row: CommandRow, arguments: list[str], program: str) -> int:
+    """Run the one command that is wanted; only its module is imported."""
+    module = importlib.import_module(row.module)
+    options_class = getattr(module, row.options)
+    if row.has_other_syntax:
+        arguments = module.rewritten(arguments)
+    values = plain_values(options_class, arguments)
+    if values is None:
+        from blis_cli.flags import run_with_typer
+
+        return run_with_typer(options_class, module.run, row.help, arguments, program)
+    code: int = module.run(options_class(**values))
+    return code
 
 
 def _split(arguments: list[str]) -> tuple[str, list[str]]:
@@ -69,11 +74,6 @@ def _split(arguments: list[str]) -> tuple[str, list[str]]:
         if name in COMMANDS or name in GROUPS:
             return name, arguments[num_words:]
     return "", arguments
-
-
-def _members(group: str) -> list[str]:
-    """The commands whose names begin with this word; all of them without one."""
-    return [name for name in COMMANDS if not group or name.startswith(f"{group} ")]
 
 
 def _is_about_stdout(error: OSError) -> bool:
@@ -90,50 +90,6 @@ def _cannot_print(program: str, error: OSError) -> int:
 
 
 def _complain(program: str, message: str) -> int:
-    if message.startswith("Invalid value for "):  # typer's preface; our messages name the flag themselves
-        message = message.partition(": ")[2]
     one_line = " ".join(message.split())
     sys.stderr.write(f"{program}: error: {one_line}\n")
     return EXIT_BAD_INPUT
-
-
-def _command(name: str, row: CommandRow, arguments: list[str]) -> Any:
-    """The one command that is wanted, to be called with these arguments; only its module is imported."""
-    module = importlib.import_module(row.module)
-    app = _new_app()
-    app.command(name=name, help=row.help)(command_function(getattr(module, row.options), module.run, arguments))
-    return typer.main.get_command(app)
-
-
-def _in_our_syntax(row: CommandRow, arguments: list[str]) -> list[str]:
-    if not row.has_other_syntax:
-        return arguments
-    found: list[str] = importlib.import_module(row.module).rewritten(arguments)
-    return found
-
-
-def _overview(group: str) -> Any:
-    """The list of commands, or of those of a group, none of them imported."""
-    app = _new_app()
-
-    @app.callback(help=GROUPS.get(group, DESCRIPTION), invoke_without_command=True)
-    def overview(
-        version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
-    ) -> None:
-        if version:
-            from importlib.metadata import version as installed_version
-
-            typer.echo(installed_version("blis-mockserve"))
-            raise typer.Exit
-
-    for name in _members(group):
-        app.command(name=name.removeprefix(f"{group} "), help=COMMANDS[name].help)(_never_called)
-    return typer.main.get_command(app)
-
-
-def _never_called() -> None:
-    """Stands for a command in the list; `run` dispatches to the real one before typer could."""
-
-
-def _new_app() -> typer.Typer:
-    return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)

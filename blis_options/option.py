@@ -5,6 +5,7 @@ The same row feeds the command-line flag, the YAML key, the documentation and th
 
 import dataclasses
 import math
+import types
 import typing
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass
@@ -46,6 +47,29 @@ class Setting:
     def flags(self) -> tuple[str, ...]:
         """The spellings on the command line, the preferred one first."""
         return self.option.flags or ("--" + self.name.replace("_", "-"),)
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """All of its flags, the one that turns a switch off included as the last."""
+        flags = self.flags
+        return (*flags, f"--no-{flags[0].removeprefix('--')}") if self.kind is bool else flags
+
+    @property
+    def kind(self) -> Any:
+        """The type of its values where it has one, which is without `| None`."""
+        if typing.get_origin(self.type) in (types.UnionType, typing.Union):
+            (kind,) = (each for each in typing.get_args(self.type) if each is not types.NoneType)
+            return kind
+        return self.type
+
+    @property
+    def is_list(self) -> bool:
+        return typing.get_origin(self.kind) is tuple
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether each of its values is given by itself: as an argument of its own, or with the flag again."""
+        return self.is_list and (self.option.positional or self.option.repeatable)
 
     @property
     def label(self) -> str:

@@ -1,10 +1,9 @@
-"""Values of settings from how users write them: on a command line, or in a YAML file."""
+"""Values of settings from how users write them: behind a flag, or in a YAML file."""
 
 import json
 import math
-import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from blis_options.errors import OptionError
@@ -13,14 +12,6 @@ from blis_options.option import Setting, options_of
 NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
 _SWITCHES = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _NONE = "none"
-
-
-def single_type(annotated: Any) -> Any:
-    """The type of a setting without its `| None`."""
-    if typing.get_origin(annotated) in (types.UnionType, typing.Union):
-        (kind,) = (each for each in typing.get_args(annotated) if each is not type(None))
-        return kind
-    return annotated
 
 
 def read_number(kind: Callable[[Any], Any], label: str, text: Any, infinity: str | None = None) -> Any:
@@ -45,7 +36,7 @@ def read_list(element: Callable[[str], Any], label: str, text: str) -> tuple[Any
 
 def value_of(setting: Setting, text: str) -> Any:
     """What a text means for a setting; `none` means "not given" where that is possible. Raises OptionError."""
-    kind = single_type(setting.type)
+    kind = setting.kind
     if text.lower() == _NONE and kind is not setting.type:
         return None
     if kind is bool:
@@ -54,7 +45,7 @@ def value_of(setting: Setting, text: str) -> Any:
         return _SWITCHES[text.lower()]
     if kind in NUMBERS:
         return read_number(kind, setting.label, text, setting.option.infinity)
-    if typing.get_origin(kind) is tuple:
+    if setting.is_list:
         return read_list(typing.get_args(kind)[0], setting.label, text)
     return text
 
@@ -76,48 +67,3 @@ def setting_named(options_class: type, name: str) -> Setting:
         if wanted in spellings:
             return setting
     raise OptionError(f"no setting is called {name!r}")
-
-
-def values_of_flags(options_class: type, arguments: Sequence[str]) -> dict[str, Any]:
-    """The settings that a command line gives, by name. Words that belong to no flag are the positional arguments.
-
-    Raises OptionError for what cannot be read. Bounds are checked where the options are made.
-    """
-    given: dict[str, Any] = {}
-    words = []
-    rest = list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        if not argument.startswith("-"):
-            words.append(argument)
-            continue
-        spelling, has_value, text = argument.partition("=")
-        setting, switched_on = _flag(options_class, spelling)
-        if single_type(setting.type) is bool and not has_value:
-            given[setting.name] = switched_on
-            continue
-        if not has_value and not rest:
-            raise OptionError(f"{spelling} must be given a value")
-        value = value_of(setting, text if has_value else rest.pop(0))
-        is_further = setting.option.repeatable and setting.name in given
-        given[setting.name] = (*given[setting.name], *value) if is_further else value
-    return {**_positional(options_class, words), **given}
-
-
-def _flag(options_class: type, spelling: str) -> tuple[Setting, bool]:
-    """The setting of a flag, and what the flag means if that is a switch."""
-    for setting in options_of(options_class):
-        if setting.option.positional:
-            continue
-        if spelling in setting.flags:
-            return setting, True
-        if single_type(setting.type) is bool and spelling == f"--no-{setting.flags[0].removeprefix('--')}":
-            return setting, False
-    raise OptionError(f"no such option: {spelling}")
-
-
-def _positional(options_class: type, words: Sequence[str]) -> dict[str, Any]:
-    settings = [setting for setting in options_of(options_class) if setting.option.positional]
-    if len(words) > len(settings):
-        raise OptionError(f"unexpected argument: {words[len(settings)]}")
-    return {setting.name: value_of(setting, word) for setting, word in zip(settings, words, strict=False)}

@@ -14,8 +14,9 @@ import yaml
 from bench.errors import BenchError
 from bench.points.commands import SIMULATIONS, Simulation, simulation
 from blis_options import BlisError, OptionError
+from blis_options.command_line import values_of_flags
 from blis_options.option import Setting
-from blis_options.text import setting_named, value_of_yaml, values_of_flags
+from blis_options.text import setting_named, value_of_yaml
 from engine.deployment import resolve
 
 _DEFAULT_COMMAND = "run"

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from blis_options import OptionError, options_of
-from blis_options.text import single_type
 
 
 def own_flags_first(arguments: Sequence[str], options_class: type) -> list[str]:
@@ -12,9 +11,8 @@ def own_flags_first(arguments: Sequence[str], options_class: type) -> list[str]:
     Raises OptionError for a flag whose value is missing.
     """
     settings = [setting for setting in options_of(options_class) if not setting.option.positional]
-    valued = {flag for each in settings for flag in each.flags if single_type(each.type) is not bool}
-    switches = {flag for each in settings for flag in each.flags if single_type(each.type) is bool}
-    switches |= {f"--no-{flag.removeprefix('--')}" for flag in switches} | {"--help"}
+    valued = {flag for each in settings if each.kind is not bool for flag in each.flags}
+    switches = {flag for each in settings if each.kind is bool for flag in each.spellings} | {"--help"}
     own, others = [], []
     rest = list(arguments)
     while rest:

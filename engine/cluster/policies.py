@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from blis_options import BlisError, OptionError, options_of
 from blis_options.option import Setting
-from blis_options.text import single_type, value_of_yaml
+from blis_options.text import value_of_yaml
 from engine.cluster.options import ClusterOptions
 from engine.cluster.policy_file import InstanceGroup, PolicyFile, read_policy_file
 from engine.deployment import Deployment, resolve
@@ -98,6 +98,6 @@ def _resolved(options: ClusterOptions, group: InstanceGroup, number: int) -> Dep
 
 def _value(setting: Setting, value: object) -> object:
     """The value of a setting as its type wants it. Raises OptionError."""
-    if single_type(setting.type) is str and not isinstance(value, str):
+    if setting.kind is str and not isinstance(value, str):
         raise OptionError(f"{setting.name} must be text, got {value!r}")
     return value_of_yaml(setting, value)

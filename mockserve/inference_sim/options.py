@@ -66,7 +66,7 @@ class InferenceSimOptions:
     max_cpu_loras: int | None = option(None, "Adapters kept in memory (default: as many as may run).", at_least=1)
     data_parallel_size: int = option(1, "Ranks, each on a port of its own.", at_least=1, at_most=8)
     data_parallel_rank: int = option(-1, "The one rank to be.", at_least=-1, at_most=7)
-    failure_injection_rate: float = option(0, "Percent of the requests that fail.", at_least=0, at_most=100)
+    failure_injection_rate: float = option(0.0, "Percent of the requests that fail.", at_least=0, at_most=100)
     failure_types: tuple[str, ...] = option((), "How they fail (default: all ways).", choices=FAILURE_TYPES)
     fake_metrics: str = option("", "Figures for the metrics page, constant or by a function of time.", metavar="JSON")
     enable_request_id_headers: bool = option(False, "Give every reply an X-Request-Id.")
@@ -74,7 +74,7 @@ class InferenceSimOptions:
     dataset_path: str | None = option(None, "Answers by prompt, in a SQLite file.")
     dataset_table_name: str = option("llmd", "Table of it.")
     tool_call_extra_call_probability: float = option(
-        45, "Percent of the calls that another call follows.", at_least=0, at_most=100
+        45.0, "Percent of the calls that another call follows.", at_least=0, at_most=100
     )
     min_tool_call_integer_param: int = option(0, "Least whole number as an argument whose schema sets no bounds.")
     max_tool_call_integer_param: int = option(100, "Greatest whole number as such an argument.")
@@ -83,10 +83,10 @@ class InferenceSimOptions:
     min_tool_call_array_param_length: int = option(1, "Fewest items of such an array.", at_least=0)
     max_tool_call_array_param_length: int = option(5, "Most items of such an array.", at_least=0)
     tool_call_not_required_param_probability: float = option(
-        50, "Percent of the calls that have an argument which is not required.", at_least=0, at_most=100
+        50.0, "Percent of the calls that have an argument which is not required.", at_least=0, at_most=100
     )
     object_tool_call_not_required_field_probability: float = option(
-        50, "The same for a field within an argument that is an object.", at_least=0, at_most=100
+        50.0, "The same for a field within an argument that is an object.", at_least=0, at_most=100
     )
     ssl_certfile: str = option("", "Certificate to serve HTTPS with.")
     ssl_keyfile: str = option("", "Its key.")

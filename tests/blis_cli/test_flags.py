@@ -1,15 +1,13 @@
 """How settings become flags: one toy command with a setting of each kind."""
 
 from collections.abc import Callable
-from inspect import signature
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blis_cli.flags import command_function
 from tests.blis_cli.conftest import Said
-from tests.blis_cli.toy_command import ToyOptions, run
+from tests.blis_cli.toy_command import ToyOptions
 
 Blis = Callable[..., Said]
 REQUIRED = ("here", "--max-num-seqs", "8")
@@ -134,23 +132,3 @@ def test_help_shows_defaults_and_choices_but_no_hidden_setting(blis: Blis) -> No
     assert "--streaming / --no-streaming" in text
     assert "[required]" in text
     assert "secret" not in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "names"),
-    [
-        (["here", "--max-num-seqs", "8"], ["source", "max_num_seqs"]),
-        (["--rate=2", "here"], ["source", "max_num_seqs", "rate"]),
-        (["here", "--no-streaming", "--tensor-parallel-size", "-1"], ["source", "max_num_seqs", "streaming", "tp"]),
-        (["--horizon", "--quiet"], ["source", "max_num_seqs", "horizon", "quiet"]),
-    ],
-)
-def test_only_flags_that_are_used_or_needed_are_made(arguments: list[str], names: list[str]) -> None:
-    assert list(signature(command_function(ToyOptions, run, arguments)).parameters) == names
-
-
-@pytest.mark.parametrize("argument", ["--help", "--rat", "-q", "--"])
-def test_all_flags_are_made_for_whatever_is_no_flag(argument: str) -> None:
-    """So that help names them all, and a mistake the one that was meant."""
-    made = signature(command_function(ToyOptions, run, ["here", "--rate", "2", argument])).parameters
-    assert list(made) == list(signature(command_function(ToyOptions, run)).parameters)

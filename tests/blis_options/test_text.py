@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from blis_options import OptionError, check_options, option
-from blis_options.text import setting_named, value_of, value_of_yaml, values_of_flags
+from blis_options.text import setting_named, value_of, value_of_yaml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,25 +64,3 @@ def test_a_setting_is_found_by_its_name_and_its_flags(name: str) -> None:
     assert setting_named(Options, name).name == "size"
     with pytest.raises(OptionError, match="no setting is called 'colour'"):
         setting_named(Options, "colour")
-
-
-def test_a_command_line_is_read_as_settings() -> None:
-    line = "--tensor-parallel-size 4 t.yaml --rate=-1 --quick --no-slow --label a,b --label c --name=x=y"
-    assert values_of_flags(Options, line.split()) == {
-        "size": 4, "rate": -1.0, "quick": True, "slow": False, "label": ("a", "b", "c"), "name": "x=y",
-        "trace": "t.yaml",
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("--loud", "no such option: --loud"),
-        ("--rate", "--rate must be given a value"),
-        ("a b", "unexpected argument: b"),
-        ("--no-size", "no such option: --no-size"),
-    ],
-)
-def test_a_command_line_that_cannot_be_read_is_refused(line: str, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        values_of_flags(Options, line.split())
