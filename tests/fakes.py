@@ -18,23 +18,27 @@ from engine.virtual import run_virtual
 
 @dataclass(frozen=True, slots=True)
 class TestLatency:
-    """A step costs `step_us`, plus so much per token and per token of context."""
+    """A step costs `step_us`, plus so much per prompt token and per decode, plus what depends on its whole shape."""
 
     __test__ = False
 
     step_us: Micros = 1000
     prefill_token_us: Micros = 0
     decode_us: Micros = 0
+    figure_us: Micros = 0
+    """For the first figure of the shape; twice, three times as much for the ones after it."""
     queueing_us: Micros = 0
     output_token_time: Micros = 0
     post_decode_time: Micros = 0
     output_sequence_time: Micros = 0
 
     def step_time(self, shape: BatchShape) -> Micros:
-        return self.step_us + self.prefill_token_us * shape.prefill_tokens + self.decode_us * shape.decode_requests
+        linear = self.step_us + self.prefill_token_us * shape.prefill_tokens + self.decode_us * shape.decode_requests
+        return linear + self.figure_us * sum(place * figure for place, figure in enumerate(shape, 1))
 
     def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
-        return np.full(steps, self.step_time(shape), np.int64)
+        grown_us = self.figure_us * (1 + BatchShape._fields.index("decode_context_tokens")) * shape.decode_requests
+        return np.arange(steps, dtype=np.int64) * grown_us + self.step_time(shape)
 
     def queueing_time(self, input_tokens: int) -> Micros:
         return self.queueing_us

@@ -57,6 +57,7 @@ def workloads(
         step_us=draw(st.sampled_from([1, GRID_US, 2 * GRID_US])),
         prefill_token_us=draw(st.sampled_from([0, 100])),
         decode_us=draw(st.sampled_from([0, 100])),
+        figure_us=draw(st.sampled_from([0, 0, 1])),
         queueing_us=draw(st.sampled_from([0, GRID_US, 700])),
         output_token_time=draw(st.sampled_from([0, 40])),
         post_decode_time=draw(st.sampled_from([0, 300])),
@@ -87,6 +88,53 @@ def workloads(
     if with_speculation and settings["scheduling"] == "vllm":
         speculation = draw(st.one_of(st.none(), speculations(int(settings["max_num_batched_tokens"]))))
     return Workload(settings, latency, arrivals, sorted(hang_ups), speculation)
+
+
+@st.composite
+def usual_workloads(draw: st.DrawFn) -> Workload:
+    """What vLLM's scheduling mostly gets, only denser: prompts that nobody shares and that fit, long answers.
+
+    Now and then somebody hangs up, a deadline passes, blocks or budget run short, or a prompt is one that others share.
+    """
+    block_size = draw(st.sampled_from([1, 2, 4, 16]))
+    num_blocks = draw(st.sampled_from([20, 60, 60, 400]))
+    capacity = (num_blocks - 1) * block_size
+    settings = {
+        "total_kv_blocks": num_blocks,
+        "block_size_tokens": block_size,
+        "max_num_seqs": draw(st.sampled_from([2, 4, 30])),
+        "max_num_batched_tokens": draw(st.sampled_from([16, 40, 100])),
+        "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 0, 10])),
+        "max_model_len": min(draw(st.sampled_from([0, 0, 30])), capacity),
+        "scheduler": draw(st.sampled_from(["fcfs", "fcfs", "sjf"])),
+        "preemption_policy": draw(st.sampled_from(["fcfs", "fcfs", "priority"])),
+        "scheduling": "vllm",
+        "async_scheduling": draw(st.sampled_from([True, True, True, False])),
+        "enable_prefix_caching": draw(st.sampled_from([True, True, False])),
+        "reserve_full_prompt": draw(st.sampled_from([True, True, False])),
+        "watermark_fraction": draw(st.sampled_from([0.0, 0.0, 0.1])),
+    }
+    latency = TestLatency(
+        step_us=draw(st.sampled_from([30, GRID_US, 2 * GRID_US])),
+        prefill_token_us=draw(st.sampled_from([0, 10])),
+        figure_us=draw(st.sampled_from([0, 1])),
+        queueing_us=draw(st.sampled_from([0, 700])),
+    )
+    count = draw(st.integers(1, 16))
+    kinds = draw(st.sampled_from([["own"], ["own"], ["own", "own", "own", "prefix"]]))
+    arrivals = []
+    for index in range(count):
+        at = draw(st.integers(0, 80)) * GRID_US
+        request = _request(draw, f"r{index}", min(capacity, 80), block_size, kinds)
+        deadline_us = draw(st.sampled_from([0, 0, 0, at + 7_777, at + 10 * GRID_US]))
+        arrivals.append((at, request._replace(deadline_us=deadline_us)))
+    hang_ups = draw(
+        st.lists(
+            st.tuples(st.integers(0, 1000).map(lambda tick: tick * 100), st.integers(0, count - 1).map("r{}".format)),
+            max_size=4,
+        )
+    )
+    return Workload(settings, latency, sorted(arrivals, key=lambda arrival: arrival[0]), sorted(hang_ups))
 
 
 @st.composite

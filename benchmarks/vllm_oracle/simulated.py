@@ -1,5 +1,7 @@
 """Our engine on a workload, telling what it does."""
 
+from collections import Counter
+
 from benchmarks.vllm_oracle.workload import MANY_LINES, Arrival, Composed, HungUp, Processed, Story, Workload
 from engine.config import EngineConfig
 from engine.core import Engine
@@ -128,8 +130,11 @@ def _drafts(instance: Instance) -> tuple[int, ...]:
 
 def _engine(workload: Workload, reports_steps: bool) -> Engine:
     engine = Engine(workload.config, workload.latency, reports_steps)
-    for arrival in workload.arrivals:
-        engine.submit(_request(arrival, workload.config), arrival.at)
+    hashes = [_block_hashes(arrival, workload.config) for arrival in workload.arrivals]
+    num_holders = Counter(name for names in hashes for name in names)
+    for arrival, names in zip(workload.arrivals, hashes, strict=True):
+        shared = tuple(name for name in names if num_holders[name] > 1)  # the leading ones: each stands for all before
+        engine.submit(_request(arrival, shared), arrival.at)
     for at, request_id in workload.hang_ups:
         engine.abort(request_id, at)
     return engine
@@ -142,17 +147,20 @@ def _reason(event: Finished) -> str:
     return "length" if cut else "stop"
 
 
-def _request(arrival: Arrival, config: EngineConfig) -> Request:
-    tokens = arrival.tokens
+def _block_hashes(arrival: Arrival, config: EngineConfig) -> tuple[int, ...]:
+    """What tells the content of each full block and all before it."""
+    tokens, size = arrival.tokens, config.block_size_tokens
     ahead = config.speculation.num_hash_lookahead_tokens if config.speculation else 0
-    size = config.block_size_tokens
-    hashes = tuple(hash(tokens[: end + ahead]) for end in range(size, len(tokens) - ahead + 1, size))
+    return tuple(hash(tokens[: end + ahead]) for end in range(size, len(tokens) - ahead + 1, size))
+
+
+def _request(arrival: Arrival, shared_hashes: tuple[int, ...]) -> Request:
     return Request(
         id=arrival.id,
         input_tokens=len(arrival.prompt),
         output_tokens=arrival.output_tokens,
         max_output_tokens=arrival.max_tokens,
-        blocks=HashedBlocks(arrival.id, hashes),
+        blocks=HashedBlocks(arrival.id, shared_hashes),
         deadline_us=arrival.deadline_us,
         priority=arrival.priority,
         reads_prefix_cache=arrival.reads_prefix_cache,

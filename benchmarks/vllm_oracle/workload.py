@@ -1,6 +1,6 @@
 """Random workloads, small and nasty, that both schedulers can be run on; and what each tells of a run."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -156,16 +156,22 @@ class Story:
 
 
 def draw_workload(seed: int, async_scheduling: bool) -> Workload:
-    """The workload of a seed; the same for both kinds of scheduling except for that setting."""
+    """The workload of a seed; the same for both kinds of scheduling except for that setting.
+
+    In every third nobody shares anything and budgets are wide, as mostly in reality.
+    """
     generator = np.random.default_rng(seed)
     config = _draw_config(generator, async_scheduling)
+    is_usual = seed % 3 == 0
+    if is_usual:
+        config = _widened(generator, config)
     latency = GridLatency(
         step_us=int(generator.integers(1, 10)) * TICK_US,
         token_us=int(generator.choice([0, TICK_US])),
         request_us=int(generator.choice([0, TICK_US])),
     )
     num_requests = int(generator.integers(1, 21))
-    prefixes = _draw_prefix_lengths(generator, config)
+    prefixes = [] if is_usual else _draw_prefix_lengths(generator, config)
     arrivals: list[Arrival] = []
     at = 0
     for number in range(num_requests):
@@ -210,6 +216,17 @@ def _draw_config(generator: np.random.Generator, async_scheduling: bool) -> Engi
     )
 
 
+def _widened(generator: np.random.Generator, config: EngineConfig) -> EngineConfig:
+    """Nearly every prompt fits into one step, beside those that decode."""
+    return replace(
+        config,
+        total_kv_blocks=config.total_kv_blocks * int(generator.choice([1, 2, 4])),
+        max_num_batched_tokens=max(config.max_num_batched_tokens, int(generator.choice([100, 256, 512]))),
+        long_prefill_token_threshold=int(generator.choice([0, 0, 0, 40])),
+        prefill_schedule_interval=1,
+    )
+
+
 def _draw_prefix_lengths(generator: np.random.Generator, config: EngineConfig) -> list[int]:
     """Lengths that requests share: around the ends of blocks, and anywhere."""
     return [_near_a_block_end(generator, config) for _ in range(3)]
@@ -230,7 +247,7 @@ def _draw_prompt(
     """A beginning that others may have, too, and a rest of its own."""
     length = _near_a_block_end(generator, config)
     kind = generator.random()
-    if kind < 0.2:
+    if kind < 0.2 or not prefixes:
         beginning: tuple[int, ...] = ()
     elif kind < 0.4 and earlier:
         # The next turn of a conversation repeats the turn before, with its answer or a part of it.

@@ -16,13 +16,13 @@ from engine.sequence import Sequence
 class CountingKVCache:
     """Drop-in for `VllmKVCache` with equal results. Cost: O(shareable blocks + runs of free blocks reused)."""
 
-    __slots__ = ("_block_size", "_caches", "_limit_tokens", "_watermark_blocks", "free", "hit_tokens", "index",
-                 "queried_tokens")  # fmt: skip
+    __slots__ = ("_block_size", "_caches", "_limit_tokens", "free", "hit_tokens", "index", "queried_tokens",
+                 "watermark_blocks")  # fmt: skip
 
     def __init__(self, config: EngineConfig) -> None:
         self._block_size = config.block_size_tokens
         self._caches = config.enable_prefix_caching
-        self._watermark_blocks = int(config.watermark_fraction * config.total_kv_blocks)
+        self.watermark_blocks = int(config.watermark_fraction * config.total_kv_blocks)
         self._limit_tokens = config.limit_tokens
         self.free = FreeRuns(config.total_kv_blocks - 1)
         self.index = ContentIndex()
@@ -85,7 +85,7 @@ class CountingKVCache:
         """Slots for a waiting sequence: the cached blocks `hits` and the next `num_tokens` tokens after them."""
         size, limit, num_hits = self._block_size, self._limit_tokens, len(hits)
         num_known = sequence.request.input_tokens + sequence.num_output_tokens
-        free = self.free.num_free - (self._watermark_blocks if others_run else 0)
+        free = self.free.num_free - (self.watermark_blocks if others_run else 0)
         if hits:
             free += self.free.num_held(hits)
         if whole_must_fit and -(-min(num_known, limit) // size) > free:
@@ -102,6 +102,18 @@ class CountingKVCache:
         self.take(blocks - num_hits)
         self.register(sequence, min(after, num_known))
         return True
+
+    def hold_prompt(self, sequence: Sequence, num_blocks: int) -> None:
+        """`admit` and `count_lookup` at the first admission of a whole prompt that nobody shares.
+
+        Its blocks are taken together with those of others.
+        """
+        sequence.num_computed_tokens = num_tokens = sequence.request.input_tokens
+        sequence.num_blocks = num_blocks
+        if self._caches:
+            sequence.num_registered_blocks = num_tokens // self._block_size
+            if sequence.request.reads_prefix_cache:
+                self.queried_tokens += num_tokens
 
     def may_fit(self, sequence: Sequence, num_hits: int) -> bool:
         """Whether free blocks suffice for all of a waiting sequence if others hold as many of those found as they can.

@@ -12,11 +12,16 @@ from engine.kv_cache.counting import CountingKVCache
 from engine.latency.decode_steps import decode_timer
 from engine.queue import Due
 from engine.scheduler.leap import MAX_LEAP_STEPS, MIN_LEAP_STEPS, Leaper
+from engine.scheduler.newcomers import Newcomers, give_first_tokens, grants_of
 from engine.scheduler.vllm import Step, VllmStepping, batch_shape
 from engine.scheduler.vllm_batch import Grant
 from engine.scheduler.vllm_fast_batch import FastVllmBatch
 from engine.sequence import Outcome, Sequence
 from engine.units import Micros
+
+NO_GRANTS: list[Grant] = []
+"""Of steps that are sums. Nobody changes it."""
+NOBODY: list[Sequence] = []
 
 
 class FastVllmStepping(VllmStepping):
@@ -28,6 +33,7 @@ class FastVllmStepping(VllmStepping):
         super().__init__(instance, self._fast)
         self._decode_time = decode_timer(instance.latency)
         self._leaper = Leaper(instance)
+        self._newcomers = Newcomers(instance, self._fast)
         self._max_num_seqs = config.max_num_seqs
 
     def compose(self, at: Micros) -> Step | None:
@@ -85,10 +91,7 @@ class FastVllmStepping(VllmStepping):
 
     def process_outputs(self, at: Micros) -> None:
         if self._leaving:
-            for sequence, outcome in self._leaving:
-                if sequence.outcome is None:
-                    self._take_out(sequence, outcome, at)
-            self._leaving.clear()
+            self._take_out_leaving(self._fast.next_step - len(self._steps), at)
         step = self._steps.popleft()
         if step.grants or step.index in self._fast.cruising.ends:
             self._take_tokens(step.grants, step.index, at)
@@ -198,37 +201,41 @@ class FastVllmStepping(VllmStepping):
 
         At `at` one composed step, the head, is about to start. Its successor is composed at its start; its outputs are
         processed at its end. Returns that end when there is no successor. A step in which everybody cruises costs about
-        1.5 us, less when many are taken at once because nobody leaves meanwhile; others cost 10 us and more.
+        1.5 us, less when many are taken at once because nobody leaves meanwhile, and 5 us more for each newcomer; other
+        steps cost 10 us and more.
         """
-        fast, instance, composed = self._fast, self._instance, self._steps
+        fast, instance, composed, leaving = self._fast, self._instance, self._steps, self._leaving
         cruising, kv, log, decode_time = fast.cruising, fast.kv, instance.steps, self._decode_time
-        take_leap, step_time, free = self._leaper.take, instance.latency.step_time, fast.kv.free
-        explicit, waiting = fast.explicit, fast.waiting
+        take_leap, let_join, free = self._leaper.take, self._newcomers.compose, fast.kv.free
+        explicit, waiting, max_num_seqs = fast.explicit, fast.waiting, self._max_num_seqs
         leaves, ends, needs, size = cruising.leaves, cruising.ends, cruising.needs, len(cruising.needs)
-        head, with_prompts = composed[0], self._step_with_prompts
-        grants, shape = head.grants, head.shape  # without grants the shape is only made when somebody looks at it
-        num_sequences, context = shape.decode_requests, shape.decode_context_tokens
+        head = composed[0]
+        # Only of a step with prompts more is known than how many decode. The prompts have grants, or are newcomers'.
+        grants, joined, shape = head.grants, NOBODY, _with_prompts(head.shape)
+        num_sequences, context = head.shape.decode_requests, head.shape.decode_context_tokens
         while True:
-            if grants:
-                shape, step_us = with_prompts(shape, at) if shape.prefill_tokens else (shape, step_time(shape))
+            if shape is None:
+                ends_at = at + decode_time(num_sequences, context)
             else:
-                step_us = decode_time(num_sequences, context)
-            ends_at = at + step_us
+                shape, step_us = self._step_with_prompts(shape, at)
+                ends_at = at + step_us
             if explicit:
                 fast.let_cruise()
             successor, num_left = fast.next_step, cruising.num_sequences
             num_blocks = needs[successor % size]
-            is_calm = (
-                not explicit
-                and 0 < num_left <= fast.most_cruising
-                and num_blocks <= free.num_free
-                and (not waiting or fast.num_running >= self._max_num_seqs or fast.stays_blocked())
-            )
-            if is_calm:
+            newcomers = None
+            is_calm = not explicit and num_left <= fast.most_cruising and num_blocks <= free.num_free
+            if is_calm and waiting and fast.num_running < max_num_seqs and not fast.stays_blocked():
+                newcomers, is_calm = let_join(at), False
+            if newcomers is not None:
+                step_index = log.append(at, ends_at)
+                next_grants, (next_joined, next_shape) = NO_GRANTS, newcomers
+                num_next, next_context = num_left, next_shape.decode_context_tokens
+            elif is_calm and num_left:
                 most = 0
-                if num_left == num_sequences and not grants:
+                if num_left == num_sequences and shape is None and not grants:
                     # Steps take ever longer as contexts grow, so this is how many can start by then at most.
-                    most = (last - at) // step_us + 1
+                    most = (last - at) // (ends_at - at) + 1
                     if most >= MIN_LEAP_STEPS:
                         most = min(most, cruising.next_change() + 1 - successor, MAX_LEAP_STEPS)
                 if most >= MIN_LEAP_STEPS:
@@ -242,50 +249,69 @@ class FastVllmStepping(VllmStepping):
                 if num_blocks:
                     kv.take(num_blocks)
                 step_index, fast.next_step = successor - 1, successor + 1
-                num_next, next_context, next_shape = num_left, cruising.offset + num_left * successor, shape
-                next_grants: list[Grant] = []
+                next_grants, next_joined, next_shape = NO_GRANTS, NOBODY, None
+                num_next, next_context = num_left, cruising.offset + num_left * successor
                 if successor in leaves:
                     cruising.leave_after(successor)
             else:
-                step_index = log.append(at, ends_at)
-                head = composed[0] = Step(grants, shape if grants else decodes(num_sequences, context), step_index)
-                step = self.compose(at) if fast.num_running or waiting else None
+                head = Step(grants or grants_of(joined), shape or decodes(num_sequences, context))
+                head.index = step_index = log.append(at, ends_at)
+                step = self._compose_behind(head, at)
                 if step is None:
-                    instance.last_shape = head.shape
                     break
-                composed.pop()
-                grants = head.grants  # more than before, if those that cruised were spelled out
-                next_grants, next_shape = step.grants, step.shape
-                num_next, next_context = next_shape.decode_requests, next_shape.decode_context_tokens
+                grants, joined = head.grants, NOBODY  # more than before, if those that cruised were spelled out
+                next_grants, next_joined, next_shape = step.grants, NOBODY, _with_prompts(step.shape)
+                num_next, next_context = step.shape.decode_requests, step.shape.decode_context_tokens
             if last < ends_at <= instance.until:
                 instance.catch_up(ends_at - 1)  # who comes or goes during a step only queues up for its end
                 last = self._last_free_instant()
-            if ends_at > last or self._leaving:
-                head = composed[0] = Step(grants, shape if grants else decodes(num_sequences, context), step_index)
-                composed.append(Step(next_grants, next_shape if next_grants else decodes(num_next, next_context)))
-                instance.last_shape, instance.clock = head.shape, max(at, instance.clock)
-                if ends_at > last:
-                    instance.queue.push(ends_at, Due.STEP_END, head)
-                    return None
-                self.process_outputs(ends_at)
-                at, next_grants = ends_at, composed[0].grants
-                grants, shape, num_sequences, context = next_grants, composed[0].shape, num_next, next_context
-                continue
+            if ends_at > last:
+                head = Step(grants or grants_of(joined), shape or decodes(num_sequences, context), step_index)
+                next_grants = next_grants or grants_of(next_joined)
+                composed.append(Step(next_grants, next_shape or decodes(num_next, next_context)))
+                break
             at = ends_at
+            if leaving:
+                self._take_out_leaving(step_index, at)
+            if joined:
+                give_first_tokens(joined, step_index, at)
             if grants or step_index in ends:
                 self._take_tokens(grants, step_index, at)
-            grants, shape, num_sequences, context = next_grants, next_shape, num_next, next_context
-        if self._is_free_until(ends_at, last):
+            grants, joined, shape = next_grants, next_joined, next_shape
+            num_sequences, context = num_next, next_context
+        composed[0], instance.last_shape = head, head.shape
+        if len(composed) == 1 and self._is_free_until(ends_at, last):
             self.process_outputs(ends_at)
             return ends_at
         instance.clock = max(at, instance.clock)
         instance.queue.push(ends_at, Due.STEP_END, head)
         return None
 
+    def _compose_behind(self, head: Step, at: Micros) -> Step | None:
+        """Compose by the general rules while `head` executes; the step is not listed among those composed."""
+        if not self._fast.num_running and not self._fast.waiting:
+            return None
+        self._steps[0] = head
+        step = self.compose(at)
+        if step is not None:
+            self._steps.pop()
+        return step
+
+    def _take_out_leaving(self, num_processed_steps: int, at: Micros) -> None:
+        """Those whose client has gone leave before the tokens of the step that ends at `at` are processed."""
+        for sequence, outcome in self._leaving:
+            if sequence.outcome is None:
+                if sequence.cruise is not None:
+                    # What steps under way bring for it is of no interest any more.
+                    self._fast.end_cruise(sequence, num_processed_steps)
+                    self._instance.end_now(sequence, outcome, at)
+                else:
+                    self._take_out(sequence, outcome, at)
+        self._leaving.clear()
+
     def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
         fast = self._fast
         if sequence.cruise is not None:
-            # What steps under way bring for it is of no interest any more.
             fast.end_cruise(sequence, fast.next_step - len(self._steps))
         else:
             fast.leave(sequence)
@@ -309,6 +335,11 @@ class FastVllmStepping(VllmStepping):
             if cruise.first_step <= index <= cruise.last_granted_step:
                 step.grants.append(Grant(sequence, 1, context + index, sequence.num_tokens, samples=True))
                 step.grants.sort(key=lambda grant: grant.sequence.running_number)
+
+
+def _with_prompts(shape: BatchShape) -> BatchShape | None:
+    """The shape of a step that computes prompts; None of one that decodes."""
+    return shape if shape.prefill_tokens else None
 
 
 def _running_number(due: Grant | Sequence) -> int:

@@ -13,6 +13,7 @@ class FastVllmBatch(VllmBatch):
     """Composes as its parent does, without looking at those that cruise."""
 
     kv: CountingKVCache
+    num_running = 0
 
     def __init__(self, config: EngineConfig, kv: CountingKVCache) -> None:
         super().__init__(config, kv)
@@ -21,17 +22,12 @@ class FastVllmBatch(VllmBatch):
         """Running and not cruising, in order of admission."""
         self.next_step = 0
         """Index of the step to be composed next."""
-        self._num_running = 0
         self._num_admissions = 0
         self._blocked: tuple[Sequence | None, int, int] = None, 0, 0
         """Who found too few blocks, how many waited and how often blocks had come back by then."""
         self._lookahead = 1 if config.async_scheduling else 0
         self.most_cruising = config.max_num_batched_tokens if config.prefill_schedule_interval == 1 else -1
         """With more, or with prefills spaced out, only the rules of `compose` say who gets a token."""
-
-    @property
-    def num_running(self) -> int:
-        return self._num_running
 
     def stays_blocked(self) -> bool:
         """Whether the head of the queue, which once found too few blocks, cannot join because none came back since."""
@@ -47,7 +43,7 @@ class FastVllmBatch(VllmBatch):
     def evict(self, sequence: Sequence) -> None:
         """Preempt a sequence that runs and does not cruise."""
         del self.explicit[sequence]
-        self._num_running -= 1
+        self.num_running -= 1
         self._preempt(sequence)
 
     def compose_calm(self) -> Step | None:
@@ -79,7 +75,7 @@ class FastVllmBatch(VllmBatch):
         num_blocks = cruising.num_blocks_needed(step)
         if num_cruising > self.most_cruising:
             return None
-        alone = self._num_running + len(self.waiting) <= 1
+        alone = self.num_running + len(self.waiting) <= 1
         self._threshold = 0 if alone else config.long_prefill_token_threshold
         wanted = self._explicit_demand(num_cruising) if self.explicit else 0
         if wanted is None or num_blocks + wanted > self.kv.free.num_free:
@@ -135,20 +131,21 @@ class FastVllmBatch(VllmBatch):
                 continue
             if sequence.num_shareable_blocks and self.kv.will_share(sequence):
                 continue  # others can find what it generates, as soon as it has filled a block
-            cruise = self._cruise_of(sequence)
+            num_tokens_due = sequence.num_output_tokens + sequence.num_placeholders
+            cruise = self.cruise_of(sequence, self.next_step, num_tokens_due)
             if cruise is not None:
                 del explicit[sequence]
                 self.cruising.join(sequence, cruise)
 
-    def _cruise_of(self, sequence: Sequence) -> Cruise | None:
-        """Its decoding from the next step on; None when the step under way brings its last token."""
-        prompt_tokens = sequence.request.input_tokens
-        last_token = min(max(sequence.request.output_tokens, 1), self._limit - prompt_tokens)
-        remaining = last_token - sequence.num_output_tokens - sequence.num_placeholders
-        if remaining <= 0:
+    def cruise_of(self, sequence: Sequence, first_step: int, num_tokens_due: int) -> Cruise | None:
+        """Its decoding from a step on, before which it gets so many tokens; None when these are all."""
+        request = sequence.request
+        prompt_tokens, last_token = request.input_tokens, request.output_tokens
+        if prompt_tokens + last_token > self._limit:
+            last_token = self._limit - prompt_tokens
+        if last_token <= num_tokens_due:
             return None
-        first_step = self.next_step
-        last_step = first_step + remaining - 1
+        last_step = first_step + last_token - num_tokens_due - 1
         # With asynchronous scheduling a step is composed before the end of the one before it shows who stops there;
         # only an end by the declared budget, or by the context window, is known beforehand.
         budget = sequence.max_output_tokens
@@ -161,8 +158,8 @@ class FastVllmBatch(VllmBatch):
             super()._admit_waiting(defers)
             return
         config, kv, waiting, block_size = self._config, self.kv, self.waiting, self._config.block_size_tokens
-        self._put_in_order()
-        while waiting and self._budget > 0 and self._num_running < config.max_num_seqs:
+        self.put_in_order()
+        while waiting and self._budget > 0 and self.num_running < config.max_num_seqs:
             sequence = waiting[0]
             if sequence.num_stale_tokens:
                 break  # steps under way still bring tokens from before its preemption
@@ -177,9 +174,9 @@ class FastVllmBatch(VllmBatch):
             if num_tokens > self._budget:
                 num_tokens = self._budget if config.enable_chunked_prefill else 0
             if num_tokens == 0 or not kv.admit(
-                sequence, start - cached + num_tokens, hits, config.reserve_full_prompt, self._num_running > 0
+                sequence, start - cached + num_tokens, hits, config.reserve_full_prompt, self.num_running > 0
             ):
-                self._note_blocked(sequence, len(hits))
+                self.note_blocked(sequence, len(hits))
                 break
             kv.count_lookup(sequence, len(hits))
             waiting.popleft()
@@ -191,12 +188,13 @@ class FastVllmBatch(VllmBatch):
             self._granted[sequence] = num_tokens
             self._budget -= num_tokens
 
-    def _note_blocked(self, sequence: Sequence, num_hits: int) -> None:
+    def note_blocked(self, sequence: Sequence, num_hits: int) -> None:
         """The head of the queue cannot join; if that is for want of blocks, it need not be asked every step."""
         if self._config.reserve_full_prompt and not self.kv.may_fit(sequence, num_hits):
             self._blocked = sequence, len(self.waiting), self.kv.free.num_changes
 
-    def _put_in_order(self) -> None:
+    def put_in_order(self) -> None:
+        """Let those who wait stand in the order in which they may join."""
         if self._order is not None and len(self.waiting) > 1:
             ordered = sorted(self.waiting, key=self._order)
             self.waiting.clear()
@@ -208,7 +206,17 @@ class FastVllmBatch(VllmBatch):
         self.explicit[sequence] = None
         self._num_admissions += 1
         sequence.running_number = self._num_admissions
-        self._num_running += 1
+        self.num_running += 1
+
+    def join_cruising(self, sequence: Sequence, cruise: Cruise, num_blocks: int) -> None:
+        """The head of the queue joins, with blocks that are taken for it, and cruises after the step of its prompt."""
+        self.waiting.popleft()
+        sequence.running = True
+        self._num_admissions += 1
+        sequence.running_number = self._num_admissions
+        self.num_running += 1
+        self.kv.hold_prompt(sequence, num_blocks)
+        self.cruising.join(sequence, cruise)
 
     def leave(self, sequence: Sequence) -> None:
         if not sequence.running:
@@ -216,7 +224,7 @@ class FastVllmBatch(VllmBatch):
             return
         sequence.running = False
         self.explicit.pop(sequence, None)
-        self._num_running -= 1
+        self.num_running -= 1
 
     def spell_out(self, sequence: Sequence, num_processed_steps: int) -> None:
         """Write down what follows from a sequence's cruise, which ends here."""
@@ -258,7 +266,7 @@ class FastVllmBatch(VllmBatch):
         else:
             self.kv.release(sequence)
         sequence.running = False
-        self._num_running -= 1
+        self.num_running -= 1
 
     def finish_cruise(self, sequence: Sequence, num_processed_steps: int) -> None:
         """What `spell_out` would write down for a sequence whose last token has just come; it is gone from here."""
@@ -276,7 +284,7 @@ class FastVllmBatch(VllmBatch):
         known = computed - (in_flight if in_flight < self._lookahead else self._lookahead)
         self.kv.release_grown(sequence, computed, known)
         sequence.running = False
-        self._num_running -= 1
+        self.num_running -= 1
 
     def compose_plainly(self) -> list[Grant]:
         """Compose by the plain rules; nobody cruises."""
@@ -286,7 +294,7 @@ class FastVllmBatch(VllmBatch):
         grants = self.compose()
         for sequence in before:
             if not sequence.running:
-                self._num_running -= 1
+                self.num_running -= 1
                 del self.explicit[sequence]
         self.running = []
         return grants

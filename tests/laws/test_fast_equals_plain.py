@@ -11,7 +11,7 @@ from engine.events import Finished, Preempted, Scheduled, StepDone, StepsDone
 from engine.request import ExternalPrompt
 from engine.sequence import Sequence
 from engine.units import Micros
-from tests.strategies import GRID_US, Workload, workloads
+from tests.strategies import GRID_US, Workload, usual_workloads, workloads
 
 MANY_STEPS = 20_000
 EXAMPLES = int(os.environ.get("BLIS_FAST_EXAMPLES", "200"))
@@ -54,6 +54,7 @@ def outcome(
         "counters": engine.counters,
         "stats": engine.stats,
         "clock": engine.clock,
+        "last_shape": engine.last_shape,
         "reserved": [(each.outcome, each.num_blocks or len(each.block_ids)) for each in reserved],
     }
 
@@ -75,6 +76,14 @@ def _figures(event: Scheduled | Preempted | Finished) -> object:
 @given(workloads(schedulings=("vllm",), with_speculation=False))
 @settings(max_examples=EXAMPLES)
 def test_vllm_scheduling_is_the_same_fast_and_plain(workload: Workload) -> None:
+    plain, fast = outcome(workload, reports_steps=True), outcome(workload, reports_steps=False)
+    for key, expected in plain.items():
+        assert fast[key] == expected, key
+
+
+@given(usual_workloads())
+@settings(max_examples=EXAMPLES)
+def test_nor_does_it_matter_where_nearly_everybody_only_decodes(workload: Workload) -> None:
     plain, fast = outcome(workload, reports_steps=True), outcome(workload, reports_steps=False)
     for key, expected in plain.items():
         assert fast[key] == expected, key
