@@ -5,12 +5,14 @@ from typing import Any
 import orjson
 
 from observe.clock import Nanos
+from observe.completion_event import carries_tokens, count_of, error_text, first_choice, has_unsaid, text_of
 from observe.http_response import ResponseParser
+from observe.response_head import Head, KnownHeads
 from observe.responses_api import ResponsesEvent, responses_event
 from observe.sse import DONE, EventSplitter
+from observe.stencil import Stencil
 
 _MAX_ERROR_BYTES = 65536
-_UNSAID = ("reasoning_content", "reasoning", "tool_calls")
 
 
 class Reply:
@@ -24,7 +26,9 @@ class Reply:
     __slots__ = (
         "_body",
         "_events",
+        "_is_event_stream",
         "_parser",
+        "_stencil",
         "carries_tokens",
         "chunk_times",
         "completion_tokens",
@@ -36,11 +40,14 @@ class Reply:
         "problem",
         "prompt_tokens",
         "said_pieces",
+        "status_code",
         "streaming",
     )
 
-    def __init__(self, *, streaming: bool) -> None:
+    def __init__(self, *, streaming: bool, heads: KnownHeads | None = None, stencil: Stencil | None = None) -> None:
         self.streaming = streaming
+        self.status_code = 0
+        """The HTTP status, 0 before it is known."""
         self.chunk_times: list[Nanos] = []
         self.carries_tokens = bytearray()
         self.prompt_tokens: int | None = None
@@ -53,19 +60,17 @@ class Reply:
         self.problem = ""
         self.first_byte: Nanos = 0
         self.first_body_byte: Nanos = 0
-        self._parser = ResponseParser()
+        self._is_event_stream = False
+        self._parser = ResponseParser(heads)
         self._events = EventSplitter()
+        self._stencil = stencil or Stencil()
         self._body = bytearray()
-
-    @property
-    def status_code(self) -> int:
-        """The HTTP status, 0 before it is known."""
-        return self._parser.status
 
     @property
     def keep_alive(self) -> bool:
         """Whether the connection can carry another request after this answer."""
-        return self._parser.complete and self._parser.keep_alive
+        head = self._parser.head
+        return self._parser.complete and head is not None and head.keep_alive
 
     @property
     def complete(self) -> bool:
@@ -86,10 +91,19 @@ class Reply:
         """Take in bytes that came at this instant; true when they complete the answer."""
         if not self.first_byte:
             self.first_byte = at
-        body = self._parser.feed(data)
-        if body:
-            self._take(body, at)
-        if self._parser.complete:
+        parser = self._parser
+        start = 0
+        while start < len(data):
+            if self._stencil.is_cut and parser.between_chunks and self._events.is_empty:
+                start = self._take_known(data, start, at)
+                if start == len(data):
+                    return False
+            body, start = parser.step(data, start)
+            if not self.status_code and parser.head is not None:
+                self._take_head(parser.head)
+            if body:
+                self._take(body, at)
+        if parser.complete:
             self._finish(at)
             return True
         return False
@@ -108,10 +122,19 @@ class Reply:
         except orjson.JSONDecodeError:
             return None
 
-    @property
-    def _is_event_stream(self) -> bool:
-        kind = self._parser.headers.get("content-type", "")
-        return self.streaming and self._parser.status == 200 and not kind.startswith("application/json")
+    def _take_head(self, head: Head) -> None:
+        self.status_code = head.status
+        kind = head.headers.get("content-type", "")
+        self._is_event_stream = self.streaming and head.status == 200 and not kind.startswith("application/json")
+
+    def _take_known(self, data: bytes, start: int, at: Nanos) -> int:
+        """Take in the events that need no decoding, as many as come first, and return the place behind them."""
+        texts, start = self._stencil.take_chunks(data, start)
+        if texts:
+            self.said_pieces.append(b"".join(texts).decode())
+            self.chunk_times += [at] * len(texts)
+            self.carries_tokens += b"\1" * len(texts)
+        return start
 
     def _take(self, body: bytes, at: Nanos) -> None:
         if not self.first_body_byte:
@@ -119,12 +142,18 @@ class Reply:
         if self._is_event_stream:
             for payload in self._events.feed(body):
                 self._take_event(payload, at)
-        elif self._parser.status == 200 or len(self._body) < _MAX_ERROR_BYTES:
+        elif self.status_code == 200 or len(self._body) < _MAX_ERROR_BYTES:
             self._body += body
 
     def _take_event(self, payload: bytes, at: Nanos) -> None:
         if payload == DONE:
             self.done = True
+            return
+        text = self._stencil.text_of(payload)
+        if text:
+            self.said_pieces.append(text)
+            self.chunk_times.append(at)
+            self.carries_tokens.append(True)
             return
         try:
             event = orjson.loads(payload)
@@ -138,6 +167,7 @@ class Reply:
         if said is None:
             self.chunk_times.append(at)
             self.carries_tokens.append(self._take_fields(event))
+            self._stencil.cut(payload, event)
             return
         self._take_said(said)
         if said.carries_tokens:
@@ -159,28 +189,23 @@ class Reply:
         """Keep what the event says of the whole answer; true when it carries generated tokens."""
         usage = event.get("usage")
         if isinstance(usage, dict):
-            self.completion_tokens = _count(usage, "completion_tokens", self.completion_tokens)
-            self.prompt_tokens = _count(usage, "prompt_tokens", self.prompt_tokens)
+            self.completion_tokens = count_of(usage, "completion_tokens", self.completion_tokens)
+            self.prompt_tokens = count_of(usage, "prompt_tokens", self.prompt_tokens)
         if "error" in event:
-            self.problem = _error_text(event["error"])
-        choices = event.get("choices")
-        if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+            self.problem = error_text(event["error"])
+        choice = first_choice(event)
+        if choice is None:
             return False
-        choice = choices[0]
         reason = choice.get("finish_reason")
         if isinstance(reason, str) and reason:
             self.finish_reason = reason
-        message = choice.get("delta") or choice.get("message")
-        if isinstance(message, dict):
-            text = message.get("content")
-            if any(map(message.get, _UNSAID)):
-                self.is_all_said = False
-        else:
-            text = choice.get("text")
-        if text and isinstance(text, str):
+        if has_unsaid(choice):
+            self.is_all_said = False
+        text = text_of(choice)
+        if text:
             self.said_pieces.append(text)
             return True
-        return _carries_tokens(choice)
+        return carries_tokens(choice)
 
     def _finish(self, at: Nanos) -> None:
         if self._is_event_stream:
@@ -188,7 +213,7 @@ class Reply:
                 self._take_event(payload, at)
             if not (self.problem or self.done or self.finish_reason):
                 self.problem = "the stream ended without [DONE]"
-        elif self._parser.status == 200:
+        elif self.status_code == 200:
             self._finish_whole(at)
 
     def _finish_whole(self, at: Nanos) -> None:
@@ -204,26 +229,3 @@ class Reply:
                 self._take_fields(answer)
             else:
                 self._take_said(said)
-
-
-def _carries_tokens(choice: dict[str, Any]) -> bool:
-    """An event with text has tokens; one without too, unless it only announces the role or the end.
-
-    A token that ends inside a UTF-8 character gives no text until the next one.
-    """
-    delta = choice.get("delta")
-    if isinstance(delta, dict):
-        if any(delta.get(name) for name in ("content", *_UNSAID)):
-            return True
-        return "role" not in delta and not choice.get("finish_reason")
-    return bool(choice.get("text")) or not choice.get("finish_reason")
-
-
-def _count(usage: dict[str, Any], name: str, otherwise: int | None) -> int | None:
-    value = usage.get(name)
-    return value if isinstance(value, int) and value >= 0 else otherwise
-
-
-def _error_text(error: Any) -> str:
-    message = error.get("message") if isinstance(error, dict) else error
-    return message if isinstance(message, str) and message else orjson.dumps(error).decode()

@@ -15,6 +15,11 @@ class EventSplitter:
     def __init__(self) -> None:
         self._rest = b""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no line has begun that is not complete."""
+        return not self._rest
+
     def feed(self, piece: bytes) -> list[bytes]:
         """The data of the events that this piece completes."""
         lines = (self._rest + piece).split(b"\n")

@@ -4,12 +4,18 @@ from hypothesis import strategies as st
 
 from observe.errors import ResponseError
 from observe.http_response import ResponseParser
+from observe.response_head import Head, KnownHeads, parse_head
 
 
 def parsed(*pieces: bytes) -> tuple[ResponseParser, bytes]:
     parser = ResponseParser()
     body = b"".join(parser.feed(piece) for piece in pieces)
     return parser, body
+
+
+def head_of(parser: ResponseParser) -> Head:
+    assert parser.head is not None
+    return parser.head
 
 
 def chunk(data: bytes, extension: bytes = b"") -> bytes:
@@ -27,7 +33,7 @@ CHUNKED = (
 
 def test_a_body_of_known_length_ends_after_it() -> None:
     parser, body = parsed(SIZED)
-    assert (parser.status, body, parser.complete, parser.keep_alive) == (200, b"hello", True, True)
+    assert (head_of(parser).status, body, parser.complete, head_of(parser).keep_alive) == (200, b"hello", True, True)
 
 
 def test_a_chunked_body_ends_after_its_trailers() -> None:
@@ -40,7 +46,7 @@ def test_every_place_to_cut_a_response_gives_the_same(response: bytes) -> None:
     whole, body = parsed(response)
     for cut in range(len(response) + 1):
         parser, same_body = parsed(response[:cut], response[cut:])
-        assert (same_body, parser.complete, parser.headers) == (body, True, whole.headers)
+        assert (same_body, parser.complete, parser.head) == (body, True, whole.head)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=40)), st.data())
@@ -54,26 +60,33 @@ def test_chunks_come_back_joined_however_they_are_cut(chunks: list[bytes], data:
 
 def test_without_a_length_the_body_lasts_until_the_connection_is_closed() -> None:
     parser, body = parsed(b"HTTP/1.0 200 OK\r\n\r\nabc", b"def")
-    assert (body, parser.complete, parser.keep_alive) == (b"abcdef", False, False)
+    assert (body, parser.complete, head_of(parser).keep_alive) == (b"abcdef", False, False)
     parser.end()
     assert parser.complete
 
 
 def test_interim_responses_are_skipped() -> None:
     parser, body = parsed(b"HTTP/1.1 100 Continue\r\n\r\n" + SIZED)
-    assert (parser.status, body) == (200, b"hello")
+    assert (head_of(parser).status, body) == (200, b"hello")
 
 
 def test_connection_close_is_heard() -> None:
     parser, _ = parsed(b"HTTP/1.1 200 OK\r\nConnection: Close\r\nContent-Length: 0\r\n\r\n")
     assert parser.complete
-    assert not parser.keep_alive
+    assert not head_of(parser).keep_alive
 
 
 def test_a_connection_that_ends_early_leaves_the_response_incomplete() -> None:
     parser, _ = parsed(SIZED[:-1])
     parser.end()
     assert not parser.complete
+
+
+def test_heads_that_are_known_are_what_they_are_at_first() -> None:
+    heads = KnownHeads()
+    for second in [*range(200), *range(200)]:
+        head = b"HTTP/1.1 200 OK\r\nDate: %d\r\nContent-Length: 5" % second
+        assert heads.parse(head) == parse_head(head)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +97,7 @@ def test_a_connection_that_ends_early_leaves_the_response_incomplete() -> None:
         b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n",
         b"HTTP/1.1 200 OK\r\n" + b"a" * 70000,
     ],
 )

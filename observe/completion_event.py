@@ -1,0 +1,59 @@
+"""What a decoded event or answer of the completion APIs says."""
+
+from typing import Any
+
+import orjson
+
+_UNSAID = ("reasoning_content", "reasoning", "tool_calls")
+
+
+def first_choice(event: dict[str, Any]) -> dict[str, Any] | None:
+    """The first choice, None if there is none."""
+    choices = event.get("choices")
+    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+
+
+def text_of(choice: dict[str, Any]) -> str:
+    """The words that a choice brings."""
+    message = choice.get("delta") or choice.get("message")
+    text = message.get("content") if isinstance(message, dict) else choice.get("text")
+    return text if isinstance(text, str) else ""
+
+
+def has_unsaid(choice: dict[str, Any]) -> bool:
+    """Whether it brings tokens that are no words for the user: thoughts, or calls of tools."""
+    message = choice.get("delta") or choice.get("message")
+    return isinstance(message, dict) and any(map(message.get, _UNSAID))
+
+
+def carries_tokens(choice: dict[str, Any]) -> bool:
+    """An event with text has tokens; one without too, unless it only announces the role or the end.
+
+    A token that ends inside a UTF-8 character gives no text until the next one.
+    """
+    delta = choice.get("delta")
+    if isinstance(delta, dict):
+        if any(delta.get(name) for name in ("content", *_UNSAID)):
+            return True
+        return "role" not in delta and not choice.get("finish_reason")
+    return bool(choice.get("text")) or not choice.get("finish_reason")
+
+
+def only_text(event: dict[str, Any]) -> str:
+    """The words that the first choice brings, if they are all there is to know of an event; else empty."""
+    choice = first_choice(event)
+    if choice is None or choice.get("finish_reason") or has_unsaid(choice):
+        return ""
+    return "" if "error" in event or isinstance(event.get("usage"), dict) else text_of(choice)
+
+
+def count_of(usage: dict[str, Any], name: str, otherwise: int | None) -> int | None:
+    """A count of tokens."""
+    value = usage.get(name)
+    return value if isinstance(value, int) and value >= 0 else otherwise
+
+
+def error_text(error: Any) -> str:
+    """What an error inside of an answer says."""
+    message = error.get("message") if isinstance(error, dict) else error
+    return message if isinstance(message, str) and message else orjson.dumps(error).decode()
