@@ -5,6 +5,7 @@ guards of the wait queue, and is handed to a stepping (`scheduler/`), which sche
 """
 
 from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
 
 from engine.batch_shape import BatchShape
 from engine.config import EngineConfig
@@ -38,26 +39,43 @@ class Engine:
     """
 
     def __init__(
-        self, config: EngineConfig, latency: LatencyModel, reports_steps: bool = True, steps: StepLog | None = None
+        self,
+        config: EngineConfig,
+        latency: LatencyModel,
+        reports_steps: bool = True,
+        steps: StepLog | None = None,
+        tells_admissions: bool = True,
     ) -> None:
-        """`steps` is where steps are recorded, by default all of them for good."""
+        """`steps` is where steps are recorded, by default all of them for good.
+
+        Without `tells_admissions` there are no events `Scheduled`.
+        """
         self.config = config
         self.latency = latency
         self.now: Micros | None = None
         """How far the engine has been advanced; None before the first time."""
-        self._instance = Instance(config, latency, self._catch_up, steps)
+        self._instance = Instance(config, latency, self._catch_up, steps, tells_admissions)
         self._queue = self._instance.queue
         self._stepping = SCHEDULINGS[config.scheduling](self._instance, reports_steps)
         self._reports_steps = reports_steps
         self._priority = PRIORITIES[config.priority_policy](config.slo_priorities)
 
-    def submit(self, request: Request, at: Micros) -> None:
-        """Let `request` arrive at `at`.
+    def submit(self, request: Request, at: Micros) -> Sequence:
+        """Let `request` arrive at `at`. Returns its life, for reading.
 
         That may be an instant already done, for an arrival by itself changes nothing; but not so early that the request
         would have joined the wait queue by now. Raises ValueError then, and for an id still in use.
         """
-        self.enter(Sequence(request, at), at)
+        sequence = Sequence(request, at)
+        self.enter(sequence, at)
+        return sequence
+
+    def submit_all(self, requests: SequenceOf[Request], instants: SequenceOf[Micros]) -> list[Sequence]:
+        """Let each of `requests` arrive at its instant, which ascend; as `submit`, at less cost for each."""
+        sequences = list(map(Sequence, requests, instants))
+        for sequence in sequences:
+            self.enter(sequence, sequence.arrived_at)
+        return sequences
 
     def enter(self, sequence: Sequence, at: Micros) -> Micros:
         """Let a request that has arrived somewhere else come here at `at`; else as `submit`.

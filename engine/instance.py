@@ -36,6 +36,7 @@ class Instance:
         "queue",
         "recent_prompts",
         "steps",
+        "tells_admissions",
         "until",
     )
 
@@ -45,6 +46,7 @@ class Instance:
         latency: LatencyModel,
         catch_up: Callable[[Micros], None] = _alone,
         steps: StepLog | None = None,
+        tells_admissions: bool = True,
     ) -> None:
         self.catch_up = catch_up
         """Does everything due up to and including an instant, which `until` allows."""
@@ -64,6 +66,8 @@ class Instance:
         """Instant of the last thing that happened."""
         self.until: Micros = 0
         """How far the driver wants the engine advanced."""
+        self.tells_admissions = tells_admissions
+        """Whether somebody wants to know when requests join the running batch."""
         self.leaps = False
         """Whether the driver lets steps be told together."""
         self.last_shape = BatchShape()

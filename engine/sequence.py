@@ -11,6 +11,8 @@ from engine.units import Micros
 class Outcome(StrEnum):
     """How a request ended. Exactly one per request."""
 
+    __hash__ = str.__hash__  # an enum's own is a Python function, and these are looked up for every request
+
     COMPLETED = "completed"
     LENGTH_CAPPED = "length_capped"
     """Stopped by max_model_len: complete, but shorter than asked."""

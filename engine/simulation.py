@@ -6,6 +6,7 @@ from typing import Protocol
 from engine.core import Engine
 from engine.events import Event
 from engine.request import Request
+from engine.sequence import Sequence
 from engine.units import Micros
 
 
@@ -27,8 +28,15 @@ class Simulation(Protocol):
         """Instant of the last thing that happened: the simulated run ends here."""
         ...
 
-    def submit(self, request: Request, at: Micros) -> None:
-        """Let `request` arrive at `at`. Raises ValueError when that is too late, and for an id still in use."""
+    def submit(self, request: Request, at: Micros) -> Sequence:
+        """Let `request` arrive at `at`. Returns its life, for reading.
+
+        Raises ValueError when that is too late, and for an id still in use.
+        """
+        ...
+
+    def submit_all(self, requests: SequenceOf[Request], instants: SequenceOf[Micros]) -> list[Sequence]:
+        """Let each of `requests` arrive at its instant, which ascend; as `submit`, at less cost for each."""
         ...
 
     def abort(self, request_id: str, at: Micros) -> None:

@@ -1,9 +1,9 @@
 """The closed loop in virtual time: requests that are sent when their client has thought about the reply before."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from engine.events import Event, Finished
+from engine.events import Finished
 from engine.simulation import Simulation
 from engine.units import Micros
 from engine.virtual import CHUNK_US
@@ -57,12 +57,11 @@ def run_closed_loop(
         # What arrives at an instant is there before anything is done at that instant.
         while queue.next_at() == next_at:
             arrival, talk = queue.pop(len(record))
-            record.arrived(arrival)
             if talk is not None:
                 waiting[arrival.request.id] = talk
-            simulation.submit(arrival.request, arrival.at)
+            record.arrived([simulation.submit(arrival.request, arrival.at)], [arrival.row])
         until = next_at + (queue.least_pause_us if waiting else CHUNK_US) - 1
-        for finished in _finished(simulation.advance(_least(until, horizon_us, queue.next_at())), record):
+        for finished in record.note(simulation.advance(_least(until, horizon_us, queue.next_at()))):
             if on_finished is not None:
                 on_finished()
             talk = waiting.pop(finished.sequence.request.id, None)
@@ -83,11 +82,3 @@ def _least(until: Micros, horizon_us: Micros | None, next_arrival_at: Micros | N
     if horizon_us is not None:
         until = min(until, horizon_us)
     return until if next_arrival_at is None else min(until, next_arrival_at - 1)
-
-
-def _finished(events: Iterable[Event], record: Record) -> Iterator[Finished]:
-    """The requests that ended, after all that has happened is in the record."""
-    for event in events:
-        record.note(event)
-        if isinstance(event, Finished):
-            yield event

@@ -29,15 +29,15 @@ token and the overhead after it. What tokens wait for the others of their step i
 class ClientView:
     """What the clients of an engine see. Its overheads are read once, for there are millions of requests."""
 
-    __slots__ = ("_counts_steps", "_output_token_time", "_post_decode_time", "_steps", "engine", "has_turns")
+    __slots__ = ("_steps", "counts_steps", "engine", "has_turns", "output_token_time", "post_decode_time")
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.has_turns = engine.latency.output_sequence_time > 0
         """Whether tokens wait for the others of their step."""
-        self._output_token_time = engine.latency.output_token_time
-        self._post_decode_time = engine.latency.post_decode_time
-        self._counts_steps = engine.config.scheduling == "blis"
+        self.output_token_time = engine.latency.output_token_time
+        self.post_decode_time = engine.latency.post_decode_time
+        self.counts_steps = engine.config.scheduling == "blis"
         self._steps = engine.steps
 
     def latencies(self, sequence: Sequence, at: Micros) -> Latencies:
@@ -46,15 +46,15 @@ class ClientView:
         delay_us = NEVER if scheduled_at is None else scheduled_at - arrived_at
         if first_token_at is None:
             return NEVER, NEVER, 0.0, delay_us, 0
-        ttft_us = first_token_at + self._output_token_time - arrived_at
+        ttft_us = first_token_at + self.output_token_time - arrived_at
         if sequence.outcome not in COMPLETED:
             return ttft_us, NEVER, 0.0, delay_us, 0
-        itl_sum_us = self._sum_of_steps(sequence) if self._counts_steps else at - first_token_at
+        itl_sum_us = self.sum_of_steps(sequence) if self.counts_steps else at - first_token_at
         num_planned = sequence.request.output_tokens
         if not num_planned:
             return ttft_us, ttft_us + itl_sum_us, 0.0, delay_us, sequence.num_output_tokens
         num_gaps = (num_planned if sequence.outcome is Outcome.COMPLETED else sequence.num_decoded_tokens) - 1
-        e2e_us = ttft_us + itl_sum_us + self._post_decode_time
+        e2e_us = ttft_us + itl_sum_us + self.post_decode_time
         return ttft_us, e2e_us, itl_sum_us / max(num_gaps, 1), delay_us, sequence.num_output_tokens
 
     def latencies_with_prompt_elsewhere(self, sequence: Sequence, prompt: Sequence, at: Micros) -> Latencies:
@@ -65,22 +65,22 @@ class ClientView:
         """
         ttft_us, e2e_us, itl_mean_us, own_delay_us, num_tokens = self.latencies(sequence, at)
         delay_us = NEVER if prompt.scheduled_at is None else prompt.scheduled_at - sequence.arrived_at
-        if self._counts_steps:
+        if self.counts_steps:
             if own_delay_us == NEVER or not sequence.token_runs:
                 return NEVER, NEVER, 0.0, delay_us, 0
-            first_itl_us = self._steps.run_time(sequence.token_runs[0][0], 1) + self._output_token_time
+            first_itl_us = self._steps.run_time(sequence.token_runs[0][0], 1) + self.output_token_time
             ttft_us = own_delay_us + first_itl_us
             if e2e_us != NEVER and sequence.num_preemptions == 0:
                 e2e_us -= first_itl_us  # it is the end of the first token as well as the gap to the second
         return ttft_us, e2e_us, itl_mean_us, delay_us, num_tokens
 
-    def _sum_of_steps(self, sequence: Sequence) -> Micros:
+    def sum_of_steps(self, sequence: Sequence) -> Micros:
         """BLIS's time between the first and the last token of a request: it counts no time between steps.
 
         That is a step's duration plus one output overhead for each token, so that time in which a request got nothing
         is not part of it. With vLLM's scheduling it is what passes between the ends of its steps.
         """
-        overheads_us = sequence.num_decoded_tokens * self._output_token_time
+        overheads_us = sequence.num_decoded_tokens * self.output_token_time
         return overheads_us + sum(self._steps.run_time(first, count) for first, count in sequence.token_runs)
 
 

@@ -1,7 +1,8 @@
 """What became of every request of a run, in columns: written as requests end, so that nothing else of them is kept."""
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as SequenceOf
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.cluster.cluster import NOWHERE
-from engine.events import Event, Finished, Scheduled
+from engine.events import Event, Finished
 from engine.sequence import Outcome, Sequence
 from engine.simulation import Simulation
 from engine.units import Micros
-from replay.arrivals import Arrival, Origin
+from replay.arrivals import Origin
+from replay.latencies import COMPLETED_CODES, NO_OUTCOME, OUTCOMES, Told, told_of
 from replay.measure import COMPLETED, NEVER, ClientView, token_times
 from replay.token_gaps import TokenGaps
 from replay.turns import OutputTurns
@@ -28,9 +30,8 @@ OnTokens = Callable[[int, Ints], None]
 
 __all__ = ["NEVER", "Floats", "Ints", "Measured", "OnTokens", "Record"]
 
-_OUTCOMES = tuple(Outcome)
-_NONE = -1
-_CODES = {None: _NONE} | {outcome: code for code, outcome in enumerate(_OUTCOMES)}
+TOLD_AT_ONCE = 1024
+"""How many requests have ended before their latencies are worked out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,11 @@ class Record:
         self._turns = OutputTurns(simulation.instances)
         self._simulation = simulation
         self._on_tokens = on_tokens
-        self._live: dict[str, int] = {}
-        """Place here of requests that have not ended, by id."""
-        self._scheduled: dict[str, Sequence] = {}
-        """State in the engine of those of them that have been scheduled."""
-        self._views: dict[int, ClientView] = {}
+        self._live: dict[Sequence, int] = {}
+        """Requests of which nothing has been told, and their places here."""
+        self._ended: list[Finished] = []
+        """Those of them that have ended."""
+        self._views: list[ClientView] = []
         """By number of instance."""
         self._told = array("q")
         """What has become of requests, one after the other as they ended: their place and the columns below."""
@@ -116,7 +117,7 @@ class Record:
             arrived_at=self._arrived_at[place],
             input_tokens=self._input_tokens[place],
             planned_output_tokens=self._planned_output_tokens[place],
-            outcome=None if outcome == _NONE else _OUTCOMES[outcome],
+            outcome=None if outcome == NO_OUTCOME else OUTCOMES[outcome],
             ttft_us=_known(self._ttft_us[place]),
             e2e_us=_known(self._e2e_us[place]),
             itl_mean_us=self._itl_mean_us[place],
@@ -131,37 +132,28 @@ class Record:
         row = self.rows[place]
         return row.request_id if isinstance(row, TraceRow) else place
 
-    def arrived(self, arrival: Arrival) -> None:
-        """A request has been handed to the engine."""
-        request = arrival.request
-        self._live[request.id] = len(self.ids)
-        self.rows.append(arrival.row)
-        self.ids.append(request.id)
-        self._arrived_at.append(arrival.at)
-        self._input_tokens.append(request.input_tokens)
-        self._planned_output_tokens.append(request.output_tokens)
+    def arrived(self, sequences: SequenceOf[Sequence], rows: Iterable[Origin]) -> None:
+        """Requests, made from as many rows, have been handed to the simulation in this order."""
+        requests = [sequence.request for sequence in sequences]
+        self._live.update(zip(sequences, range(len(self), len(self) + len(sequences)), strict=True))
+        self.rows.extend(rows)
+        self.ids.extend([request.id for request in requests])
+        self._arrived_at.extend([sequence.arrived_at for sequence in sequences])
+        self._input_tokens.extend([request.input_tokens for request in requests])
+        self._planned_output_tokens.extend([request.output_tokens for request in requests])
 
-    def note(self, event: Event) -> None:
-        """Something has happened in the engine."""
-        if event.__class__ is Finished:
-            sequence = event.sequence
-            request_id = sequence.request.id
-            self._scheduled.pop(request_id, None)
-            self._tell(self._live.pop(request_id), sequence, event.at)
-        elif event.__class__ is Scheduled:
-            self._scheduled[event.sequence.request.id] = event.sequence
+    def note(self, events: Iterable[Event]) -> list[Finished]:
+        """These things have happened in the simulation; returns those of them that are ends of requests."""
+        ended = [event for event in events if isinstance(event, Finished)]
+        self._ended += ended
+        if len(self._ended) >= TOLD_AT_ONCE:
+            self._tell_ended()
+        return ended
 
     def close(self) -> None:
         """The run is over: tell what is known of the requests that have not ended, and put all in order."""
-        now = self._simulation.now or 0
-        for request_id, sequence in self._scheduled.items():
-            self._tell(self._live[request_id], sequence, now)
-        for engine in self._simulation.instances:
-            for request_id, sequence in engine.live.items():
-                if request_id not in self._scheduled and request_id in self._live:
-                    self._tell(self._live[request_id], sequence, now)
-        self._live.clear()
-        self._scheduled.clear()
+        self._tell_ended()
+        self._tell(list(self._live), [self._simulation.now or 0] * len(self._live))
         self._enter_all()
         self._wait_for_turns()
 
@@ -198,8 +190,7 @@ class Record:
 
     @property
     def is_completed(self) -> Bools:
-        completed = [_OUTCOMES.index(outcome) for outcome in COMPLETED]
-        return np.isin(np.array(self._outcome, np.int8), completed)
+        return np.isin(np.array(self._outcome, np.int8), COMPLETED_CODES)
 
     @property
     def ttft_us(self) -> Ints:
@@ -226,32 +217,38 @@ class Record:
         """When each joined the wait queue of its instance; `NEVER` for those that did not."""
         return np.array(self._queued_at, np.int64)
 
-    def _tell(self, place: int, sequence: Sequence, at: Micros) -> None:
-        """Note what has become of a request, which ended at `at` if it has."""
-        outcome, instance = sequence.outcome, sequence.instance
-        if instance == NOWHERE:
-            self._told.extend((place, _CODES[outcome], NEVER, NEVER, NEVER, 0, instance, NEVER))
-            self._itl_told.append(0.0)
+    def _tell_ended(self) -> None:
+        ended, self._ended = self._ended, []
+        self._tell([event.sequence for event in ended], [event.at for event in ended])
+
+    def _tell(self, sequences: list[Sequence], ended_at: list[Micros]) -> None:
+        """Note what has become of requests, each of which ended at its instant if it has."""
+        if not sequences:
             return
-        view = self._views.get(instance)
-        if view is None:
-            view = self._views[instance] = ClientView(self._simulation.instances[instance])
-        if sequence.prompt_part is None:
-            latencies = view.latencies(sequence, at)
-        else:
-            latencies = view.latencies_with_prompt_elsewhere(sequence, sequence.prompt_part, at)
-        ttft_us, e2e_us, itl_mean_us, delay_us, output_tokens = latencies
-        queued_at = NEVER if sequence.queued_at is None else sequence.queued_at
-        self._told.extend((place, _CODES[outcome], ttft_us, e2e_us, delay_us, output_tokens, instance, queued_at))
-        if sequence.gateway_wait_us:
-            self._gateway_wait_us[place] = sequence.gateway_wait_us
-        self._itl_told.append(itl_mean_us)
-        if view.has_turns:
-            self._turns.add(place, sequence)
-        if e2e_us != NEVER:  # so it has completed
-            self.gaps.add(sequence)
-            if self._on_tokens is not None:
-                self._on_tokens(self.number(place), token_times(view.engine, sequence))
+        views, engines = self._views, self._simulation.instances
+        views.extend(map(ClientView, engines[len(views) :]))
+        places = list(map(self._live.pop, sequences))
+        told = told_of(sequences, ended_at, views)
+        self._told.frombytes(np.stack([places, *told[:-1]], axis=1).astype(np.int64, copy=False).tobytes())
+        self._itl_told.frombytes(told.itl_mean_us.tobytes())
+        self.gaps.add([sequences[each] for each in np.flatnonzero(told.e2e_us != NEVER)])
+        for place, sequence in zip(places, sequences, strict=True):
+            if sequence.gateway_wait_us and sequence.instance != NOWHERE:
+                self._gateway_wait_us[place] = sequence.gateway_wait_us
+        self._add_turns(places, sequences)
+        self._tell_tokens(places, sequences, told)
+
+    def _add_turns(self, places: list[int], sequences: list[Sequence]) -> None:
+        if any(view.has_turns for view in self._views):
+            for place, sequence in zip(places, sequences, strict=True):
+                if sequence.instance != NOWHERE and self._views[sequence.instance].has_turns:
+                    self._turns.add(place, sequence)
+
+    def _tell_tokens(self, places: list[int], sequences: list[Sequence], told: Told) -> None:
+        if self._on_tokens is not None:
+            for each in np.flatnonzero(told.e2e_us != NEVER).tolist():  # those that have completed
+                engine = self._views[sequences[each].instance].engine
+                self._on_tokens(self.number(places[each]), token_times(engine, sequences[each]))
 
     def _enter_all(self) -> None:
         """From what was told to columns; empty where nothing was."""
@@ -263,7 +260,7 @@ class Record:
             whole[places] = values
             return array(typecode, whole.tobytes())
 
-        self._outcome = column(told[1], _NONE, "b")
+        self._outcome = column(told[1], NO_OUTCOME, "b")
         self._ttft_us = column(told[2], NEVER, "q")
         self._e2e_us = column(told[3], NEVER, "q")
         self._scheduling_delay_us = column(told[4], NEVER, "q")

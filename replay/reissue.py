@@ -7,15 +7,20 @@ server's speed, and a replay that repeats them tells a simulated server what it 
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from engine.events import Event, Finished
+from engine.sequence import Sequence
 from engine.simulation import Simulation
 from engine.units import Micros
 from engine.virtual import CHUNK_US
-from replay.arrivals import Arrival
+from replay.arrivals import Arrival, Origin
 from replay.measure import COMPLETED, replied_at
 from replay.record import OnTokens, Record
 from replay.simulate import Simulated, configs_of, refuse_endless
+
+OnSent: TypeAlias = Callable[[Sequence, Origin], None]
+"""Takes a request in the simulation and what it was made from."""
 
 
 def simulate_reissued(
@@ -34,10 +39,15 @@ def simulate_reissued(
     that completes. Raises OptionError for a run that would never end.
     """
     record = Record(simulation, on_tokens)
-    for event in reissued(simulation, due, max_concurrency, horizon_us, record.arrived):
-        record.note(event)
-        if on_finished is not None and isinstance(event, Finished):
-            on_finished()
+
+    def sent(sequence: Sequence, row: Origin) -> None:
+        record.arrived([sequence], [row])
+
+    for events in reissued(simulation, due, max_concurrency, horizon_us, sent):
+        ended = record.note(events)
+        if on_finished is not None:
+            for _ in ended:
+                on_finished()
     record.close()
     return Simulated(simulation, record)
 
@@ -47,21 +57,19 @@ def reissued(
     due: list[Arrival],
     max_concurrency: int,
     horizon_us: Micros | None,
-    on_sent: Callable[[Arrival], None],
-) -> Iterator[Event]:
-    """What happens when `due` are sent by schedule and cap; `on_sent` is told of each as it is sent."""
+    on_sent: OnSent,
+) -> Iterator[list[Event]]:
+    """What happens, in portions, when `due` are sent by schedule and cap; `on_sent` is told of each as it is sent."""
     refuse_endless(configs_of(simulation), (arrival.request for arrival in due), horizon_us)
     client = _Client(simulation, due, max_concurrency, on_sent)
     while (next_at := client.next_at()) is not None and (horizon_us is None or next_at <= horizon_us):
-        yield from client.go_on(next_at, horizon_us)
+        yield client.go_on(next_at, horizon_us)
 
 
 class _Client:
     """The sending side: who is due, who waits for a turn, whose reply is on its way."""
 
-    def __init__(
-        self, simulation: Simulation, due: list[Arrival], max_concurrency: int, on_sent: Callable[[Arrival], None]
-    ) -> None:
+    def __init__(self, simulation: Simulation, due: list[Arrival], max_concurrency: int, on_sent: OnSent) -> None:
         self._simulation = simulation
         self._due = deque(due)
         self._cap = max_concurrency or len(due)
@@ -109,7 +117,6 @@ class _Client:
         while self._due and self._due[0].at == at:
             self._line.append(self._due.popleft())
         while self._line and self._num_in_flight < self._cap:
-            arrival = self._line.popleft()._replace(at=at)
-            self._on_sent(arrival)
+            arrival = self._line.popleft()
             self._num_in_flight += 1
-            self._simulation.submit(arrival.request, at)
+            self._on_sent(self._simulation.submit(arrival.request, at), arrival.row)

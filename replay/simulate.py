@@ -1,18 +1,20 @@
 """Run arrivals through an engine or a cluster until it is drained or the horizon is reached."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from blis_options import OptionError
 from engine.config import EngineConfig
 from engine.core import Engine
-from engine.events import Finished
 from engine.guards import refusal
 from engine.request import Request
+from engine.sequence import Sequence
 from engine.simulation import Simulation
 from engine.units import Micros
-from engine.virtual import run_virtual
-from replay.arrivals import Arrival
+from engine.virtual import Batch, batch_size, run_in_batches
+from replay.arrivals import Arrival, Origin
 from replay.collector import no_cycle_search
 from replay.record import OnTokens, Record
 
@@ -76,16 +78,22 @@ def simulate(
     refuse_endless(configs_of(simulation), (arrival.request for arrival in arrivals), horizon_us)
     record = Record(simulation, on_tokens)
 
-    def submitted() -> Iterator[tuple[Micros, Request]]:
-        for arrival in arrivals:
-            if horizon_us is not None and arrival.at > horizon_us:
-                return
-            record.arrived(arrival)
-            yield arrival.at, arrival.request
+    rows: deque[Origin] = deque()
 
-    for event in run_virtual(simulation, submitted(), horizon_us):
-        record.note(event)
-        if on_finished is not None and isinstance(event, Finished):
-            on_finished()
+    def batches() -> Iterator[Batch]:
+        source, size = iter(arrivals), batch_size(simulation)
+        while batch := list(islice(source, size)):
+            instants, requests, its_rows = zip(*batch, strict=True)
+            rows.extend(its_rows)
+            yield Batch(instants, requests)
+
+    def submitted(sequences: list[Sequence]) -> None:
+        record.arrived(sequences, [rows.popleft() for _ in sequences])
+
+    for events in run_in_batches(simulation, batches(), horizon_us, submitted):
+        ended = record.note(events)
+        if on_finished is not None:
+            for _ in ended:
+                on_finished()
     record.close()
     return Simulated(simulation, record)

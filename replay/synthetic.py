@@ -1,13 +1,22 @@
 """The requests of a generated workload as arrivals at an engine."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import repeat
+from operator import add
+from typing import Any
 
 from engine.config import EngineConfig
 from engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
 from replay.arrivals import Arrival
 from replay.conversation_blocks import ConversationBlocks
 from traces.workload import Workload, WorkloadRequest
+
+MADE_AT_ONCE = 256
+"""How many requests are made when it is the turn of the first: enough to be cheap, few enough to be forgotten soon."""
+
+_DEFAULTS = Request._field_defaults
 
 
 def first_requests(workload: Workload) -> Iterator[WorkloadRequest]:
@@ -18,14 +27,14 @@ def first_requests(workload: Workload) -> Iterator[WorkloadRequest]:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedArrivals:
-    """Requests, ascending by arrival, as arrivals numbered in this order; each is made when it is its turn."""
+    """Requests, ascending by arrival, as arrivals numbered in this order; they are made when it is their turn."""
 
     requests: Sequence[WorkloadRequest]
     config: EngineConfig
 
     def __iter__(self) -> Iterator[Arrival]:
-        for number, request in enumerate(self.requests):
-            yield arrival_of(request, number, self.config)
+        for first in range(0, len(self.requests), MADE_AT_ONCE):
+            yield from arrivals_of_some(self.requests[first : first + MADE_AT_ONCE], first, self.config)
 
 
 def served_by(model: str, workload: Workload) -> tuple[Workload, int]:
@@ -55,23 +64,37 @@ def _in_small_letters(request: WorkloadRequest) -> WorkloadRequest:
 
 def arrival_of(request: WorkloadRequest, number: int, config: EngineConfig) -> Arrival:
     """A generated request as the engine takes it."""
-    request_id, output_tokens = f"request_{number}", request.output_tokens
-    simulated = Request(  # by position, for there are millions
-        request_id,
-        request.prefix_tokens + request.input_tokens,
-        output_tokens,
-        _blocks(request, request_id, config),
-        output_tokens,
-        request.deadline_us,
-        request.slo_class,
-        None,
-        True,
-        request.adapter,
-        None,
-        request.tenant_id,
-        request.slo_target_us,
-    )
-    return Arrival(request.arrival_us, simulated, request)
+    (arrival,) = arrivals_of_some([request], number, config)
+    return arrival
+
+
+def arrivals_of_some(requests: Sequence[WorkloadRequest], number: int, config: EngineConfig) -> Iterator[Arrival]:
+    """Generated requests as the engine takes them, numbered from `number` on.
+
+    There are millions, so this goes by columns, and no function is called for each.
+    """
+    given = dict(zip(WorkloadRequest._fields, zip(*requests, strict=True), strict=True))
+    ids = [f"request_{each}" for each in range(number, number + len(requests))]
+    if any(given["prefix_group"]) or any(given["keeps_context"]):
+        blocks = iter([_blocks(request, request_id, config) for request, request_id in zip(requests, ids, strict=True)])
+    else:
+        blocks = map(partial(tuple.__new__, UniqueBlocks), zip(ids, strict=True))
+    columns: dict[str, Iterable[Any]] = {
+        "id": ids,
+        "input_tokens": map(add, given["prefix_tokens"], given["input_tokens"]),
+        "output_tokens": given["output_tokens"],
+        "blocks": blocks,
+        "max_output_tokens": given["output_tokens"],
+        "deadline_us": given["deadline_us"],
+        "slo_class": given["slo_class"],
+        "adapter": given["adapter"],
+        "tenant": given["tenant_id"],
+        "slo_target_us": given["slo_target_us"],
+    }
+    rows = zip(*(columns.get(name) or repeat(_DEFAULTS[name]) for name in Request._fields), strict=False)
+    # What _make does, without its call per request.
+    simulated = map(partial(tuple.__new__, Request), rows)
+    return map(partial(tuple.__new__, Arrival), zip(given["arrival_us"], simulated, requests, strict=True))
 
 
 def _blocks(request: WorkloadRequest, request_id: str, config: EngineConfig) -> BlockIdentities:

@@ -2,6 +2,8 @@
 
 from array import array
 from collections.abc import Sequence as SequenceOf
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,69 +12,80 @@ from engine.core import Engine
 from engine.sequence import Sequence
 from replay.pool import Pool, counted_pool, merged
 
+Ints = npt.NDArray[np.int64]
+
 STEPS_AT_ONCE = 1 << 18
 
 
 class TokenGaps:
-    """Every inter-token latency of every completed request, by instance."""
+    """Every inter-token latency of every completed request, by instance.
 
-    __slots__ = ("_engines", "_of_instance")
+    Costs 24 bytes per request and 16 per stretch of consecutive tokens, and O(steps log requests) time in the end.
+    """
+
+    __slots__ = ("_engines", "_instances", "_num_runs", "_runs", "_starts")
 
     def __init__(self, engines: SequenceOf[Engine]) -> None:
         """`engines` may grow."""
         self._engines = engines
-        self._of_instance: dict[int, InstanceGaps] = {}
+        self._instances = array("q")
+        """Of each request."""
+        self._starts = array("q")
+        """The step of its first token."""
+        self._num_runs = array("q")
+        """How many stretches it has in which tokens follow each other step by step."""
+        self._runs = array("q")
+        """Of all stretches the first step and how many, one after the other."""
 
-    def add(self, sequence: Sequence) -> None:
-        """Count the gaps of a completed request."""
-        gaps = self._of_instance.get(sequence.instance)
-        if gaps is None:
-            gaps = self._of_instance[sequence.instance] = InstanceGaps(self._engines[sequence.instance])
-        gaps.add(sequence)
+    def add(self, sequences: SequenceOf[Sequence]) -> None:
+        """Count the gaps of completed requests."""
+        runs = [sequence.token_runs for sequence in sequences]
+        self._instances.extend([sequence.instance for sequence in sequences])
+        self._starts.extend([sequence.first_token_step or 0 for sequence in sequences])
+        self._num_runs.extend(map(len, runs))
+        self._runs.extend(chain.from_iterable(chain.from_iterable(runs)))
 
     def pool(self, instance: int | None = None, steps_at_once: int = STEPS_AT_ONCE) -> Pool:
         """All gaps counted so far, or those of one instance."""
-        wanted = [gaps for number, gaps in self._of_instance.items() if instance in (None, number)]
-        pools = [gaps.pool(steps_at_once) for gaps in wanted]
+        instances = np.array(self._instances)
+        wanted = np.unique(instances).tolist() if instance is None else [instance]
+        pools = [self._gaps(number, instances == number).pool(steps_at_once) for number in wanted]
         if len(pools) == 1:
             return pools[0]
         return merged(pools)
 
+    def _gaps(self, instance: int, is_its: npt.NDArray[np.bool_]) -> "InstanceGaps":
+        num_runs = np.array(self._num_runs)
+        firsts, counts = np.array(self._runs, np.int64).reshape(-1, 2)[np.repeat(is_its, num_runs)].T
+        befores = np.roll(firsts + counts, 1) - 1
+        num_its = num_runs[is_its]
+        places = np.cumsum(num_its) - num_its  # of the first stretch of each, which follows the first token
+        befores[places[num_its > 0]] = np.array(self._starts)[is_its][num_its > 0]
+        return InstanceGaps(self._engines[instance], befores, firsts, counts)
 
-class InstanceGaps:
-    """The gaps of one instance.
 
-    Costs 24 bytes per stretch of consecutive tokens, and O(steps log requests) time in the end.
-    """
+class InstanceGaps(NamedTuple):
+    """The gaps of one instance: of each stretch of tokens the step of the token before, the first step and how many."""
 
-    __slots__ = ("_engine", "_stretches")
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._stretches = array("q")
-        """Of each in which tokens follow each other step by step: the step of the token before, the first, how many."""
-
-    def add(self, sequence: Sequence) -> None:
-        """Count the gaps of a completed request."""
-        before = sequence.first_token_step
-        for first, count in sequence.token_runs:
-            self._stretches.extend((before or 0, first, count))
-            before = first + count - 1
+    engine: Engine
+    befores: Ints
+    firsts: Ints
+    counts: Ints
 
     def pool(self, steps_at_once: int) -> Pool:
         """All gaps counted so far. Steps are gone through in blocks, as there may be as many as tokens."""
-        befores, firsts, counts = np.array(self._stretches, np.int64).reshape(-1, 3).T
+        befores, firsts, counts = self.befores, self.firsts, self.counts
         pauses_us = np.array([], np.int64)
-        if self._engine.config.scheduling != "blis":
+        if self.engine.config.scheduling != "blis":
             # A token whose predecessor's is not the step before. BLIS counts its own step, whatever was between them.
-            ends_us = self._engine.steps.ends()
+            ends_us = self.engine.steps.ends()
             pauses_us = ends_us[firsts] - ends_us[befores]
             firsts, counts = firsts + 1, counts - 1
         stops = np.sort(firsts + counts)
         firsts = np.sort(firsts)
         parts = [np.unique(pauses_us, return_counts=True)]
-        for begin in range(0, len(self._engine.steps), steps_at_once):
-            steps = np.arange(begin, min(begin + steps_at_once, len(self._engine.steps)))
+        for begin in range(0, len(self.engine.steps), steps_at_once):
+            steps = np.arange(begin, min(begin + steps_at_once, len(self.engine.steps)))
             # As many stretches are under way as have begun and have not stopped.
             counts = np.searchsorted(firsts, steps, side="right") - np.searchsorted(stops, steps, side="right")
             values_us, which = np.unique(self._gaps_us(begin, len(steps))[counts > 0], return_inverse=True)
@@ -82,7 +95,7 @@ class InstanceGaps:
 
     def _gaps_us(self, first: int, count: int) -> npt.NDArray[np.int64]:
         """The time between the token of a step and the one before it, for `count` steps."""
-        starts_us, ends_us = self._engine.steps.span(first, count)
-        if self._engine.config.scheduling == "blis":
-            return ends_us - starts_us + self._engine.latency.output_token_time
-        return np.diff(ends_us, prepend=self._engine.steps.end(first - 1) if first else 0)
+        starts_us, ends_us = self.engine.steps.span(first, count)
+        if self.engine.config.scheduling == "blis":
+            return ends_us - starts_us + self.engine.latency.output_token_time
+        return np.diff(ends_us, prepend=self.engine.steps.end(first - 1) if first else 0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +55,8 @@ class Recording:
         if self.max_concurrency is None:
             events = run_virtual(engine, ((arrival.at, arrival.request) for arrival in self.arrivals))
         else:
-            events = reissued(engine, self.arrivals, self.max_concurrency, None, lambda _: None)
+            sent = reissued(engine, self.arrivals, self.max_concurrency, None, lambda _sequence, _row: None)
+            events = chain.from_iterable(sent)
         found = {each.sequence.request.id: each.sequence for each in events if isinstance(each, Scheduled | Finished)}
         return [found.get(arrival.request.id) for arrival in self.arrivals]
 

@@ -49,7 +49,8 @@ def build_simulation(
     """
 
     def new_engine(each: Deployment) -> Engine:
-        return Engine(each.config, adjusted(each.latency) if adjusted else each.latency, reports_steps)
+        latency = adjusted(each.latency) if adjusted else each.latency
+        return Engine(each.config, latency, reports_steps, tells_admissions=reports_steps)
 
     if decisions is not None or has_cluster(options):
         return build_cluster(options, deployment, new_engine, ties, decisions)

@@ -145,12 +145,13 @@ class BlisStepping:
 
     def _tell_batch(self, at: Micros) -> None:
         batch = self._batch
-        events = self._instance.events
+        events, tells_admissions = self._instance.events, self._instance.tells_admissions
         self._instance.counters.num_preemptions += len(batch.preempted)
         events.extend(Preempted(at, sequence) for sequence in batch.preempted)
         for sequence in batch.admitted:
             sequence.scheduled_at = at
-            events.append(Scheduled(at, sequence))
+            if tells_admissions:
+                events.append(Scheduled(at, sequence))
 
     def _execute_batch(self, at: Micros) -> tuple[Micros, list[Sequence]]:
         """Phase 2: the step's time, and everyone's progress. Returns its end and who has one more token."""

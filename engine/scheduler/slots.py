@@ -142,7 +142,8 @@ class SlotStepping:
         sequence.running = True
         self._running[sequence] = self._num_started
         self._num_started += 1
-        self._instance.events.append(Scheduled(at, sequence))
+        if self._instance.tells_admissions:
+            self._instance.events.append(Scheduled(at, sequence))
         self._await_token(sequence, self._first_token_time(sequence, start), at)
         return True
 

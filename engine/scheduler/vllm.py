@@ -188,14 +188,15 @@ class VllmStepping:
         instance.queue.push(at + step_time, Due.STEP_END, step)
 
     def _tell_composition(self, at: Micros) -> None:
-        events = self._instance.events
+        events, tells_admissions = self._instance.events, self._instance.tells_admissions
         if self._batch.preempted:
             self._instance.counters.num_preemptions += len(self._batch.preempted)
             events.extend(Preempted(at, sequence) for sequence in self._batch.preempted)
         for sequence in self._batch.admitted:
             if sequence.scheduled_at is None:
                 sequence.scheduled_at = at
-            events.append(Scheduled(at, sequence))
+            if tells_admissions:
+                events.append(Scheduled(at, sequence))
 
     def _process(
         self, grant: Grant, step_index: int, at: Micros, emitted: list[Sequence], finished: list[Finished]
