@@ -53,12 +53,13 @@ class Newcomers:
         if not joining:
             return None
         num_cruising, context = cruising.num_sequences, cruising.offset + cruising.num_sequences * step
-        joined, events = [], self._instance.events
+        joined, events, tells_admissions = [], self._instance.events, self._instance.tells_admissions
         num_tokens = squares = 0
         for sequence, cruise, blocks in joining:
             batch.join_cruising(sequence, cruise, blocks)
             sequence.scheduled_at = at
-            events.append(Scheduled(at, sequence))
+            if tells_admissions:
+                events.append(Scheduled(at, sequence))
             joined.append(sequence)
             new = sequence.num_computed_tokens
             num_tokens += new
