@@ -91,7 +91,6 @@ async def _record(client: Client, workload: Workload, interrupt: Interrupt) -> t
             earlier,
             options.warmup_requests,
             has_sessions=workload.agenda.conversations is not None,
-            keeps_token_times=options.plot is not None,
             failed=interrupt.stop,
         )
     except OSError as error:

@@ -1,12 +1,16 @@
 """How far a run is, or the part of it that one process sends."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
+
+import numpy as np
 
 from observe.clock import Nanos
 from observe.dispatch import Dispatcher
 from observe.stats import RunStats
+
+_RECENT = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,15 +29,24 @@ class Progress:
 
 def progress_of(dispatcher: Dispatcher, stats: RunStats) -> Progress:
     """How far this process is."""
-    return Progress(
+    return replace(
+        recent_durations(stats),
         num_sent=dispatcher.num_sent,
         num_in_flight=dispatcher.num_in_flight,
         num_in_line=dispatcher.num_in_line,
         num_ok=stats.num_ok,
         num_ended=stats.num_ended,
-        ttft=tuple(stats.recent_ttft),
-        e2e=tuple(stats.recent_e2e),
-        lag=tuple(stats.recent_lag),
+    )
+
+
+def recent_durations(stats: RunStats) -> Progress:
+    """Only the durations, of the most recent requests that they are known of."""
+    recent = stats.log.recent(_RECENT)
+    ttft, e2e = (recent.latencies[name] for name in ("ttft", "e2e"))
+    return Progress(
+        ttft=tuple(map(int, ttft[~np.isnan(ttft)])),
+        e2e=tuple(map(int, e2e[~np.isnan(e2e)])),
+        lag=tuple(map(int, recent.lag)),
     )
 
 

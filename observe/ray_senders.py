@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any
 
@@ -11,7 +12,7 @@ from observe.errors import RunError
 from observe.interrupt import Interrupt
 from observe.live import open_view, snapshot_of
 from observe.messages import say
-from observe.progress import Progress
+from observe.progress import recent_durations
 from observe.ray_nodes import Node, nodes_of_cluster, seats
 from observe.recorder import Recorder
 from observe.remote_sender import Batch, RemoteSender
@@ -182,14 +183,12 @@ async def _keep_showing(senders: Sequence[_Sender], workload: Workload, recorder
     try:
         while True:
             await asyncio.sleep(view.period_s)
-            progress = Progress(
+            progress = replace(
+                recent_durations(stats),
                 num_sent=sum(sender.num_sent for sender in senders),
                 num_in_flight=sum(sender.num_in_flight for sender in senders),
                 num_ok=stats.num_ok,
                 num_ended=stats.num_ended,
-                ttft=tuple(stats.recent_ttft),
-                e2e=tuple(stats.recent_e2e),
-                lag=tuple(stats.recent_lag),
             )
             view.show(
                 snapshot_of(

@@ -67,10 +67,11 @@ def warnings_of(stats: RunStats, lag_ms: dict[str, float] | None, *, exact_outpu
             f"requests were sent late (p99 {lag_ms['p99']:.1f} ms, longest {lag_ms['max']:.1f} ms): this machine"
             " cannot keep up, and its latencies are in doubt"
         )
-    if stats.line_wait:
+    waits = stats.log.line_wait
+    if len(waits):
         warnings.append(
-            f"{len(stats.line_wait)} requests waited for their turn under --max-concurrency (longest"
-            f" {max(stats.line_wait) / 1e9:.3f} s); latencies count from the actual sending"
+            f"{len(waits)} requests waited for their turn under --max-concurrency (longest"
+            f" {waits.max() / 1e9:.3f} s); latencies count from the actual sending"
         )
     if stats.num_uncounted:
         warnings.append(f"{stats.num_uncounted} answers had no usage; their output tokens are the chunks that came")

@@ -54,7 +54,6 @@ async def _send(share: Share, tell: Tell) -> Done:
             options.paths,
             None,
             options.warmup_requests,
-            keeps_token_times=options.plot is not None,
             joins=True,
             failed=stop.set,
         )

@@ -20,6 +20,7 @@ def summarize(
 ) -> dict[str, Any]:
     """The figures of a run, ready for JSON. Rates count requests that were answered in full."""
     duration_s = stats.duration_s
+    latencies = stats.log.latencies
     failed = {kind: count for kind, count in sorted(stats.kinds.items()) if kind != "ok"}
     return {
         "completed": stats.num_ok,
@@ -33,12 +34,12 @@ def summarize(
         "output_tokens": stats.output_tokens,
         "input_throughput_tokens_per_s": _per_second(stats.input_tokens, duration_s),
         "output_throughput_tokens_per_s": _per_second(stats.output_tokens, duration_s),
-        "ttft_ms": distribution_ms(stats.ttft),
-        "e2e_ms": distribution_ms(stats.e2e),
-        "itl_ms": distribution_ms(stats.itl),
-        "tpot_ms": distribution_ms(stats.tpot),
-        "send_lag_ms": distribution_ms(stats.lag),
-        "concurrency_wait_ms": distribution_ms(stats.line_wait),
+        "ttft_ms": distribution_ms(latencies["ttft"]),
+        "e2e_ms": distribution_ms(latencies["e2e"]),
+        "itl_ms": distribution_ms(stats.log.gaps[1]),
+        "tpot_ms": distribution_ms(latencies["itl"]),
+        "send_lag_ms": distribution_ms(stats.log.lag),
+        "concurrency_wait_ms": distribution_ms(stats.log.line_wait),
         "network_rtt_ms": rtt_ms,
         **goodput_summary(stats.log, slo_targets or {}, duration_s),
     }

@@ -37,7 +37,7 @@ class Timeline:
 
 
 def timeline_of(log: RequestLog) -> Timeline:
-    """The timeline of a log with at least one request, kept with token times."""
+    """The timeline of a log with at least one request."""
     origin = int(log.sent.min())
     is_ok, sent_s = log.is_ok, _seconds(log.sent, origin)
     ended_s = _seconds(log.ended, origin)
@@ -80,11 +80,8 @@ def _seconds(instants: Ints, origin: int) -> Floats:
 
 def _gaps(log: RequestLog, origin: int) -> tuple[Floats, Floats]:
     """When each gap between two tokens of a request ended, and how long it was in milliseconds."""
-    times, counts = log.token_times, log.num_token_times
-    is_inside = np.ones(max(0, len(times) - 1), np.bool_)
-    ends = np.cumsum(counts)
-    is_inside[ends[(ends > 0) & (ends < len(times))] - 1] = False  # from the last token of one to the first of the next
-    return _seconds(times[1:][is_inside], origin), np.diff(times)[is_inside] / 1e6
+    ends, lengths = log.gaps
+    return _seconds(ends, origin), lengths / 1e6
 
 
 def _tokens(log: RequestLog, origin: int, width_s: float, num_intervals: int) -> Floats:

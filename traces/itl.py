@@ -1,6 +1,6 @@
 """Token times of a recording: when each chunk of each request arrived. CSV, gzipped if named `.gz`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -44,7 +44,7 @@ def _chunks(table: Table) -> dict[int, list[int]]:
 
 
 class ItlWriter:
-    """Appends the chunk times of whole requests to a new file, each request on disk before the next.
+    """Appends the chunk times of whole requests to a new file, each with the operating system before the next.
 
     With `kept` it takes the place of a file that has these chunks per request. Raises TraceError when the file cannot
     be made. With `joins` it appends to a file that another writer has made, along with others.
@@ -63,6 +63,10 @@ class ItlWriter:
         """Append the chunks of one request, in the order they arrived."""
         self._file.write(_piece(request_id, timestamps_us))
 
+    def write_all(self, requests: Iterable[tuple[int, Sequence[int]]]) -> None:
+        """Append the chunks of several requests; all of them, or none if there is no room."""
+        self._file.write("".join([_piece(*each) for each in requests]))
+
     def close(self) -> None:
         """Close the file; nothing can be written afterwards."""
         self._file.close()
@@ -77,4 +81,4 @@ class ItlWriter:
 
 
 def _piece(request_id: int, timestamps_us: Sequence[int]) -> str:
-    return "".join(f"{request_id},{place},{time}\n" for place, time in enumerate(timestamps_us))
+    return "".join([f"{request_id},{place},{time}\n" for place, time in enumerate(timestamps_us)])

@@ -97,16 +97,34 @@ class TraceWriter:
         if unknown:
             raise TraceError(f"columns written on request are {', '.join(on_request)}, got {unknown[0]!r}")
         names = [column.name for column in TRACE_COLUMNS if not column.on_request or column.name in columns]
+        self._names = names
         self._values = attrgetter(*names)
         if joins:
             self._file = AppendFile(Path(path), joins=True)
             return
-        pieces = None if kept is None else map(self._line, kept)
+        pieces = None if kept is None else map(self.line, kept)
         self._file = open_with_header(Path(path), ",".join(names), pieces)
 
     def write(self, row: TraceRow) -> None:
         """Append one row."""
-        self._file.write(self._line(row))
+        self._file.write(self.line(row))
+
+    def write_lines(self, lines: Iterable[str]) -> None:
+        """Append rows that are lines already, as `line` makes them; all of them, or none if there is no room."""
+        self._file.write("".join(lines))
+
+    def line(self, row: TraceRow) -> str:
+        """The row as it stands in the file."""
+        return ",".join(map(_cell, self._values(row))) + "\n"
+
+    def form(self, row: TraceRow, numbers: Collection[str], texts: Collection[str]) -> str:
+        """The line of this row with places for other values of these columns, for `form % values`.
+
+        Values follow the order of the file. Numbers are whole, and texts such that they need no quotes.
+        """
+        cells = (_cell(value).replace("%", "%%") for value in self._values(row))
+        places = {**dict.fromkeys(numbers, "%d"), **dict.fromkeys(texts, "%s")}
+        return ",".join(places.get(name, cell) for name, cell in zip(self._names, cells, strict=True)) + "\n"
 
     def close(self) -> None:
         """Close the file; nothing can be written afterwards."""
@@ -119,9 +137,6 @@ class TraceWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _line(self, row: TraceRow) -> str:
-        return ",".join(map(_cell, self._values(row))) + "\n"
 
 
 def _data_beside(header_path: Path) -> Path:

@@ -1,19 +1,21 @@
 import pytest
 
+from observe.dispatch import Sent
 from observe.report import warnings_of
 from observe.stats import RunStats
 from observe.summary import summarize, summary_text
+from tests.observe.ended_requests import ended
 
 
-def stats(**figures: list[int]) -> RunStats:
+def stats(*requests: Sent) -> RunStats:
     measured = RunStats()
-    for name, values in figures.items():
-        getattr(measured, name).extend(values)
+    for each in requests:
+        measured.add(each)
     return measured
 
 
 def test_distributions_are_in_milliseconds_and_interpolated() -> None:
-    measured = stats(ttft=[1_000_000, 2_000_000, 3_000_000, 4_000_000])
+    measured = stats(*(ended(token_ms=[each]) for each in (1, 2, 3, 4)))
     summary = summarize(measured, asked_per_s=5, num_not_sent=0, rtt_ms=None)
     assert summary["ttft_ms"] == pytest.approx(
         {"mean": 2.5, "p50": 2.5, "p90": 3.7, "p95": 3.85, "p99": 3.97, "max": 4.0}
@@ -39,8 +41,8 @@ def test_nothing_measured_is_no_division_by_zero() -> None:
 
 
 def test_the_text_names_what_failed() -> None:
-    measured = stats(ttft=[1_500_000])
-    measured.kinds.update(ok=1, http_500=2, timeout=1)
+    failed = [ended(kind=kind) for kind in ("http_500", "http_500", "timeout")]
+    measured = stats(ended(token_ms=[1.5]), *failed)
     text = summary_text(summarize(measured, asked_per_s=1, num_not_sent=0, rtt_ms=None))
     assert "1 completed, 3 failed (2 http_500, 1 timeout)" in text
     assert "TTFT            1.500" in text

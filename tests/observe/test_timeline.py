@@ -13,7 +13,7 @@ from tests.observe.ended_requests import ended
 
 
 def timeline(*requests: object) -> Timeline:
-    log = RequestLog(keeps_token_times=True)
+    log = RequestLog()
     for each in requests:
         log.add(each)  # type: ignore[arg-type]
     return timeline_of(log)
