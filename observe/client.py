@@ -10,9 +10,11 @@ from typing import Any
 
 from observe.clock import Clock, start_clock
 from observe.connection import Connection
+from observe.deadlines import Deadlines
 from observe.errors import RunError
 from observe.exchange import CANCELLED, Exchange, Outcome
 from observe.http_request import Server
+from observe.response_head import KnownHeads
 
 # A server that closes new connections at once is not offered others in their place.
 _SHORT_LIFE_NS = 1_000_000_000
@@ -49,6 +51,8 @@ class Client:
         self._connecting: set[asyncio.Task[None]] = set()
         self._num_adding = 0
         self._closed = False
+        self._heads = KnownHeads()
+        self._deadlines = Deadlines(self._loop, self._time_out)
 
     @property
     def num_in_flight(self) -> int:
@@ -88,7 +92,14 @@ class Client:
         self.refill()
 
     def _start(self, request: bytes, streaming: bool, finished: Callable[[Outcome], None], timeout_s: float) -> None:
-        exchange = Exchange(request, streaming=streaming, finished=finished, settled=self._settle)
+        exchange = Exchange(
+            request,
+            streaming=streaming,
+            finished=finished,
+            settled=self._settle,
+            timeout_s=timeout_s,
+            heads=self._heads,
+        )
         connection = self._take()
         self._carriers[exchange] = connection
         if connection is not None:
@@ -96,7 +107,7 @@ class Client:
         else:
             exchange.sent = perf_counter_ns()
             self._spawn(self._connect_and_begin(exchange))
-        exchange.timer = self._loop.call_later(timeout_s, self._time_out, exchange, timeout_s)
+        self._deadlines.watch(exchange)
 
     async def fetch(self, request: bytes, *, timeout_s: float = 30) -> Outcome:
         """Send a request that is not streamed and wait for its outcome."""
@@ -124,6 +135,7 @@ class Client:
         """Close all connections."""
         self._closed = True
         self.cancel_all()
+        self._deadlines.close()
         for task in self._connecting:
             task.cancel()
         for connection in list(self._open):
@@ -191,8 +203,8 @@ class Client:
         elif connection.age_ns > _SHORT_LIFE_NS:
             self.refill()
 
-    def _time_out(self, exchange: Exchange, timeout_s: float) -> None:
-        message = f"HTTP timeout: no complete answer within {timeout_s:g} s"
+    def _time_out(self, exchange: Exchange) -> None:
+        message = f"HTTP timeout: no complete answer within {exchange.timeout_s:g} s"
         self._drop(exchange, "timeout", "timeout", message)
 
     def _drop(self, exchange: Exchange, status: str, kind: str, message: str) -> None:
@@ -203,6 +215,7 @@ class Client:
 
     def _settle(self, exchange: Exchange, outcome: Outcome) -> None:
         del self._carriers[exchange]
+        self._deadlines.forget(exchange)
         exchange.finished(outcome)
 
 

@@ -39,14 +39,6 @@ def carries_tokens(choice: dict[str, Any]) -> bool:
     return bool(choice.get("text")) or not choice.get("finish_reason")
 
 
-def only_text(event: dict[str, Any]) -> str:
-    """The words that the first choice brings, if they are all there is to know of an event; else empty."""
-    choice = first_choice(event)
-    if choice is None or choice.get("finish_reason") or has_unsaid(choice):
-        return ""
-    return "" if "error" in event or isinstance(event.get("usage"), dict) else text_of(choice)
-
-
 def count_of(usage: dict[str, Any], name: str, otherwise: int | None) -> int | None:
     """A count of tokens."""
     value = usage.get(name)

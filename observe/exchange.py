@@ -1,11 +1,11 @@
 """One request and its answer, from the write of the first byte to the end, however it ends."""
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from observe.clock import Nanos
 from observe.reply import Reply
+from observe.response_head import KnownHeads
 
 CANCELLED = "cancelled"
 """The kind and the message of a request that the end of the run cut while it was under way."""
@@ -54,9 +54,12 @@ class Outcome:
 
 
 class Exchange:
-    """A request under way. `settled` is called once, when it has an outcome."""
+    """A request under way. `settled` is called once, when it has an outcome.
 
-    __slots__ = ("finished", "num_sends", "outcome", "reply", "request", "sent", "settled", "timer")
+    It may take `timeout_s`. With `heads` its head is looked up among those that other replies had.
+    """
+
+    __slots__ = ("finished", "num_sends", "outcome", "reply", "request", "sent", "settled", "timeout_s")
 
     def __init__(
         self,
@@ -65,15 +68,17 @@ class Exchange:
         streaming: bool,
         finished: Callable[[Outcome], None],
         settled: Callable[["Exchange", Outcome], None],
+        timeout_s: float,
+        heads: KnownHeads | None = None,
     ) -> None:
         self.request = request
-        self.reply = Reply(streaming=streaming)
+        self.reply = Reply(streaming=streaming, heads=heads)
+        self.timeout_s = timeout_s
         self.finished = finished
         self.settled = settled
         self.sent: Nanos = 0
         self.num_sends = 0
         self.outcome: Outcome | None = None
-        self.timer: asyncio.TimerHandle | None = None
 
     def answered(self, at: Nanos) -> None:
         """The whole answer has come."""
@@ -99,8 +104,6 @@ class Exchange:
         """Settle the outcome; the first call counts."""
         if self.outcome is not None:
             return
-        if self.timer is not None:
-            self.timer.cancel()
         self.outcome = Outcome(
             status=status, kind=kind, error_message=message, sent=self.sent, ended=at, reply=self.reply
         )

@@ -96,7 +96,11 @@ class ResponseParser:
             self._take_line(data[start:end])
             return b"", end + 2
         self._take_size(data[start:end])
-        return self._take_chunk(data, end + 2) if self._left else (b"", end + 2)
+        if self._left:
+            return self._take_chunk(data, end + 2)
+        if data.startswith(b"\r\n", end + 2):
+            self._part = _COMPLETE
+        return b"", end + 2
 
     def _take_head(self, data: bytes, start: int) -> int:
         end = data.find(b"\r\n\r\n", start)

@@ -9,7 +9,7 @@ from observe.completion_event import carries_tokens, count_of, error_text, first
 from observe.http_response import ResponseParser
 from observe.response_head import Head, KnownHeads
 from observe.responses_api import ResponsesEvent, responses_event
-from observe.sse import DONE, EventSplitter
+from observe.sse import DONE, EventSplitter, event_in_chunk
 from observe.stencil import Stencil
 
 _MAX_ERROR_BYTES = 65536
@@ -94,10 +94,10 @@ class Reply:
         parser = self._parser
         start = 0
         while start < len(data):
-            if self._stencil.is_cut and parser.between_chunks and self._events.is_empty:
-                start = self._take_known(data, start, at)
+            if parser.between_chunks and self._is_event_stream and self._events.is_empty:
+                start = self._take_chunks(data, start, at)
                 if start == len(data):
-                    return False
+                    break
             body, start = parser.step(data, start)
             if not self.status_code and parser.head is not None:
                 self._take_head(parser.head)
@@ -127,14 +127,22 @@ class Reply:
         kind = head.headers.get("content-type", "")
         self._is_event_stream = self.streaming and head.status == 200 and not kind.startswith("application/json")
 
-    def _take_known(self, data: bytes, start: int, at: Nanos) -> int:
-        """Take in the events that need no decoding, as many as come first, and return the place behind them."""
-        texts, start = self._stencil.take_chunks(data, start)
-        if texts:
-            self.said_pieces.append(b"".join(texts).decode())
-            self.chunk_times += [at] * len(texts)
-            self.carries_tokens += b"\1" * len(texts)
-        return start
+    def _take_chunks(self, data: bytes, start: int, at: Nanos) -> int:
+        """Take in events that are chunks of their own, as many as come first, and return the place behind them."""
+        stencil = self._stencil
+        while True:
+            if stencil.is_cut:
+                texts, start = stencil.take_chunks(data, start)
+                if texts:
+                    self.said_pieces.append(b"".join(texts).decode())
+                    self.chunk_times += [at] * len(texts)
+                    self.carries_tokens += b"\1" * len(texts)
+            payload, start = event_in_chunk(data, start)
+            if not payload:
+                return start
+            if not self.first_body_byte:
+                self.first_body_byte = at
+            self._decode(payload, at)
 
     def _take(self, body: bytes, at: Nanos) -> None:
         if not self.first_body_byte:
@@ -146,14 +154,17 @@ class Reply:
             self._body += body
 
     def _take_event(self, payload: bytes, at: Nanos) -> None:
-        if payload == DONE:
-            self.done = True
-            return
         text = self._stencil.text_of(payload)
         if text:
             self.said_pieces.append(text)
             self.chunk_times.append(at)
             self.carries_tokens.append(True)
+        else:
+            self._decode(payload, at)
+
+    def _decode(self, payload: bytes, at: Nanos) -> None:
+        if payload == DONE:
+            self.done = True
             return
         try:
             event = orjson.loads(payload)
@@ -166,8 +177,7 @@ class Reply:
         said = None if "choices" in event else responses_event(event)
         if said is None:
             self.chunk_times.append(at)
-            self.carries_tokens.append(self._take_fields(event))
-            self._stencil.cut(payload, event)
+            self.carries_tokens.append(self._take_fields(event, payload))
             return
         self._take_said(said)
         if said.carries_tokens:
@@ -185,27 +195,34 @@ class Reply:
         if said.has_unsaid:
             self.is_all_said = False
 
-    def _take_fields(self, event: dict[str, Any]) -> bool:
+    def _take_fields(self, event: dict[str, Any], payload: bytes = b"") -> bool:
         """Keep what the event says of the whole answer; true when it carries generated tokens."""
+        is_only_text = True
         usage = event.get("usage")
         if isinstance(usage, dict):
+            is_only_text = False
             self.completion_tokens = count_of(usage, "completion_tokens", self.completion_tokens)
             self.prompt_tokens = count_of(usage, "prompt_tokens", self.prompt_tokens)
         if "error" in event:
+            is_only_text = False
             self.problem = error_text(event["error"])
         choice = first_choice(event)
         if choice is None:
             return False
         reason = choice.get("finish_reason")
-        if isinstance(reason, str) and reason:
+        if reason and isinstance(reason, str):
+            is_only_text = False
             self.finish_reason = reason
         if has_unsaid(choice):
+            is_only_text = False
             self.is_all_said = False
         text = text_of(choice)
-        if text:
-            self.said_pieces.append(text)
-            return True
-        return carries_tokens(choice)
+        if not text:
+            return carries_tokens(choice)
+        self.said_pieces.append(text)
+        if is_only_text and payload:
+            self._stencil.cut(payload, text)
+        return True
 
     def _finish(self, at: Nanos) -> None:
         if self._is_event_stream:

@@ -3,6 +3,24 @@
 DONE = b"[DONE]"
 
 
+def event_in_chunk(data: bytes, start: int) -> tuple[bytes, int]:
+    """The data of the event at this place that is a chunk of an HTTP body for itself, and the place behind the chunk.
+
+    If there is nothing like that, or not in full: nothing, and the same place.
+    """
+    size_end = data.find(b"\r\n", start, start + 8)
+    if size_end > start and data.startswith(b"data: ", size_end + 2):
+        try:
+            end = size_end + 2 + int(data[start:size_end], 16)
+        except ValueError:
+            return b"", start
+        if end > size_end + 10 and data.startswith(b"\n\n\r\n", end - 2):
+            payload = data[size_end + 8 : end - 2].strip()
+            if payload and b"\n" not in payload:
+                return payload, end + 2
+    return b"", start
+
+
 class EventSplitter:
     """Collects bytes and gives back the data of each `data:` line that they complete.
 

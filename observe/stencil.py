@@ -1,12 +1,8 @@
 """What the events of a stream have in common, so that most of them are understood without being decoded."""
 
-from typing import Any
+import re
 
-from observe.completion_event import only_text
-
-_PLAIN = bytes(each for each in range(0x20, 0x7F) if each not in b'"\\')
-_LONGEST_TEXT = 1024
-_SIZES = tuple(b"%x" % size for size in range(8192))
+_NOT_PLAIN = re.compile(rb"[^ !#-\[\]-~]").search
 
 
 class Stencil:
@@ -17,25 +13,19 @@ class Stencil:
     recognized and has to be decoded.
     """
 
-    __slots__ = ("_after", "_before", "_chunk_after", "_chunk_before", "_num_around", "_num_tries")
+    __slots__ = ("_after", "_before", "_in_chunk", "_num_tries", "is_cut")
 
     def __init__(self, *, num_tries: int = 3) -> None:
         self._num_tries = num_tries
         self._before = b""
         self._after = b""
-        self._chunk_before = b""
-        self._chunk_after = b""
-        self._num_around = 0
-
-    @property
-    def is_cut(self) -> bool:
+        self._in_chunk = (b"", b"")
+        self.is_cut = False
         """Whether there is anything to compare with."""
-        return self._num_around > 0
 
-    def cut(self, payload: bytes, event: dict[str, Any]) -> None:
-        """Learn from an event and its bytes, if they are fit for it; after a few times no more."""
-        text = only_text(event)
-        if not text or not self._num_tries or b"\\" in payload:
+    def cut(self, payload: bytes, text: str) -> None:
+        """Learn from an event that said this text and nothing else, if it is fit for it; after a few times no more."""
+        if not self._num_tries or b"\\" in payload:
             return
         self._num_tries -= 1
         # Without escapes the text stands there as it is; where it is found once, that is its place.
@@ -45,36 +35,33 @@ class Stencil:
             return
         self._before = payload[: place + 1]
         self._after = payload[place + len(quoted) - 1 :]
-        self._chunk_before = b"\r\ndata: " + self._before
-        self._chunk_after = self._after + b"\n\n\r\n"
-        self._num_around = len(b"data: \n\n") + len(self._before) + len(self._after)
+        self._in_chunk = (b"\r\ndata: " + self._before, self._after + b"\n\n\r\n")
+        self.is_cut = True
 
     def text_of(self, payload: bytes) -> str:
         """The text of an event; empty if it has to be decoded."""
-        if not self._num_around or not payload.startswith(self._before) or not payload.endswith(self._after):
+        if not self.is_cut or not payload.startswith(self._before) or not payload.endswith(self._after):
             return ""
         text = payload[len(self._before) : len(payload) - len(self._after)]
-        return "" if text.translate(None, _PLAIN) else text.decode()
+        return "" if _NOT_PLAIN(text) else text.decode()
 
     def take_chunks(self, data: bytes, start: int) -> tuple[list[bytes], int]:
         """Texts of the events from this place on, as far as each is a chunk of its own, and the place behind them."""
-        before, after, num_around = self._chunk_before, self._chunk_after, self._num_around
+        before, after = self._in_chunk
+        num_before, num_after = len(before), len(after)
         texts: list[bytes] = []
-        while True:
-            size_end = data.find(before, start, start + 4 + len(before))
-            if size_end < 0:
-                break
-            text_start = size_end + len(before)
-            end = data.find(after, text_start, text_start + _LONGEST_TEXT + len(after))
-            if end <= text_start or data[start:size_end] != _size(num_around + end - text_start):
-                break
-            text = data[text_start:end]
-            if text.translate(None, _PLAIN):
-                break
-            texts.append(text)
-            start = end + len(after)
+        try:
+            while (size_end := data.find(b"\r\n", start, start + 8)) > 0:
+                end = size_end + 4 + int(data[start:size_end], 16)
+                text_start, text_end = size_end + num_before, end - num_after
+                if text_end <= text_start or not data.startswith(before, size_end):
+                    break
+                text = data[text_start:text_end]
+                if not data.startswith(after, text_end) or _NOT_PLAIN(text):
+                    break
+                texts.append(text)
+                start = end
+        except ValueError:
+            # A size with an extension, or none at all, is for the parser.
+            return texts, start
         return texts, start
-
-
-def _size(num_bytes: int) -> bytes:
-    return _SIZES[num_bytes] if num_bytes < len(_SIZES) else b"%x" % num_bytes
