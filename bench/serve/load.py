@@ -97,7 +97,7 @@ class _Bench:
         options = self.options
         plan = plan_at(options, self.samples, rate)
         prompts = PromptBook(options.seed + number * _SEED_STEP, self.scale)
-        stats = RunStats(keeps_token_times=options.plot is not None)
+        stats = RunStats()
         answers: list[Answer | None] = [None] * len(plan)
 
         def finished(sent: Sent) -> None:
