@@ -11,7 +11,7 @@ from engine.batch_shape import BatchShape
 from engine.config import EngineConfig
 from engine.errors import EngineError
 from engine.events import Event
-from engine.guards import refusal
+from engine.guards import num_surely_served, refusal
 from engine.instance import Instance
 from engine.latency.model import LatencyModel
 from engine.queue import Due, Payload
@@ -58,6 +58,7 @@ class Engine:
         self._queue = self._instance.queue
         self._stepping = SCHEDULINGS[config.scheduling](self._instance, reports_steps)
         self._reports_steps = reports_steps
+        self._num_surely_served = num_surely_served(config)
         self._priority = PRIORITIES[config.priority_policy](config.slo_priorities)
 
     def submit(self, request: Request, at: Micros) -> Sequence:
@@ -73,9 +74,29 @@ class Engine:
     def submit_all(self, requests: SequenceOf[Request], instants: SequenceOf[Micros]) -> list[Sequence]:
         """Let each of `requests` arrive at its instant, which ascend; as `submit`, at less cost for each."""
         sequences = list(map(Sequence, requests, instants))
-        for sequence in sequences:
-            self.enter(sequence, sequence.arrived_at)
+        self.enter_all(sequences)
         return sequences
+
+    def enter_all(self, sequences: SequenceOf[Sequence]) -> None:
+        """Let requests come here at the instants at which they arrived; else as `submit`."""
+        live, queueing_time = self._instance.live, self.latency.queueing_time
+        now = -1 if self.now is None else self.now
+        entries = []
+        try:
+            for sequence in sequences:
+                request, at = sequence.request, sequence.arrived_at
+                queued_at = at + queueing_time(request.input_tokens)
+                if request.external is not None:
+                    queued_at += request.external.transfer_us
+                if queued_at <= now:
+                    self._demand_future(queued_at)
+                request_id = request.id
+                if request_id in live:
+                    raise ValueError(f"request {request_id!r} is still in the engine")
+                live[request_id] = sequence
+                entries.append((queued_at, at, sequence))
+        finally:
+            self._queue.push_queued(entries)
 
     def enter(self, sequence: Sequence, at: Micros) -> Micros:
         """Let a request that has arrived somewhere else come here at `at`; else as `submit`.
@@ -260,7 +281,6 @@ class Engine:
             if due == _STEP_END:
                 step_ended(payload, at)
             elif due == _QUEUED:
-                assert isinstance(payload, Sequence)
                 instance.clock = at
                 enqueue(payload, at)
             else:
@@ -287,13 +307,14 @@ class Engine:
         instance, request = self._instance, sequence.request
         counters, input_tokens, deadline_us = instance.counters, request.input_tokens, request.deadline_us
         counters.num_enqueued += 1
-        max_model_len = self.config.max_model_len
-        if sequence.max_output_tokens == 0 and input_tokens < max_model_len:
-            sequence.max_output_tokens = max_model_len - input_tokens
-        reason = refusal(self.config, input_tokens, sequence.max_output_tokens)
-        if reason is not None:
-            instance.end_now(sequence, Outcome.DROPPED, at, reason)
-            return
+        if sequence.max_output_tokens == 0 and input_tokens < self.config.max_model_len:
+            sequence.max_output_tokens = self.config.max_model_len - input_tokens
+        most = self._num_surely_served
+        if not (0 < input_tokens <= most and 0 <= sequence.max_output_tokens <= most):
+            reason = refusal(self.config, input_tokens, sequence.max_output_tokens)
+            if reason is not None:
+                instance.end_now(sequence, Outcome.DROPPED, at, reason)
+                return
         counters.input_tokens += input_tokens
         if 0 < deadline_us <= at:
             instance.end_now(sequence, Outcome.TIMED_OUT, at)

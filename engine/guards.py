@@ -23,6 +23,14 @@ def refusal(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> 
     return None
 
 
+def num_surely_served(config: EngineConfig) -> int:
+    """A prompt of 1 to so many tokens with a budget of at most so many is not refused: the quick answer for most."""
+    if config.scheduling == "vllm":
+        return (config.max_model_len or config.limit_tokens) - 1
+    num_tokens = config.total_kv_blocks * config.block_size_tokens
+    return min(num_tokens, config.max_model_len // 2) if config.max_model_len else num_tokens
+
+
 def _vllm_refusal(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> str | None:
     """vLLM refuses a prompt or a budget that is too long by itself; together it cuts the budget silently."""
     limit = config.max_model_len or config.limit_tokens

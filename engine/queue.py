@@ -2,9 +2,9 @@
 
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, TypeAlias
 
 from engine.units import Micros
@@ -59,17 +59,24 @@ class EventQueue:
             if due == _ABORT:
                 self.num_aborts += 1
 
+    def push_queued(self, entries: Iterable[tuple[Micros, Micros, Payload]]) -> None:
+        """Push many of kind `QUEUED`: instants, ranks and payloads. Costs less for each than `push`."""
+        heap, numbers = self._heap, self._numbers
+        heap += [(at, _QUEUED, rank, next(numbers), payload) for at, rank, payload in entries]
+        heapify(heap)
+
     def pop_due(self, until: Micros) -> Entry | None:
         """Take the first entry if it is due by `until`, else None."""
         heap, line = self._heap, self._line
         while True:
-            while line and line[0][4].outcome is not None:
-                line.popleft()
-            if line and (not heap or line[0] < heap[0]):
-                return line.popleft() if line[0][0] <= until else None
-            if not heap or heap[0][0] > until:
+            if line and line[0][0] <= until and (not heap or line[0] < heap[0]):
+                entry = line.popleft()
+            elif heap and heap[0][0] <= until:
+                entry = heappop(heap)
+            else:
                 return None
-            entry = heappop(heap)
+            if entry[1] <= _QUEUED:
+                return entry
             if entry[1] == _ABORT:
                 self.num_aborts -= 1
             if entry[1] != _DEADLINE or entry[4].outcome is None:
@@ -91,4 +98,4 @@ class EventQueue:
         return (entry[2] for entry in self._heap if entry[1] == due)
 
 
-_DEADLINE, _ABORT = int(Due.DEADLINE), int(Due.ABORT)
+_DEADLINE, _ABORT, _QUEUED = int(Due.DEADLINE), int(Due.ABORT), int(Due.QUEUED)

@@ -1,8 +1,10 @@
 """Requests that can never be served are refused, with a reason; all others are let in."""
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
-from engine.guards import refusal
+from engine.guards import num_surely_served, refusal
 from tests.fakes import config
 
 
@@ -39,3 +41,19 @@ def test_an_empty_prompt_is_let_in() -> None:
 @pytest.mark.parametrize("budget", [0, 1, 10**9])
 def test_without_max_model_len_any_budget_is_let_in(budget: int) -> None:
     assert refusal(config(max_model_len=0), 1, budget) is None
+
+
+@given(
+    st.sampled_from(["blis", "vllm"]),
+    st.sampled_from([0, 1, 2, 9, 40]),
+    st.integers(2, 12),
+    st.integers(1, 50),
+    st.integers(0, 50),
+)
+def test_who_is_surely_served_is_not_refused(
+    scheduling: str, max_model_len: int, total_kv_blocks: int, input_tokens: int, max_output_tokens: int
+) -> None:
+    assume(max_model_len <= (total_kv_blocks - 1) * 4)
+    settings = config(scheduling=scheduling, max_model_len=max_model_len, total_kv_blocks=total_kv_blocks)
+    assume(max(input_tokens, max_output_tokens) <= num_surely_served(settings))
+    assert refusal(settings, input_tokens, max_output_tokens) is None

@@ -97,3 +97,14 @@ def test_what_is_due_later_stays() -> None:
     queue.push(10, Due.STEP)
     assert queue.pop_due(9) is None
     assert queue.next_at() == 10
+
+
+def test_many_arrivals_at_once_come_out_as_one_by_one() -> None:
+    together, alone = EventQueue(), EventQueue()
+    arrivals = [(7, 3, "a"), (5, 4, "b"), (7, 2, "c"), (7, 3, "d")]
+    for queue in (together, alone):
+        queue.push(6, Due.STEP)
+    together.push_queued(arrivals)
+    for at, rank, payload in arrivals:
+        alone.push(at, Due.QUEUED, payload, rank)
+    assert [taken(together) for _ in range(5)] == [taken(alone) for _ in range(5)]
