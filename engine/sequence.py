@@ -87,10 +87,10 @@ class Sequence:
         "token_runs",
     )
 
-    def __init__(self, request: Request, arrived_at: Micros) -> None:
+    def __init__(self, request: Request, arrived_at: Micros, instance: int = 0) -> None:
         self.request = request
         self.arrived_at = arrived_at
-        self.instance = 0  # of a cluster, by number
+        self.instance = instance  # of a cluster, by number
         self.gateway_wait_us: Micros = 0  # for its turn, in front of a cluster
         self.is_part = False  # only the prompt of another request, of which nobody outside of the cluster hears
         self.prompt_part: Sequence | None = None  # what computed its prompt on another instance of the cluster
@@ -129,7 +129,7 @@ class Sequence:
         """Steps that decoded: [first step, how many in a row], ascending. Excludes the first token's."""
         self.extra_tokens: ExtraTokens | None = None
         """Tokens beyond one that steps of the above produced; None without speculative decoding."""
-        self.superseded_runs: list[tuple[int, list[list[int]]]] = []
+        self.superseded_runs: tuple[tuple[int, list[list[int]]], ...] = ()
         """First token's step and token runs of computations that a preemption threw away, oldest first."""
         self.num_output_tokens = 0
         """Tokens produced. With BLIS's scheduling it is set when the request completes."""
@@ -204,7 +204,7 @@ class Sequence:
     def restart(self) -> None:
         """Forget all that was computed, as a preemption with recomputation does."""
         if self.first_token_step is not None:
-            self.superseded_runs.append((self.first_token_step, self.token_runs))
+            self.superseded_runs += ((self.first_token_step, self.token_runs),)
         self.running = False
         self.blocks_aligned = True
         self.new_tokens = 0

@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.cluster.cluster import NOWHERE, Cluster
+from engine.cluster.cluster import Cluster
+from engine.cluster.known import NOWHERE
 from engine.sequence import Sequence
 from replay.measure import COMPLETED, NEVER, ClientView, Latencies
 from replay.record import Bools, Ints

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.cluster.cluster import NOWHERE
+from engine.cluster.known import NOWHERE
 from engine.events import Event, Finished
 from engine.sequence import Outcome, Sequence
 from engine.simulation import Simulation

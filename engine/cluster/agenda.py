@@ -1,18 +1,20 @@
 """What a cluster has to do and when, and the one place that says what comes first when instants are equal."""
 
 import itertools
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from heapq import heappop, heappush
 from typing import Any, TypeAlias
 
+from engine.sequence import Sequence
 from engine.units import Micros
 
 Action: TypeAlias = Callable[[Any, Micros], None]
 """Takes what it is about and the instant that has come."""
 
-Entry: TypeAlias = tuple[Micros, int, int, Action, object]
+Entry: TypeAlias = tuple[Micros, int, int, Action, Any]
 """Instant, kind, number of entry, what to do and what with."""
 
 
@@ -43,7 +45,8 @@ class ClusterDue(IntEnum):
 class Agenda:
     """Entries in the order of their instants, kinds and entry.
 
-    Arrivals are mostly told in ascending order, so those that are stand in a line of their own: the heap stays small.
+    Arrivals are mostly told in ascending order, so those that are may stand in a line of their own: the heap stays
+    small.
     """
 
     __slots__ = ("_heap", "_line", "_numbers")
@@ -51,6 +54,7 @@ class Agenda:
     def __init__(self) -> None:
         self._heap: list[Entry] = []
         self._line: deque[Entry] = deque()
+        """All with one action."""
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
@@ -58,12 +62,34 @@ class Agenda:
 
     def add(self, at: Micros, due: ClusterDue, action: Action, about: object = None) -> None:
         """Do `action` at `at`."""
-        entry = (at, due, next(self._numbers), action, about)
-        line = self._line
-        if due == _ARRIVAL and (not line or line[-1][0] <= at):
-            line.append(entry)
-        else:
-            heappush(self._heap, entry)
+        heappush(self._heap, (at, due, next(self._numbers), action, about))
+
+    def line_up(self, arrivals: Iterable[Sequence], action: Action) -> None:
+        """Do `action` with each of these requests at its arrival; it is the same in all calls."""
+        line, numbers = self._line, self._numbers
+        last_at = line[-1][0] if line else -math.inf
+        for sequence in arrivals:
+            at = sequence.arrived_at
+            if at >= last_at:
+                line.append((at, _ARRIVAL, next(numbers), action, sequence))
+                last_at = at
+            else:
+                self.add(at, ClusterDue.ARRIVAL, action, sequence)
+
+    def take_line(self, until: Micros) -> list[Sequence]:
+        """Take the requests in the line that arrive by `until`, and before anything else is to be done."""
+        heap, line = self._heap, self._line
+        if not line:
+            return []
+        stop: tuple[float, ...] = heap[0][:3] if heap and heap[0][0] <= until else (until, math.inf)
+        if line[-1] < stop:
+            taken = [entry[4] for entry in line]
+            line.clear()
+            return taken
+        taken = []
+        while line[0] < stop:
+            taken.append(line.popleft()[4])
+        return taken
 
     def pop_due(self, until: Micros) -> Entry | None:
         """Take the first entry if it is due by `until`, else None."""

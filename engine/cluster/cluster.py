@@ -15,9 +15,11 @@ from engine.cluster.admission.policy import AdmissionPolicy
 from engine.cluster.agenda import Agenda, ClusterDue
 from engine.cluster.counters import ClusterCounters
 from engine.cluster.decisions import DecisionLog
+from engine.cluster.known import NOWHERE, Known
 from engine.cluster.latencies import Latencies
 from engine.cluster.member import Life, Members
 from engine.cluster.parts import without_parts
+from engine.cluster.passage import passage_of
 from engine.cluster.routing.policy import Router
 from engine.cluster.state import Freshness, RoutingState
 from engine.core import Engine
@@ -31,12 +33,6 @@ if TYPE_CHECKING:
     from engine.cluster.disaggregation.handover import Disaggregation
     from engine.cluster.gateway.flow_control import FlowControl
 
-NOWHERE = -1
-"""The instance of a request that has not been routed."""
-
-
-LEAST_LIVE = 1024
-"""Nobody looks for ended requests among fewer."""
 Watcher: TypeAlias = Callable[[int, Micros], None]
 """Takes the number of an instance and the instant at which it has done something."""
 
@@ -85,10 +81,8 @@ class Cluster:
         """Whether there are sequences of which nobody outside must hear."""
         self.admitted: Callable[[Sequence, Micros], None] = self.dispatch
         self.place: Callable[[Sequence, int, Micros], None] = self.enter
-        self._latencies = latencies or Latencies()
-        self._live: dict[str, Sequence] = {}
-        """Requests that have not ended, by id, and some that have."""
-        self._most_live = LEAST_LIVE
+        self.latencies = latencies or Latencies()
+        self._known = Known()
         self.departed: list[Callable[[Sequence, Micros], None]] = []
         """Told of each client that hangs up before its request has come to an instance."""
         self._watchers: dict[int, list[Watcher]] = {}
@@ -96,7 +90,7 @@ class Cluster:
         self.router_looks = router.reads_snapshots or decisions is not None
         """Whether routing depends on how the instances are."""
         self._looks_always = router.reads_in_flight or decisions is not None
-        decides_at_once = self._latencies.admission_us == 0 and not admission.reads_snapshots
+        decides_at_once = self.latencies.admission_us == 0 and not admission.reads_snapshots
         self._arrived = self._decide if decides_at_once else self._await_decision
 
     @property
@@ -120,20 +114,20 @@ class Cluster:
         With `instance` it goes straight to that one, without being admitted or routed.
         """
         self._demand_future(at)
-        live = self._live
-        known = live.get(request.id)
-        if known is not None and known.outcome is None:
-            raise ValueError(f"request {request.id!r} is still in the cluster")
-        sequence = Sequence(request, at)
-        sequence.instance = NOWHERE
-        live[request.id] = sequence
-        arrived = self._arrived if instance is None else partial(self._enter_directly, instance)
-        self.agenda.add(at, ClusterDue.ARRIVAL, arrived, sequence)
+        sequence = self._known.new(request, at)
+        if instance is None:
+            self.agenda.line_up([sequence], self._arrived)
+        else:
+            self.agenda.add(at, ClusterDue.ARRIVAL, partial(self._enter_directly, instance), sequence)
         return sequence
 
     def submit_all(self, requests: SequenceOf[Request], instants: SequenceOf[Micros]) -> list[Sequence]:
         """Let each of `requests` arrive at its instant, which ascend; as `submit`, at less cost for each."""
-        return list(map(self.submit, requests, instants))
+        for at in instants[:1]:
+            self._demand_future(at)
+        sequences = self._known.new_ones(requests, instants)
+        self.agenda.line_up(sequences, self._arrived)
+        return sequences
 
     def abort(self, request_id: str, at: Micros) -> None:
         """Let the client of `request_id` hang up at `at`; ids not there then are ignored."""
@@ -202,19 +196,23 @@ class Cluster:
 
     def _do_due(self, until: Micros) -> None:
         pop_due = self.agenda.pop_due
+        blindly = passage_of(self)
         if self._watchers:
             self._advance_watched(until)
-        else:
-            while (entry := pop_due(until)) is not None:
-                at, _, _, action, about = entry
-                action(about, at)
-                if self._watchers:
-                    self._advance_watched(until)
+            blindly = None
+        while True:
+            if blindly is not None:
+                blindly(until)
+            if (entry := pop_due(until)) is None:
+                break
+            at, _, _, action, about = entry
+            action(about, at)
+            if self._watchers:
+                self._advance_watched(until)
         self.members.catch_up(until)
         if self.now is None or until > self.now:
             self.now = until
-        if len(self._live) > self._most_live:
-            self._forget_ended()
+        self._known.forget_ended()
 
     def add_background(self, at: Micros, due: ClusterDue, action: Callable[[Micros], None]) -> None:
         """Do `action` at `at` if the cluster is advanced that far for another reason."""
@@ -242,7 +240,7 @@ class Cluster:
 
     def instance_of(self, request_id: str) -> int:
         """The number of the instance that a request has come to; `NOWHERE` before, and for requests not known."""
-        sequence = self._live.get(request_id)
+        sequence = self._known.get(request_id)
         return NOWHERE if sequence is None else sequence.instance
 
     def _enter_directly(self, number: int, sequence: Sequence, at: Micros) -> None:
@@ -255,7 +253,7 @@ class Cluster:
             self.members.enter(number, sequence, at)
 
     def _await_decision(self, sequence: Sequence, at: Micros) -> None:
-        self.agenda.add(at + self._latencies.admission_us, ClusterDue.ADMISSION, self._decide, sequence)
+        self.agenda.add(at + self.latencies.admission_us, ClusterDue.ADMISSION, self._decide, sequence)
 
     def _decide(self, sequence: Sequence, at: Micros) -> None:
         """Let a request in or turn it away."""
@@ -276,7 +274,7 @@ class Cluster:
 
     def dispatch(self, sequence: Sequence, at: Micros) -> None:
         """Route a request that was let in, as soon as routing is done with it."""
-        routing_us = self._latencies.routing_us
+        routing_us = self.latencies.routing_us
         if routing_us or self.router_looks or self.gateway is not None:
             self.agenda.add(at + routing_us, ClusterDue.ROUTING, self._route, sequence)
         else:
@@ -371,7 +369,7 @@ class Cluster:
         self.state.change()
 
     def _hang_up(self, request_id: str, at: Micros) -> None:
-        sequence = self._live.get(request_id)
+        sequence = self._known.get(request_id)
         if sequence is None or sequence.outcome is not None or at < sequence.arrived_at:
             return
         if sequence.instance == NOWHERE:
@@ -386,11 +384,6 @@ class Cluster:
         """End a request that is on an instance; `at` must be ahead of what that has done."""
         self.members[sequence.instance].engine.abort(sequence.request.id, at, outcome)
         self.members.woken(sequence.instance)
-
-    def _forget_ended(self) -> None:
-        """Cost: O(requests that have not ended), seldom enough that it is nothing per request."""
-        self._live = {request_id: each for request_id, each in self._live.items() if each.outcome is None}
-        self._most_live = max(LEAST_LIVE, 2 * len(self._live))
 
     def _demand_future(self, at: Micros) -> None:
         if self.now is not None and at <= self.now:

@@ -70,6 +70,13 @@ class Members(list[Member]):
             member.due_at = queued_at
             heappush(self._due, (queued_at, number))
 
+    def enter_all(self, number: int, sequences: list[Sequence]) -> None:
+        """Requests come to an instance at the instants at which they arrive."""
+        for sequence in sequences:
+            sequence.instance = number
+        self[number].engine.enter_all(sequences)
+        self._plan(number)
+
     def woken(self, number: int) -> None:
         """Somebody has given an instance something to do."""
         self._plan(number)

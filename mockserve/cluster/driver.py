@@ -5,7 +5,8 @@ from collections.abc import Callable, Collection, Sequence
 from http import HTTPStatus
 from typing import TypeVar
 
-from engine.cluster.cluster import NOWHERE, Cluster
+from engine.cluster.cluster import Cluster
+from engine.cluster.known import NOWHERE
 from engine.cluster.member import Life
 from engine.core import Engine
 from engine.events import Event, Finished, Scheduled

@@ -4,7 +4,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
-from engine.cluster.cluster import NOWHERE, Cluster
+from engine.cluster.cluster import Cluster
+from engine.cluster.known import NOWHERE
 from engine.cluster.routing.round_robin import RoundRobin
 from engine.core import Engine
 from engine.events import Event, Finished, Outcome

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 
-from engine.cluster.cluster import NOWHERE
+from engine.cluster.known import NOWHERE
 from engine.events import Finished
 from engine.sequence import Outcome, Sequence
 from replay.latencies import NO_OUTCOME, OUTCOMES, told_of

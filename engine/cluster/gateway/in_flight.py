@@ -1,7 +1,7 @@
 """Requests on instances that may be given up for others."""
 
-from engine.cluster.cluster import NOWHERE
 from engine.cluster.gateway.waiting import Waiting
+from engine.cluster.known import NOWHERE
 from engine.sequence import Sequence
 
 

@@ -1,22 +1,15 @@
 """Each instance in turn."""
 
-from engine.cluster.routing.policy import Choice
-from engine.cluster.state import RoutingState
-from engine.request import Request
+from engine.cluster.routing.blind import BlindRouter
 
 
-class RoundRobin:
+class RoundRobin(BlindRouter):
     """The counter goes on whoever the candidates are."""
-
-    reads_snapshots = False
-    reads_in_flight = False
-    reads_caches = False
-    reads_adapters = False
 
     def __init__(self) -> None:
         self._num_routed = 0
 
-    def choose(self, request: Request, state: RoutingState) -> Choice:
-        place = self._num_routed % len(state.candidates)
-        self._num_routed += 1
-        return Choice(place)
+    def places(self, num_candidates: int, num_requests: int) -> list[int]:
+        first = self._num_routed
+        self._num_routed += num_requests
+        return [number % num_candidates for number in range(first, self._num_routed)]

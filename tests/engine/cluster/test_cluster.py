@@ -3,8 +3,9 @@
 import pytest
 
 from engine.cluster.admission.by_request import Stateless, always_admit, reject_all
-from engine.cluster.cluster import NOWHERE, Cluster
+from engine.cluster.cluster import Cluster
 from engine.cluster.decisions import DecisionLog
+from engine.cluster.known import NOWHERE
 from engine.cluster.latencies import Latencies
 from engine.cluster.routing.by_load import least_loaded
 from engine.cluster.routing.round_robin import RoundRobin
@@ -151,7 +152,7 @@ def test_what_many_requests_leave_behind_is_forgotten() -> None:
         made.submit(request(f"r{number}", output_tokens=1), number * 5_000)
         ended += sum(isinstance(event, Finished) for event in made.advance(number * 5_000))
     assert ended > 4_900
-    assert len(made._live) < 1_100
+    assert len(made._known) < 1_100
 
 
 @pytest.mark.parametrize("name", ["refresh_interval_us", "cache_delay_us"])

@@ -1,0 +1,68 @@
+"""Arrivals that come to their instances many at once, unseen, end as those that are admitted and routed one by one."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.cluster.cluster import Cluster
+from engine.cluster.latencies import Latencies
+from engine.cluster.passage import passage_of
+from engine.events import Event
+from engine.sequence import Sequence
+from engine.units import Micros
+from tests.laws.cluster_workloads import ClusterWorkload, cluster_workloads
+from tests.laws.test_cluster_laws import run_out
+from tests.laws.test_engine_laws import told
+
+
+@st.composite
+def blind_clusters(draw: st.DrawFn) -> ClusterWorkload:
+    """Clusters that admit everybody at once and look at nothing, with faults and hang-ups."""
+    return replace(
+        draw(cluster_workloads()),
+        num_instances=draw(st.sampled_from([2, 4])),
+        admission="always-admit",
+        router=draw(st.sampled_from(["round-robin", "random"])),
+        latencies=Latencies(),
+    )
+
+
+def with_everything_ahead(given_: ClusterWorkload, cluster: Cluster) -> Cluster:
+    for at, request_id in given_.workload.hang_ups:
+        cluster.abort(request_id, at)
+    for fault in given_.faults:
+        given_.apply(fault, cluster)
+    return cluster
+
+
+def one_by_one(given_: ClusterWorkload) -> Cluster:
+    cluster = given_.cluster()
+
+    def place(sequence: Sequence, number: int, at: Micros) -> None:
+        cluster.enter(sequence, number, at)
+
+    cluster.place = place
+    assert passage_of(cluster) is None
+    for at, request in given_.workload.arrivals:
+        cluster.submit(request, at)
+    return with_everything_ahead(given_, cluster)
+
+
+def many_at_once(given_: ClusterWorkload) -> Cluster:
+    cluster = given_.cluster()
+    assert passage_of(cluster) is not None
+    arrivals = sorted(given_.workload.arrivals, key=lambda arrival: arrival[0])
+    cluster.submit_all([request for _, request in arrivals], [at for at, _ in arrivals])
+    return with_everything_ahead(given_, cluster)
+
+
+@given(blind_clusters())
+@settings(max_examples=300)
+def test_unseen_arrivals_come_to_the_same_end(given_: ClusterWorkload) -> None:
+    expected, found = one_by_one(given_), many_at_once(given_)
+    events: list[Event] = run_out(expected)
+    assert told(run_out(found)) == told(events)
+    assert found.clock == expected.clock
+    assert found.counters == expected.counters
+    assert [each.counters for each in found.instances] == [each.counters for each in expected.instances]
