@@ -4,10 +4,11 @@ The same row feeds the command-line flag, the YAML key, the documentation and th
 """
 
 import dataclasses
+import importlib
 import math
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass
 from typing import Any
 
@@ -20,10 +21,10 @@ _METADATA_KEY = "option"
 class Option:
     """What is known of one setting besides its name, type and default."""
 
-    help: str
+    help_text: str | Callable[[], str]
     flags: tuple[str, ...] = ()
     positional: bool = False
-    choices: tuple[str, ...] = ()
+    allowed: tuple[str, ...] | Callable[[], Iterable[str]] = ()
     at_least: float | None = None
     at_most: float | None = None
     above: float | None = None
@@ -31,6 +32,16 @@ class Option:
     metavar: str | None = None
     hidden: bool = False
     repeatable: bool = False
+
+    @property
+    def help(self) -> str:
+        """What it is for."""
+        return self.help_text if isinstance(self.help_text, str) else self.help_text()
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The strings that it may be; empty for any."""
+        return self.allowed if isinstance(self.allowed, tuple) else tuple(self.allowed())
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +90,11 @@ class Setting:
 
 def option(
     default: Any = MISSING,
-    help: str = "",  # the word every command-line library uses
+    help: str | Callable[[], str] = "",  # the word every command-line library uses
     *,
     flags: tuple[str, ...] = (),
     positional: bool = False,
-    choices: Iterable[str] = (),
+    choices: Iterable[str] | Callable[[], Iterable[str]] = (),
     at_least: float | None = None,
     at_most: float | None = None,
     above: float | None = None,
@@ -96,13 +107,14 @@ def option(
 
     `at_least` and `at_most` include their limit, `above` does not. `infinity` is the word for a number without limit,
     which is refused where there is no such word. `choices` closes the set of strings. A
-    `repeatable` tuple may be given in several places, and its items are taken as they are.
+    `repeatable` tuple may be given in several places, and its items are taken as they are. `help` and `choices` may be
+    functions, which are called when somebody asks for help or says something else than the default.
     """
     known = Option(
-        help=help,
+        help_text=help,
         flags=flags,
         positional=positional,
-        choices=tuple(choices),
+        allowed=choices if callable(choices) else tuple(choices),
         at_least=at_least,
         at_most=at_most,
         above=above,
@@ -112,6 +124,16 @@ def option(
         repeatable=repeatable,
     )
     return dataclasses.field(default=default, metadata={_METADATA_KEY: known})
+
+
+def names_in(module: str, table: str) -> Callable[[], Iterable[str]]:
+    """The keys of a table, for `choices`. Its module, and with it all that the table names, is imported when needed."""
+
+    def names() -> Iterable[str]:
+        found: Iterable[str] = getattr(importlib.import_module(module), table)
+        return found
+
+    return names
 
 
 def options_of(options_class: type) -> list[Setting]:
@@ -133,10 +155,13 @@ def options_of(options_class: type) -> list[Setting]:
 def check_options(options: Any) -> None:
     """Raise OptionError for the first value of `options` outside its declared bounds.
 
-    Meant for `__post_init__`, so that no unchecked instance exists. None means "not given" and always passes.
+    Meant for `__post_init__`, so that no unchecked instance exists. None means "not given" and always passes, and so
+    does the default.
     """
     for setting in options_of(type(options)):
         value = getattr(options, setting.name)
+        if value == setting.default:
+            continue
         for each in value if isinstance(value, tuple) else (value,):
             if each is not None:
                 _check_value(setting, each)

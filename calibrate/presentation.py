@@ -9,8 +9,6 @@ from calibrate.bootstrap import Confidence, Interval, confidence
 from calibrate.calibration import Calibration
 from calibrate.compare import Comparison
 from calibrate.errors import CalibrateError
-from calibrate.figures import figures
-from calibrate.page import page
 from calibrate.words import in_words
 from traces import dump_json
 from traces.text_file import write_text
@@ -32,11 +30,15 @@ def write_all(
         write_text(Path(report), dump_json(json_content(found, noise_floor, compat)))
     if html is None and plots is None:
         return
+    from calibrate.figures import figures
+
     pictures = list(figures(found))
     if plots is not None:
         for name, _, png in pictures:
             _write_bytes(Path(plots) / f"{name}.png", png)
     if html is not None:
+        from calibrate.page import page
+
         sureness = {name: confidence(each.real_us, each.sim_us) for name, each in found.values.items()}
         words = in_words(found, noise_floor)
         write_text(Path(html), page(TITLE, found, words, sureness, noise_floor, pictures))

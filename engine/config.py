@@ -1,13 +1,16 @@
 """The limits one engine instance schedules within."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from engine.cpu_tier_config import CpuTierConfig
 from engine.errors import EngineError
-from engine.latency.request_timing import RequestTiming
-from engine.lora import LoraSettings
 from engine.scheduler.priorities import DEFAULT_SLO_PRIORITIES, SloPriorities
-from engine.speculation import Speculation
+
+if TYPE_CHECKING:
+    from engine.cpu_tier_config import CpuTierConfig
+    from engine.latency.request_timing import RequestTiming
+    from engine.lora import LoraSettings
+    from engine.speculation import Speculation
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class EngineConfig:
     """Who loses its blocks, a key of `engine.scheduler.preemption.VICTIMS`."""
     scheduling: str = "vllm"
     """Whose rules compose the steps, a key of `engine.scheduler.registry.SCHEDULINGS`."""
-    cpu_tier: CpuTierConfig | None = None
+    cpu_tier: "CpuTierConfig | None" = None
     """CPU memory behind the KV cache. BLIS's scheduling only; what follows is vLLM's only."""
     async_scheduling: bool = True
     """Compose a step while the one before it executes."""
@@ -46,10 +49,10 @@ class EngineConfig:
     """Share of the KV cache that an admission must leave free while others run."""
     prefill_schedule_interval: int = 1
     """Executed steps between two that may carry prefill while others decode."""
-    speculation: Speculation | None = None
-    lora: LoraSettings | None = None
+    speculation: "Speculation | None" = None
+    lora: "LoraSettings | None" = None
     """Slots for adapters; None serves requests with adapters as if they had none."""
-    timing: RequestTiming | None = None
+    timing: "RequestTiming | None" = None
     """Times set request by request, each in a slot of its own; None computes them step by step."""
     reports_kv_changes: bool = False
     """Tell what happens to the content of the prefix cache. Every block is then looked at, which costs time."""
@@ -97,7 +100,7 @@ class EngineConfig:
         """Full KV blocks whose identity follows from a request's first `num_tokens` tokens."""
         return max(0, num_tokens - self.num_hash_lookahead_tokens) // self.block_size_tokens
 
-    def _check_speculation(self, speculation: Speculation) -> None:
+    def _check_speculation(self, speculation: "Speculation") -> None:
         if self.scheduling != "vllm":
             raise EngineError(f"speculation needs vllm scheduling, got {self.scheduling}")
         lookahead = speculation.num_lookahead_tokens
@@ -107,7 +110,7 @@ class EngineConfig:
                 f"got {self.max_num_batched_tokens}"
             )
 
-    def _check_cpu_tier(self, tier: CpuTierConfig) -> None:
+    def _check_cpu_tier(self, tier: "CpuTierConfig") -> None:
         if self.scheduling != "blis":
             raise EngineError(f"a CPU tier needs blis scheduling, got {self.scheduling}")
         tier.transfer_us(self.block_size_tokens)

@@ -6,6 +6,7 @@ guards of the wait queue, and is handed to a stepping (`scheduler/`), which sche
 
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
+from typing import TYPE_CHECKING
 
 from engine.batch_shape import BatchShape
 from engine.config import EngineConfig
@@ -16,17 +17,17 @@ from engine.instance import Instance
 from engine.latency.model import LatencyModel
 from engine.queue import Due, Payload
 from engine.request import Request
-from engine.scheduler.blis import BlisStepping
 from engine.scheduler.hold import Hold
 from engine.scheduler.priorities import PRIORITIES
 from engine.scheduler.registry import SCHEDULINGS
-from engine.scheduler.slots import SlotStepping
 from engine.scheduler.stepping import KVUsage
-from engine.scheduler.vllm import VllmStepping
 from engine.sequence import Outcome, Sequence
 from engine.stats import EngineCounters, EngineStats
 from engine.step_log import StepLog
 from engine.units import Micros
+
+if TYPE_CHECKING:
+    from engine.scheduler.blis import BlisStepping
 
 _STEP_END, _QUEUED = Due.STEP_END, Due.QUEUED
 
@@ -152,6 +153,9 @@ class Engine:
         """
         self._demand_steps()
         self._demand_future(at)
+        from engine.scheduler.slots import SlotStepping  # engines of other schedulings need neither of them
+        from engine.scheduler.vllm import VllmStepping
+
         if not isinstance(self._stepping, VllmStepping | SlotStepping):
             raise EngineError(
                 f"KV blocks can only be withheld with vLLM's scheduling, not with {self.config.scheduling}"
@@ -264,7 +268,9 @@ class Engine:
             raise ValueError(f"the engine has already done everything up to {self.now} us, so not at {at} us")
 
     @property
-    def _blis_stepping(self) -> BlisStepping:
+    def _blis_stepping(self) -> "BlisStepping":
+        from engine.scheduler.blis import BlisStepping  # engines of other schedulings do not need it
+
         if not isinstance(self._stepping, BlisStepping):
             raise EngineError(f"blocks can only be reserved with BLIS's scheduling, not with {self.config.scheduling}")
         return self._stepping

@@ -16,7 +16,7 @@ class CpuTierConfig:
 
     num_blocks: int
     policy: str = "mirror"
-    """When blocks go there, a key of `engine.scheduler.blis_tiered.OFFLOAD_POLICIES`."""
+    """When blocks go there, a key of `engine.kv_cache.offload_policies.OFFLOAD_POLICIES`."""
     offload_threshold: float = 0.9
     """Share of the GPU's blocks in use above which free ones go there. The policy "threshold" only."""
     bandwidth_tokens_per_us: float = 100.0

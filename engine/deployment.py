@@ -6,22 +6,23 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine.config import EngineConfig
-from engine.cpu_tier_config import CpuTierConfig
 from engine.deployment_options import DeploymentOptions
 from engine.errors import EngineError
 from engine.flags_without_effect import flags_without_effect
 from engine.gpu_spec import GpuSpec
 from engine.kv_cache.sizing import kv_blocks
 from engine.latency.catalogue.reader import default_deployment, knows_model, load_gpu, load_model
-from engine.latency.coefficients_file import read_coefficients
 from engine.latency.model import LatencyModel
-from engine.latency.range_watch import RangeWatch
 from engine.latency.registry import LatencyChoice, build
 from engine.latency.step_work import MOE_COMM_BACKENDS
 from engine.model_spec import ModelSpec
-from engine.speculation import Speculation
+
+if TYPE_CHECKING:
+    from engine.cpu_tier_config import CpuTierConfig
+    from engine.speculation import Speculation
 
 _KV_BLOCKS_WITHOUT_SIZES = 1_000_000
 
@@ -91,6 +92,8 @@ def resolve(options: DeploymentOptions) -> Deployment:
 
 def notes_after(deployment: Deployment) -> list[str]:
     """What is to be said of a deployment's predictions once they have been made."""
+    from engine.latency.range_watch import RangeWatch  # with one latency model out of several
+
     latency = deployment.latency
     if not isinstance(latency, RangeWatch):
         return []
@@ -101,6 +104,8 @@ def _notes_on_coefficients(
     options: DeploymentOptions, path: str, model: ModelSpec, gpu: GpuSpec, tp: int
 ) -> Iterator[str]:
     """What the coefficients were learned for, where that is not what they are used for."""
+    from engine.latency.coefficients_file import read_coefficients  # likewise
+
     learned = read_coefficients(path)
     uses = (("model", learned.model, model.name), ("GPU", learned.hardware, gpu.name), ("tp", learned.tp, tp))
     for what, learned_for, used_for in uses:
@@ -152,7 +157,7 @@ def _total_kv_blocks(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec,
     return kv_blocks(model, gpu, tp, options.dp, options.block_size_in_tokens, options.gpu_memory_utilization)
 
 
-def _speculation(options: DeploymentOptions, notes: list[str]) -> Speculation | None:
+def _speculation(options: DeploymentOptions, notes: list[str]) -> "Speculation | None":
     speculation = options.speculation
     if speculation is not None:
         rates = dict.fromkeys(f"{rate:.3g}" for rate in speculation.acceptance_rates)
@@ -169,9 +174,11 @@ def _capacity_tokens(options: DeploymentOptions, blocks: int) -> int:
     return config.kv_capacity_tokens
 
 
-def _cpu_tier(options: DeploymentOptions) -> CpuTierConfig | None:
+def _cpu_tier(options: DeploymentOptions) -> "CpuTierConfig | None":
     if not options.kv_cpu_blocks:
         return None
+    from engine.cpu_tier_config import CpuTierConfig  # few engines have one
+
     return CpuTierConfig(
         num_blocks=options.kv_cpu_blocks,
         policy=options.kv_offload_policy,

@@ -1,17 +1,20 @@
 """The flags that every command with an engine shares: one engine instance as its user describes it."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from blis_options import OptionError, check_options, option
+from blis_options import OptionError, check_options, names_in, option
 from engine.latency.registry import DEFAULT_LATENCY_MODEL, LATENCY_MODELS
 from engine.latency.step_work import MOE_COMM_BACKENDS
-from engine.scheduler.blis_tiered import OFFLOAD_POLICIES
 from engine.scheduler.preemption import VICTIMS
 from engine.scheduler.priorities import PRIORITIES
 from engine.scheduler.registry import SCHEDULINGS
 from engine.scheduler.waiting import ORDERS
-from engine.speculation import Speculation
-from engine.speculative_config import DEFAULT_ACCEPTANCE_RATE, SpeculationFlags, parse_speculation
+
+if TYPE_CHECKING:
+    from engine.speculation import Speculation
+
+DEFAULT_ACCEPTANCE_RATE = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +154,7 @@ class DeploymentOptions:
         "mirror",
         "Which blocks --kv-cpu-blocks holds: a copy of every block used, looked for before each allocation; or free "
         "ones, moved there above --kv-offload-threshold and back when an allocation fails.",
-        choices=OFFLOAD_POLICIES,
+        choices=names_in("engine.kv_cache.offload_policies", "OFFLOAD_POLICIES"),
     )
     kv_offload_threshold: float = option(
         0.9,
@@ -186,8 +189,13 @@ class DeploymentOptions:
             raise OptionError(f"speculative decoding needs --scheduling vllm, got {self.scheduling}")
 
     @property
-    def speculation(self) -> Speculation | None:
+    def speculation(self) -> "Speculation | None":
         """The settings of speculative decoding, None without it. Raises OptionError."""
+        said = (self.speculative_config, self.spec_method, self.spec_model, self.spec_tokens)
+        if not any((*said, self.speculative_acceptance_rate, self.speculative_draft_time, self.speculative_seed)):
+            return None
+        from engine.speculative_config import SpeculationFlags, parse_speculation  # few engines draft
+
         flags = SpeculationFlags(
             config=self.speculative_config,
             method=self.spec_method,

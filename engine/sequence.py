@@ -7,6 +7,9 @@ from engine.extra_tokens import ExtraTokens
 from engine.request import Request
 from engine.units import Micros
 
+NOWHERE = -1
+"""The instance of a request that a cluster has not routed."""
+
 
 class Outcome(StrEnum):
     """How a request ended. Exactly one per request."""
@@ -90,7 +93,7 @@ class Sequence:
     def __init__(self, request: Request, arrived_at: Micros, instance: int = 0) -> None:
         self.request = request
         self.arrived_at = arrived_at
-        self.instance = instance  # of a cluster, by number
+        self.instance = instance  # of a cluster, by number, or NOWHERE
         self.gateway_wait_us: Micros = 0  # for its turn, in front of a cluster
         self.is_part = False  # only the prompt of another request, of which nobody outside of the cluster hears
         self.prompt_part: Sequence | None = None  # what computed its prompt on another instance of the cluster

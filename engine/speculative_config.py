@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from blis_options import OptionError
+from engine.deployment_options import DEFAULT_ACCEPTANCE_RATE
 from engine.speculation import DRAFTERS, Speculation
 
 FLAG = "--speculative-config"
 RATE_FLAG = "--speculative-acceptance-rate"
-DEFAULT_ACCEPTANCE_RATE = 0.7
 REJECTION_SAMPLE_METHODS = ("standard", "synthetic", "block", "fly")
 
 _FIELDS = (

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 from engine.cluster.admission.policy import AdmissionPolicy
 from engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
 from engine.cluster.cluster import Cluster
+from engine.cluster.freshness import Freshness
 from engine.cluster.routing.policy import Choice, Router
 from engine.cluster.routing.registry import ROUTERS, RouterSettings
 from engine.cluster.routing.weighted import Weighted
 from engine.cluster.scorers.registry import SCORERS
 from engine.cluster.scorers.scorer import Scorer, ScorerSettings, Scores
-from engine.cluster.state import Freshness, RoutingState
+from engine.cluster.state import RoutingState
 from engine.cluster.ties import SeededTies, Ties
 from engine.core import Engine
 from engine.deployment import resolve

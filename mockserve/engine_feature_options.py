@@ -12,7 +12,7 @@ from mockserve.kv_transfer import TransferConfig, read_transfer_config
 from mockserve.network_options import NetworkOptions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
 class EngineFeatureOptions(NetworkOptions):
     """Limits of the queue, and what others are told of the KV cache."""
 

@@ -18,7 +18,7 @@ class TimedFault:
     for_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
 class FaultOptions(EngineFeatureOptions):
     """Which faults, how often, and their figures."""
 

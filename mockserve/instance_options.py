@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from blis_options import OptionError, option
 from engine.cluster.autoscaling.options import ScalingOptions
-from engine.cluster.build import has_cluster
+from engine.cluster.policies import has_cluster
 
 LARGEST_PORT = 65_535
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
 class InstanceOptions(ScalingOptions):
     """How instances are reached and controlled."""
 

@@ -6,7 +6,7 @@ from blis_options import OptionError, option
 from mockserve.content.options import ContentOptions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
 class NetworkOptions(ContentOptions):
     """How clients reach the server."""
 

@@ -6,7 +6,7 @@ from blis_options import option
 from mockserve.simulation_options import SimulationOptions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
 class ReplyOptions(SimulationOptions):
     """Flags with vLLM's names and meanings, and one of our own for media."""
 

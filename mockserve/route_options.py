@@ -14,7 +14,7 @@ TASKS = ("generate", "transcription", *POOLING_TASKS)
 GENERATING_TASKS = frozenset({"generate", "transcription"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
 class RouteOptions(ReplyOptions):
     """What the served model can do, and which further interfaces the server offers."""
 

@@ -8,7 +8,7 @@ from mockserve.log_lines import FORMATS
 from mockserve.timing_options import TimingOptions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
 class SimulationOptions(TimingOptions):
     """What no vLLM has."""
 

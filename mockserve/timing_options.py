@@ -9,7 +9,7 @@ from mockserve.fault_options import FaultOptions
 CALCULATORS = ("engine", "constant", "per-token")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
 class TimingOptions(FaultOptions):
     """Times of requests, in milliseconds. Requests then run in --max-num-seqs slots, each on a clock of its own."""
 

@@ -4,9 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.cluster.cluster import Cluster
-from engine.cluster.known import NOWHERE
-from engine.sequence import Sequence
+from engine.sequence import NOWHERE, Sequence
+from replay.clustered import cluster_of
 from replay.measure import COMPLETED, NEVER, ClientView, Latencies
 from replay.record import Bools, Ints
 from replay.simulate import Simulated
@@ -28,9 +27,10 @@ def columns_of(simulated: Simulated, instance: int | None = None) -> Columns:
     if instance is None:
         return columns
     is_its = record.instance == instance
-    if not isinstance(simulation, Cluster) or simulation.disaggregation is None:
+    cluster = cluster_of(simulation)
+    if cluster is None or cluster.disaggregation is None:
         return Columns(*(column[is_its] for column in columns))
-    separated = simulation.disaggregation.separated
+    separated = cluster.disaggregation.separated
     view = ClientView(simulation.instances[instance])
     parts = _prompts(view, instance, separated)
     if view.engine.config.scheduling == "blis":

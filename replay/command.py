@@ -109,8 +109,6 @@ def replay(options: ReplayOptions, ties: "Ties") -> int:
     from engine.cluster.policies import with_policies
     from engine.deployment import notes_after, resolve
     from replay.arrivals import arrivals_of
-    from replay.outputs import aggregate
-    from replay.phases import averaged, mean_metrics
     from replay.progress import progress_bar
     from replay.report import questions_of, recording_tokens, report
     from replay.simulate import Simulated
@@ -146,6 +144,9 @@ def replay(options: ReplayOptions, ties: "Ties") -> int:
     if len(runs) == 1:
         report(options, questions, runs[0], header)
         return 0
+    from replay.outputs import aggregate
+    from replay.phases import averaged, mean_metrics
+
     mean = Simulated(runs[0].simulation, averaged([run.requests for run in runs]))
     report(options, questions, mean, header, mean_metrics([aggregate(run) for run in runs]))
     return 0
@@ -163,11 +164,14 @@ def _run(
 ) -> "Simulated":
     """One replay; with several, each in a phase of its own."""
     from engine.cluster.build import build_simulation
-    from engine.latency.phase_shift import PhaseShifted
     from replay.simulate import simulate
 
     def adjusted(latency: "LatencyModel") -> "LatencyModel":
-        return latency if options.phase_average == 1 else PhaseShifted(latency, phase)
+        if options.phase_average == 1:
+            return latency
+        from engine.latency.phase_shift import PhaseShifted
+
+        return PhaseShifted(latency, phase)
 
     simulation = build_simulation(options, deployment, ties=ties, adjusted=adjusted, decisions=options.decision_log)
     if options.reissue:

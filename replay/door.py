@@ -3,13 +3,16 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
 
-from engine.cluster.autoscaling.autoscaler import Autoscaler
-from engine.cluster.cluster import Cluster
-from engine.cluster.decisions import DecisionLog
-from engine.cluster.gateway.flow_control import FlowControl
 from engine.simulation import Simulation
 from engine.units import Micros
+from replay.clustered import cluster_of
+
+if TYPE_CHECKING:
+    from engine.cluster.autoscaling.autoscaler import Autoscaler
+    from engine.cluster.decisions import DecisionLog
+    from engine.cluster.gateway.flow_control import FlowControl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,20 +67,21 @@ class Door:
 
 def door_of(simulation: Simulation) -> Door:
     """What is to be said of a finished run."""
-    if not isinstance(simulation, Cluster):
+    cluster = cluster_of(simulation)
+    if cluster is None:
         return Door()
-    counters = simulation.counters
+    counters = cluster.counters
     return Door(
         num_rejected_at_admission=counters.num_rejected_at_admission,
         rejected_by_class=dict(sorted(counters.rejected_by_class.items())),
         num_rejected_at_routing=counters.num_rejected_at_routing,
-        decisions=None if simulation.decisions is None else _figures(simulation.decisions),
-        scaling=None if simulation.autoscaler is None else _scaling_figures(simulation.autoscaler, simulation.clock),
-        gateway=None if simulation.gateway is None else _gateway_figures(simulation.gateway),
+        decisions=None if cluster.decisions is None else _figures(cluster.decisions),
+        scaling=None if cluster.autoscaler is None else _scaling_figures(cluster.autoscaler, cluster.clock),
+        gateway=None if cluster.gateway is None else _gateway_figures(cluster.gateway),
     )
 
 
-def _gateway_figures(gateway: FlowControl) -> GatewayFigures:
+def _gateway_figures(gateway: "FlowControl") -> GatewayFigures:
     counters = gateway.counters
     return GatewayFigures(
         num_dispatched=counters.num_dispatched,
@@ -91,7 +95,8 @@ def _gateway_figures(gateway: FlowControl) -> GatewayFigures:
 
 def decision_rows(simulation: Simulation) -> list[dict[str, object]]:
     """Each decision of a run as JSON has it; none if none were kept."""
-    log = simulation.decisions if isinstance(simulation, Cluster) else None
+    cluster = cluster_of(simulation)
+    log = cluster.decisions if cluster is not None else None
     return [_renamed(asdict(decision)) for decision in log.decisions] if log else []
 
 
@@ -100,7 +105,7 @@ def _renamed(decision: dict[str, object]) -> dict[str, object]:
     return {"at_us": decision.pop("at"), **decision}
 
 
-def _scaling_figures(autoscaler: Autoscaler, until: Micros) -> ScalingFigures:
+def _scaling_figures(autoscaler: "Autoscaler", until: Micros) -> ScalingFigures:
     """Those up to the end of the run: an autoscaler does not know that nothing will come any more."""
     scalings = [each for each in autoscaler.scalings if each.at <= until]
     return ScalingFigures(
@@ -110,7 +115,7 @@ def _scaling_figures(autoscaler: Autoscaler, until: Micros) -> ScalingFigures:
     )
 
 
-def _figures(log: DecisionLog) -> DecisionFigures:
+def _figures(log: "DecisionLog") -> DecisionFigures:
     regrets = [decision.regret for decision in log.decisions]
     return DecisionFigures(
         num_admitted=log.num_admitted,

@@ -1,10 +1,8 @@
 """One figure for a whole run, so that runs can be ranked: a weighted sum of scores between 0 and 1."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from blis_options import OptionError
 from replay.distribution import Distribution, distribution
 from replay.record import NEVER, Record
 from traces.goodput import rate
@@ -16,7 +14,6 @@ _FIGURES: Mapping[str, Callable[[Distribution], float]] = {
     "p50": lambda latencies: latencies.percentile(50),
     "p99": lambda latencies: latencies.percentile(99),
 }
-METRICS = ("throughput", "tokens_per_sec", *(f"{figure}_{name}" for name in ("ttft", "e2e") for figure in _FIGURES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,25 +22,6 @@ class Fitness:
 
     score: float
     components: dict[str, float]
-
-
-def parse_weights(text: str) -> dict[str, float]:
-    """Weights by metric of `metric:weight[,metric:weight]`, metrics ascending; empty of no text. Raises OptionError."""
-    weights: dict[str, float] = {}
-    for pair in text.split(",") if text.strip() else []:
-        metric, _, number = (part.strip() for part in pair.partition(":"))
-        try:
-            weight = float(number)
-        except ValueError:
-            weight = math.nan
-        if not math.isfinite(weight) or weight < 0:
-            raise OptionError(f"--fitness-weights must be metric:weight[,metric:weight], weights from 0, got {pair!r}")
-        if metric not in METRICS:
-            raise OptionError(f"--fitness-weights knows {', '.join(METRICS)}, got {metric!r}")
-        if metric in weights:
-            raise OptionError(f"--fitness-weights names {metric} twice")
-        weights[metric] = weight
-    return dict(sorted(weights.items()))
 
 
 def fitness(record: Record, weights: Mapping[str, float], output_tokens: int, duration_s: float) -> Fitness:

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engine.cluster.known import NOWHERE
-from engine.sequence import Outcome
+from engine.sequence import NOWHERE, Outcome
 from engine.sequence import Sequence as Life
 from engine.units import Micros
 from replay.measure import COMPLETED, NEVER, ClientView

@@ -1,7 +1,7 @@
 """The figures and files of a run: aggregate metrics, results per request. Field names and order are the original's."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,13 +10,15 @@ from engine.scheduler.stepping import KVUsage
 from engine.sequence import Outcome
 from engine.stats import EngineCounters
 from replay.columns import columns_of
-from replay.goodput import ClassGoodput, Goodput
 from replay.pool import Pool, pool_of
 from replay.record import NEVER, Ints, Measured, Record
 from replay.separated import without_prompts
 from replay.simulate import Simulated
 from replay.totals import totals_of
 from traces import ResultRow
+
+if TYPE_CHECKING:
+    from replay.goodput import ClassGoodput, Goodput
 
 JsonObject = dict[str, Any]
 _REFUSED = frozenset({Outcome.DROPPED, Outcome.REJECTED})
@@ -108,7 +110,7 @@ def metrics_file(simulated: Simulated, metrics: JsonObject, judged: JsonObject) 
     return {**detailed, "requests": rows, **judged}
 
 
-def judgements(labels: Mapping[str, str], goodput: Goodput | None) -> JsonObject:
+def judgements(labels: Mapping[str, str], goodput: "Goodput | None") -> JsonObject:
     """Saturation labels and goodput as the metrics have them, the last of all; what is empty or zero is left out."""
     content: JsonObject = {}
     if labels:
@@ -120,7 +122,7 @@ def judgements(labels: Mapping[str, str], goodput: Goodput | None) -> JsonObject
     return {key: value for key, value in content.items() if value}
 
 
-def _class_goodput(of_class: ClassGoodput) -> JsonObject:
+def _class_goodput(of_class: "ClassGoodput") -> JsonObject:
     attained, latencies = of_class.attained, of_class.latencies
     content: JsonObject = {
         "count": of_class.count,

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.cluster.known import NOWHERE
 from engine.events import Event, Finished
-from engine.sequence import Outcome, Sequence
+from engine.sequence import NOWHERE, Outcome, Sequence
 from engine.simulation import Simulation
 from engine.units import Micros
 from replay.arrivals import Origin

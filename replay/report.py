@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from replay.report_options import ReportOptions
 
 if TYPE_CHECKING:
-    from replay.findings import Questions
+    from replay.findings import Findings, Questions
     from replay.outputs import JsonObject
     from replay.record import Ints, OnTokens
     from replay.simulate import Simulated
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def questions_of(options: ReportOptions, targets: "Mapping[str, SloTargets]") -> "Questions":
     """What is to be found out; `targets` are those of the workload, for want of flags. Raises TraceError."""
     from replay.findings import Questions
-    from traces.saturation import SaturationSettings, read_settings
+    from traces.saturation.settings import SaturationSettings, read_settings
 
     path = options.saturation_config
     settings = SaturationSettings() if path is None else read_settings(path)
@@ -68,29 +68,45 @@ def report(
 
     `metrics` replaces the aggregate metrics of the run.
     """
-    from replay.breakdown_json import as_json
-    from replay.door import decision_rows
-    from replay.findings import events_of, examine
-    from replay.outputs import judgements, metrics_file, result_rows
-    from replay.summary import summary
-    from traces import dump_json, write_json, write_results
-    from traces.saturation import write_report
+    from replay.findings import examine
 
     found = examine(simulated, questions)
     if metrics is not None:
         found = replace(found, metrics=metrics)
+    _write_files(options, questions, simulated, header, found)
+    if options.json:
+        from replay.breakdown_json import as_json
+        from traces import dump_json
+
+        sys.stdout.write(dump_json(as_json(found)) + "\n")
+    else:
+        from replay.summary import summary
+
+        sys.stdout.write(summary(found, options.summarize_trace))
+
+
+def _write_files(
+    options: ReportOptions, questions: "Questions", simulated: "Simulated", header: "TraceHeader", found: "Findings"
+) -> None:
+    from replay.outputs import judgements, metrics_file, result_rows
+    from traces import write_json, write_results
+
     if options.results_path is not None:
         write_results(options.results_path, result_rows(simulated.requests))
     if options.metrics_path is not None:
         judged = judgements(found.labels, found.goodput)
         write_json(options.metrics_path, metrics_file(simulated, found.metrics, judged))
     if options.saturation_report is not None:
+        from replay.findings import events_of
+        from traces.saturation.report import write_report
+
         events = events_of(simulated.requests)
         write_report(options.saturation_report, events, questions.detectors, questions.saturation, found.labels)
     if options.decisions_path is not None:
+        from replay.door import decision_rows
+
         write_json(options.decisions_path, decision_rows(simulated.simulation))
     if options.trace_output is not None:
         from replay.trace_output import write_simulated
 
         write_simulated(f"{options.trace_output}.yaml", header, simulated)
-    sys.stdout.write(dump_json(as_json(found)) + "\n" if options.json else summary(found, options.summarize_trace))

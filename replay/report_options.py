@@ -2,19 +2,22 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from blis_options import OptionError, option
+from blis_options import OptionError, names_in, option
 from engine.cluster.autoscaling.options import ScalingOptions
-from engine.cluster.decisions import DecisionLog
-from replay.fitness import METRICS, parse_weights
+from replay.fitness_weights import METRICS, parse_weights
 from traces import SloTargets, parse_duration_ms, slo_targets_from_flags
-from traces.saturation import DETECTORS
+
+if TYPE_CHECKING:
+    from engine.cluster.decisions import DecisionLog
 
 ALL = "all"
 TRACE_LEVELS = ("none", "decisions")
+_DETECTORS = names_in("traces.saturation.registry", "DETECTORS")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
 class ReportOptions(ScalingOptions):
     """The settings that all commands with a simulation to report on share.
 
@@ -32,7 +35,7 @@ class ReportOptions(ScalingOptions):
     )
     slo_e2e: str = option("", "Targets for the whole request. Adds goodput.", metavar="CLASS=DURATION,...")
     detectors: tuple[str, ...] = option(
-        (), "Detectors that label the run as stable, backlogged or overloaded.", choices=(*DETECTORS, ALL)
+        (), "Detectors that label the run as stable, backlogged or overloaded.", choices=lambda: (*_DETECTORS(), ALL)
     )
     saturation_config: str | None = option(None, "Settings of the detectors (YAML).", metavar="FILE")
     saturation_report: str | None = option(
@@ -87,9 +90,13 @@ class ReportOptions(ScalingOptions):
         _ = self.slo_targets, self.detector_names, self.final_window_us, self.weights, self.itl_path
 
     @property
-    def decision_log(self) -> DecisionLog | None:
+    def decision_log(self) -> "DecisionLog | None":
         """Where the decisions of a run are kept; None for nowhere."""
-        return DecisionLog(self.counterfactual_k) if self.trace_level == "decisions" else None
+        if self.trace_level != "decisions":
+            return None
+        from engine.cluster.decisions import DecisionLog  # few runs keep any
+
+        return DecisionLog(self.counterfactual_k)
 
     @property
     def slo_targets(self) -> dict[str, SloTargets]:
@@ -112,7 +119,7 @@ class ReportOptions(ScalingOptions):
             ):
                 if value:
                     raise OptionError(f"{flag} needs --detectors, such as --detectors all")
-        return tuple(DETECTORS) if ALL in self.detectors else tuple(dict.fromkeys(self.detectors))
+        return tuple(_DETECTORS()) if ALL in self.detectors else tuple(dict.fromkeys(self.detectors))
 
     @property
     def final_window_us(self) -> int | None:

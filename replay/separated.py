@@ -2,18 +2,21 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.cluster.cluster import Cluster
-from engine.cluster.disaggregation.handover import Disaggregation
 from engine.sequence import Outcome
 from engine.simulation import Simulation
+from replay.clustered import cluster_of
 from replay.distribution import Distribution, distribution
 from replay.measure import COMPLETED
 from replay.record import NEVER
 from replay.simulate import Simulated
 from replay.totals import Totals
+
+if TYPE_CHECKING:
+    from engine.cluster.disaggregation.handover import Disaggregation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +81,13 @@ def without_prompts(totals: Totals, simulation: Simulation) -> Totals:
     return totals
 
 
-def disaggregation_of(simulation: Simulation) -> Disaggregation | None:
+def disaggregation_of(simulation: Simulation) -> "Disaggregation | None":
     """What separated prompts from answers, if anything did."""
-    return simulation.disaggregation if isinstance(simulation, Cluster) else None
+    cluster = cluster_of(simulation)
+    return None if cluster is None else cluster.disaggregation
 
 
-def _computed_prompts(disaggregation: Disaggregation) -> Counter[Outcome]:
+def _computed_prompts(disaggregation: "Disaggregation") -> Counter[Outcome]:
     """How prompts ended that were computed for others."""
     prompts = [sequence.prompt_part for sequence in disaggregation.separated]
     outcomes = [prompt.outcome for prompt in prompts if prompt is not None]

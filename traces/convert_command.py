@@ -11,10 +11,10 @@ __all__ = ["ConvertOptions", "run"]
 
 def run(options: ConvertOptions) -> int:
     """Convert, write the result and tell what has no place in it. Bad input raises BlisError."""
-    from traces.workload import parse_spec, spec_text
-
     imported = import_from(options)
     if imported.spec is not None:
+        from traces.workload import parse_spec, spec_text
+
         text = spec_text(imported.spec)
         parse_spec(text, "the converted spec")
         write_spec(text, options.output)

@@ -5,8 +5,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import numpy as np
-
 from traces.append_file import AppendFile, open_with_header, whole_records
 from traces.table import Column, Table, read_table
 
@@ -34,6 +32,8 @@ def read_cut_itl(path: Path | str) -> dict[int, list[int]]:
 
 def _chunks(table: Table) -> dict[int, list[int]]:
     columns = table.columns
+    import numpy as np  # which most who write or read a trace have no use for
+
     request_ids = np.array(columns["request_id"], dtype=np.int64)
     timestamps = np.array(columns["timestamp_us"], dtype=np.int64)
     order = np.lexsort((np.array(columns["chunk_index"], dtype=np.int64), request_ids))

@@ -9,8 +9,8 @@ from typing import Any
 
 from bench.points.commands import simulation
 from blis_options import BlisError
+from engine.cluster.assembly import first_deployments
 from engine.cluster.autoscaling.options import ScalingOptions
-from engine.cluster.build import first_deployments
 from engine.cluster.policies import with_policies
 from engine.deployment import resolve
 

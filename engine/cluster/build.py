@@ -1,48 +1,34 @@
-"""From what a user says about a cluster to the cluster, or to the single engine if that is all there is."""
+"""From what a user says about a cluster to the cluster, or to the single engine if that is all there is.
+
+What only a cluster needs is imported for a cluster: most simulations have one engine.
+"""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from engine.cluster.admission.policy import AdmissionPolicy
-from engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
-from engine.cluster.admission.tenant_budgets import TenantBudgets
-from engine.cluster.autoscaling.delays import Delay
 from engine.cluster.autoscaling.options import ScalingOptions
-from engine.cluster.autoscaling.placement import Placement, placement_of, populate
-from engine.cluster.cluster import Cluster
-from engine.cluster.decisions import DecisionLog
-from engine.cluster.disaggregation.deployments import (
-    bytes_per_block,
-    deployments_of_instances,
-    deployments_of_roles,
-)
-from engine.cluster.disaggregation.handover import Disaggregation
-from engine.cluster.disaggregation.options import pool_flags_without_effect, pool_weights
-from engine.cluster.gateway.flow_control import FlowControl
+from engine.cluster.disaggregation.options import pool_flags_without_effect
 from engine.cluster.gateway.options import gateway_flags_without_effect
-from engine.cluster.latencies import Latencies
-from engine.cluster.policies import deployments_of, policies_of
-from engine.cluster.policy_file import PolicyFile
-from engine.cluster.routing.policy import Router
-from engine.cluster.routing.registry import ROUTERS, RouterSettings
-from engine.cluster.scorers.scorer import ScorerSettings
-from engine.cluster.state import Freshness
-from engine.cluster.ties import DEFAULT_SEED, SeededTies, Ties
+from engine.cluster.policies import deployments_of, has_cluster
 from engine.core import Engine
 from engine.deployment import Deployment
 from engine.latency.model import LatencyModel
-from engine.scheduler.priorities import DEFAULT_SLO_PRIORITIES
+
+if TYPE_CHECKING:
+    from engine.cluster.cluster import Cluster
+    from engine.cluster.decisions import DecisionLog
+    from engine.cluster.ties import Ties
 
 
 def build_simulation(
     options: ScalingOptions,
     deployment: Deployment,
     *,
-    ties: Ties | None = None,
+    ties: "Ties | None" = None,
     adjusted: Callable[[LatencyModel], LatencyModel] | None = None,
     reports_steps: bool = False,
-    decisions: DecisionLog | None = None,
-) -> Engine | Cluster:
+    decisions: "DecisionLog | None" = None,
+) -> "Engine | Cluster":
     """What the options describe, at the beginning.
 
     `adjusted` changes models of step times. With `decisions`, where a cluster's are kept, it is always a cluster.
@@ -53,110 +39,22 @@ def build_simulation(
         return Engine(each.config, latency, reports_steps, tells_admissions=reports_steps)
 
     if decisions is not None or has_cluster(options):
+        from engine.cluster.assembly import build_cluster
+
         return build_cluster(options, deployment, new_engine, ties, decisions)
     (alone,) = deployments_of(options, deployment)
     return new_engine(alone)
 
 
-def build_cluster(
-    options: ScalingOptions,
-    deployment: Deployment,
-    new_engine: Callable[[Deployment], Engine],
-    ties: Ties | None = None,
-    decisions: DecisionLog | None = None,
-) -> Cluster:
-    """The cluster that the options describe, be it of one instance, at the beginning."""
-    policies = policies_of(options)
-    placement = placement_of(options, deployment)
-    deployments = _first_deployments(options, deployment, placement)
-    engines = [new_engine(each) for each in deployments]
-    admission = _admission(options, policies, sum(engine.config.max_num_seqs for engine in engines))
-    settings = RouterSettings(
-        ties=ties or SeededTies(DEFAULT_SEED),
-        weights=options.scorer_weights,
-        scorers=ScorerSettings(block_size_tokens=deployment.config.block_size_tokens),
-    )
-    router = ROUTERS[options.routing_policy](settings)
-    decode_router = _pool_router(options.decode_routing_scorers, settings)
-    cluster = Cluster(
-        engines,
-        admission,
-        decode_router or router,
-        Freshness(refresh_interval_us=options.snapshot_refresh_interval, cache_delay_us=options.cache_signal_delay),
-        Latencies(admission_us=options.admission_latency, routing_us=options.routing_latency),
-        decisions,
-    )
-    if placement is not None:
-        populate(cluster, placement, new_engine)
-    if (flow_control := options.flow_control_settings) is not None:
-        FlowControl(cluster, flow_control, policies.slo_priorities or DEFAULT_SLO_PRIORITIES)
-    if (disaggregation := options.disaggregation) is not None:
-        prefill_router = _pool_router(options.prefill_routing_scorers, settings) or router
-        num_bytes = bytes_per_block(options, deployment)
-        Disaggregation(cluster, disaggregation, num_bytes, prefill_router)
-    return cluster
-
-
-def first_deployments(options: ScalingOptions, deployment: Deployment) -> list[Deployment]:
-    """What the instances that are there at the beginning are built from, by number. Raises BlisError."""
-    return _first_deployments(options, deployment, placement_of(options, deployment))
-
-
-def _first_deployments(
-    options: ScalingOptions, deployment: Deployment, placement: Placement | None
-) -> list[Deployment]:
-    if placement is not None:
-        return placement.of_instances
-    return deployments_of_instances(options, deployments_of(options, deployment))
-
-
-def has_cluster(options: ScalingOptions) -> bool:
-    """Whether there is more to simulate than one engine. Raises EngineError for a policy file that is none."""
-    if options.has_cluster or options.flow_control or options.num_pooled > 0 or options.model_autoscaler_interval_us:
-        return True
-    policies = policies_of(options)
-    return bool(policies.tenant_budgets or policies.scaling.node_pools or policies.scaling.autoscaler)
-
-
-def _pool_router(scorers: str, settings: RouterSettings) -> Router | None:
-    """The router of one pool; None when it has none of its own."""
-    weights = pool_weights(scorers, "scorers of a pool")
-    return None if weights is None else ROUTERS["weighted"](replace(settings, weights=weights))
-
-
 def notes_on_cluster(options: ScalingOptions, deployment: Deployment) -> Iterator[str]:
     """What the user should know of it, in a line each."""
-    placement = placement_of(options, deployment)
-    if placement is not None and len(placement.placed) < options.num_instances:
-        num_absent = options.num_instances - len(placement.placed)
-        yield f"{num_absent} of --num-instances {options.num_instances} find no machine, and stay absent"
-    for role, each in deployments_of_roles(options, deployment).items():
-        if each is not deployment:
-            yield from (f"{role} instances: {note}" for note in each.notes if note not in deployment.notes)
-    scaling = policies_of(options).scaling
-    if not scaling.node_pools and (scaling.loading != Delay() or scaling.starts_warm):
-        yield "instance_lifecycle of --policy-config has no effect without node_pools"
+    if options.policy_config is not None or has_cluster(options):
+        from engine.cluster.assembly import notes_on_instances
+
+        yield from notes_on_instances(options, deployment)
     yield from flags_without_effect_on_cluster(options)
     yield from gateway_flags_without_effect(options)
     yield from pool_flags_without_effect(options)
-
-
-def _admission(options: ScalingOptions, policies: PolicyFile, num_seats: int) -> AdmissionPolicy:
-    said = {
-        "tier_shed_threshold": policies.tier_shed_threshold,
-        "tier_shed_min_priority": policies.tier_shed_min_priority,
-    }
-    priorities = policies.slo_priorities or DEFAULT_SLO_PRIORITIES
-    settings = AdmissionSettings(
-        token_bucket_capacity=options.token_bucket_capacity,
-        token_bucket_refill_rate=options.token_bucket_refill_rate,
-        priorities=priorities,
-        **{name: value for name, value in said.items() if value is not None},
-    )
-    admission = ADMISSIONS[options.admission_policy](settings)
-    if not policies.tenant_budgets:
-        return admission
-    return TenantBudgets(admission, policies.tenant_budgets, num_seats, priorities)
 
 
 def flags_without_effect_on_cluster(options: ScalingOptions) -> Iterator[str]:

@@ -15,17 +15,18 @@ from engine.cluster.admission.policy import AdmissionPolicy
 from engine.cluster.agenda import Agenda, ClusterDue
 from engine.cluster.counters import ClusterCounters
 from engine.cluster.decisions import DecisionLog
-from engine.cluster.known import NOWHERE, Known
+from engine.cluster.freshness import Freshness
+from engine.cluster.known import Known
 from engine.cluster.latencies import Latencies
 from engine.cluster.member import Life, Members
 from engine.cluster.parts import without_parts
 from engine.cluster.passage import passage_of
 from engine.cluster.routing.policy import Router
-from engine.cluster.state import Freshness, RoutingState
+from engine.cluster.state import RoutingState
 from engine.core import Engine
 from engine.events import Event, Finished
 from engine.request import Request
-from engine.sequence import Outcome, Sequence
+from engine.sequence import NOWHERE, Outcome, Sequence
 from engine.units import Micros
 
 if TYPE_CHECKING:

@@ -3,11 +3,8 @@
 from collections.abc import Sequence as SequenceOf
 
 from engine.request import Request
-from engine.sequence import Sequence
+from engine.sequence import NOWHERE, Sequence
 from engine.units import Micros
-
-NOWHERE = -1
-"""The instance of a request that has not been routed."""
 
 LEAST_KNOWN = 1024
 """Nobody looks for ended requests among fewer."""

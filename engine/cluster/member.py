@@ -3,12 +3,15 @@
 from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 from heapq import heappop, heappush
+from typing import TYPE_CHECKING
 
 from engine.cluster.snapshot import Snapshot
-from engine.core import Engine
 from engine.events import Event
 from engine.sequence import Sequence
 from engine.units import Micros
+
+if TYPE_CHECKING:
+    from engine.core import Engine
 
 
 class Life(Enum):
@@ -28,7 +31,7 @@ class Member:
 
     __slots__ = ("due_at", "engine", "life", "snapshot")
 
-    def __init__(self, engine: Engine, number: int, life: Life = Life.READY, now: Micros = 0) -> None:
+    def __init__(self, engine: "Engine", number: int, life: Life = Life.READY, now: Micros = 0) -> None:
         self.engine = engine
         self.life = life
         self.snapshot = Snapshot(number, now)
@@ -53,7 +56,7 @@ class Members(list[Member]):
         """An entry for each change of a member's `due_at`; those that are no longer true are passed over."""
         self._told: list[tuple[int, list[Event]]] = []
 
-    def add(self, engine: Engine, life: Life, now: Micros) -> int:
+    def add(self, engine: "Engine", life: Life, now: Micros) -> int:
         """One more instance; returns its number."""
         number = len(self)
         self.append(Member(engine, number, life, now))

@@ -2,19 +2,27 @@
 
 from dataclasses import dataclass
 
-from blis_options import option
-from engine.cluster.admission.registry import ADMISSIONS
-from engine.cluster.routing.registry import ROUTERS
-from engine.cluster.scorers.registry import DEFAULT_WEIGHTS, SCORERS, Weights, parse_weights
-from engine.cluster.state import DEFAULT_CACHE_DELAY_US, DEFAULT_REFRESH_INTERVAL_US
+from blis_options import names_in, option
+from engine.cluster.freshness import DEFAULT_CACHE_DELAY_US, DEFAULT_REFRESH_INTERVAL_US
+from engine.cluster.scorers.weights import DEFAULT_WEIGHTS, Weights, parse_weights
 from engine.deployment_options import DeploymentOptions
 
 MOST_INSTANCES = 10_000
 _LORA = "lora-affinity"
-_DEFAULT_SCORERS = ",".join(f"{name}:{weight:g}" for name, weight in DEFAULT_WEIGHTS)
+_ADMISSIONS = names_in("engine.cluster.admission.registry", "ADMISSIONS")
+_ROUTERS = names_in("engine.cluster.routing.registry", "ROUTERS")
+_SCORERS = names_in("engine.cluster.scorers.registry", "SCORERS")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _about_scorers() -> str:
+    default = ",".join(f"{name}:{weight:g}" for name, weight in DEFAULT_WEIGHTS)
+    return (
+        f"Scorers of --routing-policy weighted with their weights (default: {default}). "
+        f"Scorers: {', '.join(_SCORERS())}."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
 class ClusterOptions(DeploymentOptions):
     """Several instances of one deployment behind one door.
 
@@ -24,20 +32,19 @@ class ClusterOptions(DeploymentOptions):
     num_instances: int = option(
         1, "Instances behind one door, each an engine of its own.", at_least=1, at_most=MOST_INSTANCES
     )
-    admission_policy: str = option("always-admit", "Who is let in.", choices=ADMISSIONS)
+    admission_policy: str = option("always-admit", "Who is let in.", choices=_ADMISSIONS)
     admission_latency: int = option(
         0, "Microseconds from an arrival until it is let in or not.", at_least=0, metavar="US"
     )
     token_bucket_capacity: float = option(10_000.0, "Prompt tokens that the bucket of token-bucket holds.", above=0)
     token_bucket_refill_rate: float = option(1_000.0, "Prompt tokens that come to it each second.", above=0)
-    routing_policy: str = option("round-robin", "Which instance gets a request.", choices=ROUTERS)
+    routing_policy: str = option("round-robin", "Which instance gets a request.", choices=_ROUTERS)
     routing_latency: int = option(
         0, "Microseconds from being let in until a request is at its instance.", at_least=0, metavar="US"
     )
     routing_scorers: str = option(
         "",
-        f"Scorers of --routing-policy weighted with their weights (default: {_DEFAULT_SCORERS}). "
-        f"Scorers: {', '.join(SCORERS)}.",
+        _about_scorers,
         metavar="SCORER:WEIGHT,...",
     )
     lora_scorer_weight: float | None = option(

@@ -1,14 +1,17 @@
 """What flags and `--policy-config` say together: a flag with another value than its default wins."""
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from blis_options import BlisError, OptionError, options_of
 from blis_options.option import Setting
 from blis_options.text import value_of_yaml
+from engine.cluster.autoscaling.options import ScalingOptions
 from engine.cluster.options import ClusterOptions
-from engine.cluster.policy_file import InstanceGroup, PolicyFile, read_policy_file
 from engine.deployment import Deployment, resolve
+
+if TYPE_CHECKING:
+    from engine.cluster.policy_file import InstanceGroup, PolicyFile
 
 Options = TypeVar("Options", bound=ClusterOptions)
 
@@ -30,9 +33,22 @@ GROUP_SETTINGS = (
 """What instances of one cluster may differ in. All serve one model, by the same rules, in blocks of one size."""
 
 
-def policies_of(options: ClusterOptions) -> PolicyFile:
+def policies_of(options: ClusterOptions) -> "PolicyFile":
     """What the file says; nothing without one. Raises EngineError."""
+    # It can name every policy that there is, and brings them all along.
+    from engine.cluster.policy_file import PolicyFile, read_policy_file
+
     return PolicyFile() if options.policy_config is None else read_policy_file(options.policy_config)
+
+
+def has_cluster(options: ScalingOptions) -> bool:
+    """Whether there is more to simulate than one engine. Raises EngineError for a policy file that is none."""
+    if options.has_cluster or options.flow_control or options.num_pooled > 0 or options.model_autoscaler_interval_us:
+        return True
+    if options.policy_config is None:
+        return False
+    policies = policies_of(options)
+    return bool(policies.tenant_budgets or policies.scaling.node_pools or policies.scaling.autoscaler)
 
 
 def with_policies(options: Options) -> Options:
@@ -61,6 +77,8 @@ def with_policies(options: Options) -> Options:
 
 def deployments_of(options: ClusterOptions, deployment: Deployment) -> list[Deployment]:
     """What each instance is built from, by number. Raises EngineError or OptionError."""
+    if options.policy_config is None:
+        return [deployment] * options.num_instances
     file = policies_of(options)
     if file.slo_priorities is not None:
         config = replace(deployment.config, slo_priorities=file.slo_priorities)
@@ -75,7 +93,7 @@ def deployments_of(options: ClusterOptions, deployment: Deployment) -> list[Depl
     return found
 
 
-def _check_count(options: ClusterOptions, file: PolicyFile) -> None:
+def _check_count(options: ClusterOptions, file: "PolicyFile") -> None:
     listed = sum(group.count for group in file.instances)
     if listed and listed != options.num_instances:
         raise OptionError(
@@ -83,7 +101,7 @@ def _check_count(options: ClusterOptions, file: PolicyFile) -> None:
         )
 
 
-def _resolved(options: ClusterOptions, group: InstanceGroup, number: int) -> Deployment:
+def _resolved(options: ClusterOptions, group: "InstanceGroup", number: int) -> Deployment:
     where = f"{options.policy_config}: instances[{number}]"
     for name in group.settings:
         if name not in GROUP_SETTINGS:

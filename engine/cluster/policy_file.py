@@ -12,7 +12,7 @@ from engine.cluster.admission.registry import ADMISSIONS
 from engine.cluster.autoscaling.policy import SCALING_KEYS, ScalingPolicy, scaling_policy
 from engine.cluster.policy_section import Section
 from engine.cluster.routing.registry import ROUTERS
-from engine.cluster.scorers.registry import Weights, checked_weights
+from engine.cluster.scorers.weights import Weights, checked_weights
 from engine.latency.catalogue.files import read_mapping
 from engine.scheduler.priorities import PRIORITIES, SLO_CLASS_PRIORITIES, SloPriorities
 from engine.scheduler.waiting import ORDERS

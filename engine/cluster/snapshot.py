@@ -1,7 +1,11 @@
 """What a router sees of one instance: figures as fresh as the instance reports them, and what it sent there itself."""
 
-from engine.core import Engine
+from typing import TYPE_CHECKING
+
 from engine.units import Micros
+
+if TYPE_CHECKING:
+    from engine.core import Engine
 
 
 class Snapshot:
@@ -43,7 +47,7 @@ class Snapshot:
         """BLIS's effective load. Who waits or runs is in flight as well, and so counts twice."""
         return self.num_waiting + self.num_running + self.num_in_flight
 
-    def report(self, engine: Engine, now: Micros) -> None:
+    def report(self, engine: "Engine", now: Micros) -> None:
         """The instance says how it is."""
         stats = engine.stats
         self.seen_at = now
@@ -53,7 +57,7 @@ class Snapshot:
         self.num_free_blocks = stats.kv_blocks_total - stats.kv_blocks_used
         self.num_preemptions = stats.num_preemptions
 
-    def report_adapters(self, engine: Engine) -> None:
+    def report_adapters(self, engine: "Engine") -> None:
         """The instance says for which adapters it has requests. Cost: O(requests there)."""
         self.adapters = frozenset(each.request.adapter for each in engine.live.values() if each.request.adapter)
 

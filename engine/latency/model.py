@@ -1,12 +1,13 @@
 """The seam between the scheduler and time: a latency model turns a batch shape into microseconds."""
 
-from typing import Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Protocol
 
 from engine.batch_shape import BatchShape
 from engine.units import Micros
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 MAX_MICROS: Micros = 2**63 - 1
 
@@ -21,7 +22,7 @@ class LatencyModel(Protocol):
         """Duration of one engine step, at least 1."""
         ...
 
-    def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
+    def decode_times(self, shape: BatchShape, steps: int) -> "npt.NDArray[np.int64]":
         """Durations of `steps` consecutive decode-only steps that start from `shape`.
 
         Between two of them only `decode_context_tokens` grows, by `decode_requests`. Element k equals

@@ -1,19 +1,15 @@
-"""The latency models by name. This table feeds the choices of `--latency-model` and its error text."""
+"""The latency models by name. This table feeds the choices of `--latency-model` and its error text.
+
+An engine has one of them, and only that is imported.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from engine.errors import EngineError
 from engine.gpu_spec import GpuSpec
-from engine.latency.blackbox import Blackbox
-from engine.latency.catalogue.reader import blackbox_coefficients, trained_coefficients
-from engine.latency.coefficients_file import read_coefficients
-from engine.latency.fitted import Fitted
 from engine.latency.model import LatencyModel
-from engine.latency.range_watch import RangeWatch
-from engine.latency.roofline import Roofline
 from engine.latency.step_work import MOE_COMM_BACKENDS
-from engine.latency.trained_physics import TrainedPhysics
 from engine.model_spec import ModelSpec
 
 DEFAULT_LATENCY_MODEL = "trained-physics"
@@ -44,11 +40,16 @@ def build(name: str, choice: LatencyChoice) -> LatencyModel:
 
 
 def _trained_physics(choice: LatencyChoice) -> LatencyModel:
+    from engine.latency.catalogue.reader import trained_coefficients
+    from engine.latency.trained_physics import TrainedPhysics
+
     alpha, beta = (choice.alpha, choice.beta) if choice.beta else trained_coefficients("trained-physics")
     return TrainedPhysics(choice.model, choice.gpu, choice.tp, alpha, beta, choice.dp, choice.moe_comm_backend)
 
 
 def _roofline(choice: LatencyChoice) -> LatencyModel:
+    from engine.latency.roofline import Roofline
+
     if choice.beta:
         raise EngineError(
             "the roofline model takes no alpha_coeffs and beta_coeffs; it computes from sizes and rates alone"
@@ -58,6 +59,9 @@ def _roofline(choice: LatencyChoice) -> LatencyModel:
 
 
 def _blackbox(choice: LatencyChoice) -> LatencyModel:
+    from engine.latency.blackbox import Blackbox
+    from engine.latency.catalogue.reader import blackbox_coefficients
+
     _check_no_dp("blackbox", choice)
     if choice.beta:
         return Blackbox(choice.alpha, choice.beta)
@@ -72,6 +76,10 @@ def _check_no_dp(name: str, choice: LatencyChoice) -> None:
 
 
 def _fitted(choice: LatencyChoice) -> LatencyModel:
+    from engine.latency.coefficients_file import read_coefficients
+    from engine.latency.fitted import Fitted
+    from engine.latency.range_watch import RangeWatch
+
     if choice.beta:
         raise EngineError("the fitted model takes no alpha_coeffs and beta_coeffs, it has a file of coefficients")
     if choice.coefficients is None:

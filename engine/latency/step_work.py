@@ -5,12 +5,15 @@ a microsecond.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from engine.batch_shape import BatchShape
 from engine.errors import EngineError
 from engine.gpu_spec import GpuSpec
-from engine.latency.decode_steps import Number
 from engine.model_spec import ModelSpec
+
+if TYPE_CHECKING:
+    from engine.latency.decode_steps import Number
 
 ALL_GATHER_BACKENDS = ("allgather_reducescatter", "naive")
 ALL_TO_ALL_BACKENDS = ("pplx", "deepep_high_throughput", "deepep_low_latency", "mori", "flashinfer_all2allv")
@@ -70,11 +73,11 @@ class StepWork:
         """Time to write the KV of the prefills."""
         return self.kv_bytes_per_token * shape.prefill_tokens / self.bytes_per_us
 
-    def decode_compute(self, sequences: int, context: Number) -> Number:
+    def decode_compute(self, sequences: int, context: "Number") -> "Number":
         """Compute time of `sequences` decodes whose contexts add up to `context`."""
         return self._compute(sequences, self.decode_attention_flops * context / self.dp)
 
-    def decode_kv(self, sequences: int, context: Number) -> Number:
+    def decode_kv(self, sequences: int, context: "Number") -> "Number":
         """Time to read the KV of these decodes, the new tokens included."""
         return self.kv_bytes_per_token * (context + sequences) / self.bytes_per_us
 
@@ -105,7 +108,7 @@ class StepWork:
         travel_bytes = travelling * 2 * self.hidden_size * self.dispatch_width
         return travel_bytes / self.bytes_per_us * self.num_moe_layers
 
-    def _compute(self, tokens: int, attention_flops: Number) -> Number:
+    def _compute(self, tokens: int, attention_flops: "Number") -> "Number":
         linear = self.linear_flops_per_token * tokens / self.shards
         return (linear + attention_flops + self._mlp_flops(tokens)) / self.flops_per_us
 

@@ -1,22 +1,12 @@
 """BLIS's steps with a KV cache that has CPU memory behind it: transfers make a step longer."""
 
-from collections.abc import Callable
-
 from engine.batch_shape import BatchShape
 from engine.cpu_tier_config import CpuTierConfig
 from engine.instance import Instance
-from engine.kv_cache.mirroring import MirroringKVCache
-from engine.kv_cache.offloading import OffloadingKVCache
-from engine.kv_cache.tiered_cache import TieredKVCache
+from engine.kv_cache.offload_policies import OFFLOAD_POLICIES
 from engine.scheduler.blis import BlisStepping
 from engine.sequence import Sequence
 from engine.units import Micros
-
-OFFLOAD_POLICIES: dict[str, Callable[[int, int, CpuTierConfig], TieredKVCache]] = {
-    "mirror": MirroringKVCache,
-    "threshold": OffloadingKVCache,
-}
-"""When blocks go to CPU memory and when they return. A new policy is one class and one row here."""
 
 
 class TieredBlisStepping(BlisStepping):

@@ -6,12 +6,11 @@ from http import HTTPStatus
 from typing import TypeVar
 
 from engine.cluster.cluster import Cluster
-from engine.cluster.known import NOWHERE
 from engine.cluster.member import Life
 from engine.core import Engine
 from engine.events import Event, Finished, Scheduled
 from engine.request import Request
-from engine.sequence import Outcome
+from engine.sequence import NOWHERE, Outcome
 from engine.sequence import Sequence as EngineSequence
 from engine.units import Micros
 from mockserve.engine_output import EngineOutput

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from blis_options import OptionError
-from engine.cluster.build import build_cluster
+from engine.cluster.assembly import build_cluster
 from engine.cluster.policies import policies_of
 from engine.core import Engine
 from engine.deployment import Deployment

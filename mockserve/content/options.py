@@ -10,7 +10,7 @@ from mockserve.content.taste import Taste
 from mockserve.instance_options import InstanceOptions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
 class ContentOptions(InstanceOptions):
     """Flags with vLLM's names where it has them."""
 

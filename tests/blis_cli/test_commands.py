@@ -45,6 +45,15 @@ def test_every_field_is_a_setting_with_a_help_text(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+def test_every_default_is_one_of_the_choices(command: str) -> None:
+    """Defaults are taken unseen, so that what they name need not be imported to know them."""
+    for setting in settings_of(command):
+        values = setting.default if setting.is_list else (setting.default,)
+        if setting.option.choices and setting.default is not None:
+            assert set(values) <= set(setting.option.choices), setting.name
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_no_two_settings_share_a_flag(command: str) -> None:
     flags = [flag for setting in settings_of(command) if not setting.option.positional for flag in setting.flags]
     assert len(flags) == len(set(flags))

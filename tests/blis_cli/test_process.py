@@ -3,19 +3,23 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from tests.replay.small_traces import row, written
+
 PROJECT = Path(__file__).resolve().parents[2]
 
-LOADED_BY_HELP = """
+LOADED = """
 import sys
 from blis_cli.main import run
-code = run(["--help"])
-sys.stderr.write(" ".join(sorted({name.partition(".")[0] for name in sys.modules})))
+code = run(sys.argv[1:])
+sys.stderr.write("\\n" + " ".join(sys.modules))
 sys.exit(code)
 """
+SIMULATED = ("--model", "qwen/qwen3-14b", "--hardware", "H100")
 
 
 def python(*arguments: str, stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
@@ -24,14 +28,64 @@ def python(*arguments: str, stdout: int = subprocess.PIPE) -> subprocess.Complet
     )
 
 
+def loaded_by(*arguments: str) -> set[str]:
+    """The modules that a command has loaded when it ends."""
+    process = python("-W", "error", "-c", LOADED, *arguments)
+    assert process.returncode == 0, process.stderr
+    return set(process.stderr.splitlines()[-1].split())
+
+
+def among(names: Iterable[str], loaded: set[str]) -> list[str]:
+    """Those of the modules, and of all within them, that are loaded."""
+    return [each for each in sorted(loaded) if any(f"{each}.".startswith(f"{name}.") for name in names)]
+
+
 def test_help_loads_neither_a_command_nor_what_commands_need() -> None:
-    process = python("-W", "error", "-c", LOADED_BY_HELP)
-    loaded = set(process.stderr.split())
-    assert process.returncode == 0
+    loaded = {name.partition(".")[0] for name in loaded_by("--help")}
     assert {"typer", "blis_cli", "blis_options"} <= loaded
     ours = {"engine", "traces", "replay", "calibrate", "observe", "mockserve"}
     others = {"aiohttp", "matplotlib", "numpy", "orjson", "prometheus_client", "rich", "scipy", "uvloop", "yaml"}
     assert loaded & (ours | others | {"asyncio"}) == set()
+
+
+@pytest.mark.parametrize("command", ["serve", "fit", "observe", "calibrate"])
+def test_the_help_of_a_command_loads_no_library_that_the_command_works_with(command: str) -> None:
+    libraries = ["aiohttp", "jsonschema", "matplotlib", "numpy", "prometheus_client", "rich", "scipy", "uvloop"]
+    assert among(libraries, loaded_by(command, "--help")) == []
+
+
+@pytest.fixture(scope="module")
+def loaded_by_a_replay(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """By that of one request on one instance, with nothing special asked for."""
+    path = written(tmp_path_factory.mktemp("trace"), [row()])
+    return loaded_by("replay", str(path), *SIMULATED)
+
+
+def test_a_replay_loads_no_library_that_it_has_no_use_for(loaded_by_a_replay: set[str]) -> None:
+    others = ["aiohttp", "asyncio", "matplotlib", "prometheus_client", "pydantic", "rich", "scipy", "typer", "uvloop"]
+    assert "numpy" in loaded_by_a_replay
+    assert among(others, loaded_by_a_replay) == []
+
+
+def test_a_replay_on_one_instance_loads_nothing_of_a_cluster_but_its_flags(loaded_by_a_replay: set[str]) -> None:
+    parts = ("admission", "assembly", "cluster", "decisions", "policy_file", "routing", "state")
+    of_a_cluster = [f"engine.cluster.{part}" for part in parts]
+    assert among(of_a_cluster, loaded_by_a_replay) == []
+    for part in ("autoscaling", "gateway"):
+        name = f"engine.cluster.{part}"
+        assert among([name], loaded_by_a_replay) == [name, f"{name}.options"]
+
+
+def test_a_replay_loads_one_scheduling_and_one_latency_model(loaded_by_a_replay: set[str]) -> None:
+    schedulings = [f"engine.scheduler.{name}" for name in ("blis", "blis_fast", "slots", "vllm_fast", "vllm_leaps")]
+    models = [f"engine.latency.{name}" for name in ("blackbox", "fitted", "roofline", "trained_physics")]
+    assert among(schedulings, loaded_by_a_replay) == ["engine.scheduler.vllm_fast"]
+    assert among(models, loaded_by_a_replay) == ["engine.latency.trained_physics"]
+
+
+def test_a_replay_loads_no_answers_to_questions_that_are_not_asked(loaded_by_a_replay: set[str]) -> None:
+    answers = ["replay.anomalies", "replay.cpu_tier", "replay.fitness", "replay.goodput", "traces.saturation.labels"]
+    assert among([*answers, "traces.workload", "traces.importers"], loaded_by_a_replay) == []
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["replay", "--help"], ["--version"]])

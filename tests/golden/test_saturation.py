@@ -7,15 +7,11 @@ import numpy as np
 import pytest
 
 from traces import read_rows
-from traces.saturation import (
-    DETECTORS,
-    SaturationSettings,
-    Timeline,
-    labels_of,
-    read_settings,
-    timeline,
-    write_report,
-)
+from traces.saturation.labels import labels_of
+from traces.saturation.registry import DETECTORS
+from traces.saturation.report import write_report
+from traces.saturation.settings import SaturationSettings, read_settings
+from traces.saturation.timeline import Timeline, timeline
 
 
 def assert_same_report(folder: Path, events: Timeline, settings: SaturationSettings, reference: Path) -> None:

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
 from engine.cluster.cluster import Cluster
 from engine.cluster.decisions import DecisionLog
+from engine.cluster.freshness import Freshness
 from engine.cluster.latencies import Latencies
 from engine.cluster.routing.registry import ROUTERS, RouterSettings
 from engine.cluster.scorers.registry import SCORERS
 from engine.cluster.scorers.scorer import ScorerSettings
-from engine.cluster.state import Freshness
 from engine.cluster.ties import SeededTies
 from engine.core import Engine
 from engine.units import Micros

@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 
 from engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
 from engine.cluster.cluster import Cluster
-from engine.cluster.known import NOWHERE
 from engine.cluster.routing.round_robin import RoundRobin
 from engine.core import Engine
 from engine.events import Event, Finished, Outcome
 from engine.request import Request
+from engine.sequence import NOWHERE
 from engine.simulation import Simulation
 from tests.laws.cluster_workloads import ClusterWorkload, Fault, cluster_workloads
 from tests.laws.test_engine_laws import LONG_ENOUGH_US, MANY_STEPS, told

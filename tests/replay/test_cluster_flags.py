@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from blis_cli.main import run
-from engine.cluster.build import build_simulation, has_cluster, notes_on_cluster
+from engine.cluster.build import build_simulation, notes_on_cluster
 from engine.cluster.cluster import Cluster
+from engine.cluster.policies import has_cluster
 from engine.deployment import resolve
 from replay.command import ReplayOptions
 

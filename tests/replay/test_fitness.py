@@ -3,7 +3,8 @@
 import pytest
 
 from blis_options import OptionError
-from replay.fitness import METRICS, fitness, parse_weights
+from replay.fitness import fitness
+from replay.fitness_weights import METRICS, parse_weights
 from tests.fakes import request
 from tests.replay.labelled_runs import ran
 

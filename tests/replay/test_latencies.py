@@ -3,9 +3,8 @@
 import pytest
 from hypothesis import given, settings
 
-from engine.cluster.known import NOWHERE
 from engine.events import Finished
-from engine.sequence import Outcome, Sequence
+from engine.sequence import NOWHERE, Outcome, Sequence
 from replay.latencies import NO_OUTCOME, OUTCOMES, told_of
 from replay.measure import NEVER, ClientView
 from tests.fakes import request

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from blis_options import OptionError
+from replay.command import ReplayOptions
 from replay.report_options import ReportOptions
 from traces import SloTargets
 
 
 def options(**given: Any) -> ReportOptions:
-    return ReportOptions(model="qwen/qwen3-14b", **given)
+    return ReplayOptions(model="qwen/qwen3-14b", **given)
 
 
 def test_nothing_is_asked_by_default() -> None:

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from traces.header import TraceHeader
 from traces.rows import TraceRow
-from traces.workload import WorkloadSpec
+
+if TYPE_CHECKING:
+    from traces.workload import WorkloadSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +18,7 @@ class Imported:
     `left_out` counts what has no place in the result, by reason; `notes` tell what else is not as it was.
     """
 
-    spec: WorkloadSpec | None = None
+    spec: "WorkloadSpec | None" = None
     header: TraceHeader = field(default_factory=TraceHeader)
     rows: Sequence[TraceRow] = ()
     chunks: Mapping[int, Sequence[int]] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from engine.cluster.disaggregation.options import PoolOptions, options_of_role
+from engine.cluster.disaggregation.options import PoolOptions
 from engine.cluster.disaggregation.pools import Role
 from engine.deployment import Deployment, resolve
 from engine.kv_cache.sizing import kv_bytes_per_token
@@ -38,3 +38,24 @@ def bytes_per_block(options: PoolOptions, deployment: Deployment) -> float:
 def _roles(options: PoolOptions) -> tuple[Role | None, ...]:
     settings = options.disaggregation
     return (None,) * options.num_instances if settings is None else settings.pools.roles
+
+
+def options_of_role(options: PoolOptions, role: Role | None) -> PoolOptions:
+    """The settings of an instance with that role."""
+    if role is Role.PREFILL:
+        tp, hardware = options.prefill_tp, options.prefill_hardware
+        latency_model, max_model_len = options.prefill_latency_model, options.prefill_max_model_len
+    elif role is Role.DECODE:
+        tp, hardware = options.decode_tp, options.decode_hardware
+        latency_model, max_model_len = options.decode_latency_model, options.decode_max_model_len
+    else:
+        return options
+    if not (tp or hardware or latency_model or max_model_len):
+        return options
+    return replace(
+        options,
+        tp=tp or options.tp,
+        hardware=hardware or options.hardware,
+        latency_model=latency_model or options.latency_model,
+        max_model_len=max_model_len or options.max_model_len,
+    )

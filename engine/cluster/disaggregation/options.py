@@ -1,21 +1,23 @@
 """The flags of a cluster in which prompts and answers can be computed on different instances."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from blis_options import OptionError, option, options_of
-from engine.cluster.disaggregation.deciders import DECIDERS
-from engine.cluster.disaggregation.pools import Pools, Role
-from engine.cluster.disaggregation.settings import DEFAULT_THRESHOLD_TOKENS, DisaggregationSettings
+from blis_options import OptionError, names_in, option, options_of
 from engine.cluster.disaggregation.transfer import LONGEST_BASE_LATENCY_MS, SLOWEST_GB_PER_S, TransferSettings
 from engine.cluster.gateway.options import GatewayOptions
-from engine.cluster.scorers.registry import Weights, parse_weights
+from engine.cluster.scorers.weights import Weights, parse_weights
 from engine.latency.registry import LATENCY_MODELS
 
+if TYPE_CHECKING:
+    from engine.cluster.disaggregation.settings import DisaggregationSettings
+
+DEFAULT_THRESHOLD_TOKENS = 16
 _LATENCY_MODELS = ("", *LATENCY_MODELS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
 class PoolOptions(GatewayOptions):
     """Which instances compute prompts, which answer.
 
@@ -34,7 +36,7 @@ class PoolOptions(GatewayOptions):
         "never",
         "Which prompts are computed on another instance than the answer: none, all, or those of which the decode "
         "instance has too little in its KV cache.",
-        choices=DECIDERS,
+        choices=names_in("engine.cluster.disaggregation.deciders", "DECIDERS"),
     )
     pd_prefix_threshold: int = option(
         DEFAULT_THRESHOLD_TOKENS,
@@ -84,8 +86,14 @@ class PoolOptions(GatewayOptions):
             )
 
     @property
-    def disaggregation(self) -> DisaggregationSettings | None:
+    def disaggregation(self) -> "DisaggregationSettings | None":
         """Who computes prompts, who answers; None when all do both. Raises EngineError."""
+        if not self.num_pooled:
+            return None
+        # What separates prompts from answers is imported where something does.
+        from engine.cluster.disaggregation.pools import Pools
+        from engine.cluster.disaggregation.settings import DisaggregationSettings
+
         pools = Pools(
             self.num_instances,
             self.prefill_instances,
@@ -93,8 +101,6 @@ class PoolOptions(GatewayOptions):
             self.prefill_decode_instances,
             self.encode_instances,
         )
-        if not pools.is_disaggregated:
-            return None
         transfer = TransferSettings(
             gb_per_s=self.pd_transfer_bandwidth,
             base_latency_ms=self.pd_transfer_base_latency,
@@ -113,27 +119,6 @@ class PoolOptions(GatewayOptions):
 def pool_weights(text: str, flag: str) -> Weights | None:
     """The scorers of one pool; None when it has none of its own. Raises EngineError."""
     return parse_weights(text, flag) if text.strip() else None
-
-
-def options_of_role(options: PoolOptions, role: Role | None) -> PoolOptions:
-    """The settings of an instance with that role."""
-    if role is Role.PREFILL:
-        tp, hardware = options.prefill_tp, options.prefill_hardware
-        latency_model, max_model_len = options.prefill_latency_model, options.prefill_max_model_len
-    elif role is Role.DECODE:
-        tp, hardware = options.decode_tp, options.decode_hardware
-        latency_model, max_model_len = options.decode_latency_model, options.decode_max_model_len
-    else:
-        return options
-    if not (tp or hardware or latency_model or max_model_len):
-        return options
-    return replace(
-        options,
-        tp=tp or options.tp,
-        hardware=hardware or options.hardware,
-        latency_model=latency_model or options.latency_model,
-        max_model_len=max_model_len or options.max_model_len,
-    )
 
 
 def pool_flags_without_effect(options: PoolOptions) -> Iterator[str]:

@@ -3,11 +3,10 @@
 from dataclasses import dataclass, field
 
 from engine.cluster.disaggregation.deciders import DECIDERS
+from engine.cluster.disaggregation.options import DEFAULT_THRESHOLD_TOKENS
 from engine.cluster.disaggregation.pools import Pools
 from engine.cluster.disaggregation.transfer import TransferSettings
 from engine.errors import EngineError
-
-DEFAULT_THRESHOLD_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,7 @@
 """Requests on instances that may be given up for others."""
 
 from engine.cluster.gateway.waiting import Waiting
-from engine.cluster.known import NOWHERE
-from engine.sequence import Sequence
+from engine.sequence import NOWHERE, Sequence
 
 
 class Sheddable:

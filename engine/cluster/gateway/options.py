@@ -2,20 +2,20 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from blis_options import OptionError, option, options_of
-from engine.cluster.gateway.fairness import FAIRNESS
-from engine.cluster.gateway.orders import DISPATCH_ORDERS
-from engine.cluster.gateway.queue import QueueLimits
-from engine.cluster.gateway.saturation import SATURATION_DETECTORS, SaturationLimits
-from engine.cluster.gateway.settings import DEFAULT_TICK_INTERVAL_US, FlowControlSettings
+from blis_options import OptionError, names_in, option, options_of
 from engine.cluster.options import ClusterOptions
 from engine.units import Micros
 
+if TYPE_CHECKING:
+    from engine.cluster.gateway.settings import FlowControlSettings
+
 DEFAULT_MAX_CONCURRENCY = 100
+DEFAULT_TICK_INTERVAL_US: Micros = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
 class GatewayOptions(ClusterOptions):
     """A queue in front of all instances.
 
@@ -29,7 +29,7 @@ class GatewayOptions(ClusterOptions):
         "never",
         "How --flow-control sees whether instances have room: always (never saturated), by the mean of their queues "
         "and KV caches, or by the requests in flight.",
-        choices=SATURATION_DETECTORS,
+        choices=names_in("engine.cluster.gateway.saturation", "SATURATION_DETECTORS"),
     )
     queue_depth_threshold: float = option(
         5.0, "Waiting requests at which an instance is saturated, for --saturation-detector utilization.", above=0
@@ -55,12 +55,12 @@ class GatewayOptions(ClusterOptions):
         "Who leaves the queue of --flow-control first: the more important class, and within a class who came first "
         "(fifo and priority alike, as in BLIS) or whose SLO target ends first (slo-deadline); or who came first, "
         "whatever the class (global-fifo).",
-        choices=DISPATCH_ORDERS,
+        choices=names_in("engine.cluster.gateway.orders", "DISPATCH_ORDERS"),
     )
     fairness_policy: str = option(
         "global-strict",
         "Whether tenants take turns in the queue of --flow-control (round-robin) or make no difference.",
-        choices=FAIRNESS,
+        choices=names_in("engine.cluster.gateway.fairness", "FAIRNESS"),
     )
     gateway_slo_targets: str = option(
         "",
@@ -108,10 +108,15 @@ class GatewayOptions(ClusterOptions):
         return targets
 
     @property
-    def flow_control_settings(self) -> FlowControlSettings | None:
+    def flow_control_settings(self) -> "FlowControlSettings | None":
         """What they come to; None without a queue."""
         if not self.flow_control:
             return None
+        # A gateway is imported where there is one.
+        from engine.cluster.gateway.queue import QueueLimits
+        from engine.cluster.gateway.saturation import SaturationLimits
+        from engine.cluster.gateway.settings import FlowControlSettings
+
         return FlowControlSettings(
             dispatch_order=self.dispatch_order,
             fairness=self.fairness_policy,

@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from engine.cluster.gateway.fairness import FAIRNESS
+from engine.cluster.gateway.options import DEFAULT_TICK_INTERVAL_US
 from engine.cluster.gateway.orders import DISPATCH_ORDERS
 from engine.cluster.gateway.queue import QueueLimits
 from engine.cluster.gateway.saturation import SATURATION_DETECTORS, SaturationLimits
 from engine.errors import EngineError
 from engine.units import Micros
-
-DEFAULT_TICK_INTERVAL_US: Micros = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,9 @@ from engine.cluster.routing.drawn import Random
 from engine.cluster.routing.policy import Router
 from engine.cluster.routing.round_robin import RoundRobin
 from engine.cluster.routing.weighted import Weighted
-from engine.cluster.scorers.registry import DEFAULT_WEIGHTS, SCORERS, Weights
+from engine.cluster.scorers.registry import SCORERS
 from engine.cluster.scorers.scorer import ScorerSettings
+from engine.cluster.scorers.weights import DEFAULT_WEIGHTS, Weights
 from engine.cluster.ties import Ties
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
 from engine.cluster.cluster import Cluster
+from engine.cluster.freshness import Freshness
 from engine.cluster.routing.round_robin import RoundRobin
-from engine.cluster.state import Freshness
 from engine.core import Engine
 from engine.events import Event, Finished
 from engine.request import Request

@@ -3,12 +3,13 @@
 from engine.cluster.admission.by_request import Stateless, always_admit
 from engine.cluster.admission.policy import AdmissionPolicy
 from engine.cluster.cluster import Cluster
+from engine.cluster.freshness import Freshness
 from engine.cluster.latencies import Latencies
 from engine.cluster.member import Life, Members
 from engine.cluster.routing.policy import Router
 from engine.cluster.routing.round_robin import RoundRobin
 from engine.cluster.snapshot import Snapshot
-from engine.cluster.state import Freshness, RoutingState
+from engine.cluster.state import RoutingState
 from engine.core import Engine
 from engine.events import Event, Finished
 from engine.request import PrefixGroupBlocks, Request

@@ -5,14 +5,14 @@ import pytest
 from engine.cluster.admission.by_request import Stateless, always_admit, reject_all
 from engine.cluster.cluster import Cluster
 from engine.cluster.decisions import DecisionLog
-from engine.cluster.known import NOWHERE
+from engine.cluster.freshness import Freshness
 from engine.cluster.latencies import Latencies
 from engine.cluster.routing.by_load import least_loaded
 from engine.cluster.routing.round_robin import RoundRobin
-from engine.cluster.state import Freshness
 from engine.core import Engine
 from engine.errors import EngineError
 from engine.events import Finished, Scheduled
+from engine.sequence import NOWHERE
 from tests.engine.cluster.small_clusters import cluster, endings, engine, run_out
 from tests.fakes import TestLatency, config, request
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from engine.cluster.assembly import build_cluster
 from engine.cluster.autoscaling.options import ScalingOptions
-from engine.cluster.build import build_cluster
 from engine.cluster.cluster import Cluster
 from engine.cluster.member import Life
 from engine.core import Engine

@@ -9,10 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.traces.saturation import plain
-from traces.saturation import DETECTORS, Level, SaturationSettings, Timeline, Verdicts, timeline
 from traces.saturation.backlog_drift import backlog_drift
 from traces.saturation.composite import composite
+from traces.saturation.registry import DETECTORS
+from traces.saturation.settings import SaturationSettings
 from traces.saturation.threshold import threshold
+from traces.saturation.timeline import Timeline, timeline
+from traces.saturation.verdicts import Level, Verdicts
 
 SETTINGS = SaturationSettings(threshold_ms=40, window_us=25_000)
 

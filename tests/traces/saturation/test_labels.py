@@ -6,7 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from traces.saturation import DETECTORS, SaturationSettings, Timeline, labels_of, timeline, write_report
+from traces.saturation.labels import labels_of
+from traces.saturation.registry import DETECTORS
+from traces.saturation.report import write_report
+from traces.saturation.settings import SaturationSettings
+from traces.saturation.timeline import Timeline, timeline
 
 SETTINGS = SaturationSettings(threshold_ms=10, final_window_us=100_000)
 

@@ -1,8 +1,9 @@
 import pytest
 
+from engine.cluster.freshness import Freshness
 from engine.cluster.gateway.saturation import SATURATION_DETECTORS, SaturationLimits
 from engine.cluster.snapshot import Snapshot
-from engine.cluster.state import Freshness, RoutingState
+from engine.cluster.state import RoutingState
 
 
 def state(*loads: tuple[int, float, int]) -> RoutingState:
