@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from blis_options import OptionError, option
-from mockserve.fake_metrics import read_fake_metrics
 from mockserve.log_lines import FORMATS
 from mockserve.timing_options import TimingOptions
 
@@ -34,7 +33,10 @@ class SimulationOptions(TimingOptions):
 
     def __post_init__(self) -> None:
         TimingOptions.__post_init__(self)
-        read_fake_metrics(self.fake_metrics)
+        if self.fake_metrics:
+            from mockserve.fake_metrics import read_fake_metrics  # few servers make figures up
+
+            read_fake_metrics(self.fake_metrics)  # reading it checks it
         for header in self.pod_headers:
             if "=" not in header:
                 raise OptionError(f"--pod-headers must be name=value, got {header!r}")
