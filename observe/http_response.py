@@ -84,6 +84,10 @@ class ResponseParser:
         if self._part is _Part.BODY_UNTIL_EOF:
             self._part = _COMPLETE
 
+    def end_chunks(self) -> None:
+        """The last chunk has come, and nothing behind it."""
+        self._part = _COMPLETE
+
     def _step_over_text(self, data: bytes, start: int) -> tuple[bytes, int]:
         """Take in the head, or a line around the chunks; what is incomplete is kept for the next time."""
         if self._part is _Part.HEAD:

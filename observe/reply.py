@@ -13,6 +13,8 @@ from observe.sse import DONE, EventSplitter, event_in_chunk
 from observe.stencil import Stencil
 
 _MAX_ERROR_BYTES = 65536
+_END_OF_STREAM = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+"""As most servers send it; others are understood line by line."""
 
 
 class Reply:
@@ -26,20 +28,20 @@ class Reply:
     __slots__ = (
         "_body",
         "_events",
+        "_first_body_byte",
         "_is_event_stream",
         "_parser",
+        "_said",
         "_stencil",
         "carries_tokens",
         "chunk_times",
         "completion_tokens",
         "done",
         "finish_reason",
-        "first_body_byte",
         "first_byte",
         "is_all_said",
         "problem",
         "prompt_tokens",
-        "said_pieces",
         "status_code",
         "streaming",
     )
@@ -54,14 +56,14 @@ class Reply:
         self.completion_tokens: int | None = None
         self.finish_reason = ""
         self.done = False
-        self.said_pieces: list[str] = []
         self.is_all_said = True
         """False where it has tokens that `said` leaves out: thoughts, or calls of tools."""
         self.problem = ""
         self.first_byte: Nanos = 0
-        self.first_body_byte: Nanos = 0
         self._is_event_stream = False
+        self._first_body_byte: Nanos = 0
         self._parser = ResponseParser(heads)
+        self._said: list[bytes] = []
         self._events = EventSplitter()
         self._stencil = stencil or Stencil()
         self._body = bytearray()
@@ -85,7 +87,7 @@ class Reply:
     @property
     def said(self) -> str:
         """The words of the answer, without what the model thought."""
-        return "".join(self.said_pieces)
+        return b"".join(self._said).decode("utf-8", "replace")
 
     def feed(self, data: bytes, at: Nanos) -> bool:
         """Take in bytes that came at this instant; true when they complete the answer."""
@@ -134,29 +136,34 @@ class Reply:
             if stencil.is_cut:
                 texts, start = stencil.take_chunks(data, start)
                 if texts:
-                    self.said_pieces.append(b"".join(texts).decode())
+                    self._said += texts
                     self.chunk_times += [at] * len(texts)
                     self.carries_tokens += b"\1" * len(texts)
+                    if start == len(data):
+                        return start
+            if data.startswith(_END_OF_STREAM, start):
+                self.done = True
+                self._parser.end_chunks()
+                return len(data)
             payload, start = event_in_chunk(data, start)
             if not payload:
                 return start
-            if not self.first_body_byte:
-                self.first_body_byte = at
             self._decode(payload, at)
 
     def _take(self, body: bytes, at: Nanos) -> None:
-        if not self.first_body_byte:
-            self.first_body_byte = at
         if self._is_event_stream:
             for payload in self._events.feed(body):
                 self._take_event(payload, at)
-        elif self.status_code == 200 or len(self._body) < _MAX_ERROR_BYTES:
+            return
+        if not self._first_body_byte:
+            self._first_body_byte = at
+        if self.status_code == 200 or len(self._body) < _MAX_ERROR_BYTES:
             self._body += body
 
     def _take_event(self, payload: bytes, at: Nanos) -> None:
         text = self._stencil.text_of(payload)
         if text:
-            self.said_pieces.append(text)
+            self._said.append(text)
             self.chunk_times.append(at)
             self.carries_tokens.append(True)
         else:
@@ -191,7 +198,7 @@ class Reply:
         self.problem = said.problem or self.problem
         self.done = self.done or said.is_last
         if said.text:
-            self.said_pieces.append(said.text)
+            self._said.append(said.text.encode("utf-8", "replace"))
         if said.has_unsaid:
             self.is_all_said = False
 
@@ -219,7 +226,7 @@ class Reply:
         text = text_of(choice)
         if not text:
             return carries_tokens(choice)
-        self.said_pieces.append(text)
+        self._said.append(text.encode("utf-8", "replace"))
         if is_only_text and payload:
             self._stencil.cut(payload, text)
         return True
@@ -240,7 +247,7 @@ class Reply:
         elif not isinstance(answer, dict):
             self.problem = "expected a JSON object as the answer"
         else:
-            self.chunk_times = [self.first_body_byte, at]
+            self.chunk_times = [self._first_body_byte, at]
             said = responses_event(answer)
             if said is None:
                 self._take_fields(answer)

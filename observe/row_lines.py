@@ -61,6 +61,7 @@ class RowLines:
     def __init__(self, writer: TraceWriter, clock: Clock) -> None:
         self._writer = writer
         self._clock = clock
+        self._ahead_ns = clock.epoch_ns - clock.counter_ns
         self._forms: dict[tuple[Any, ...], str] = {}
 
     def line(self, sent: Sent) -> str:
@@ -89,17 +90,18 @@ class RowLines:
         return form % self._values(sent)
 
     def _values(self, sent: Sent) -> tuple[Any, ...]:
-        prepared, outcome, epoch_us = sent.prepared, sent.outcome, self._clock.epoch_us
+        prepared, outcome, ahead_ns = sent.prepared, sent.outcome, self._ahead_ns
         reply = outcome.reply
+        first, last = outcome.first_chunk, outcome.last_chunk
         return (
             prepared.request_id,
             _input_tokens(sent),
             outcome.output_tokens,
             reply.prompt_tokens or 0,
             prepared.planned.at_us,
-            epoch_us(outcome.sent),
-            epoch_us(outcome.first_chunk),
-            epoch_us(outcome.last_chunk),
+            (ahead_ns + outcome.sent) // 1000 if outcome.sent else 0,
+            (ahead_ns + first) // 1000 if first else 0,
+            (ahead_ns + last) // 1000 if last else 0,
             outcome.num_chunks,
             prepared.x_request_id,
         )

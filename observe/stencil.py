@@ -38,12 +38,12 @@ class Stencil:
         self._in_chunk = (b"\r\ndata: " + self._before, self._after + b"\n\n\r\n")
         self.is_cut = True
 
-    def text_of(self, payload: bytes) -> str:
+    def text_of(self, payload: bytes) -> bytes:
         """The text of an event; empty if it has to be decoded."""
         if not self.is_cut or not payload.startswith(self._before) or not payload.endswith(self._after):
-            return ""
+            return b""
         text = payload[len(self._before) : len(payload) - len(self._after)]
-        return "" if _NOT_PLAIN(text) else text.decode()
+        return b"" if _NOT_PLAIN(text) else text
 
     def take_chunks(self, data: bytes, start: int) -> tuple[list[bytes], int]:
         """Texts of the events from this place on, as far as each is a chunk of its own, and the place behind them."""

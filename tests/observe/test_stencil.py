@@ -123,7 +123,7 @@ def understood(pieces: list[bytes], *, slowly: bool) -> dict[str, Any]:
         "done",
         "said",
     )
-    names += ("is_all_said", "problem", "first_byte", "first_body_byte", "complete", "keep_alive", "status_code")
+    names += ("is_all_said", "problem", "first_byte", "complete", "keep_alive", "status_code")
     return told | {name: getattr(reply, name) for name in names}
 
 
@@ -154,14 +154,14 @@ def test_events_that_differ_in_plain_text_are_recognized_up_to_the_first_that_do
     stencil = cut_from(" word")
     known = chunk(event("a")) + chunk(event(", b: {c}"))
     assert stencil.take_chunks(b"xx" + known + chunk(event("\n")) + known, 2) == ([b"a", b", b: {c}"], 2 + len(known))
-    assert stencil.text_of(event("a b")) == "a b"
+    assert stencil.text_of(event("a b")) == b"a b"
 
 
 @pytest.mark.parametrize("text", ["", "\n", '"', "é", "\\"])
 def test_what_is_no_plain_text_is_not_recognized(text: str) -> None:
     stencil = cut_from(" word")
     assert stencil.take_chunks(chunk(event(text)), 0) == ([], 0)
-    assert stencil.text_of(event(text)) == ""
+    assert stencil.text_of(event(text)) == b""
 
 
 @pytest.mark.parametrize(
