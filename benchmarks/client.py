@@ -1,11 +1,12 @@
-"""What one client process on one core can do against `blis serve`, and how that compares with another load generator.
+"""What one client process on one core can do against `blis serve`, and how that compares with other load generators.
 
-    python -m benchmarks.client [--bare] [--peer /path/to/vllm --tokenizer DIR] [-- SERVER_ARGUMENT ...]
+    python -m benchmarks.client [--bare] [--peer /path/to/vllm|guidellm ...] [--tokenizer DIR] [-- SERVER_ARGUMENT ...]
 
 Prints how late requests leave at 1,000 per second, whether 2,000 streams at once all get a row, and how many requests
-per second `blis observe` and `vllm bench serve` reach. That rate is told twice: as it came out, and as the processor
-time per request allows, for a server on the other core may be what is slow. `--bare` takes a server that costs next to
-nothing (`benchmarks/bare_server.py`) for all but the streams.
+per second `blis observe` and its peers, `vllm bench serve` and GuideLLM, reach. That rate is told twice: as it came
+out, and as the processor time per request allows, for a server on the other core may be what is slow. `--bare` takes a
+server that costs next to nothing (`benchmarks/bare_server.py`) for all but the streams. `--only cost` tells apart what
+a request and what an event of its stream costs `blis observe`, with events that come together and one by one.
 """
 
 import argparse
@@ -13,31 +14,23 @@ import csv
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from benchmarks.client_peers import CONCURRENCY, MODEL, PEERS, Ran, Rate, Shape, ran
+
 FAST = ("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coeffs", "1000,0,0", "--max-num-seqs", "4096")
-MODEL = "qwen/qwen3-14b"
-LENGTHS = {"prompt": 32, "output": 8}
-CONCURRENCY = 64
+LENGTHS = {"prompt_tokens": 32, "output_tokens": 8}
 FEW = 1000
 """Requests of the run that is subtracted, for starting takes time, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """A client that has ended: wall and processor time, and what it printed."""
-
-    wall_s: float
-    cpu_s: float
-    output: str
 
 
 @contextmanager
@@ -56,20 +49,6 @@ def running(command: list[str]) -> Iterator[str]:
             process.communicate()
 
 
-def ran(command: list[str]) -> Ran:
-    """Run a client on the second core, if there is one."""
-    cores = sorted(os.sched_getaffinity(0))
-    began_s = time.monotonic()
-    with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)
-        os.sched_setaffinity(process.pid, {cores[-1]})
-        _, status, usage = os.wait4(process.pid, 0)
-        if status:
-            raise SystemExit(f"{command[0]} has ended with status {status}")
-        output.seek(0)
-        return Ran(time.monotonic() - began_s, usage.ru_utime + usage.ru_stime, output.read())
-
-
 def observe(url: str, prefix: Path, **options: Any) -> tuple[Ran, dict[str, Any]]:
     """Run `blis observe`; also its summary."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
@@ -79,8 +58,7 @@ def observe(url: str, prefix: Path, **options: Any) -> tuple[Ran, dict[str, Any]
 
 def lateness(url: str, folder: Path) -> bool:
     """Send 1,000 requests per second; whether the 99th percentile of the lag is within a millisecond."""
-    lengths = {"prompt_tokens": LENGTHS["prompt"], "output_tokens": LENGTHS["output"]}
-    _, summary = observe(url, folder / "lag", rate=1000, num_requests=10_000, seed=1, **lengths)
+    _, summary = observe(url, folder / "lag", rate=1000, num_requests=10_000, seed=1, **LENGTHS)
     lag_ms = summary["send_lag_ms"]
     print(f"1,000 requests/s: {summary['completed']:,} of 10,000 completed")
     print(f"  send lag p50 {lag_ms['p50']:.3f} ms, p99 {lag_ms['p99']:.3f} ms, longest {lag_ms['max']:.3f} ms")
@@ -101,65 +79,95 @@ def streams(url: str, folder: Path) -> bool:
     return len(rows) == summary["completed"] == 2000
 
 
-def rate_of_observe(url: str, folder: Path, num_requests: int) -> tuple[float, float]:
-    """Requests per second, and processor seconds per request."""
-    lengths = {"prompt_tokens": LENGTHS["prompt"], "output_tokens": LENGTHS["output"]}
+def rate_of_observe(url: str, folder: Path, num_requests: int, lengths: dict[str, int]) -> Rate:
+    """What `blis observe` reaches."""
     options = {"rate": 1_000_000, "max_concurrency": CONCURRENCY, **lengths}
     few, _ = observe(url, folder / "few", num_requests=FEW, seed=3, **options)
     many, summary = observe(url, folder / "many", num_requests=num_requests, seed=4, **options)
-    return summary["request_throughput_per_s"], (many.cpu_s - few.cpu_s) / (num_requests - FEW)
+    return Rate(summary["request_throughput_per_s"], (many.cpu_s - few.cpu_s) / (num_requests - FEW))
 
 
-def rate_of_peer(url: str, peer: str, tokenizer: str, num_requests: int) -> tuple[float, float]:
-    """The same of `vllm bench serve`."""
-    command = [peer, "bench", "serve", "--backend", "openai", "--base-url", url, "--model", MODEL]
-    command += ["--tokenizer", tokenizer, "--dataset-name", "random", "--ignore-eos", "--request-rate", "inf"]
-    command += ["--random-input-len", str(LENGTHS["prompt"]), "--random-output-len", str(LENGTHS["output"])]
-    command += ["--max-concurrency", str(CONCURRENCY), "--disable-tqdm", "--num-prompts"]
-    few, many = ran([*command, str(FEW)]), ran([*command, str(num_requests)])
-    (line,) = [each for each in many.output.splitlines() if each.startswith("Request throughput")]
-    return float(line.split()[-1]), (many.cpu_s - few.cpu_s) / (num_requests - FEW)
+def rates(url: str, folder: Path, given: argparse.Namespace) -> bool:
+    """Print the rates, repeated in turn; whether `blis observe` has five times the rate of each peer at the median."""
+    shape = Shape(num_requests=given.requests, **LENGTHS)
+    found: dict[str, list[Rate]] = {}
+    for _ in range(given.repeat):
+        found.setdefault("blis observe", []).append(rate_of_observe(url, folder, given.requests, LENGTHS))
+        for peer in given.peer:
+            rate = PEERS[Path(peer).name](peer, url, given.tokenizer, shape)
+            found.setdefault(Path(peer).name, []).append(rate)
+    for name, each in found.items():
+        cpu_us = spread([rate.cpu_s * 1e6 for rate in each], "{:,.0f}")
+        print(f"{name}: {spread([rate.per_s for rate in each], '{:,.0f}')} requests/s, {cpu_us} us of processor each")
+    ours = found.pop("blis observe")
+    good = True
+    for name, theirs in found.items():
+        times = [our.per_s / its.per_s for our, its in zip(ours, theirs, strict=True)]
+        less = [its.cpu_s / our.cpu_s for our, its in zip(ours, theirs, strict=True)]
+        print(
+            f"  {spread(times, '{:.1f}')} times the rate of {name}, {spread(less, '{:.1f}')} times less processor time"
+        )
+        good &= statistics.median(times) >= 5
+    return good
+
+
+def spread(values: list[float], form: str) -> str:
+    """The median, and of several values also the least and the greatest."""
+    median = form.format(statistics.median(values))
+    return median if len(values) == 1 else f"{median} ({form.format(min(values))} to {form.format(max(values))})"
+
+
+def cost(folder: Path, repeat: int) -> None:
+    """Print the processor time of `blis observe` for streams of some lengths: the least of a few runs of each."""
+    for gap_ms in (0, 2):
+        found = {}
+        for num_tokens, num_requests in {1: 8000, 8: 8000, 64: 4000, 256: 2500}.items():
+            with running(["benchmarks.bare_server", str(num_tokens), str(gap_ms)]) as url:
+                lengths = LENGTHS | {"output_tokens": num_tokens}
+                rates = [rate_of_observe(url, folder, num_requests, lengths) for _ in range(repeat)]
+            found[num_tokens] = min(rate.cpu_s for rate in rates) * 1e6
+        per_event, fixed = np.polyfit(list(found), list(found.values()), 1, w=1 / np.array(list(found.values())))
+        shown = ", ".join(f"{each:,.0f} with {num_tokens}" for num_tokens, each in found.items())
+        print(f"events {'one by one' if gap_ms else 'together'}: {shown} tokens, us of processor per request")
+        print(f"  {fixed:.0f} us for a request and {per_event:.2f} us for an event")
 
 
 def main() -> int:
+    """Measure what is asked for; 1 if one of the figures is not what it has to be."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", help="a `vllm` command to compare with")
-    parser.add_argument("--tokenizer", default="gpt2", help="its tokenizer, a folder or a name")
+    parser.add_argument("--peer", action="append", default=[], help="a `vllm` or `guidellm` command to compare with")
+    parser.add_argument("--tokenizer", default="gpt2", help="that of the peers, a folder or a name")
     parser.add_argument("--requests", type=int, default=8000)
+    parser.add_argument("--repeat", type=int, default=1, help="how often rates and costs are measured")
     parser.add_argument("--bare", action="store_true")
-    parser.add_argument("--only", choices=("lateness", "streams", "rate"))
+    parser.add_argument("--only", choices=("lateness", "streams", "rate", "cost"))
     parser.add_argument("server", nargs="*", help="further arguments of the server")
     given = parser.parse_args()
-    serve = ["blis_cli", "serve", MODEL, "--host", "127.0.0.1", "--port", "0", *FAST]
-    bare = ["benchmarks.bare_server", str(LENGTHS["output"])]
-    good = True
+    unknown = [peer for peer in given.peer if Path(peer).name not in PEERS]
+    if unknown:
+        parser.error(f"--peer must be a command named {' or '.join(PEERS)}, got {unknown[0]}")
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if given.only in (None, "streams"):
-            with running([*serve, "--beta-coeffs", "40000,0,0", *given.server]) as url:
-                good &= streams(url, folder)
+        if given.only == "cost":
+            cost(Path(name), given.repeat)
+            return 0
+        return 0 if measured(Path(name), given) else 1
+
+
+def measured(folder: Path, given: argparse.Namespace) -> bool:
+    """Print what is asked for; whether all of it is as it has to be."""
+    serve = ["blis_cli", "serve", MODEL, "--host", "127.0.0.1", "--port", "0", *FAST]
+    bare = ["benchmarks.bare_server", str(LENGTHS["output_tokens"])]
+    good = True
+    if given.only in (None, "streams"):
+        with running([*serve, "--beta-coeffs", "40000,0,0", *given.server]) as url:
+            good &= streams(url, folder)
+    if given.only in (None, "lateness", "rate"):
         with running(bare if given.bare else [*serve, *given.server]) as url:
             if given.only in (None, "lateness"):
                 good &= lateness(url, folder)
             if given.only in (None, "rate"):
-                good &= rates(url, folder, given.peer, given.tokenizer, given.requests)
-    return 0 if good else 1
-
-
-def rates(url: str, folder: Path, peer: str | None, tokenizer: str, num_requests: int) -> bool:
-    """Print the rates; whether `blis observe` is five times as fast as the peer."""
-    rate, cpu_s = rate_of_observe(url, folder, num_requests)
-    print(
-        f"blis observe: {rate:,.0f} requests/s, {cpu_s * 1e6:,.0f} us of processor each: {1 / cpu_s:,.0f}/s on a core"
-    )
-    if peer is None:
-        return True
-    its_rate, its_cpu_s = rate_of_peer(url, peer, tokenizer, num_requests)
-    print(
-        f"vllm bench:   {its_rate:,.0f} requests/s, {its_cpu_s * 1e6:,.0f} us of processor each: {1 / its_cpu_s:,.0f}/s"
-    )
-    print(f"  {rate / its_rate:.1f} times the rate, {its_cpu_s / cpu_s:.1f} times less processor time")
-    return its_cpu_s / cpu_s >= 5
+                good &= rates(url, folder, given)
+    return good
 
 
 if __name__ == "__main__":
