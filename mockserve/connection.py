@@ -9,6 +9,7 @@ import time
 from typing import Protocol
 
 from aiohttp import web
+from aiohttp.base_protocol import BaseProtocol
 
 from engine.units import Micros
 from mockserve.drivers import Driver
@@ -32,38 +33,30 @@ class Backlog(Protocol):
         ...
 
 
-class StampedConnection(asyncio.Protocol):
-    """Hands everything on to `inner` and remembers when data last came."""
+class StampedConnection(BaseProtocol):
+    """Remembers when data last came, and tells who watches what waits for the client."""
 
-    def __init__(self, inner: asyncio.Protocol, wire: Wire) -> None:
+    __slots__ = ("_wire", "backlog", "received_at_s")
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__(asyncio.get_running_loop())
         self.received_at_s: float | None = None
         """Reading of the monotonic clock."""
         self.backlog: Backlog | None = None
         """Who wants to know that the client does not read as fast as is written."""
-        self._inner = inner
         self._wire = wire
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._inner.connection_made(transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self.received_at_s = time.monotonic()
         self._wire.num_received += 1
-        self._inner.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        return self._inner.eof_received()
 
     def pause_writing(self) -> None:
-        self._inner.pause_writing()
+        super().pause_writing()
         if self.backlog is not None:
             self.backlog.began()
 
     def resume_writing(self) -> None:
-        self._inner.resume_writing()
+        super().resume_writing()
         if self.backlog is not None:
             self.backlog.ended()
 

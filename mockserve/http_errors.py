@@ -1,7 +1,9 @@
 """What a client gets that does not speak HTTP: uvicorn's words, and its closed door."""
 
 import logging
+from collections.abc import Callable
 from http import HTTPStatus
+from typing import Any
 
 from aiohttp import HttpVersion11, web
 
@@ -13,7 +15,15 @@ _logger = logging.getLogger(__name__)
 class PlainErrors(web.RequestHandler):
     """Answers what cannot be parsed in one line; everything else is as in its parent."""
 
-    __slots__ = ()
+    __slots__ = ("tell_answered",)
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.tell_answered: Callable[[], None] = _ignore
+        """Who wants to know when a response has been written."""
+
+    def log_access(self, request: web.BaseRequest, response: web.StreamResponse, time: float | None) -> None:
+        self.tell_answered()
 
     def handle_error(
         self,
@@ -31,3 +41,7 @@ class PlainErrors(web.RequestHandler):
         )
         response.force_close()
         return response
+
+
+def _ignore() -> None:
+    """Nobody wants to know."""

@@ -21,11 +21,13 @@ from mockserve.backend import local_backend
 from mockserve.cluster.control import InstanceControl
 from mockserve.cluster.ports import InstancePorts
 from mockserve.config import ServeOptions
-from mockserve.connection import StampedConnection
 from mockserve.deploying import deployment_of
 from mockserve.engine_death import engine_death
 from mockserve.environment import ServerEnvironment, read_environment
 from mockserve.file_limit import raise_file_limit
+from mockserve.front.connection import Front, FrontConnection
+from mockserve.front.routes import front_routes
+from mockserve.front.usual import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, Limits
 from mockserve.http_errors import PlainErrors
 from mockserve.log_lines import fields, set_up_logging
 from mockserve.processes.refusals import check_processes
@@ -51,6 +53,7 @@ class RunningServer:
 
     service: Service
     runner: web.AppRunner
+    front: Front
     listener: asyncio.Server
     host: str
     port: int
@@ -73,7 +76,7 @@ class RunningServer:
         closing = [] if self.ports is None else [self.ports.close_all(at_once)]
         await asyncio.gather(drain(self.service, at_once), *closing)
         self.listener.close()
-        await self.runner.cleanup()
+        await asyncio.gather(self.front.close(CLOSING_GRACE_S), self.runner.cleanup())
         self.service.close()
         if self.uds:
             with suppress(FileNotFoundError):
@@ -136,16 +139,16 @@ async def listen(service: Service, shares_port: bool = False) -> RunningServer:
     # A client that hangs up cancels its handler, and the handler frees what the request holds.
     runner = web.AppRunner(build_app(service), handler_cancellation=True, shutdown_timeout=CLOSING_GRACE_S)
     await runner.setup()
+    front = _front(runner, service)
     try:
-        factory = _connection_factory(runner, service, service.environment.keep_alive_s)
-        listener = await _listen(factory, options, shares_port)
+        listener = await _listen(partial(FrontConnection, front), options, shares_port)
     except BaseException:
         await runner.cleanup()
         raise
     if options.uds:
-        return RunningServer(service, runner, listener, "", 0, options.uds)
+        return RunningServer(service, runner, front, listener, "", 0, options.uds)
     host, port = listener.sockets[0].getsockname()[:2]
-    return RunningServer(service, runner, listener, host, port)
+    return RunningServer(service, runner, front, listener, host, port)
 
 
 async def _listen(factory: Callable[[], asyncio.Protocol], options: ServeOptions, shares_port: bool) -> asyncio.Server:
@@ -168,16 +171,15 @@ def _notes(options: ServeOptions) -> list[str]:
     return [f"accepted, without effect here: {' '.join(ignored)}"] if ignored else []
 
 
-def _connection_factory(
-    runner: web.AppRunner, service: Service, keep_alive_s: float
-) -> Callable[[], StampedConnection]:
+def _front(runner: web.AppRunner, service: Service) -> Front:
     server, options = runner.server, service.options
     assert server is not None  # there is one after setup
-    new_handler = partial(
+    keep_alive_s = service.environment.keep_alive_s
+    new_library = partial(
         PlainErrors,
         server,
         loop=asyncio.get_running_loop(),
-        access_log=None,  # type: ignore[arg-type]  # None is none
+        access_log=None,
         keepalive_timeout=keep_alive_s,
         max_line_size=options.h11_max_incomplete_event_size,
         max_field_size=options.h11_max_incomplete_event_size,
@@ -185,7 +187,13 @@ def _connection_factory(
         # A body is what was sent: vLLM does not unpack one either, and a small one might unpack to any size.
         auto_decompress=False,
     )
-    return lambda: StampedConnection(new_handler(), service.wire)
+    most_body_bytes = options.max_body_mb * 2**20
+    limits = Limits(
+        most_head_bytes=min(options.h11_max_incomplete_event_size, LARGEST_HEAD_BYTES),
+        most_fields=options.h11_max_header_count,
+        most_body_bytes=min(most_body_bytes, LARGEST_BODY_BYTES),
+    )
+    return Front(front_routes(runner.app), new_library, service.wire, limits, keep_alive_s, most_body_bytes)
 
 
 def keep_what_exists() -> None:

@@ -26,7 +26,7 @@ async def stream(slow_readers: SlowReaders) -> AsyncIterator[tuple[asyncio.Trans
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     transport, _ = await asyncio.get_running_loop().create_connection(
-        lambda: StampedConnection(asyncio.Protocol(), Wire(Lateness())), sock=ours
+        lambda: StampedConnection(Wire(Lateness())), sock=ours
     )
     theirs.setblocking(False)
     with theirs:

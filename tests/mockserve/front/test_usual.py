@@ -1,0 +1,123 @@
+"""Which bytes are usual requests, and that the library would read them in the same way."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http import HttpProcessingError, HttpRequestParser
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mockserve.front.usual import Limits, Unready, UsualRequest, first_request
+
+LIMITS = Limits()
+REQUEST = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: a:8000\r\nAccept: */*\r\nContent-Type: application/json\r\n"
+    b'Content-Length: 13\r\nX-One: a, b;  c\r\n\r\n{"prompt":""}'
+)
+
+
+def usual(data: bytes) -> UsualRequest:
+    found = first_request(data, LIMITS)
+    assert isinstance(found, UsualRequest)
+    return found
+
+
+def test_a_usual_request_is_what_was_sent() -> None:
+    found = usual(REQUEST + b"GET /next")
+    assert (found.method, found.path, found.body) == ("POST", "/v1/completions", b'{"prompt":""}')
+    assert found.headers["x-one"] == "a, b;  c"
+    assert found.num_bytes == len(REQUEST)
+
+
+def test_the_beginning_of_a_request_is_a_part_of_one() -> None:
+    assert {first_request(REQUEST[:size], LIMITS) for size in range(1, len(REQUEST))} == {Unready.PART}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"HTTP/1.1", b"HTTP/1.0"),
+        (b"POST", b"FROB"),
+        (b"/v1/completions", b"http://a/v1/completions"),
+        (b"/v1/completions", b"/v1/\xc3\xa4"),
+        (b"Host: a:8000\r\n", b""),
+        (b"Host: a:8000\r\n", b"Host: a\r\nhost: b\r\n"),
+        (b"Content-Length: 13", b"Content-Length: 13\r\nContent-Length: 13"),
+        (b"Content-Length: 13", b"Content-Length: +13"),
+        (b"Content-Length: 13", b"Content-Length: 13 "),
+        (b"Content-Length: 13", b"Content-Length:\t13"),
+        (b"Content-Length: 13", b"Content-Length : 13"),
+        (b"Content-Length: 13", b"Content-Length: 300000"),
+        (b"Content-Length: 13", b"Transfer-Encoding: chunked"),
+        (b"X-One: a", b"Connection: close\r\nX-One: a"),
+        (b"X-One: a", b"Connection: keep-alive, Upgrade\r\nX-One: a"),
+        (b"X-One: a", b"Expect: 100-continue\r\nX-One: a"),
+        (b"X-One: a", b"Content-Encoding: gzip\r\nX-One: a"),
+        (b"X-One: a", b"X-One: \xe4"),
+        (b"X-One: a, b;  c", b"X-One:"),
+        (b"X-One: a", b" folded"),
+        (b"X-One: a", b"X-One: a\nX-Two: b"),
+        (b"X-One: a", b"X-One: a\rb"),
+        (b"X-One: a", b"X-Long: " + b"a" * LIMITS.most_head_bytes),
+        (b"X-One: a", b"\r\n".join(b"X-%d: a" % number for number in range(LIMITS.most_fields))),
+    ],
+)
+def test_what_could_be_read_otherwise_is_for_the_library(old: bytes, new: bytes) -> None:
+    assert old in REQUEST
+    assert first_request(REQUEST.replace(old, new, 1), LIMITS) is Unready.OTHER
+
+
+@pytest.mark.parametrize("value", [b"keep-alive", b"Keep-Alive"])
+def test_a_connection_that_is_to_stay_is_usual(value: bytes) -> None:
+    usual(REQUEST.replace(b"X-One", b"Connection: " + value + b"\r\nX-One"))
+
+
+class Client(BaseProtocol):
+    """Whom the library's parser may tell to wait."""
+
+    def pause_reading(self) -> None:
+        """There is nobody to wait."""
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Likewise."""
+
+
+async def by_library(data: bytes) -> tuple[str, str, list[tuple[str, str]], bytes, bool]:
+    """The only request of `data` as the library reads it: method, path, fields, body, whether it is the last."""
+    loop = asyncio.get_running_loop()
+    parser: Any = HttpRequestParser(Client(loop), loop, 2**16, auto_decompress=False, max_line_size=8190)
+    messages, _, _ = parser.feed_data(data)
+    ((message, payload),) = messages
+    headers = sorted((name.lower(), value) for name, value in message.headers.items())
+    return message.method, message.path, headers, await payload.read(), message.should_close
+
+
+NAMES = st.sampled_from(["Host", "Content-Length", "X-A", "x-a", "Connection", "Accept", "Te", "Cookie", "X_B", "X.C"])
+VALUES = st.sampled_from(
+    ["a", "1", "0", "13", "+1", "keep-alive", "close", "a b", " a", "a ", "", "a:b", "\x7f", "ä", "a\tb", "chunked"]
+)
+FIELDS = st.lists(st.tuples(NAMES, st.sampled_from([":", ": ", " :", ":  "]), VALUES), max_size=5)
+LINES = st.sampled_from(
+    ["GET /a", "POST /v1/x?y=1#z", "PUT /%20", 'POST /"', "OPTIONS *", "HEAD /a", "get /", "GET  /"]
+)
+VERSIONS = st.sampled_from(["HTTP/1.1", "HTTP/1.0", "http/1.1", "HTTP/2.0"])
+
+
+@settings(max_examples=200, deadline=None)
+@given(LINES, VERSIONS, FIELDS, st.sampled_from(["\r\n", "\n"]))
+async def test_the_library_reads_a_usual_request_in_the_same_way(
+    line: str, version: str, fields: list[tuple[str, str, str]], end: str
+) -> None:
+    lines = [f"{line} {version}", "Host: x", *(name + colon + value for name, colon, value in fields)]
+    data = ("\r\n".join(lines) + end + "\r\n").encode("latin-1") + b"0123456789012"
+    found = first_request(data, LIMITS)
+    if not isinstance(found, UsualRequest):
+        return
+    try:
+        method, path, headers, body, closes = await by_library(data[: found.num_bytes])
+    except HttpProcessingError:
+        raise AssertionError(f"the library refuses {data!r}") from None
+    assert (method, path, body, closes) == (found.method, found.path, found.body, False)
+    assert headers == sorted((name.lower(), value) for name, value in found.headers.items())
