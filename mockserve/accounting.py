@@ -1,8 +1,7 @@
 """What a reply says it cost: tokens, cached ones among them, and on request the latencies of the request itself."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine.units import Micros
 from mockserve.flight import Flight
@@ -10,8 +9,7 @@ from mockserve.planned_prompt import PlannedPrompt
 from mockserve.protocol.bodies import Usage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accounting:
+class Accounting(NamedTuple):
     """Which costs the server reports. `media_tokens` counts those of pictures and recordings, by modality.
 
     Only chat says how many tokens a request has left in the cache; `block_size_tokens` is None for the others.

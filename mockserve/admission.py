@@ -16,8 +16,7 @@ class QueueLimits:
 
     @property
     def limits_anything(self) -> bool:
-        limits = (self.max_num_queued_reqs, self.max_num_queued_tokens, self.max_unfinished)
-        return any(limit is not None for limit in limits)
+        return not self.max_num_queued_reqs is self.max_num_queued_tokens is self.max_unfinished is None
 
     def exceeded(self, num_unfinished: int, num_new: int, num_waiting_tokens: int) -> str | None:
         """The name of the limit that `num_new` more requests would exceed."""

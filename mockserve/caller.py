@@ -3,14 +3,15 @@
 from dataclasses import dataclass
 
 from aiohttp import web
+from multidict import istr
 
 from engine.request import Request
 from engine.units import Micros
 from mockserve.connection import wanted_rank
 
-CLASS_HEADER = "X-Gateway-Inference-Objective"
-TENANT_HEADER = "X-Gateway-Inference-Fairness-Id"
-TARGET_HEADER = "X-Slo-Ttft-Ms"
+CLASS_HEADER = istr("X-Gateway-Inference-Objective")
+TENANT_HEADER = istr("X-Gateway-Inference-Fairness-Id")
+TARGET_HEADER = istr("X-Slo-Ttft-Ms")
 """Names that gateways for inference read, and `blis observe` sends."""
 
 
@@ -41,10 +42,13 @@ ANYBODY = Caller()
 def caller_of(request: web.Request) -> Caller:
     """Who sent it. A target that is no number counts for none."""
     headers = request.headers
-    target_ms = headers.get(TARGET_HEADER, "")
+    rank, target_ms = wanted_rank(request), headers.get(TARGET_HEADER, "")
+    slo_class, tenant = headers.get(CLASS_HEADER, ""), headers.get(TENANT_HEADER, "")
+    if rank is None and not (target_ms or slo_class or tenant):
+        return ANYBODY
     return Caller(
-        rank=wanted_rank(request),
-        slo_class=headers.get(CLASS_HEADER, ""),
-        tenant=headers.get(TENANT_HEADER, ""),
+        rank=rank,
+        slo_class=slo_class,
+        tenant=tenant,
         slo_target_us=int(target_ms) * 1000 if target_ms.isascii() and target_ms.isdigit() else 0,
     )

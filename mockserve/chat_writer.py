@@ -1,8 +1,7 @@
 """The tokens of one chat choice as content, reasoning and tool calls."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mockserve.choice_writer import NewScorer, scored_tokens
 from mockserve.content.answer import Answer, Delta, Kind
@@ -23,8 +22,7 @@ from mockserve.protocol.logprob_shapes import chat_logprobs
 from mockserve.service import new_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatShape:
+class ChatShape(NamedTuple):
     """How the client wants its choices. `num_top` of None shows every candidate that was scored.
 
     `empty_content` stands for the content of a message that has none beside reasoning or tool calls.

@@ -1,7 +1,6 @@
 """The tokens of one text completion, after its prompt if that is to be repeated."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mockserve.choice_writer import NewScorer, scored_tokens
 from mockserve.content.answer import Delta
@@ -12,8 +11,7 @@ from mockserve.protocol.logprob_shapes import Scored, completion_logprobs
 from mockserve.scoring import Scorer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionShape:
+class CompletionShape(NamedTuple):
     """How the client wants its choices. `num_top` of None shows every candidate that was scored.
 
     `echo` repeats the prompt before the answer, and `only_echoes` leaves the answer out.

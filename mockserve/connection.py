@@ -10,6 +10,7 @@ from typing import Protocol
 
 from aiohttp import web
 from aiohttp.base_protocol import BaseProtocol
+from multidict import istr
 
 from engine.units import Micros
 from mockserve.drivers import Driver
@@ -17,6 +18,9 @@ from mockserve.wire import Wire
 
 CREDIBLE_WAY_S = 0.05
 """A send time further back than this is not believed."""
+
+RANK_HEADER = istr("X-data-parallel-rank")
+START_HEADER = istr("X-Request-Start")
 
 LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
@@ -80,15 +84,16 @@ def arrived_at(request: web.Request, driver: Driver) -> Micros:
 
 def wanted_rank(request: web.Request) -> int | None:
     """The data-parallel rank that a header asks for; None if there is none, or no number."""
+    wanted = request.headers.get(RANK_HEADER)
     try:
-        return int(request.headers["X-data-parallel-rank"])
-    except (KeyError, ValueError):
+        return None if wanted is None else int(wanted)
+    except ValueError:
         return None
 
 
 def _sent_at(request: web.Request) -> float | None:
     """Reading of the monotonic clock when a client on this machine says it sent `request`."""
-    stamp = request.headers.get("X-Request-Start", "")
+    stamp = request.headers.get(START_HEADER, "")
     if not stamp.startswith("t=") or request.remote not in LOOPBACK:
         return None
     try:

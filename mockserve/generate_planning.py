@@ -176,4 +176,4 @@ class MessageWriter(ChatWriter):
 
     def choice(self, num_tokens: int, ending: Ending) -> Choice:
         found = super().choice(num_tokens, ending)
-        return replace(found, content={"message": found.content})
+        return found._replace(content={"message": found.content})

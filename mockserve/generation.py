@@ -2,8 +2,8 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 from zlib import crc32
 
 from engine.request import ExternalPrompt, Request
@@ -20,8 +20,7 @@ from mockserve.textgen import Composer
 from mockserve.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(NamedTuple):
     """One choice of a reply."""
 
     request: Request
@@ -55,6 +54,8 @@ class Planner:
         self.max_model_len = max_model_len
         self._name_blocks = name_blocks
         self._seed = seed
+        self._random = Random()
+        """Seeded anew for each answer, which costs half of what a new one does."""
         self._numbers = itertools.count() if numbers is None else numbers
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
@@ -107,7 +108,8 @@ class Planner:
         for index in range(sampling.n):
             number = next(self._numbers)
             seed = f"{self._seed} {digest} {sampling.seed} {index} {'' if repeatable else number}"
-            answer = self.composer.compose(Random(seed), sampling, budget, form, prompt)
+            self._random.seed(seed)
+            answer = self.composer.compose(self._random, sampling, budget, form, prompt)
             engine_id = f"{request_id}-{number}"
             request = Request(
                 id=engine_id,

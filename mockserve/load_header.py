@@ -4,9 +4,11 @@ import json
 from collections.abc import Mapping
 from typing import Protocol
 
+from multidict import istr
+
 from engine.stats import EngineStats
 
-ASKED_BY = "endpoint-load-metrics-format"
+ASKED_BY = istr("endpoint-load-metrics-format")
 ANSWERED_IN = "endpoint-load-metrics"
 
 

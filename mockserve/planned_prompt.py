@@ -1,15 +1,14 @@
 """One prompt of a request with everything that will be said in answer to it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mockserve.generation import Generation
 from mockserve.protocol.bodies import Prompted
 from mockserve.protocol.logprob_shapes import Scored, prompt_logprobs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedPrompt:
+class PlannedPrompt(NamedTuple):
     """`scores` are there when the client wants the log-probabilities of the prompt's tokens; `text` may be repeated."""
 
     token_ids: Sequence[int]

@@ -82,7 +82,7 @@ class CollectedChoice:
 
     def _end(self, num_tokens: int, ending: Ending) -> None:
         choice = self._writer.choice(num_tokens, ending)
-        self.choice = replace(choice, kv_transfer_params=self._replies.job.kv_transfer_params)
+        self.choice = choice._replace(kv_transfer_params=self._replies.job.kv_transfer_params)
         if self._replies.choice_finished(num_tokens):
             self._replies.resolve()
 
@@ -225,8 +225,7 @@ class StreamedChoice:
     def _end(self, num_tokens: int, ending: Ending) -> None:
         stream = self._stream
         stream.open()
-        piece = replace(
-            self._writer.last_piece(self._num_sent, num_tokens),
+        piece = self._writer.last_piece(self._num_sent, num_tokens)._replace(
             ending=ending,
             num_tokens=num_tokens,
             kv_transfer_params=stream.job.kv_transfer_params,

@@ -1,8 +1,7 @@
 """Everything that is known of a reply before its first token."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from mockserve.accounting import Accounting
 from mockserve.choice_writer import NewWriter
@@ -14,8 +13,7 @@ AT_THE_END = 0
 """A stream interval: nothing is sent before all of a choice is there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyJob:
+class ReplyJob(NamedTuple):
     """A reply to write: its choices prompt by prompt, how each looks, and what is reported beside them.
 
     `stream_interval` is how many tokens an event waits for after the first.
@@ -25,7 +23,7 @@ class ReplyJob:
     new_writer: NewWriter
     delivery: Delivery
     prompts: Sequence[PlannedPrompt]
-    accounting: Accounting = field(default_factory=Accounting)
+    accounting: Accounting = Accounting()
     stream_interval: int = 1
     kv_transfer_params: Mapping[str, Any] | None = None
     """What the end of a choice tells a later server about the blocks it left."""

@@ -44,7 +44,7 @@ def plan_response(service: Service, asked: ResponseRequest, priority: int | None
         chat = replace(chat, sampling=replace(chat.sampling, max_tokens_param=OUTPUT_PARAM))
     name = str(asked.body.get("request_id") or f"resp_{new_id()}")
     job = plan_chat(service, chat, body, name, adapter, priority, refuses_unavailable=False)
-    accounting = replace(job.accounting, shows_prompt_details=True, counts_reasoning=True)
+    accounting = job.accounting._replace(shows_prompt_details=True, counts_reasoning=True)
     prompt = job.prompts[0]
     answer = prompt.generations[0].answer
     raw = None
@@ -62,7 +62,7 @@ def plan_response(service: Service, asked: ResponseRequest, priority: int | None
         kv_transfer_params=job.kv_transfer_params,
     )
     has_parser = service.options.parses_answers
-    return ResponsePlan(response, replace(job, accounting=accounting), messages, has_parser, raw)
+    return ResponsePlan(response, job._replace(accounting=accounting), messages, has_parser, raw)
 
 
 def conversation(service: Service, asked: ResponseRequest) -> list[dict[str, Any]]:

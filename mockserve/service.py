@@ -1,7 +1,7 @@
 """What all routes share: the served model, its limits, and the driver that answers."""
 
 import asyncio
-import secrets
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -32,7 +32,10 @@ from mockserve.network import Network, network_of
 from mockserve.pooler import Pooler, new_pooler
 from mockserve.processes.figures import RemoteMetrics
 from mockserve.prometheus import MetricsSource
+from mockserve.protocol.chat import ChatRequest
+from mockserve.protocol.completions import CompletionRequest
 from mockserve.protocol.errors import engine_dead, unknown_model
+from mockserve.protocol.known_bodies import KnownBodies, known_chats, known_completions
 from mockserve.response_store import ResponseStore
 from mockserve.slow_readers import SlowReaders
 from mockserve.stream_head import StreamHeads
@@ -76,6 +79,9 @@ class Service:
     slow_readers: SlowReaders
     pooler: Pooler | None
     """None for a model that generates only."""
+    completions: KnownBodies[CompletionRequest] = field(default_factory=known_completions)
+    chats: KnownBodies[ChatRequest] = field(default_factory=known_chats)
+    """What reads the bodies of the two routes that most requests are to."""
     weight_version: str = "default"
     transfer: KVTransfer | None = None
     tracks_load: bool = False
@@ -228,7 +234,7 @@ def queue_limits(options: ServeOptions, num_instances: int) -> QueueLimits:
 
 def new_id() -> str:
     """Sixteen hexadecimal digits, as vLLM's ids have."""
-    return secrets.token_hex(8)
+    return os.urandom(8).hex()
 
 
 def unix_time() -> int:

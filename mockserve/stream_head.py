@@ -3,7 +3,7 @@
 import time
 from email.utils import formatdate
 
-from aiohttp import HttpVersion11, web
+from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 
@@ -22,7 +22,7 @@ class StreamHeads:
 
     def head_for(self, request: web.Request) -> bytes | None:
         """The head of a stream that answers `request`; None where it is not the same for all."""
-        is_usual = request.version == HttpVersion11 and request.keep_alive and "Origin" not in request.headers
+        is_usual = request.version == HttpVersion11 and request.keep_alive and hdrs.ORIGIN not in request.headers
         if not is_usual or self._network.adds_request_ids:
             return None
         second = int(time.time())

@@ -5,7 +5,7 @@ The whole answer is known when a request arrives, so its length, a stop string a
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 from mockserve.content.answer import Answer, Kind
@@ -88,7 +88,7 @@ class Composer:
         if not form.is_parsed:
             return answer
         script = [Segment(Kind.CONTENT, "".join(answer.texts))]
-        return replace(answer, deltas=sorted_by_kind(answer.texts, script))
+        return answer._replace(deltas=sorted_by_kind(answer.texts, script))
 
     def _prose(self, random: Random, sampling: Sampling, budget: int, form: AnswerForm) -> tuple[Split, Ending]:
         num_tokens = self.fixed_tokens or form.natural_tokens or natural_length(random)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from mockserve.protocol.bodies import Ending
 
@@ -27,8 +28,7 @@ class Delta:
     call: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """One answer: `texts[k-1]` is the text that a client may read when token k arrives; a token may bring none.
 
     Joined they are the whole text, as the model says it. `token_texts` are the tokens themselves, before anything was

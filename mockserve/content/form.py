@@ -1,14 +1,13 @@
 """What a request asks of its answer besides sampling: how it may end, which form it must have, what it answers."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mockserve.content.constraint import Constraint
 from mockserve.content.thinking import Thinking
 from mockserve.content.tool_calls import ToolUse
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerForm:
+class AnswerForm(NamedTuple):
     """`asked` is what the answer replies to: the last user message or the prompt, then the whole prompt.
 
     `is_parsed`: the server has a parser for tool calls or reasoning, which all chat answers go through.

@@ -41,8 +41,7 @@ def perform(script: Sequence[Segment], how: Performance) -> Answer:
     script = [_readable(each) for each in script]
     said = how.tokenizer.split("".join(each.text for each in script))
     answer = stopped(*_ended(said, how), how.sampling)
-    answer = replace(
-        answer,
+    answer = answer._replace(
         deltas=sorted_by_kind(answer.texts, script),
         num_reasoning_tokens=_num_reasoning_tokens(answer.token_texts, script),
     )
@@ -50,9 +49,9 @@ def perform(script: Sequence[Segment], how: Performance) -> Answer:
         return answer
     num_chars = sum(map(len, answer.texts))
     if num_chars < sum(len(each.text) for each in script):
-        return replace(answer, unparsed=_after_reasoning(script)[: num_chars - _reasoning_chars(script)])
+        return answer._replace(unparsed=_after_reasoning(script)[: num_chars - _reasoning_chars(script)])
     calls = answer.ending.finish_reason == "stop" and not how.names_function
-    return replace(answer, ending=Ending("tool_calls", answer.ending.stop_reason)) if calls else answer
+    return answer._replace(ending=Ending("tool_calls", answer.ending.stop_reason)) if calls else answer
 
 
 def _readable(segment: Segment) -> Segment:

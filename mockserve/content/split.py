@@ -1,11 +1,10 @@
 """A text cut into tokens: the ids, and the characters that each token makes readable."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(NamedTuple):
     """`pieces[k]` is what a reader gets when token k arrives; joined they are the text.
 
     A token that ends within a character brings nothing: the token that completes the character brings it whole.

@@ -3,14 +3,16 @@
 from collections.abc import Mapping
 from random import Random
 
+from multidict import istr
+
 from blis_options import OptionError
 from mockserve.faults.kinds import ERRORS, REPLY_FAULTS
 from mockserve.faults.settings import FaultSettings
 
-HEADER = "X-Blis-Fault"
+HEADER = istr("X-Blis-Fault")
 """`kind`, or a status, with settings for this request after semicolons: `stall; stall_s=2; after_events=1`."""
 
-STATUS_HEADER = "X-Return-Error"
+STATUS_HEADER = istr("X-Return-Error")
 """A status alone, as another mock server takes it."""
 
 

@@ -22,7 +22,8 @@ async def inject_faults(request: web.Request, handler: Handler) -> web.StreamRes
     """Answer with the fault that the request has drawn, if any. Only requests to a model draw by chance."""
     service = request.app[SERVICE]
     try:
-        drawn = service.faults.draw(request.headers, _is_for_model(request, service.network.root_path))
+        by_chance = bool(service.faults.settings.rates) and _is_for_model(request, service.network.root_path)
+        drawn = service.faults.draw(request.headers, by_chance)
     except OptionError as error:
         return json_response(400, ApiError(str(error)).body())
     if drawn is None:

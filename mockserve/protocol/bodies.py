@@ -1,8 +1,8 @@
 """What both reply formats share: usage, choices, and the interface the replies are written through."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 StopReason: TypeAlias = str | int | None
 
@@ -76,8 +76,7 @@ class Prompted:
     logprobs: Sequence[Any] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Piece(NamedTuple):
     """What one event of a stream brings. `delta` is what is new: text, or a chat message's keys.
 
     `logprobs` have the shape of the format; `ending` is there in the last event of a choice, and so are
@@ -93,8 +92,7 @@ class Piece:
     kv_transfer_params: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(NamedTuple):
     """One finished choice of a whole reply. `content` is its text, or a chat message's keys."""
 
     content: Any
@@ -102,7 +100,7 @@ class Choice:
     num_tokens: int
     token_ids: Sequence[int] | None = None
     logprobs: Mapping[str, Any] | None = None
-    prompted: Prompted = field(default_factory=Prompted)
+    prompted: Prompted = Prompted()
     kv_transfer_params: Mapping[str, Any] | None = None
 
 

@@ -1,8 +1,7 @@
 """Chat replies, field for field in vLLM's order: it sends what was explicitly set, hence the uneven nulls."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mockserve.protocol.bodies import Choice, Piece, Prompted, Usage, id_list, weight_versions
 from mockserve.protocol.chat_deltas import content_delta
@@ -10,8 +9,7 @@ from mockserve.protocol.chat_deltas import content_delta
 CHUNK = "chat.completion.chunk"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatBodies:
+class ChatBodies(NamedTuple):
     """Bodies of one chat reply. `ends_with_usage`: a usage chunk follows, which then carries the fingerprint.
 
     `role` is that of the answer, and `echoed` the text that it continues, if the client wants that repeated.

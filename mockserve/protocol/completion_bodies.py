@@ -1,14 +1,12 @@
 """Text completion replies, field for field in vLLM's order."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mockserve.protocol.bodies import Choice, Piece, Prompted, Usage, id_list, weight_versions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionBodies:
+class CompletionBodies(NamedTuple):
     """Bodies of one completion reply. `ends_with_usage`: a usage chunk follows, which then carries the fingerprint."""
 
     id: str

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from mockserve.protocol.errors import ApiError, bad_value
 
@@ -60,6 +61,13 @@ class Sampling:
         return self.temperature < 1e-5
 
 
+_bounded = attrgetter(
+    "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "top_p", "top_k", "min_p", "stop", "bad_words"
+)
+_WITHIN_BOUNDS = _bounded(Sampling())
+"""What most requests say, so that nothing of it has to be looked at."""
+
+
 def output_budget(sampling: Sampling, prompt_tokens: int, max_model_len: int) -> int:
     """How many tokens the request may produce: what it asks for, clamped to what the context leaves.
 
@@ -80,6 +88,9 @@ def output_budget(sampling: Sampling, prompt_tokens: int, max_model_len: int) ->
 
 def check_sampling(sampling: Sampling, budget: int) -> None:
     """Raise ApiError for the first value outside vLLM's bounds; `budget` is the output limit in force."""
+    if _bounded(sampling) == _WITHIN_BOUNDS and 0 <= sampling.temperature <= 2:
+        _check_lengths(sampling, budget)
+        return
     _check_choices(sampling)
     _check_penalties(sampling)
     _check_temperature(sampling.temperature)

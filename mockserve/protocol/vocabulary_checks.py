@@ -1,11 +1,18 @@
 """What a request says about single tokens, against the vocabulary of the model."""
 
+from operator import attrgetter
 from typing import Any
 
 from mockserve.protocol.errors import bad_value
 from mockserve.protocol.sampling import Sampling, unknown_ids
 
 MAX_LOGPROB_TOKEN_IDS = 128
+
+_of_tokens = attrgetter(
+    "num_logprobs", "num_prompt_logprobs", "logprob_token_ids", "bad_words", "stop_token_ids", "allowed_token_ids"
+)
+_NO_TOKENS = _of_tokens(Sampling())
+"""Of a request that says nothing about single tokens, as most do."""
 
 
 def check_logit_bias_keys(bias: Any) -> None:
@@ -21,6 +28,8 @@ def check_vocabulary(sampling: Sampling, logit_bias: Any, vocabulary_size: int, 
 
     `max_logprobs` of -1 allows a whole vocabulary of them.
     """
+    if not logit_bias and _of_tokens(sampling) == _NO_TOKENS:
+        return
     _check_logprobs(sampling, vocabulary_size, vocabulary_size if max_logprobs == -1 else max_logprobs)
     if any(each and not each.strip() for each in sampling.bad_words):
         message = "bad_words entries must tokenize to at least one token."

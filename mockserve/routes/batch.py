@@ -1,6 +1,5 @@
 """POST /v1/chat/completions/batch: several conversations, answered together in one reply."""
 
-from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
@@ -33,7 +32,7 @@ async def batch_chat(request: web.Request) -> web.StreamResponse:
         for chat, each in zip(chats, asked, strict=True)
     ]
     check_rank(request, service)
-    return await answer(request, service, replace(jobs[0], prompts=[job.prompts[0] for job in jobs]), arrived)
+    return await answer(request, service, jobs[0]._replace(prompts=[job.prompts[0] for job in jobs]), arrived)
 
 
 def _conversations(body: dict[str, Any]) -> list[list[Any]]:

@@ -6,7 +6,6 @@ from mockserve.answering import answer
 from mockserve.chat_planning import plan_chat
 from mockserve.connection import arrived_at
 from mockserve.load_header import ASKED_BY, load_headers
-from mockserve.protocol.chat import parse_chat
 from mockserve.routes.shared import SERVICE, check_rank, read_body, reply_id, wanted_priority
 
 
@@ -15,7 +14,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.driver)
-    chat = parse_chat(body)
+    chat = service.chats.parse(body)
     adapter = service.check_model(chat.model)
     name = reply_id(request, "chatcmpl", chat.common.request_id)
     job = plan_chat(service, chat, body, name, adapter, wanted_priority(request))

@@ -6,7 +6,6 @@ from mockserve.answering import answer
 from mockserve.completion_planning import plan_completion
 from mockserve.connection import arrived_at
 from mockserve.load_header import ASKED_BY, load_headers
-from mockserve.protocol.completions import parse_completion
 from mockserve.routes.shared import SERVICE, check_rank, read_body, reply_id, wanted_priority
 
 
@@ -15,7 +14,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.driver)
-    asked = parse_completion(body)
+    asked = service.completions.parse(body)
     adapter = service.check_model(asked.model)
     name = reply_id(request, "cmpl", asked.common.request_id)
     job = plan_completion(service, asked, body, name, adapter, wanted_priority(request))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
+from multidict import istr
 
 from mockserve.connection import wanted_rank
 from mockserve.protocol.errors import ApiError, bad_request, wrong_media_type
@@ -14,6 +15,9 @@ from mockserve.protocol.query import query_number
 from mockserve.service import Service, new_id
 
 SERVICE = web.AppKey("service", Service)
+
+ID_HEADER = istr("X-Request-Id")
+PRIORITY_HEADER = istr("X-Vllm-Priority")
 
 UNTYPED = "application/x-untyped"
 """Stands for no media type at all: the library would choose one."""
@@ -28,12 +32,12 @@ async def read_body(request: web.Request) -> dict[str, Any]:
 
 def reply_id(request: web.Request, prefix: str, wanted: str | None) -> str:
     """The id of a reply: the request header's, else the body's, else a new one."""
-    return f"{prefix}-{request.headers.get('X-Request-Id') or wanted or new_id()}"
+    return f"{prefix}-{request.headers.get(ID_HEADER) or wanted or new_id()}"
 
 
 def wanted_priority(request: web.Request) -> int | None:
     """The priority a request header asks for; None if there is none, or no number."""
-    return _number(request.headers.get("X-Vllm-Priority"))
+    return _number(request.headers.get(PRIORITY_HEADER))
 
 
 def meant(request: web.Request) -> Service:

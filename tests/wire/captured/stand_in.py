@@ -1,7 +1,6 @@
 """Says what the model of the captured servers said: they ran without one, and chose their tokens by a rule."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -54,7 +53,7 @@ class StandIn:
         names_function = form.tools is not None and form.tools.is_named
         answer = perform(script, Performance(self._tokenizer, sampling, budget, names_function))
         # vLLM counts what stands between the marks, and without the first there is nothing between them.
-        return answer if text.startswith(START) else replace(answer, num_reasoning_tokens=0)
+        return answer if text.startswith(START) else answer._replace(num_reasoning_tokens=0)
 
     def _pieces(self, ids: list[int]) -> Iterator[str]:
         """What each token adds to the text, which goes on where the prompt ended."""
