@@ -1,11 +1,9 @@
 """From a planned reply to an HTTP response: submit it, deliver what comes, and free it when the client leaves."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 from aiohttp import HttpVersion11, web
 
-from engine.request import Request
 from engine.units import Micros
 from mockserve.caller import ANYBODY, Caller, caller_of
 from mockserve.cluster.driver import ClusterDriver
@@ -33,7 +31,7 @@ async def answer(
     """
     caller = caller_of(request)
     if job.delivery.stream:
-        with service.answering():
+        with service.answering:
             return await _stream(request, service, ReplySet(job, caller), arrived_at)
     replies, choices = await collect(service, job, arrived_at, caller)
     whole = job.bodies.whole(choices, replies.usage(is_stream=False), replies.metrics(is_stream=False))
@@ -50,7 +48,7 @@ async def collect(
         for prompt in job.prompts
         for each in prompt.generations
     ]
-    with service.answering():
+    with service.answering:
         if service.suspension.rejects_new:
             raise paused()
         await fly(service, replies, choices, arrived_at)
@@ -75,13 +73,16 @@ async def _stream_once_routed(
 ) -> web.StreamResponse:
     """A router answers a request that comes to no instance with a status, so nothing is sent before that is known."""
     stream = HeldStream(replies, request.version >= HttpVersion11)
-    with _flying(service, replies, _streamed_choices(stream), arrived_at) as requests:
-        await driver.until_routed([each.id for each in requests])
+    try:
+        _submit(service, replies, _streamed_choices(stream), arrived_at)
+        await driver.until_routed([each.request.id for prompt in replies.job.prompts for each in prompt.generations])
         if replies.done.done():
             await replies.done  # which may raise
         async with EventOutlet(request) as outlet:
             stream.let_go(outlet)
             await replies.done
+    finally:
+        _free(service, replies)
     return outlet.response
 
 
@@ -96,27 +97,26 @@ def _streamed_choices(stream: EventStream) -> list[StreamedChoice]:
 
 async def fly(service: Service, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros) -> None:
     """Submit every choice and wait for the last. Whatever ends the wait, what is still in the engine is freed."""
-    with _flying(service, replies, choices, arrived_at):
-        await replies.done
-
-
-@contextmanager
-def _flying(
-    service: Service, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros
-) -> Iterator[Sequence[Request]]:
-    """Submit every choice. When the block ends, what is still in the engine is freed."""
-    driver, caller = service.driver, replies.caller
-    requests = [each.request for prompt in replies.job.prompts for each in prompt.generations]
-    waiting = iter(choices)
     try:
-        for prompt in replies.job.prompts:
-            siblings = new_siblings(len(prompt.generations))
-            for generation in prompt.generations:
-                engine_request = caller.named_in(generation.request)
-                flight = driver.submit(engine_request, next(waiting), arrived_at, siblings, caller.rank)
-                replies.add_flight(flight)
-        yield requests
+        _submit(service, replies, choices, arrived_at)
+        await replies.done
     finally:
-        replies.done.cancel()
-        for engine_request in requests:
-            driver.abort(engine_request.id)
+        _free(service, replies)
+
+
+def _submit(service: Service, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros) -> None:
+    driver, caller = service.driver, replies.caller
+    waiting = iter(choices)
+    for prompt in replies.job.prompts:
+        siblings = new_siblings(len(prompt.generations))
+        for generation in prompt.generations:
+            request = caller.named_in(generation.request)
+            replies.add_flight(driver.submit(request, next(waiting), arrived_at, siblings, caller.rank))
+
+
+def _free(service: Service, replies: ReplySet) -> None:
+    """Let go of what is still in the engine."""
+    replies.done.cancel()
+    for prompt in replies.job.prompts:
+        for generation in prompt.generations:
+            service.driver.abort(generation.request.id)

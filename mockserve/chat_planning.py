@@ -65,6 +65,7 @@ def plan_chat(
         delivery=delivery,
         prompts=[prompt],
         accounting=_accounting(service, media),
+        templates=service.templates,
         stream_interval=interval_of(service, sampling, chat.wanted),
         kv_transfer_params=service.handover(params, generations),
     )

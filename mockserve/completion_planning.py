@@ -65,6 +65,7 @@ def plan_completion(
             shows_prompt_details=service.options.enable_prompt_tokens_details,
             shows_metrics=service.options.enable_per_request_metrics,
         ),
+        templates=service.templates,
         stream_interval=interval_of(service, sampling, wanted),
         kv_transfer_params=service.handover(asked.common.kv_transfer_params, prompts[0].generations),
     )

@@ -8,6 +8,8 @@ import orjson
 from mockserve.protocol.json_text import compact_json
 
 DONE = b"data: [DONE]\n\n"
+DONE_CHUNK = b"e\r\ndata: [DONE]\n\n\r\n"
+"""The same as one chunk of a chunked HTTP body."""
 
 PLACEHOLDER = "\x00"
 """The text to build a body with before it becomes a template."""

@@ -127,6 +127,11 @@ async def sign(request: web.BaseRequest, response: web.StreamResponse) -> None:
         headers["X-Request-Id"] = request.headers.get("X-Request-Id") or uuid.uuid4().hex
 
 
+def _route_of(request: web.Request, service: Service) -> str:
+    resource = request.match_info.route.resource
+    return NO_ROUTE if resource is None else resource.canonical.removeprefix(service.network.root_path)
+
+
 @web.middleware
 async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Check keys, answer browsers, and count all others under their routes: refused ones are not, as in vLLM."""
@@ -143,8 +148,7 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         status, sent_bytes = response.status, response.content_length or 0
         return response
     finally:
-        resource = request.match_info.route.resource
-        path = NO_ROUTE if resource is None else resource.canonical.removeprefix(service.network.root_path)
+        path = _route_of(request, service)
         service.metrics_source.http.observe(
             path, request.method, status, request.content_length or 0, sent_bytes, time.monotonic() - started_s
         )

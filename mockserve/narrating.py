@@ -100,7 +100,7 @@ async def narrate_to_client(
     request: web.Request, service: Service, job: ReplyJob, narrator: Narrator, arrived_at: Micros
 ) -> web.StreamResponse:
     """The same as the response to `request`."""
-    with service.answering():
+    with service.answering:
         async with EventOutlet(request) as outlet:
             replies = ReplySet(job, caller_of(request))
             await narrate(service, replies, narrator, lambda told: outlet.send(named_event(told)), arrived_at)

@@ -1,6 +1,6 @@
 """Where the events of a stream leave: straight to the transport, past the library's own writer."""
 
-import asyncio
+from asyncio import Transport
 from contextlib import suppress
 from types import TracebackType
 
@@ -24,7 +24,7 @@ class Outlet:
     )  # fmt: skip
 
     def __init__(
-        self, response: web.StreamResponse, transport: asyncio.Transport, chunked: bool, wire: Wire, head: bytes = b""
+        self, response: web.StreamResponse, transport: Transport, chunked: bool, wire: Wire, head: bytes = b""
     ) -> None:
         """`head` is to leave with the first event or by `send_head`; without one it has been sent."""
         self.response = response
@@ -123,9 +123,8 @@ class EventOutlet:
         chunked = request.version >= HttpVersion11
         self._backlog = service.slow_readers.watch(transport)
         self._outlet = Outlet(response, transport, chunked, service.wire, head or b"")
-        if head is not None:  # which waits for a wake in the next turn: a first event that is due now leaves in it
-            loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, self._outlet.send_head)
+        if head is not None:
+            service.wire.send_head_soon(self._outlet)
         return self._outlet
 
     async def __aexit__(

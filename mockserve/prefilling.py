@@ -61,7 +61,7 @@ async def prefill(service: Service, requests: Sequence[Request], arrived_at: Mic
         raise paused()
     batch = _Batch(len(requests))
     try:
-        with service.answering():
+        with service.answering:
             for request in requests:
                 service.driver.submit(request, _Prefill(batch), arrived_at)
             await batch.done

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 from mockserve.caller import ANYBODY, Caller
 from mockserve.choice_writer import ChoiceWriter
 from mockserve.content.answer import Kind
+from mockserve.event_templates import with_templates
 from mockserve.flight import Flight
-from mockserve.frames import DONE, PLACEHOLDER, EventTemplate, event, event_template, http_chunk
+from mockserve.frames import DONE, DONE_CHUNK, PLACEHOLDER, EventTemplate, event, event_template, http_chunk
 from mockserve.generation import Generation
 from mockserve.planned_prompt import PlannedPrompt
 from mockserve.protocol.bodies import Choice, Ending, Piece, Usage
@@ -126,6 +127,8 @@ class EventStream:
         self.bodies = replies.job.bodies
         self._sink = sink
         self.chunked = chunked
+        self.usual_bodies = None if replies.job.templates is None else with_templates(replies.job.bodies)
+        """Those whose events have templates that streams share."""
         self._is_open = False
 
     def open(self) -> None:
@@ -134,6 +137,11 @@ class EventStream:
             return
         self._is_open = True
         prompt = self.job.prompts[0]
+        templates, usual = self.job.templates, self.usual_bodies
+        if templates and usual and not prompt.shows_text and not self.job.delivery.continuous_usage:
+            for opening in templates.opening(usual, self.job.num_choices):
+                self.send(opening)
+            return
         usage = self.job.accounting.running_usage(prompt, 0, 0) if self.job.delivery.continuous_usage else None
         for chunk in self.bodies.opening_chunks(self.job.num_choices, prompt.prompted, usage):
             self.send(event(chunk))
@@ -158,7 +166,7 @@ class EventStream:
             if self.job.delivery.include_usage:
                 usage, metrics = self.replies.usage(is_stream=True), self.replies.metrics(is_stream=True)
                 self.send(event(self.bodies.usage_chunk(usage, metrics)))
-            self.send(DONE)
+            self.write(DONE_CHUNK if self.chunked else DONE)
             self._sink.finish()
             self.replies.resolve()
 
@@ -193,7 +201,7 @@ class StreamedChoice:
         self._templates: dict[tuple[Kind, int], EventTemplate] = {}
         self._fills = not stream.job.delivery.continuous_usage and self._interval == 1
         if writer.sends_text_only and self._fills:
-            self._template = self._new_template(writer.text_piece(PLACEHOLDER))
+            self._template = self._text_template()
 
     def token(self, number: int) -> None:
         stream, num_sent = self._stream, self._num_sent
@@ -225,6 +233,11 @@ class StreamedChoice:
     def _end(self, num_tokens: int, ending: Ending) -> None:
         stream = self._stream
         stream.open()
+        template = self._end_template(ending)
+        if template is not None:
+            stream.write(template.fill("".join(self._texts[self._num_sent : num_tokens])))
+            stream.choice_finished(num_tokens)
+            return
         piece = self._writer.last_piece(self._num_sent, num_tokens)._replace(
             ending=ending,
             num_tokens=num_tokens,
@@ -272,6 +285,24 @@ class StreamedChoice:
         if not self._stream.job.delivery.continuous_usage:
             return None
         return self._stream.job.accounting.running_usage(self._prompt, self._number, num_tokens)
+
+    def _text_template(self) -> EventTemplate:
+        """Of an event that brings text and nothing else."""
+        stream, new_piece = self._stream, self._writer.text_piece
+        templates, usual = stream.job.templates, stream.usual_bodies
+        if templates is None or usual is None:
+            return self._new_template(new_piece(PLACEHOLDER))
+        return templates.token(usual, self._index, new_piece, stream.chunked)
+
+    def _end_template(self, ending: Ending) -> EventTemplate | None:
+        """Of the last event, if it brings text and the reason of the end."""
+        job, usual = self._stream.job, self._stream.usual_bodies
+        if self._template is None or usual is None or job.templates is None:
+            return None
+        if ending.stop_reason is not None or job.kv_transfer_params is not None:
+            return None
+        reason, new_piece = ending.finish_reason, self._writer.text_piece
+        return job.templates.end(usual, self._index, new_piece, reason, self._stream.chunked)
 
     def _new_template(self, blank: Piece) -> EventTemplate:
         stream = self._stream

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from mockserve.accounting import Accounting
 from mockserve.choice_writer import NewWriter
+from mockserve.event_templates import EventTemplates
 from mockserve.planned_prompt import PlannedPrompt
 from mockserve.protocol.bodies import Bodies
 from mockserve.protocol.stream_options import Delivery
@@ -25,6 +26,8 @@ class ReplyJob(NamedTuple):
     prompts: Sequence[PlannedPrompt]
     accounting: Accounting = Accounting()
     stream_interval: int = 1
+    templates: EventTemplates | None = None
+    """Where events of usual formats have their templates from; without it each stream makes its own."""
     kv_transfer_params: Mapping[str, Any] | None = None
     """What the end of a choice tells a later server about the blocks it left."""
 

@@ -3,8 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from mockserve.deploying import transfer_of, with_features
 from mockserve.drivers import Driver
 from mockserve.engines import RankEngine
 from mockserve.environment import ServerEnvironment
+from mockserve.event_templates import EventTemplates
 from mockserve.faults.draw import FaultSource
 from mockserve.faults.engine_faults import EngineFaults
 from mockserve.gates import Gate, open_gates
@@ -29,6 +29,7 @@ from mockserve.generation import Generation, Planner
 from mockserve.kv_events.setup import block_naming
 from mockserve.kv_transfer import KVTransfer
 from mockserve.network import Network, network_of
+from mockserve.open_replies import OpenReplies
 from mockserve.pooler import Pooler, new_pooler
 from mockserve.processes.figures import RemoteMetrics
 from mockserve.prometheus import MetricsSource
@@ -82,36 +83,23 @@ class Service:
     completions: KnownBodies[CompletionRequest] = field(default_factory=known_completions)
     chats: KnownBodies[ChatRequest] = field(default_factory=known_chats)
     """What reads the bodies of the two routes that most requests are to."""
+    templates: EventTemplates = field(default_factory=EventTemplates)
     weight_version: str = "default"
     transfer: KVTransfer | None = None
     tracks_load: bool = False
     is_stopping: bool = False
     """Whether the process has been told to end: open replies may finish, new requests are refused."""
-    num_answering: int = 0
-    """Requests to the model routes that are being answered."""
+    answering: OpenReplies = field(default_factory=OpenReplies)
+    """Those to requests to the model routes."""
     death_told: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once a client has been told, by the status of a reply, that the engine has died."""
     cluster: "InstanceControl | None" = None
     """The instances behind the router, if there is one."""
-    _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
-    @contextmanager
-    def answering(self) -> Iterator[None]:
-        """Counts a request as being answered."""
-        self.num_answering += 1
-        try:
-            yield
-        finally:
-            self.num_answering -= 1
-            if not self.num_answering:
-                self._idle.set()
-
-    async def wait_until_idle(self, timeout_s: float) -> None:
-        """Return when nothing is being answered any more, or when the time is up."""
-        self._idle.clear()
-        if self.num_answering:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), timeout_s)
+    @property
+    def num_answering(self) -> int:
+        """Requests to the model routes that are being answered."""
+        return self.answering.number
 
     @property
     def is_ready(self) -> bool:

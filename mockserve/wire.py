@@ -1,5 +1,6 @@
 """Between the driver and the sockets: what leaves in one wake is one write per stream, and each write is measured."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -7,6 +8,8 @@ from typing import Protocol
 from mockserve.lateness import Lateness
 
 PATIENCE_TURNS = 16
+HEADS_WAIT_S = 0.01
+"""How long at least a stream's head waits for an event where events are due at once."""
 
 
 class Departure(Protocol):
@@ -19,6 +22,14 @@ class Departure(Protocol):
 
     def leave(self) -> int:
         """Send all of them in one write. Returns how many."""
+        ...
+
+
+class Headed(Protocol):
+    """A stream whose head may still be there."""
+
+    def send_head(self) -> None:
+        """Send it, unless it has left."""
         ...
 
 
@@ -47,6 +58,10 @@ class Wire:
         """...since when there is news at each look."""
         self._monotonic = monotonic
         self._departing: list[Departure] = []
+        self._new: list[Headed] = []
+        """Streams whose heads may still be there, and..."""
+        self._waiting: list[Headed] = []
+        """...those that were new at the look before."""
 
     def hold(self) -> None:
         """Let streams keep their frames until `release`."""
@@ -55,6 +70,26 @@ class Wire:
     def add(self, departure: Departure) -> None:
         """A stream has kept its first frame."""
         self._departing.append(departure)
+
+    def send_head_soon(self, stream: Headed) -> None:
+        """Let the head of a new stream wait for its first event, which leaves with it if it is due now.
+
+        It waits for a wake in the next turn; where nothing is timed, for as long as wakes may wait for quiet.
+        """
+        loop = asyncio.get_running_loop()
+        if self._is_timed:
+            loop.call_soon(loop.call_soon, stream.send_head)
+            return
+        if not self._new and not self._waiting:
+            loop.call_later(HEADS_WAIT_S, self._send_heads)
+        self._new.append(stream)
+
+    def _send_heads(self) -> None:
+        late, self._waiting, self._new = self._waiting, self._new, []
+        if self._waiting:
+            asyncio.get_running_loop().call_later(HEADS_WAIT_S, self._send_heads)
+        for each in late:
+            each.send_head()
 
     def release(self) -> None:
         """Let everything out, in the order in which the streams had their first frame."""

@@ -11,6 +11,7 @@ from mockserve.cluster.suspending import SuspensionOfAll
 from mockserve.faults.draw import FaultSource
 from mockserve.faults.engine_faults import EngineFaults
 from mockserve.gates import Gate
+from mockserve.open_replies import OpenReplies
 from mockserve.prometheus import MeasuredEngine, MetricsSource, new_source
 from mockserve.protocol.errors import ApiError
 from mockserve.response_store import ResponseStore
@@ -151,9 +152,8 @@ def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
         engine_faults=EngineFaults(alone, faults),
         responses=ResponseStore(front.environment.stores_responses),
         is_stopping=False,
-        num_answering=0,
+        answering=OpenReplies(),
         death_told=asyncio.Event(),
         cluster=None,
         gates=front.gates - {Gate.CLUSTER, Gate.INSTANCE_CONTROL},
-        _idle=asyncio.Event(),
     )

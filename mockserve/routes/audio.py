@@ -82,7 +82,7 @@ async def _stream(
     arrived: Micros,
 ) -> web.StreamResponse:
     replies = ReplySet(plan.job)
-    with service.answering():
+    with service.answering:
         async with EventOutlet(request) as outlet:
             stream = SpokenStream(replies, plan, asked, chunks, lambda told: outlet.send(event(told)))
             if service.suspension.rejects_new:

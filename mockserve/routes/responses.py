@@ -89,7 +89,7 @@ async def _make(service: Service, plan: ResponsePlan, stored: StoredResponse, ar
 
 async def _make_stream(service: Service, plan: ResponsePlan, stored: StoredResponse, arrived: Micros) -> None:
     narrator = _narrator(plan)
-    with service.answering():
+    with service.answering:
         await narrate(service, ReplySet(plan.job), narrator, stored.add_event, arrived)
     stored.body = narrator.final or stored.body
 
