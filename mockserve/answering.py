@@ -120,3 +120,4 @@ def _free(service: Service, replies: ReplySet) -> None:
     for prompt in replies.job.prompts:
         for generation in prompt.generations:
             service.driver.abort(generation.request.id)
+    replies.let_go()

@@ -44,6 +44,31 @@ class Reply(Protocol):
         ...
 
 
+class Nobody:
+    """Hears nothing: takes the place of a reply that has ended, so that its request does not hold on to it."""
+
+    finish_reason = "abort"
+    is_streamed = False
+
+    def token(self, number: int) -> None:
+        """It is too late."""
+
+    def tokens(self, first: int, last: int) -> None:
+        """Likewise."""
+
+    def finish(self, num_tokens: int) -> None:
+        """Likewise."""
+
+    def abort(self, num_tokens: int) -> None:
+        """Likewise."""
+
+    def fail(self, message: str, status: int) -> None:
+        """Likewise."""
+
+
+NOBODY = Nobody()
+
+
 @dataclass(slots=True)
 class Siblings:
     """The choices that one prompt was asked for, which vLLM counts as one request."""

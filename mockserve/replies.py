@@ -10,7 +10,7 @@ from mockserve.caller import ANYBODY, Caller
 from mockserve.choice_writer import ChoiceWriter
 from mockserve.content.answer import Kind
 from mockserve.event_templates import with_templates
-from mockserve.flight import Flight
+from mockserve.flight import NOBODY, Flight
 from mockserve.frames import DONE, DONE_CHUNK, PLACEHOLDER, EventTemplate, event, event_template, http_chunk
 from mockserve.generation import Generation
 from mockserve.planned_prompt import PlannedPrompt
@@ -33,6 +33,11 @@ class ReplySet:
     def add_flight(self, flight: Flight) -> None:
         """One of the requests that the engine has for this reply, in the order of the choices."""
         self._flights.append(flight)
+
+    def let_go(self) -> None:
+        """The reply has ended. Its requests hold it no longer: in a circle they would wait for the collector."""
+        for flight in self._flights:
+            flight.reply = NOBODY
 
     def usage(self, is_stream: bool) -> Usage:
         """What all choices have cost. The first prompt's cached tokens stand for all in a stream, else the last's."""
