@@ -29,6 +29,8 @@ class Scope:
     lora: Lora | None = None
 
 
+ANYWHERE = Scope()
+
 NameBlocks: TypeAlias = Callable[[str, Sequence[int], Scope], BlockIdentities]
 """From the id of a request, the tokens of its prompt and answer, and their scope."""
 

@@ -8,7 +8,7 @@ from zlib import crc32
 
 from engine.request import ExternalPrompt, Request
 from mockserve.block_hashes import token_digest
-from mockserve.block_naming import Lora, NameBlocks, Scope
+from mockserve.block_naming import ANYWHERE, Lora, NameBlocks, Scope
 from mockserve.content.answer import Answer
 from mockserve.content.conversations import Conversations
 from mockserve.content.form import PLAIN, AnswerForm
@@ -102,6 +102,7 @@ class Planner:
         """
         budget = output_budget(sampling, len(prompt), self.max_model_len)
         check_sampling(sampling, budget)
+        scope = ANYWHERE if lora is None and not cache_salt else Scope(cache_salt or "", lora)
         repeatable = sampling.is_greedy or sampling.seed is not None
         digest = token_digest(prompt)
         generations = []
@@ -116,7 +117,7 @@ class Planner:
                 input_tokens=len(prompt),
                 output_tokens=answer.num_tokens,
                 # Prompt and answer: a next turn that repeats both finds both in the cache.
-                blocks=self._name_blocks(engine_id, [*prompt, *answer.token_ids], Scope(cache_salt or "", lora)),
+                blocks=self._name_blocks(engine_id, [*prompt, *answer.token_ids], scope),
                 max_output_tokens=budget,
                 priority=priority,
                 reads_prefix_cache=sampling.num_prompt_logprobs is None,

@@ -9,7 +9,7 @@ from aiohttp import HttpVersion11, web
 from mockserve.faults.shaping import ShapedTransport
 from mockserve.frames import http_chunk
 from mockserve.routes.shared import SERVICE
-from mockserve.stream_head import EVENT_STREAM, EventResponse
+from mockserve.stream_head import EVENT_STREAM
 from mockserve.wire import Wire
 
 END_OF_CHUNKS = b"0\r\n\r\n"
@@ -116,7 +116,7 @@ class EventOutlet:
         request = self._request
         service = request.app[SERVICE]
         head = service.heads.head_for(request)
-        response = EventResponse() if head is not None else await _begun_by_library(request)
+        response = service.heads.response if head is not None else await _begun_by_library(request)
         transport = request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client left before the first token")

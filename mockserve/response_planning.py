@@ -41,7 +41,7 @@ def plan_response(service: Service, asked: ResponseRequest, priority: int | None
     body = chat_body(asked, messages)
     chat = parse_chat(body)
     if chat.sampling.max_tokens_param == "max_completion_tokens":
-        chat = replace(chat, sampling=replace(chat.sampling, max_tokens_param=OUTPUT_PARAM))
+        chat = chat._replace(sampling=replace(chat.sampling, max_tokens_param=OUTPUT_PARAM))
     name = str(asked.body.get("request_id") or f"resp_{new_id()}")
     job = plan_chat(service, chat, body, name, adapter, priority, refuses_unavailable=False)
     accounting = job.accounting._replace(shows_prompt_details=True, counts_reasoning=True)

@@ -17,6 +17,8 @@ class StreamHeads:
 
     def __init__(self, network: Network) -> None:
         self._network = network
+        self.response = EventResponse()
+        """What handlers return for a stream with such a head."""
         self._second = -1
         self._head = b""
 

@@ -16,8 +16,13 @@ if TYPE_CHECKING:
 class WholeRequest(web.Request):
     """A request that had all come when it was begun with."""
 
-    ATTRS = web.Request.ATTRS | frozenset({"whole_body"})
+    ATTRS = web.Request.ATTRS | frozenset({"route_app", "whole_body"})
     whole_body = b""
+    route_app: web.Application | None = None
+
+    @property
+    def app(self) -> web.Application:
+        return self.route_app or super().app
 
     @property
     def can_read_body(self) -> bool:
@@ -44,5 +49,6 @@ def whole_request(
         message, EMPTY_PAYLOAD, cast(Any, connection), writer, task, loop, client_max_size=most_body_bytes
     )
     request._match_info = route.match_info
+    request.route_app = route.app
     request.whole_body = usual.body
     return request

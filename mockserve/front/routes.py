@@ -22,6 +22,7 @@ class FrontRoute:
     """One path, and what answers it: the handler within all that goes on around every handler."""
 
     url: URL
+    app: web.Application
     match_info: web.UrlMappingMatchInfo
     respond: Respond
 
@@ -43,4 +44,4 @@ def _front_route(app: web.Application, route: web.AbstractRoute, path: str) -> F
     respond: Respond = route.handler
     for middleware in reversed(MIDDLEWARES):
         respond = partial(middleware, handler=respond)
-    return FrontRoute(URL.build(path=path, encoded=True), match_info, respond)
+    return FrontRoute(URL.build(path=path, encoded=True), app, match_info, respond)

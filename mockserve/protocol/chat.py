@@ -1,7 +1,6 @@
 """The body of POST /v1/chat/completions."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.fields import Fields, check_types
@@ -17,8 +16,7 @@ from mockserve.protocol.wanted import Common, Wanted, read_common, read_wanted
 ASSISTANT = "assistant"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatRequest:
+class ChatRequest(NamedTuple):
     """A parsed chat request. An empty `model` means the first served name; `messages` are as they came.
 
     `role` is that of the answer. `echoed` is the text of the message that the answer continues, if that is wanted.
@@ -28,8 +26,8 @@ class ChatRequest:
     messages: list[Any]
     sampling: Sampling
     delivery: Delivery
-    common: Common = field(default_factory=Common)
-    wanted: Wanted = field(default_factory=Wanted)
+    common: Common = Common()
+    wanted: Wanted = Wanted()
     role: str = ASSISTANT
     echoed: str = ""
     add_special_tokens: bool = False

@@ -1,7 +1,6 @@
 """The body of POST /v1/completions."""
 
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.field_types import as_integer
@@ -19,8 +18,7 @@ DEFAULT_MAX_TOKENS = 16
 Prompt: TypeAlias = str | list[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionRequest:
+class CompletionRequest(NamedTuple):
     """A parsed completion request. An empty `model` means the first served name; there is at least one prompt.
 
     With `echo` the prompt comes before the answer; `only_echoes` leaves the answer out.
@@ -30,8 +28,8 @@ class CompletionRequest:
     prompts: tuple[Prompt, ...]
     sampling: Sampling
     delivery: Delivery
-    common: Common = field(default_factory=Common)
-    wanted: Wanted = field(default_factory=Wanted)
+    common: Common = Common()
+    wanted: Wanted = Wanted()
     echo: bool = False
     only_echoes: bool = False
     add_special_tokens: bool = True

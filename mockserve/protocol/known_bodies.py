@@ -6,7 +6,6 @@ afterwards. A body that is refused is never known.
 
 import marshal
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from mockserve.protocol.chat import ChatRequest, parse_chat
@@ -80,7 +79,7 @@ def _has_plain_prompt(body: dict[str, Any]) -> bool:
 
 
 def _with_prompt(asked: CompletionRequest, prompt: str) -> CompletionRequest:
-    return replace(asked, prompts=(prompt,))
+    return asked._replace(prompts=(prompt,))
 
 
 def _has_plain_messages(body: dict[str, Any]) -> bool:
@@ -97,4 +96,4 @@ def _has_plain_messages(body: dict[str, Any]) -> bool:
 
 
 def _with_messages(asked: ChatRequest, messages: list[Any]) -> ChatRequest:
-    return replace(asked, messages=messages)
+    return asked._replace(messages=messages)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from multidict import istr
 
 from mockserve.connection import wanted_rank
@@ -19,13 +19,14 @@ SERVICE = web.AppKey("service", Service)
 ID_HEADER = istr("X-Request-Id")
 PRIORITY_HEADER = istr("X-Vllm-Priority")
 
+JSON = "application/json"
 UNTYPED = "application/x-untyped"
 """Stands for no media type at all: the library would choose one."""
 
 
 async def read_body(request: web.Request) -> dict[str, Any]:
     """The JSON object a client sent. Raises ApiError when it did not send one, or not as JSON."""
-    if request.content_type != "application/json":
+    if request.headers.get(hdrs.CONTENT_TYPE) != JSON and request.content_type != JSON:
         raise wrong_media_type()
     return parse_json(await request.read())
 
