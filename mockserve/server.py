@@ -27,7 +27,7 @@ from mockserve.environment import ServerEnvironment, read_environment
 from mockserve.file_limit import raise_file_limit
 from mockserve.front.connection import Front, FrontConnection
 from mockserve.front.routes import front_routes
-from mockserve.front.usual import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, Limits
+from mockserve.front.usual import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, Limits, RequestReader
 from mockserve.http_errors import PlainErrors
 from mockserve.log_lines import fields, set_up_logging
 from mockserve.processes.refusals import check_processes
@@ -193,7 +193,9 @@ def _front(runner: web.AppRunner, service: Service) -> Front:
         most_fields=options.h11_max_header_count,
         most_body_bytes=min(most_body_bytes, LARGEST_BODY_BYTES),
     )
-    return Front(front_routes(runner.app), new_library, service.wire, limits, keep_alive_s, most_body_bytes)
+    return Front(
+        front_routes(runner.app), new_library, service.wire, RequestReader(limits), keep_alive_s, most_body_bytes
+    )
 
 
 def keep_what_exists() -> None:

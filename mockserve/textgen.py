@@ -24,6 +24,7 @@ from mockserve.tokenizer import Tokenizer
 
 MEDIAN_OUTPUT_TOKENS = 200
 OUTPUT_TOKENS_SIGMA = 0.7
+_MEAN_OF_LOGARITHMS = math.log(MEDIAN_OUTPUT_TOKENS)
 """Without a length asked for, answers are log-normal: half are between 125 and 320 tokens."""
 
 
@@ -138,4 +139,4 @@ class Composer:
 
 def natural_length(random: Random) -> int:
     """Tokens of an answer that nobody limits, the end marker included."""
-    return max(2, round(random.lognormvariate(math.log(MEDIAN_OUTPUT_TOKENS), OUTPUT_TOKENS_SIGMA)))
+    return max(2, round(random.lognormvariate(_MEAN_OF_LOGARITHMS, OUTPUT_TOKENS_SIGMA)))

@@ -8,7 +8,7 @@ from typing import Protocol
 from mockserve.lateness import Lateness
 
 PATIENCE_TURNS = 16
-HEADS_WAIT_S = 0.01
+HEADS_WAIT_S = 0.1
 """How long at least a stream's head waits for an event where events are due at once."""
 
 

@@ -15,7 +15,7 @@ from aiohttp.tcp_helpers import tcp_keepalive
 from mockserve.connection import StampedConnection
 from mockserve.front.request import whole_request
 from mockserve.front.routes import FrontRoute
-from mockserve.front.usual import Limits, Unready, UsualRequest, first_request
+from mockserve.front.usual import RequestReader, Unready, UsualRequest
 from mockserve.http_errors import PlainErrors
 from mockserve.stream_head import EventResponse
 from mockserve.wire import Wire
@@ -35,7 +35,7 @@ class Front:
     routes: Mapping[tuple[str, str], FrontRoute]
     new_library: Callable[[], PlainErrors]
     wire: Wire
-    limits: Limits
+    reader: RequestReader
     keep_alive_s: float
     most_body_bytes: int
     connections: "set[FrontConnection]" = field(default_factory=set)
@@ -61,7 +61,7 @@ class FrontConnection(StampedConnection):
 
     __slots__ = (
         "_close_at_s", "_front", "_is_answering", "_is_given_away", "_is_holding", "_library", "_patience", "_rest",
-        "_watch", "task",
+        "_watch", "peername", "sockname", "ssl_context", "task",
     )  # fmt: skip
 
     def __init__(self, front: Front) -> None:
@@ -81,26 +81,16 @@ class FrontConnection(StampedConnection):
         self._watch: asyncio.TimerHandle | None = None
         """Looks whether the connection has been idle for too long."""
         self._close_at_s = 0.0
-
-    # --- what aiohttp asks of a protocol on behalf of a request ---
-
-    @property
-    def ssl_context(self) -> Any:
-        return None if self.transport is None else self.transport.get_extra_info("sslcontext")
-
-    @property
-    def peername(self) -> Any:
-        return None if self.transport is None else self.transport.get_extra_info("peername")
-
-    @property
-    def sockname(self) -> Any:
-        return None if self.transport is None else self.transport.get_extra_info("sockname")
-
-    # --- what happens to the connection ---
+        # What the library asks of a protocol on behalf of a request.
+        self.ssl_context: Any = None
+        self.peername: Any = None
+        self.sockname: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         assert self.transport is not None
+        tell = self.transport.get_extra_info
+        self.ssl_context, self.peername, self.sockname = tell("sslcontext"), tell("peername"), tell("sockname")
         tcp_keepalive(self.transport)
         self._front.connections.add(self)
         if self._front.keep_alive_s > 0:
@@ -142,7 +132,7 @@ class FrontConnection(StampedConnection):
 
     def _go_on(self) -> None:
         """Begin with the next request, if it has come."""
-        found = first_request(self._rest, self._front.limits)
+        found = self._front.reader.first(self._rest)
         if found is Unready.PART:
             if self._patience is None:
                 self._patience = self._loop.call_later(PATIENCE_S, self._give_away)
@@ -157,7 +147,7 @@ class FrontConnection(StampedConnection):
         taken, self._rest = self._rest, self._rest[found.num_bytes :]
         if self._is_holding and len(self._rest) <= MOST_BYTES_AHEAD:
             self._read_on()
-        route = self._front.routes.get((found.method, found.path))
+        route = self._front.routes.get((found.head.method, found.head.path))
         if route is None:
             self._lend(taken[: found.num_bytes])
         else:
@@ -175,7 +165,7 @@ class FrontConnection(StampedConnection):
         except ConnectionError:
             _logger.debug("the client left before its reply")
         except Exception:
-            _logger.exception("%s %s failed", usual.method, usual.path)
+            _logger.exception("%s %s failed", usual.head.method, usual.head.path)
         finally:
             self.task = None
             self._answered(keeps_alive)

@@ -40,8 +40,9 @@ def whole_request(
     most_body_bytes: int,
 ) -> WholeRequest:
     """`usual` as it came on `connection`, which has all that the library wants of a protocol of its own."""
+    head = usual.head
     message = RawRequestMessage(
-        usual.method, usual.path, HttpVersion11, usual.headers, (), False, None, False, False, route.url
+        head.method, head.path, HttpVersion11, head.headers, (), False, None, False, False, route.url
     )
     writer = StreamWriter(connection, loop)
     task = cast(Any, None)  # nobody asks for it

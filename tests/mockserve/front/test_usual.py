@@ -9,7 +9,7 @@ from aiohttp.http import HttpProcessingError, HttpRequestParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mockserve.front.usual import Limits, Unready, UsualRequest, first_request
+from mockserve.front.usual import MOST_KNOWN_HEADS, Limits, RequestReader, Unready, UsualRequest
 
 LIMITS = Limits()
 REQUEST = (
@@ -18,21 +18,29 @@ REQUEST = (
 )
 
 
+def first_request(data: bytes) -> UsualRequest | Unready:
+    """Twice, for the second time the head is known."""
+    reader = RequestReader(LIMITS)
+    found = reader.first(data)
+    assert reader.first(data) == found
+    return found
+
+
 def usual(data: bytes) -> UsualRequest:
-    found = first_request(data, LIMITS)
+    found = first_request(data)
     assert isinstance(found, UsualRequest)
     return found
 
 
 def test_a_usual_request_is_what_was_sent() -> None:
     found = usual(REQUEST + b"GET /next")
-    assert (found.method, found.path, found.body) == ("POST", "/v1/completions", b'{"prompt":""}')
-    assert found.headers["x-one"] == "a, b;  c"
+    assert (found.head.method, found.head.path, found.body) == ("POST", "/v1/completions", b'{"prompt":""}')
+    assert found.head.headers["x-one"] == "a, b;  c"
     assert found.num_bytes == len(REQUEST)
 
 
 def test_the_beginning_of_a_request_is_a_part_of_one() -> None:
-    assert {first_request(REQUEST[:size], LIMITS) for size in range(1, len(REQUEST))} == {Unready.PART}
+    assert {first_request(REQUEST[:size]) for size in range(1, len(REQUEST))} == {Unready.PART}
 
 
 @pytest.mark.parametrize(
@@ -66,12 +74,23 @@ def test_the_beginning_of_a_request_is_a_part_of_one() -> None:
 )
 def test_what_could_be_read_otherwise_is_for_the_library(old: bytes, new: bytes) -> None:
     assert old in REQUEST
-    assert first_request(REQUEST.replace(old, new, 1), LIMITS) is Unready.OTHER
+    assert first_request(REQUEST.replace(old, new, 1)) is Unready.OTHER
 
 
 @pytest.mark.parametrize("value", [b"keep-alive", b"Keep-Alive"])
 def test_a_connection_that_is_to_stay_is_usual(value: bytes) -> None:
     usual(REQUEST.replace(b"X-One", b"Connection: " + value + b"\r\nX-One"))
+
+
+def test_the_same_head_is_read_once_and_others_for_themselves() -> None:
+    reader = RequestReader(LIMITS)
+    for number in range(2 * MOST_KNOWN_HEADS):
+        data = REQUEST.replace(b"a, b", b"%d" % number)
+        found, again = reader.first(data), reader.first(data)
+        assert isinstance(found, UsualRequest)
+        assert isinstance(again, UsualRequest)
+        assert again.head is found.head
+        assert found.head.headers["X-One"] == f"{number};  c"
 
 
 class Client(BaseProtocol):
@@ -112,12 +131,12 @@ async def test_the_library_reads_a_usual_request_in_the_same_way(
 ) -> None:
     lines = [f"{line} {version}", "Host: x", *(name + colon + value for name, colon, value in fields)]
     data = ("\r\n".join(lines) + end + "\r\n").encode("latin-1") + b"0123456789012"
-    found = first_request(data, LIMITS)
+    found = first_request(data)
     if not isinstance(found, UsualRequest):
         return
     try:
         method, path, headers, body, closes = await by_library(data[: found.num_bytes])
     except HttpProcessingError:
         raise AssertionError(f"the library refuses {data!r}") from None
-    assert (method, path, body, closes) == (found.method, found.path, found.body, False)
-    assert headers == sorted((name.lower(), value) for name, value in found.headers.items())
+    assert (method, path, body, closes) == (found.head.method, found.head.path, found.body, False)
+    assert headers == sorted((name.lower(), value) for name, value in found.head.headers.items())
