@@ -48,6 +48,14 @@ class StepLog:
         self._starts.fromlist(ends[:-1])
         self._ends.fromlist(ends)
 
+    def extend_touching(self, instants: npt.NDArray[np.int64]) -> None:
+        """`extend` by steps given as the start of each and the end of the last."""
+        if instants[-1] < instants[0]:
+            raise _too_late(int(instants[0]))
+        data = instants.tobytes()
+        self._starts.frombytes(data[:-8])
+        self._ends.frombytes(data[8:])
+
     def start(self, index: int) -> Micros:
         return self._starts[index]
 
@@ -100,6 +108,10 @@ class RecentSteps(StepLog):
 
     def extend_by_few(self, started_at: Micros, ends: list[Micros]) -> None:
         super().extend_by_few(started_at, ends)
+        self._forget()
+
+    def extend_touching(self, instants: npt.NDArray[np.int64]) -> None:
+        super().extend_touching(instants)
         self._forget()
 
     def start(self, index: int) -> Micros:

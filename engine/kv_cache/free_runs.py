@@ -53,17 +53,20 @@ class FreeRuns:
     def take(self, num_blocks: int) -> Sequence[int]:
         """Take blocks, which must be free, in the order of reuse. Returns the names that are no more."""
         self.num_free -= num_blocks
-        if num_blocks <= self._num_useless:
-            self._num_useless -= num_blocks
+        useless = self._num_useless
+        if num_blocks <= useless:
+            self._num_useless = useless - num_blocks
             return ()
-        num_blocks -= self._num_useless
-        self._num_useless = 0
+        if useless:
+            num_blocks -= useless
+            self._num_useless = 0
         if self._num_untouched:
             used = min(num_blocks, self._num_untouched)
             self._num_untouched -= used
             num_blocks -= used
-        if num_blocks <= self._rest_of_run:
-            self._rest_of_run -= num_blocks
+        rest = self._rest_of_run
+        if num_blocks <= rest:
+            self._rest_of_run = rest - num_blocks
             return ()
         return self._take_freed(num_blocks)
 

@@ -102,27 +102,54 @@ class Cruising:
         needs = self.needs
         rounds, rest = divmod(num_steps, size)
         start = first_step % size
-        total = sum(needs[start : start + rest]) + sum(needs[: max(0, start + rest - size)])
-        return total + rounds * self.num_sequences
+        end = start + rest
+        total = sum(needs[start:end]) + rounds * self.num_sequences
+        return total + sum(needs[: end - size]) if end > size else total
 
     def next_change(self) -> int:
         """The next step after which one of them leaves or ends; -1 without any."""
         heap = self._step_heap
-        while heap and heap[0] not in self.ends and heap[0] not in self.leaves:
+        while heap:
+            step = heap[0]
+            if step in self.ends or step in self.leaves:
+                return step
             heapq.heappop(heap)
-        return heap[0] if heap else -1
+        return -1
+
+    def num_equal_steps(self, step: int) -> int:
+        """In how many steps from `step` on, which is composed, the same decode, with some of them also in the next."""
+        change = self.next_change()
+        leaving = self.leaves.get(change)
+        if leaving is not None and len(leaving) >= self.num_sequences:
+            return change - step
+        return change - step + 1
+
+    def compose(self, first_step: int, num_steps: int) -> int:
+        """Compose `num_steps` steps from `first_step` on, of which only the last may be without some of them.
+
+        Returns how many new blocks they need.
+        """
+        last = first_step + num_steps - 1
+        if num_steps == 1 or last - 1 not in self.leaves:
+            return self.num_blocks_in(first_step, num_steps)
+        num_blocks = self.num_blocks_in(first_step, num_steps - 1)
+        self.leave_after(last - 1)
+        return num_blocks + self.needs[last % self._block_size]
 
     def leave_after(self, step: int) -> None:
         """`step` has been composed; those it was the last one for are no longer part of the sums."""
+        sequences = self.sequences
         for sequence in self.leaves.pop(step, ()):
-            if sequence.cruise is not None and sequence in self.sequences:
-                self._subtract(sequence, sequence.cruise)
+            if sequence in sequences and (cruise := sequence.cruise) is not None:
+                self._subtract(sequence, cruise)
 
     def ended_by(self, step: int) -> list[Sequence]:
         """Those whose last token `step` brought, in order of admission. They are forgotten."""
         ended = self.ends.pop(step, [])
-        if ended:
-            ended = [sequence for sequence in ended if sequence.cruise is not None]
+        for sequence in ended:
+            if sequence.cruise is None:
+                ended = [each for each in ended if each.cruise is not None]
+                break
         if len(ended) > 1:
             ended.sort(key=lambda sequence: sequence.running_number)
         return ended

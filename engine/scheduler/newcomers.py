@@ -11,7 +11,7 @@ from engine.events import Scheduled
 from engine.instance import Instance
 from engine.scheduler.vllm_batch import Grant
 from engine.scheduler.vllm_fast_batch import FastVllmBatch
-from engine.sequence import Cruise, Sequence
+from engine.sequence import Sequence
 from engine.units import Micros
 
 
@@ -21,25 +21,14 @@ class Newcomers:
     With asynchronous scheduling, where a step is composed before the one before it ends.
     """
 
-    __slots__ = (
-        "_batch",
-        "_block_size",
-        "_instance",
-        "_max_num_seqs",
-        "_max_tokens",
-        "_threshold",
-        "_watermark_blocks",
-    )
+    __slots__ = ("_batch", "_block_size", "_config", "_instance", "_limit_tokens")
 
     def __init__(self, instance: Instance, batch: FastVllmBatch) -> None:
-        config = instance.config
+        self._config = instance.config
         self._instance = instance
         self._batch = batch
-        self._block_size = config.block_size_tokens
-        self._max_tokens = config.max_num_batched_tokens
-        self._max_num_seqs = config.max_num_seqs
-        self._threshold = config.long_prefill_token_threshold
-        self._watermark_blocks = batch.kv.watermark_blocks
+        self._block_size = instance.config.block_size_tokens
+        self._limit_tokens = instance.config.limit_tokens
 
     def compose(self, at: Micros) -> tuple[list[Sequence], BatchShape] | None:
         """Compose a step at `at`, when there are blocks for all that cruise. Returns who joins and what it is like.
@@ -47,68 +36,69 @@ class Newcomers:
         None, and nothing changed, when nobody can join or only the general rules can tell who does.
         """
         batch = self._batch
-        cruising, kv, step = batch.cruising, batch.kv, batch.next_step
+        cruising, kv, waiting, step = batch.cruising, batch.kv, batch.waiting, batch.next_step
         num_blocks = cruising.needs[step % self._block_size]
-        joining, is_blocked = self._who_joins(kv.free.num_free - num_blocks)
-        if not joining:
+        num_joining, is_blocked = self._num_joining(kv.free.num_free - num_blocks)
+        if not num_joining:
             return None
         num_cruising, context = cruising.num_sequences, cruising.offset + cruising.num_sequences * step
-        joined, events, tells_admissions = [], self._instance.events, self._instance.tells_admissions
+        joined = [waiting.popleft() for _ in range(num_joining)]
+        kv.take_for(joined, num_blocks)
+        number, events, tells_admissions = batch.num_admissions, self._instance.events, self._instance.tells_admissions
         num_tokens = squares = 0
-        for sequence, cruise, blocks in joining:
-            batch.join_cruising(sequence, cruise, blocks)
-            sequence.scheduled_at = at
-            if tells_admissions:
-                events.append(Scheduled(at, sequence))
-            joined.append(sequence)
-            new = sequence.num_computed_tokens
+        for sequence in joined:
+            number += 1
+            sequence.running, sequence.running_number, sequence.scheduled_at = True, number, at
+            sequence.num_computed_tokens = new = sequence.request.input_tokens
             num_tokens += new
             squares += new * new
-            num_blocks += blocks
-        kv.take(num_blocks)
+            cruise = batch.cruise_of(sequence, step + 1, num_tokens_due=1)
+            assert cruise is not None
+            cruising.join(sequence, cruise)
+            if tells_admissions:
+                events.append(Scheduled(at, sequence))
+        batch.num_admissions = number
+        batch.num_running += num_joining
         if is_blocked:
-            batch.note_blocked(batch.waiting[0], 0)
+            batch.note_blocked(waiting[0], 0)
         if step in cruising.leaves:
             cruising.leave_after(step)
         batch.next_step = step + 1
-        return joined, BatchShape(len(joined), num_tokens, squares, 0, 0, squares, num_cruising, context)
+        return joined, BatchShape(num_joining, num_tokens, squares, 0, 0, squares, num_cruising, context)
 
-    def _who_joins(self, num_free: int) -> tuple[list[tuple[Sequence, Cruise, int]], bool]:
-        """Who joins the next step, for how long and with how many blocks; and whether the next one finds too few.
+    def _num_joining(self, num_free: int) -> tuple[int, bool]:
+        """How many join the next step, with so many free blocks, and whether the one after them finds too few.
 
         Nobody if somebody might join that the general rules must be asked about.
         """
-        batch = self._batch
-        num_running, step = batch.num_running, batch.next_step
-        num_seats = self._max_num_seqs - num_running
-        budget = self._max_tokens - batch.cruising.num_sequences
-        threshold = self._threshold if num_running + len(batch.waiting) > 1 else 0
+        config, batch = self._config, self._batch
+        num_running = batch.num_running
+        budget = config.max_num_batched_tokens - batch.cruising.num_sequences
+        threshold = config.long_prefill_token_threshold
+        if threshold and num_running + len(batch.waiting) <= 1:
+            threshold = 0
         if num_running:
-            num_free -= self._watermark_blocks
-        joining: list[tuple[Sequence, Cruise, int]] = []
+            num_free -= batch.kv.watermark_blocks
+        num_seats, num_joining, longest = config.max_num_seqs - num_running, 0, self._limit_tokens - 2
         batch.put_in_order()
         for sequence in batch.waiting:
-            if not num_seats or not budget:
+            if num_joining == num_seats or not budget:
                 break
             request = sequence.request
             num_tokens = request.input_tokens
-            is_usual = not (sequence.num_shareable_blocks or sequence.num_preemptions or request.external)
-            if not is_usual or num_tokens > budget or 0 < threshold < num_tokens:
-                return [], False
-            blocks = -(-num_tokens // self._block_size)
-            if blocks > num_free:
-                return joining, True
-            cruise = batch.cruise_of(sequence, step + 1, num_tokens_due=1)
-            if cruise is None:
-                return [], False
-            joining.append((sequence, cruise, blocks))
-            num_free -= blocks
-            num_seats -= 1
-            budget -= num_tokens
+            if sequence.num_shareable_blocks or sequence.num_preemptions or request.external is not None:
+                return 0, False
+            if num_tokens > budget or 0 < threshold < num_tokens or request.output_tokens < 2 or num_tokens > longest:
+                return 0, False
+            num_free += -num_tokens // self._block_size
+            if num_free < 0:
+                return num_joining, True
             if not num_running:
-                num_free -= self._watermark_blocks
+                num_free -= batch.kv.watermark_blocks
                 num_running = 1
-        return joining, False
+            num_joining += 1
+            budget -= num_tokens
+        return num_joining, False
 
 
 def grants_of(joined: Iterable[Sequence]) -> list[Grant]:

@@ -23,6 +23,8 @@ NO_GRANTS: list[Grant] = []
 """Of steps that are sums. Nobody changes it."""
 NOBODY: list[Sequence] = []
 
+_COMPLETED, _LENGTH_CAPPED = Outcome.COMPLETED, Outcome.LENGTH_CAPPED
+
 
 class FastVllmStepping(VllmStepping):
     """Steps as its parent takes them. It reports no single steps, only what changes."""
@@ -99,33 +101,28 @@ class FastVllmStepping(VllmStepping):
     def _take_tokens(self, grants: list[Grant], step_index: int, at: Micros) -> None:
         """What a step brought for those that have grants of their own, and for those whose cruise it ended."""
         ended = self._fast.cruising.ended_by(step_index)
+        if not grants:
+            for sequence in ended:
+                self._end_cruise(sequence, step_index, at)
+            return
         finished: list[Finished] = []
-        if not ended:
-            for grant in grants:
-                self._process(grant, step_index, at, [], finished)
-        elif not grants:
-            finished.extend(self._end_cruise(sequence, step_index, at) for sequence in ended)
-        else:
-            # In batch order, for blocks are reused in the order in which they are given back.
-            dues: list[Grant | Sequence] = [*grants, *ended]
-            for due in sorted(dues, key=_running_number):
-                if isinstance(due, Grant):
-                    self._process(due, step_index, at, [], finished)
-                else:
-                    finished.append(self._end_cruise(due, step_index, at))
-        if finished:
-            self._instance.events += finished
+        # In batch order, for blocks are reused in the order in which they are given back.
+        dues: list[Grant | Sequence] = sorted([*grants, *ended], key=_running_number) if ended else [*grants]
+        for due in dues:
+            if isinstance(due, Grant):
+                self._process(due, step_index, at, [], finished)
+                self._instance.events += finished
+                finished.clear()
+            else:
+                self._end_cruise(due, step_index, at)
 
-    def _end_cruise(self, sequence: Sequence, step_index: int, at: Micros) -> Finished:
+    def _end_cruise(self, sequence: Sequence, step_index: int, at: Micros) -> None:
         """The last token of a cruising sequence came with a step; no step to come is composed with it."""
         self._fast.finish_cruise(sequence, step_index + 1)
-        outcome = self._stop(sequence)
-        assert outcome is not None
-        num_tokens = min(sequence.num_output_tokens, sequence.request.output_tokens)
-        sequence.num_output_tokens = num_tokens
-        self._instance.end(sequence, outcome)
-        self._instance.counters.output_tokens += num_tokens
-        return Finished(at, sequence, outcome)
+        instance, num_tokens = self._instance, sequence.num_output_tokens
+        outcome = _COMPLETED if num_tokens == sequence.request.output_tokens else _LENGTH_CAPPED
+        instance.counters.output_tokens += num_tokens
+        instance.end_now(sequence, outcome, at)
 
     def step_ended(self, report: object, at: Micros) -> None:
         """Go from step to step for as long as nothing else is due in between."""
@@ -207,8 +204,8 @@ class FastVllmStepping(VllmStepping):
         fast, instance, composed, leaving = self._fast, self._instance, self._steps, self._leaving
         cruising, kv, log, decode_time = fast.cruising, fast.kv, instance.steps, self._decode_time
         take_leap, let_join, free = self._leaper.take, self._newcomers.compose, fast.kv.free
-        explicit, waiting, max_num_seqs = fast.explicit, fast.waiting, self._max_num_seqs
-        leaves, ends, needs, size = cruising.leaves, cruising.ends, cruising.needs, len(cruising.needs)
+        explicit, waiting, leaves, ends = fast.explicit, fast.waiting, cruising.leaves, cruising.ends
+        needs, size, max_num_seqs = cruising.needs, len(cruising.needs), self._max_num_seqs
         head = composed[0]
         # Only of a step with prompts more is known than how many decode. The prompts have grants, or are newcomers'.
         grants, joined, shape = head.grants, NOBODY, _with_prompts(head.shape)
@@ -223,13 +220,13 @@ class FastVllmStepping(VllmStepping):
                 fast.let_cruise()
             successor, num_left = fast.next_step, cruising.num_sequences
             num_blocks = needs[successor % size]
-            newcomers = None
-            is_calm = not explicit and num_left <= fast.most_cruising and num_blocks <= free.num_free
+            newcomers, next_grants, next_joined, next_shape = None, NO_GRANTS, NOBODY, None
+            is_calm = not explicit and num_blocks <= free.num_free and num_left <= fast.most_cruising
             if is_calm and waiting and fast.num_running < max_num_seqs and not fast.stays_blocked():
                 newcomers, is_calm = let_join(at), False
             if newcomers is not None:
                 step_index = log.append(at, ends_at)
-                next_grants, (next_joined, next_shape) = NO_GRANTS, newcomers
+                next_joined, next_shape = newcomers
                 num_next, next_context = num_left, next_shape.decode_context_tokens
             elif is_calm and num_left:
                 most = 0
@@ -237,19 +234,19 @@ class FastVllmStepping(VllmStepping):
                     # Steps take ever longer as contexts grow, so this is how many can start by then at most.
                     most = (last - at) // (ends_at - at) + 1
                     if most >= MIN_LEAP_STEPS:
-                        most = min(most, cruising.next_change() + 1 - successor, MAX_LEAP_STEPS)
+                        most = min(most, cruising.num_equal_steps(successor - 1), MAX_LEAP_STEPS)
                 if most >= MIN_LEAP_STEPS:
                     most = cruising.num_steps_within(successor, most, free.num_free)
                     count, at, ends_at = take_leap(at, last, num_sequences, context, most)
-                    num_blocks = cruising.num_blocks_in(successor, count)
+                    num_blocks = cruising.compose(successor, count)
                     context += num_sequences * (count - 1)
                     successor += count - 1
+                    num_left = cruising.num_sequences
                 else:
                     log.append(at, ends_at)
                 if num_blocks:
                     kv.take(num_blocks)
                 step_index, fast.next_step = successor - 1, successor + 1
-                next_grants, next_joined, next_shape = NO_GRANTS, NOBODY, None
                 num_next, next_context = num_left, cruising.offset + num_left * successor
                 if successor in leaves:
                     cruising.leave_after(successor)
@@ -260,11 +257,10 @@ class FastVllmStepping(VllmStepping):
                 if step is None:
                     break
                 grants, joined = head.grants, NOBODY  # more than before, if those that cruised were spelled out
-                next_grants, next_joined, next_shape = step.grants, NOBODY, _with_prompts(step.shape)
+                next_grants, next_shape = step.grants, _with_prompts(step.shape)
                 num_next, next_context = step.shape.decode_requests, step.shape.decode_context_tokens
-            if last < ends_at <= instance.until:
-                instance.catch_up(ends_at - 1)  # who comes or goes during a step only queues up for its end
-                last = self._last_free_instant()
+            if ends_at > last:
+                last = self._caught_up(ends_at)
             if ends_at > last:
                 head = Step(grants or grants_of(joined), shape or decodes(num_sequences, context), step_index)
                 next_grants = next_grants or grants_of(next_joined)
@@ -286,6 +282,13 @@ class FastVllmStepping(VllmStepping):
         instance.clock = max(at, instance.clock)
         instance.queue.push(ends_at, Due.STEP_END, head)
         return None
+
+    def _caught_up(self, ends_at: Micros) -> Micros:
+        """Let come or go who does so during a step, which only queues up for its end. Returns the last free instant."""
+        instance = self._instance
+        if ends_at <= instance.until:
+            instance.catch_up(ends_at - 1)
+        return self._last_free_instant()
 
     def _compose_behind(self, head: Step, at: Micros) -> Step | None:
         """Compose by the general rules while `head` executes; the step is not listed among those composed."""

@@ -22,7 +22,7 @@ class FastVllmBatch(VllmBatch):
         """Running and not cruising, in order of admission."""
         self.next_step = 0
         """Index of the step to be composed next."""
-        self._num_admissions = 0
+        self.num_admissions = 0
         self._blocked: tuple[Sequence | None, int, int] = None, 0, 0
         """Who found too few blocks, how many waited and how often blocks had come back by then."""
         self._lookahead = 1 if config.async_scheduling else 0
@@ -121,7 +121,7 @@ class FastVllmBatch(VllmBatch):
 
     def _is_last(self, sequence: Sequence) -> bool:
         """Whether no running sequence was admitted after it."""
-        return sequence.running_number == self._num_admissions
+        return sequence.running_number == self.num_admissions
 
     def let_cruise(self) -> None:
         """Those that have nothing left to prefill cruise from the next step on."""
@@ -139,17 +139,16 @@ class FastVllmBatch(VllmBatch):
 
     def cruise_of(self, sequence: Sequence, first_step: int, num_tokens_due: int) -> Cruise | None:
         """Its decoding from a step on, before which it gets so many tokens; None when these are all."""
-        request = sequence.request
-        prompt_tokens, last_token = request.input_tokens, request.output_tokens
-        if prompt_tokens + last_token > self._limit:
-            last_token = self._limit - prompt_tokens
+        request, budget = sequence.request, sequence.max_output_tokens
+        last_token, most = request.output_tokens, self._limit - request.input_tokens
+        if last_token > most:
+            last_token = most
         if last_token <= num_tokens_due:
             return None
         last_step = first_step + last_token - num_tokens_due - 1
         # With asynchronous scheduling a step is composed before the end of the one before it shows who stops there;
         # only an end by the declared budget, or by the context window, is known beforehand.
-        budget = sequence.max_output_tokens
-        known = 0 < budget <= last_token or prompt_tokens + last_token >= self._limit
+        known = 0 < budget <= last_token or last_token == most
         return Cruise(first_step, last_step, last_step if known else last_step + self._lookahead)
 
     def _admit_waiting(self, defers: bool) -> None:
@@ -204,19 +203,9 @@ class FastVllmBatch(VllmBatch):
         self.admitted.append(sequence)
         sequence.running = True
         self.explicit[sequence] = None
-        self._num_admissions += 1
-        sequence.running_number = self._num_admissions
+        self.num_admissions += 1
+        sequence.running_number = self.num_admissions
         self.num_running += 1
-
-    def join_cruising(self, sequence: Sequence, cruise: Cruise, num_blocks: int) -> None:
-        """The head of the queue joins, with blocks that are taken for it, and cruises after the step of its prompt."""
-        self.waiting.popleft()
-        sequence.running = True
-        self._num_admissions += 1
-        sequence.running_number = self._num_admissions
-        self.num_running += 1
-        self.kv.hold_prompt(sequence, num_blocks)
-        self.cruising.join(sequence, cruise)
 
     def leave(self, sequence: Sequence) -> None:
         if not sequence.running:
@@ -255,11 +244,16 @@ class FastVllmBatch(VllmBatch):
         cruise = sequence.cruise
         assert cruise is not None
         first = cruise.first_step
-        granted = min(self.next_step, cruise.last_granted_step + 1) - first
-        processed = min(max(0, num_processed_steps - first), cruise.last_step + 1 - first)
+        granted = (
+            self.next_step if self.next_step <= cruise.last_granted_step else cruise.last_granted_step + 1
+        ) - first
         self.cruising.abandon(sequence)
-        sequence.num_output_tokens += processed
-        sequence.add_token_steps(first, processed)
+        if num_processed_steps > first:
+            processed = (
+                num_processed_steps if num_processed_steps <= cruise.last_step else cruise.last_step + 1
+            ) - first
+            sequence.num_output_tokens += processed
+            sequence.add_token_steps(first, processed)
         if granted > 0:
             sequence.num_computed_tokens = computed = sequence.num_computed_tokens + granted
             self.kv.release_grown(sequence, computed, computed - self._lookahead)
@@ -274,7 +268,9 @@ class FastVllmBatch(VllmBatch):
         assert cruise is not None
         first = cruise.first_step
         sequence.cruise = None
-        composed = min(self.next_step, cruise.last_granted_step + 1)
+        composed = cruise.last_granted_step + 1
+        if composed > self.next_step:
+            composed = self.next_step
         computed = sequence.num_computed_tokens + composed - first
         count = cruise.last_step + 1 - first
         sequence.num_computed_tokens = computed

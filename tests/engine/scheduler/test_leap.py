@@ -1,0 +1,37 @@
+"""Many decode-only steps at once are those that would have been taken one by one."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.batch_shape import decodes
+from engine.config import EngineConfig
+from engine.instance import Instance
+from engine.latency.decode_sums import MOST_SEQUENCES
+from engine.scheduler.leap import Leaper
+from tests.fakes import TestLatency
+
+AT = 5_000
+
+
+@given(
+    latency=st.builds(TestLatency, step_us=st.integers(1, 50), figure_us=st.sampled_from([0, 1])),
+    num_sequences=st.sampled_from([1, 3, MOST_SEQUENCES + 1]),
+    context=st.integers(0, 2_000),
+    within_us=st.integers(0, 40_000),
+    most=st.sampled_from([1, 4, 30, 90]),
+)
+def test_a_leap_takes_the_steps_that_start_in_time(
+    latency: TestLatency, num_sequences: int, context: int, within_us: int, most: int
+) -> None:
+    instance = Instance(EngineConfig(1000), latency)
+    count, started_at, ends_at = Leaper(instance).take(AT, AT + within_us, num_sequences, context, most)
+    starts = [AT]
+    for step in range(most):
+        starts.append(starts[-1] + latency.step_time(decodes(num_sequences, context + step * num_sequences)))
+    in_time = sum(start <= AT + within_us for start in starts[:most])
+    assert 1 <= count <= in_time
+    assert (started_at, ends_at) == (starts[count - 1], starts[count])
+    assert instance.steps.ends().tolist() == starts[1 : count + 1]
+    assert [instance.steps.start(index) for index in range(count)] == starts[:count]
+    if num_sequences > MOST_SEQUENCES:
+        assert count == in_time
