@@ -76,7 +76,7 @@ def streams(url: str, folder: Path) -> bool:
     print(
         f"2,000 streams: {len(rows):,} rows, {summary['completed']:,} completed, {at_once:,} open when the first ended"
     )
-    return len(rows) == summary["completed"] == 2000
+    return bool(len(rows) == summary["completed"] == 2000)
 
 
 def rate_of_observe(url: str, folder: Path, num_requests: int, lengths: dict[str, int]) -> Rate:

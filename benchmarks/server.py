@@ -74,7 +74,7 @@ class Bench:
 
 def median(costs: Sequence[Cost], field: str) -> float:
     """Of a field of what the client saw."""
-    return statistics.median(getattr(cost.measured, field) for cost in costs)
+    return float(statistics.median(getattr(cost.measured, field) for cost in costs))
 
 
 def rate(cost: Cost) -> float:

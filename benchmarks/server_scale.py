@@ -23,6 +23,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -81,9 +82,9 @@ def running_server(*arguments: str) -> Iterator[Server]:
     """`blis serve` on the first core, until the block ends."""
     command = [sys.executable, "-m", "blis_cli", "serve", "qwen/qwen3-14b", "--host", "127.0.0.1", "--port", "0"]
     with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
         try:
             _pin(process.pid, 0)
-            assert process.stderr is not None
             line = ""
             while (found := re.search(r"http://\S+", line)) is None:
                 line = process.stderr.readline()
@@ -92,7 +93,7 @@ def running_server(*arguments: str) -> Iterator[Server]:
             yield Server(process.pid, found[0])
         finally:
             process.send_signal(signal.SIGTERM)
-            for line in process.stderr or ():
+            for line in process.stderr:
                 print(f"  server: {line.rstrip()}")
 
 
@@ -166,8 +167,7 @@ async def open_streams(address: tuple[str, int], num_streams: int, num_tokens: i
         await asyncio.gather(
             *(
                 loop.create_connection(
-                    lambda number=number: Stream(tally, completion(f"question {number}", num_tokens, stream=True)),
-                    *address,
+                    partial(Stream, tally, completion(f"question {number}", num_tokens, stream=True)), *address
                 )
                 for number in numbers
             )

@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from array import array
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -152,23 +152,24 @@ def summarized(case: Case, streams: list[Stream], started_s: float) -> Measured:
     whole = [stream for stream in streams if stream.num_events >= expected]
     ttft_ms = [(stream.instants[0] - stream.sent_at_s) * 1000 for stream in whole] or [np.nan]
     p50_ms, p99_ms = np.percentile(ttft_ms, (50, 99))
-    measured = {
-        "num_events": sum(stream.num_events for stream in streams),
-        "num_failed": len(streams) - len(whole),
-        "wall_s": max((stream.instants[-1] for stream in whole), default=started_s) - started_s,
-        "ttft_p50_ms": float(p50_ms),
-        "ttft_p99_ms": float(p99_ms),
-    }
+    measured = Measured(
+        num_events=sum(stream.num_events for stream in streams),
+        num_failed=len(streams) - len(whole),
+        wall_s=max((stream.instants[-1] for stream in whole), default=started_s) - started_s,
+        ttft_p50_ms=float(p50_ms),
+        ttft_p99_ms=float(p99_ms),
+    )
     if case.gap_ms and whole:
         gaps_ms = [np.diff(stream.token_instants(case.num_tokens)) * 1000 for stream in whole]
         errors = np.percentile(np.abs(np.concatenate(gaps_ms) - case.gap_ms), (50, 99))
         drift = np.mean([gaps.mean() / case.gap_ms - 1 for gaps in gaps_ms])
-        measured |= {
-            "drift_percent": float(drift) * 100,
-            "gap_error_p50_ms": float(errors[0]),
-            "gap_error_p99_ms": float(errors[1]),
-        }
-    return Measured(**measured)
+        return replace(
+            measured,
+            drift_percent=float(drift) * 100,
+            gap_error_p50_ms=float(errors[0]),
+            gap_error_p99_ms=float(errors[1]),
+        )
+    return measured
 
 
 def main() -> None:

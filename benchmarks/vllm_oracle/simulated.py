@@ -5,7 +5,7 @@ from collections import Counter
 from benchmarks.vllm_oracle.workload import MANY_LINES, Arrival, Composed, HungUp, Processed, Story, Workload
 from engine.config import EngineConfig
 from engine.core import Engine
-from engine.events import Finished, Outcome, StepDone
+from engine.events import Finished, Outcome, Preempted, Scheduled, StepDone
 from engine.instance import Instance
 from engine.request import HashedBlocks, Request
 from engine.scheduler.vllm import Step, VllmStepping
@@ -33,7 +33,7 @@ def changes(workload: Workload, reports_steps: bool) -> list[tuple[object, ...]]
     told: list[tuple[object, ...]] = []
     while (due_at := engine.next_event_at()) is not None and len(engine.steps) < MANY_LINES:
         for event in engine.advance(due_at):
-            if not isinstance(event, StepDone):
+            if isinstance(event, Scheduled | Preempted | Finished):
                 told.append((type(event).__name__, event.at, event.sequence.request.id))
             if isinstance(event, Finished):
                 told.append((event.outcome, event.sequence.first_token_at, *map(tuple, event.sequence.token_runs)))
