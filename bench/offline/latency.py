@@ -28,8 +28,7 @@ class LatencyOptions(DeploymentOptions):
 
     def __post_init__(self) -> None:
         DeploymentOptions.__post_init__(self)
-        if self.output_json is not None:
-            check_folder("--output-json", self.output_json)
+        check_folder("--output-json", self.output_json)
 
 
 def rewritten(arguments: list[str]) -> list[str]:
@@ -49,9 +48,7 @@ def run(options: LatencyOptions) -> int:
     from bench.offline.results import write_results
     from bench.offline.simulation import check_fits, longest_s, offline_engine
 
-    offline = offline_engine(options)
-    for note in offline.notes:
-        sys.stderr.write(f"blis bench latency: {note}\n")
+    offline = offline_engine("blis bench latency", options)
     batch = [
         Sample(
             input_tokens=0,

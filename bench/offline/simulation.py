@@ -1,5 +1,6 @@
 """Requests through a simulated engine at given instants of virtual time."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,10 +21,9 @@ from traces import TraceRow
 
 @dataclass(frozen=True, slots=True)
 class Offline:
-    """An engine to which batches of requests are given; `notes` are what is to be said of its settings."""
+    """An engine to which batches of requests are given."""
 
     engine: Engine
-    notes: Sequence[str]
 
     def run(self, samples: Sequence[Sample], first_number: int = 0) -> Record:
         """Let all samples arrive at one instant, after all that was run before, and wait until they have ended.
@@ -36,10 +36,15 @@ class Offline:
         return simulate(self.engine, arrivals).requests
 
 
-def offline_engine(options: DeploymentOptions) -> Offline:
-    """An engine that takes many steps at once where it can. Raises BlisError."""
+def offline_engine(program: str, options: DeploymentOptions) -> Offline:
+    """An engine that takes many steps at once where it can; what is to be said of its settings is said on stderr.
+
+    Raises BlisError.
+    """
     deployment = resolve(options)
-    return Offline(Engine(deployment.config, deployment.latency, reports_steps=False), deployment.notes)
+    for note in deployment.notes:
+        sys.stderr.write(f"{program}: {note}\n")
+    return Offline(Engine(deployment.config, deployment.latency, reports_steps=False))
 
 
 def check_fits(samples: Sequence[Sample], config: EngineConfig) -> None:

@@ -24,8 +24,7 @@ class ThroughputOptions(DatasetOptions, DeploymentOptions):
     def __post_init__(self) -> None:
         DeploymentOptions.__post_init__(self)
         DatasetOptions.__post_init__(self)
-        if self.output_json is not None:
-            check_folder("--output-json", self.output_json)
+        check_folder("--output-json", self.output_json)
 
 
 def rewritten(arguments: list[str]) -> list[str]:
@@ -45,9 +44,7 @@ def run(options: ThroughputOptions) -> int:
     from bench.offline.results import write_results
     from bench.offline.simulation import check_fits, longest_s, offline_engine
 
-    offline = offline_engine(options)
-    for note in offline.notes:
-        sys.stderr.write(f"blis bench throughput: {note}\n")
+    offline = offline_engine("blis bench throughput", options)
     samples = samples_of(options)
     check_fits(samples, offline.engine.config)
     if options.num_warmups:

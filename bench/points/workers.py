@@ -24,13 +24,13 @@ def available_cores() -> int:
 
 
 def on_processes(
-    work: Callable[[Job], Result], jobs: Sequence[Job], num_processes: int
+    work: Callable[[Job], Result], jobs: Sequence[Job], num_processes: int | None
 ) -> Generator[tuple[Job, Result], None, None]:
-    """Do each job in one of so many processes; with one, in this process itself.
+    """Do each job in one of so many processes, by default one per core; with one, in this process itself.
 
     Closing the iterator gives up what has not begun. Raises BenchError when one of them is killed.
     """
-    num_processes = min(num_processes, len(jobs))
+    num_processes = min(num_processes or available_cores(), len(jobs))
     if num_processes <= 1:
         for job in jobs:
             yield job, work(job)

@@ -82,7 +82,7 @@ def _computed(options: SweepOptions, plan: "Plan", table: "Table", rows: "Sequen
     if options.ray:
         results = on_ray(compute, jobs, options.ray_address)
     else:
-        results = on_processes(compute, jobs, options.num_processes)
+        results = on_processes(compute, jobs, options.processes)
     with closing(open_rows(path, table, rows)) as file, closing(results), progress_bar("points", len(jobs)) as advance:
         try:
             for job, outcome in results:

@@ -1,10 +1,9 @@
 """The settings of `blis sweep`, beside those of the simulation that it repeats."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from bench.folders import check_folder
-from bench.points.workers import available_cores
+from bench.folders import check_folder, check_table
+from bench.points.options import processes_option, simulation_option, vary_option
 from blis_options import OptionError, check_options, option
 from observe.plot import check_plot
 from observe.ray_cluster import check_ray
@@ -14,18 +13,12 @@ from observe.ray_cluster import check_ray
 class SweepOptions:
     """One sweep. Raises OptionError for settings that do not fit together."""
 
-    simulation: tuple[str, ...] = option(
-        (),
-        "The command to repeat, run or replay (default: run), and its flags, which may stand anywhere.",
-        positional=True,
-        metavar="SIMULATION",
+    simulation: tuple[str, ...] = simulation_option(
+        "The command to repeat, run or replay (default: run), and its flags, which may stand anywhere."
     )
-    vary: tuple[str, ...] = option(
-        (),
+    vary: tuple[str, ...] = vary_option(
         "A setting of that command and its values, such as rate=1,2,4 or tensor_parallel_size=1,2; values with commas"
-        " as a JSON list. May be given again: all combinations are computed.",
-        metavar="NAME=VALUE,...",
-        repeatable=True,
+        " as a JSON list. May be given again: all combinations are computed."
     )
     config: str | None = option(
         None, "YAML file with the keys command, settings and vary; flags come before it.", metavar="FILE"
@@ -46,16 +39,14 @@ class SweepOptions:
         metavar="FILE",
     )
     gpu_cost_per_hour: float | None = option(None, "Dollars per GPU-hour. Adds costs.", above=0)
-    processes: int | None = option(None, "How many processes compute. Default: one per core.", at_least=1)
+    processes: int | None = processes_option()
     ray: bool = option(False, "Compute on a Ray cluster instead (needs ray): the one of --ray-address, else one here.")
     ray_address: str | None = option(None, "Address of the cluster, such as auto or ray://host:10001.")
 
     def __post_init__(self) -> None:
         check_options(self)
         check_plot("--plot", self.plot)
-        if Path(self.output).suffix != ".csv":
-            raise OptionError(f"--output must be a file that ends in .csv, got {self.output}")
-        check_folder("--output", self.output)
+        check_table("--output", self.output)
         if self.ray:
             if self.processes is not None:
                 raise OptionError("--processes and --ray exclude each other: a Ray cluster has its own")
@@ -65,11 +56,6 @@ class SweepOptions:
         if self.parquet is not None:
             check_folder("--parquet", self.parquet)
             check_parquet()
-
-    @property
-    def num_processes(self) -> int:
-        """On how many processes of this machine to compute."""
-        return self.processes or available_cores()
 
 
 def check_parquet() -> None:

@@ -74,7 +74,7 @@ def _searched(options: TuneOptions, plan: "Plan") -> "list[Setup]":
     jobs = [SearchJob(point, plan.simulation.name, *limits) for point in points]
     setups = []
     with (
-        closing(on_processes(search, jobs, options.num_processes)) as results,
+        closing(on_processes(search, jobs, options.processes)) as results,
         progress_bar("tuning", len(jobs)) as step,
     ):
         for _, setup in results:

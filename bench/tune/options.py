@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
-from pathlib import Path
 
-from bench.folders import check_folder
-from bench.points.workers import available_cores
+from bench.folders import check_table
+from bench.points.options import processes_option, simulation_option, vary_option
 from blis_options import OptionError, check_options, option
 from observe.plot import check_plot
 
@@ -17,18 +16,12 @@ LIMITED = ("ttft", "itl", "e2e")
 class TuneOptions:
     """One search. Raises OptionError for settings that do not fit together."""
 
-    simulation: tuple[str, ...] = option(
-        (),
-        "Flags of blis run: the model, the workload, engine settings; they may stand anywhere.",
-        positional=True,
-        metavar="SIMULATION",
+    simulation: tuple[str, ...] = simulation_option(
+        "Flags of blis run: the model, the workload, engine settings; they may stand anywhere."
     )
-    vary: tuple[str, ...] = option(
-        (),
+    vary: tuple[str, ...] = vary_option(
         "An engine setting and the values to try, such as max_num_seqs=128,256. May be given again: all combinations"
-        " are tried, each at the highest rate that it can keep up within the limits.",
-        metavar="NAME=VALUE,...",
-        repeatable=True,
+        " are tried, each at the highest rate that it can keep up within the limits."
     )
     config: str | None = option(
         None, "YAML file with the keys settings and vary; flags come before it.", metavar="FILE"
@@ -47,16 +40,13 @@ class TuneOptions:
     plot: str | None = option(
         None, "Draw throughput against p99 TTFT and ITL (.png, .svg or .pdf; needs matplotlib).", metavar="FILE"
     )
-    processes: int | None = option(None, "How many processes compute. Default: one per core.", at_least=1)
+    processes: int | None = processes_option()
 
     def __post_init__(self) -> None:
         check_options(self)
         check_plot("--plot", self.plot)
         _ = self.limits_ms  # making it checks it
-        if self.output is not None:
-            if Path(self.output).suffix != ".csv":
-                raise OptionError(f"--output must be a file that ends in .csv, got {self.output}")
-            check_folder("--output", self.output)
+        check_table("--output", self.output)
 
     @property
     def limits_ms(self) -> Mapping[str, float]:
@@ -76,8 +66,3 @@ class TuneOptions:
                 raise OptionError(f"--limit names {name} twice")
             limits[f"{name}_p{self.percentile}_ms"] = limit_ms
         return limits
-
-    @property
-    def num_processes(self) -> int:
-        """On how many processes to compute."""
-        return self.processes or available_cores()
