@@ -1,13 +1,16 @@
 """What a run shows of itself while it lasts."""
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from time import perf_counter_ns
+from typing import NoReturn, Protocol
 
+from observe.clock import Nanos
 from observe.messages import say
 from observe.progress import Progress
 
@@ -71,6 +74,16 @@ def open_view() -> View:
     if sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
         return TerminalView()
     return LogView()
+
+
+async def keep_showing(
+    view: View, progress: Callable[[], Progress], num_planned: Callable[[], int], *, origin: Nanos, asked_per_s: float
+) -> NoReturn:
+    """Show a run that begins at `origin`, again and again, until this is cancelled."""
+    while True:
+        await asyncio.sleep(view.period_s)
+        elapsed_s = (perf_counter_ns() - origin) / 1e9
+        view.show(snapshot_of(progress(), elapsed_s=elapsed_s, num_planned=num_planned(), asked_per_s=asked_per_s))
 
 
 class LogView:

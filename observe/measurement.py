@@ -1,27 +1,21 @@
 """One run from the first connection to the last row."""
 
 import asyncio
-import gc
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from time import perf_counter_ns
 from typing import Any, TextIO
 
 from observe.client import Client
-from observe.clock import Nanos
 from observe.dispatch import Dispatcher
 from observe.errors import ObserveError
 from observe.http_request import parse_server
 from observe.interrupt import Interrupt
-from observe.live import View, open_view, snapshot_of
 from observe.messages import say, warn
 from observe.options import ObserveOptions
 from observe.preparation import Preparation
 from observe.processes import send_from_processes
-from observe.progress import progress_of
 from observe.prompts import PromptBook, TokenScale
 from observe.ray_senders import send_from_ray
 from observe.recorder import Recorder
@@ -30,10 +24,9 @@ from observe.request_body import RequestStyle
 from observe.resume import Agenda, check_same_model
 from observe.schedule import num_spare_connections
 from observe.scraper import Scraper
+from observe.watched import send_watched
 from observe.workload import Workload, preparer
 from traces import TraceError, TraceHeader, write_header
-
-_HEAD_START_NS = 50_000_000
 
 
 async def measure(options: ObserveOptions, agenda: Agenda, result: TextIO) -> int:
@@ -133,51 +126,24 @@ async def _note_hit_rate(scraper: Scraper, path: Path, header: TraceHeader, *, i
 
 async def _run(client: Client, recorder: Recorder, workload: Workload, interrupt: Interrupt) -> int:
     """Send everything, or until the interrupt; the number of requests that were not sent."""
+    agenda = workload.agenda
     dispatcher = Dispatcher(
         client,
-        workload.agenda.plan,
+        agenda.plan,
         preparer(client.server, workload),
         recorder.record,
         max_concurrency=workload.options.max_concurrency,
-        follow=None if workload.agenda.conversations is None else workload.agenda.conversations.follow_up,
+        follow=None if agenda.conversations is None else agenda.conversations.follow_up,
     )
-    dispatcher.build_ahead()
-    view = open_view()
-    # What exists now stays until the end; collections that look at it again would hold up answers.
-    gc.collect()
-    gc.freeze()
-    origin = perf_counter_ns() + _HEAD_START_NS
-    showing = asyncio.create_task(_keep_showing(view, dispatcher, recorder, workload, origin))
-    try:
-        await dispatcher.run(origin - workload.agenda.starts_at_us * 1000)
-    except asyncio.CancelledError:
-        if not interrupt.taken():
-            raise
-    finally:
-        # After a run to the end nothing is left to stop.
-        num_not_sent = dispatcher.stop()
-        client.cancel_all()
-        showing.cancel()
-        with suppress(asyncio.CancelledError):
-            await showing
-        gc.unfreeze()
-        view.close()
+    _, num_not_sent = await send_watched(
+        client,
+        dispatcher,
+        recorder.stats,
+        asked_per_s=workload.asked_per_s,
+        starts_at_us=agenda.starts_at_us,
+        interrupt=interrupt,
+    )
     return num_not_sent
-
-
-async def _keep_showing(
-    view: View, dispatcher: Dispatcher, recorder: Recorder, workload: Workload, origin: Nanos
-) -> None:
-    while True:
-        await asyncio.sleep(view.period_s)
-        view.show(
-            snapshot_of(
-                progress_of(dispatcher, recorder.stats),
-                elapsed_s=(perf_counter_ns() - origin) / 1e9,
-                num_planned=dispatcher.num_wanted,
-                asked_per_s=workload.asked_per_s,
-            )
-        )
 
 
 def _header(workload: Workload, settings: Mapping[str, Any]) -> TraceHeader:

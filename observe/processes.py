@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from observe.clock import Clock
 from observe.errors import RunError
 from observe.interrupt import Interrupt
-from observe.live import open_view, snapshot_of
+from observe.live import keep_showing, open_view
 from observe.pipes import packed, receive
 from observe.progress import Progress, total
 from observe.recorder import Recorder
@@ -140,15 +140,12 @@ async def _all_ended(senders: Sequence[_Sender]) -> None:
 async def _keep_showing(senders: Sequence[_Sender], workload: Workload, origin: int) -> None:
     view = open_view()
     try:
-        while True:
-            await asyncio.sleep(view.period_s)
-            view.show(
-                snapshot_of(
-                    total(sender.progress for sender in senders),
-                    elapsed_s=(perf_counter_ns() - origin) / 1e9,
-                    num_planned=len(workload.agenda.plan),
-                    asked_per_s=workload.asked_per_s,
-                )
-            )
+        await keep_showing(
+            view,
+            lambda: total(sender.progress for sender in senders),
+            lambda: len(workload.agenda.plan),
+            origin=origin,
+            asked_per_s=workload.asked_per_s,
+        )
     finally:
         view.close()

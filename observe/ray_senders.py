@@ -10,9 +10,9 @@ from observe.clock import Clock, Nanos
 from observe.ended import Ended
 from observe.errors import RunError
 from observe.interrupt import Interrupt
-from observe.live import open_view, snapshot_of
+from observe.live import keep_showing, open_view
 from observe.messages import say
-from observe.progress import recent_durations
+from observe.progress import Progress, recent_durations
 from observe.ray_nodes import Node, nodes_of_cluster, seats
 from observe.recorder import Recorder
 from observe.remote_sender import Batch, RemoteSender
@@ -180,24 +180,19 @@ async def _begin_together(senders: Sequence[_Sender], workload: Workload, record
 
 async def _keep_showing(senders: Sequence[_Sender], workload: Workload, recorder: Recorder, origin: Nanos) -> None:
     view, stats = open_view(), recorder.stats
+
+    def progress() -> Progress:
+        return replace(
+            recent_durations(stats),
+            num_sent=sum(sender.num_sent for sender in senders),
+            num_in_flight=sum(sender.num_in_flight for sender in senders),
+            num_ok=stats.num_ok,
+            num_ended=stats.num_ended,
+        )
+
     try:
-        while True:
-            await asyncio.sleep(view.period_s)
-            progress = replace(
-                recent_durations(stats),
-                num_sent=sum(sender.num_sent for sender in senders),
-                num_in_flight=sum(sender.num_in_flight for sender in senders),
-                num_ok=stats.num_ok,
-                num_ended=stats.num_ended,
-            )
-            view.show(
-                snapshot_of(
-                    progress,
-                    elapsed_s=(perf_counter_ns() - origin) / 1e9,
-                    num_planned=len(workload.agenda.plan),
-                    asked_per_s=workload.asked_per_s,
-                )
-            )
+        planned = len(workload.agenda.plan)
+        await keep_showing(view, progress, lambda: planned, origin=origin, asked_per_s=workload.asked_per_s)
     finally:
         view.close()
 

@@ -34,12 +34,17 @@ async def connected_client(share: Share, clock: Clock) -> Client:
 
 
 def ready_dispatcher(share: Share, client: Client, finished: Callable[[Sent], None]) -> Dispatcher:
-    """What sends the share when it is run; its first requests are built, and collections of garbage leave them out."""
+    """What sends the share when it is run; its first requests are built."""
     agenda = Agenda(plan=share.plan, request_ids=share.request_ids)
     prompts = PromptBook(share.options.seed, share.scale)
     workload = Workload(options=share.options, agenda=agenda, style=share.style, prompts=prompts, rtt_ms=None)
     dispatcher = Dispatcher(client, share.plan, preparer(client.server, workload), finished)
+    last_preparations(dispatcher)
+    return dispatcher
+
+
+def last_preparations(dispatcher: Dispatcher) -> None:
+    """Build the first requests. What exists then stays: collections that look at it again would hold up answers."""
     dispatcher.build_ahead()
     gc.collect()
     gc.freeze()
-    return dispatcher

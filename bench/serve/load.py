@@ -1,9 +1,7 @@
 """Putting the load of a benchmark on a server: one connection pool, one run per rate."""
 
 import asyncio
-import gc
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -17,26 +15,23 @@ from bench.serve.options import BenchServeOptions
 from bench.serve.request_body import APIS, BodyStyle
 from bench.serve.schedule import plan_at, rates_of
 from observe.client import Client
-from observe.clock import Nanos
 from observe.dispatch import Dispatcher, Prepared, Sent
 from observe.exchange import Outcome
 from observe.http_request import post_bytes
-from observe.live import View, open_view, snapshot_of
 from observe.messages import say, warn
 from observe.preparation import Preparation
-from observe.progress import progress_of
 from observe.prompts import PromptBook, TokenScale
 from observe.request_body import RequestStyle
 from observe.request_log import RequestLog
 from observe.schedule import Planned, mean_rate, peak_arrivals
 from observe.stats import RunStats
 from observe.tls import tls_context
+from observe.watched import send_watched
 
 _TIMEOUT_S = 6 * 60 * 60
 _READY_EVERY_S = 5.0
 _MOST_SPARE_CONNECTIONS = 32
 _SPARE_WINDOW_US = 100_000
-_HEAD_START_NS = 50_000_000
 _SEED_STEP = 1_000_003
 """Between the prompts of one rate and the next: were they the same, a prefix cache would have them."""
 
@@ -108,7 +103,7 @@ class _Bench:
             self.client, plan, partial(self._prepare, prompts), finished, max_concurrency=options.max_concurrency or 0
         )
         await self.client.warm_up(Preparation(self.client, options.headers).health_request)
-        origin = await self._send_all(dispatcher, stats, mean_rate(plan))
+        origin, _ = await send_watched(self.client, dispatcher, stats, asked_per_s=mean_rate(plan))
         return Measured(
             model=self.style.model,
             rate=rate,
@@ -124,26 +119,6 @@ class _Bench:
         answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self.client.send(prepared.request, streaming=True, finished=answered.set_result)
         return await answered
-
-    async def _send_all(self, dispatcher: Dispatcher, stats: RunStats, asked_per_s: float) -> Nanos:
-        """Send everything and wait for the last answer; the instant of the start."""
-        dispatcher.build_ahead()
-        view = open_view()
-        gc.collect()
-        gc.freeze()
-        origin = perf_counter_ns() + _HEAD_START_NS
-        showing = asyncio.create_task(_keep_showing(view, dispatcher, stats, origin, asked_per_s))
-        try:
-            await dispatcher.run(origin)
-        finally:
-            dispatcher.stop()
-            self.client.cancel_all()
-            showing.cancel()
-            with suppress(asyncio.CancelledError):
-                await showing
-            gc.unfreeze()
-            view.close()
-        return origin
 
     def _prepare(self, prompts: PromptBook, place: int, planned: Planned) -> Prepared:
         prompt = planned.prompt or prompts.text(
@@ -193,12 +168,3 @@ async def _wait_until_ready(bench: _Bench) -> None:
             raise BenchError(f"the server is not ready after {timeout_s} s: {' '.join(outcome.error_message.split())}")
         warn(f"the server is not ready: {' '.join(outcome.error_message.split())[:200]}")
         await asyncio.sleep(min(_READY_EVERY_S, left_s))
-
-
-async def _keep_showing(view: View, dispatcher: Dispatcher, stats: RunStats, origin: Nanos, asked_per_s: float) -> None:
-    while True:
-        await asyncio.sleep(view.period_s)
-        elapsed_s = (perf_counter_ns() - origin) / 1e9
-        planned = dispatcher.num_wanted
-        progress = progress_of(dispatcher, stats)
-        view.show(snapshot_of(progress, elapsed_s=elapsed_s, num_planned=planned, asked_per_s=asked_per_s))
