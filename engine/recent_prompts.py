@@ -19,14 +19,10 @@ class RecentPrompts:
 
     def told(self, shape: BatchShape, at: Micros) -> BatchShape:
         """`shape`, of a step with prompts that starts at `at`, with what is recent then."""
-        recent = int(self._left(at))
+        recent = int(self._tokens * 0.5 ** ((at - self._at) / HALF_LIFE_US))
         return BatchShape(*shape[:8], recent) if recent else shape
 
     def add(self, tokens: int, ends_at: Micros) -> None:
         """A step with so many prompt tokens ends."""
-        self._tokens = self._left(ends_at) + tokens
+        self._tokens = self._tokens * 0.5 ** ((ends_at - self._at) / HALF_LIFE_US) + tokens
         self._at = ends_at
-
-    def _left(self, at: Micros) -> float:
-        share: float = 0.5 ** ((at - self._at) / HALF_LIFE_US)
-        return self._tokens * share

@@ -164,11 +164,12 @@ class CountingKVCache:
             self.grow_to(sequence, num_tokens, num_known_tokens)
             self.release(sequence)
             return
-        size, limit = self._block_size, self._limit_tokens
-        registered = sequence.num_registered_blocks
-        if self._caches and num_known_tokens // size > registered:
-            registered = num_known_tokens // size
-        self.free.free_in_part(registered, -(-(num_tokens if num_tokens < limit else limit) // size))
+        size, registered = self._block_size, sequence.num_registered_blocks
+        if num_tokens > self._limit_tokens:
+            num_tokens = self._limit_tokens
+        if self._caches and (findable := num_known_tokens // size) > registered:
+            registered = findable
+        self.free.free_in_part(registered, -(-num_tokens // size))
         sequence.num_blocks = sequence.num_registered_blocks = 0
 
     def evict(self, sequence: Sequence) -> None:

@@ -110,17 +110,16 @@ class StepWork:
 
     def _compute(self, tokens: int, attention_flops: "Number") -> "Number":
         linear = self.linear_flops_per_token * tokens / self.shards
-        return (linear + attention_flops + self._mlp_flops(tokens)) / self.flops_per_us
-
-    def _mlp_flops(self, tokens: int) -> float:
-        flops = 0.0
-        if self.num_moe_layers:
-            routed = tokens * self.experts_per_token / self.expert_shards
-            flops = self.num_moe_layers * routed * 6 * self.hidden_size * self.expert_size
-            if self.shared_flops_per_token:
-                flops += self.shared_flops_per_token * tokens / self.shards
+        mlp = self._expert_flops(tokens) if self.num_moe_layers else 0.0
         if self.dense_flops_per_token:
-            flops += self.dense_flops_per_token * tokens / self.shards
+            mlp += self.dense_flops_per_token * tokens / self.shards
+        return (linear + attention_flops + mlp) / self.flops_per_us
+
+    def _expert_flops(self, tokens: int) -> float:
+        routed = tokens * self.experts_per_token / self.expert_shards
+        flops = self.num_moe_layers * routed * 6 * self.hidden_size * self.expert_size
+        if self.shared_flops_per_token:
+            flops += self.shared_flops_per_token * tokens / self.shards
         return flops
 
 

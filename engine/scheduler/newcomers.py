@@ -21,14 +21,14 @@ class Newcomers:
     With asynchronous scheduling, where a step is composed before the one before it ends.
     """
 
-    __slots__ = ("_batch", "_block_size", "_config", "_instance", "_limit_tokens")
+    __slots__ = ("_batch", "_block_size", "_config", "_instance", "_longest")
 
     def __init__(self, instance: Instance, batch: FastVllmBatch) -> None:
         self._config = instance.config
         self._instance = instance
         self._batch = batch
         self._block_size = instance.config.block_size_tokens
-        self._limit_tokens = instance.config.limit_tokens
+        self._longest = instance.config.limit_tokens - 2  # with a first token and another one
 
     def compose(self, at: Micros) -> tuple[list[Sequence], BatchShape] | None:
         """Compose a step at `at`, when there are blocks for all that cruise. Returns who joins and what it is like.
@@ -42,21 +42,23 @@ class Newcomers:
         if not num_joining:
             return None
         num_cruising, context = cruising.num_sequences, cruising.offset + cruising.num_sequences * step
-        joined = [waiting.popleft() for _ in range(num_joining)]
-        kv.take_for(joined, num_blocks)
+        joined: list[Sequence] = []
         number, events, tells_admissions = batch.num_admissions, self._instance.events, self._instance.tells_admissions
         num_tokens = squares = 0
-        for sequence in joined:
+        for _ in range(num_joining):
+            sequence = waiting.popleft()
+            joined.append(sequence)
             number += 1
             sequence.running, sequence.running_number, sequence.scheduled_at = True, number, at
             sequence.num_computed_tokens = new = sequence.request.input_tokens
             num_tokens += new
             squares += new * new
-            cruise = batch.cruise_of(sequence, step + 1, num_tokens_due=1)
+            cruise = batch.cruise_of(sequence, step + 1, 1)
             assert cruise is not None
             cruising.join(sequence, cruise)
             if tells_admissions:
                 events.append(Scheduled(at, sequence))
+        kv.take_for(joined, num_blocks)
         batch.num_admissions = number
         batch.num_running += num_joining
         if is_blocked:
@@ -71,24 +73,24 @@ class Newcomers:
 
         Nobody if somebody might join that the general rules must be asked about.
         """
-        config, batch = self._config, self._batch
-        num_running = batch.num_running
+        config, batch, longest = self._config, self._batch, self._longest
+        waiting, num_running = batch.waiting, batch.num_running
+        num_seats = config.max_num_seqs - num_running
         budget = config.max_num_batched_tokens - batch.cruising.num_sequences
-        threshold = config.long_prefill_token_threshold
-        if threshold and num_running + len(batch.waiting) <= 1:
-            threshold = 0
         if num_running:
             num_free -= batch.kv.watermark_blocks
-        num_seats, num_joining, longest = config.max_num_seqs - num_running, 0, self._limit_tokens - 2
-        batch.put_in_order()
-        for sequence in batch.waiting:
+        if num_running + len(waiting) > 1:
+            longest = min(longest, config.long_prefill_token_threshold or longest)
+            batch.put_in_order()
+        num_joining = 0
+        for sequence in waiting:
             if num_joining == num_seats or not budget:
                 break
             request = sequence.request
             num_tokens = request.input_tokens
-            if sequence.num_shareable_blocks or sequence.num_preemptions or request.external is not None:
+            if num_tokens > budget or num_tokens > longest or request.output_tokens < 2:
                 return 0, False
-            if num_tokens > budget or 0 < threshold < num_tokens or request.output_tokens < 2 or num_tokens > longest:
+            if sequence.num_shareable_blocks or sequence.num_preemptions or request.external is not None:
                 return 0, False
             num_free += -num_tokens // self._block_size
             if num_free < 0:

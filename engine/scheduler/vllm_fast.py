@@ -220,15 +220,8 @@ class FastVllmStepping(VllmStepping):
                 fast.let_cruise()
             successor, num_left = fast.next_step, cruising.num_sequences
             num_blocks = needs[successor % size]
-            newcomers, next_grants, next_joined, next_shape = None, NO_GRANTS, NOBODY, None
             is_calm = not explicit and num_blocks <= free.num_free and num_left <= fast.most_cruising
-            if is_calm and waiting and fast.num_running < max_num_seqs and not fast.stays_blocked():
-                newcomers, is_calm = let_join(at), False
-            if newcomers is not None:
-                step_index = log.append(at, ends_at)
-                next_joined, next_shape = newcomers
-                num_next, next_context = num_left, next_shape.decode_context_tokens
-            elif is_calm and num_left:
+            if is_calm and num_left and (not waiting or fast.num_running >= max_num_seqs or fast.stays_blocked()):
                 most = 0
                 if num_left == num_sequences and shape is None and not grants:
                     # Steps take ever longer as contexts grow, so this is how many can start by then at most.
@@ -247,9 +240,14 @@ class FastVllmStepping(VllmStepping):
                 if num_blocks:
                     kv.take(num_blocks)
                 step_index, fast.next_step = successor - 1, successor + 1
+                next_grants, next_joined, next_shape = NO_GRANTS, NOBODY, None
                 num_next, next_context = num_left, cruising.offset + num_left * successor
                 if successor in leaves:
                     cruising.leave_after(successor)
+            elif is_calm and waiting and (newcomers := let_join(at)) is not None:
+                step_index = log.append(at, ends_at)
+                next_grants, (next_joined, next_shape) = NO_GRANTS, newcomers
+                num_next, next_context = num_left, next_shape.decode_context_tokens
             else:
                 head = Step(grants or grants_of(joined), shape or decodes(num_sequences, context))
                 head.index = step_index = log.append(at, ends_at)
@@ -257,15 +255,15 @@ class FastVllmStepping(VllmStepping):
                 if step is None:
                     break
                 grants, joined = head.grants, NOBODY  # more than before, if those that cruised were spelled out
-                next_grants, next_shape = step.grants, _with_prompts(step.shape)
+                next_grants, next_joined, next_shape = step.grants, NOBODY, _with_prompts(step.shape)
                 num_next, next_context = step.shape.decode_requests, step.shape.decode_context_tokens
             if ends_at > last:
                 last = self._caught_up(ends_at)
-            if ends_at > last:
-                head = Step(grants or grants_of(joined), shape or decodes(num_sequences, context), step_index)
-                next_grants = next_grants or grants_of(next_joined)
-                composed.append(Step(next_grants, next_shape or decodes(num_next, next_context)))
-                break
+                if ends_at > last:
+                    head = Step(grants or grants_of(joined), shape or decodes(num_sequences, context), step_index)
+                    next_grants = next_grants or grants_of(next_joined)
+                    composed.append(Step(next_grants, next_shape or decodes(num_next, next_context)))
+                    break
             at = ends_at
             if leaving:
                 self._take_out_leaving(step_index, at)

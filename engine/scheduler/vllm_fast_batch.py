@@ -263,23 +263,24 @@ class FastVllmBatch(VllmBatch):
         self.num_running -= 1
 
     def finish_cruise(self, sequence: Sequence, num_processed_steps: int) -> None:
-        """What `spell_out` would write down for a sequence whose last token has just come; it is gone from here."""
+        """What `spell_out` would write down that matters still for a sequence whose last token has just come.
+
+        It is gone from here.
+        """
         cruise = sequence.cruise
         assert cruise is not None
-        first = cruise.first_step
-        sequence.cruise = None
-        composed = cruise.last_granted_step + 1
+        first, composed = cruise.first_step, cruise.last_granted_step + 1
         if composed > self.next_step:
             composed = self.next_step
-        computed = sequence.num_computed_tokens + composed - first
         count = cruise.last_step + 1 - first
-        sequence.num_computed_tokens = computed
+        sequence.cruise, sequence.running = None, False
         sequence.num_output_tokens += count
         sequence.add_token_steps(first, count)
-        sequence.num_in_flight_tokens = in_flight = sequence.num_in_flight_tokens + composed - num_processed_steps
+        sequence.num_computed_tokens = computed = sequence.num_computed_tokens + composed - first
+        # What is in flight was computed for a token beyond the last one, which nobody learns.
+        in_flight = sequence.num_in_flight_tokens + composed - num_processed_steps
         known = computed - (in_flight if in_flight < self._lookahead else self._lookahead)
         self.kv.release_grown(sequence, computed, known)
-        sequence.running = False
         self.num_running -= 1
 
     def compose_plainly(self) -> list[Grant]:
