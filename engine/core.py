@@ -78,8 +78,11 @@ class Engine:
         self.enter_all(sequences)
         return sequences
 
-    def enter_all(self, sequences: SequenceOf[Sequence]) -> None:
-        """Let requests come here at the instants at which they arrived; else as `submit`."""
+    def enter_all(self, sequences: SequenceOf[Sequence]) -> Micros | None:
+        """Let requests come here at the instants at which they arrived; else as `submit`.
+
+        Returns when the first of them joins the wait queue.
+        """
         live, queueing_time = self._instance.live, self.latency.queueing_time
         now = -1 if self.now is None else self.now
         entries = []
@@ -98,6 +101,7 @@ class Engine:
                 entries.append((queued_at, at, sequence))
         finally:
             self._queue.push_queued(entries)
+        return min([queued_at for queued_at, _, _ in entries], default=None)
 
     def enter(self, sequence: Sequence, at: Micros) -> Micros:
         """Let a request that has arrived somewhere else come here at `at`; else as `submit`.

@@ -38,9 +38,12 @@ class EngineCounters:
             self.num_accepted_per_position[position] += 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EngineStats:
-    """One instant of an engine, for metrics endpoints and reports."""
+    """One instant of an engine, for metrics endpoints and reports.
+
+    Nobody changes it; it is not frozen because that would triple the cost of making one, and routers want many.
+    """
 
     num_running: int
     num_waiting: int

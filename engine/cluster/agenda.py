@@ -76,18 +76,23 @@ class Agenda:
             else:
                 self.add(at, ClusterDue.ARRIVAL, action, sequence)
 
-    def take_line(self, until: Micros) -> list[Sequence]:
+    def next_in_line(self, until: Micros) -> Micros | None:
+        """When the first in the line arrives, if that is by `until` and before anything else is to be done."""
+        heap, line = self._heap, self._line
+        if line and line[0][0] <= until and (not heap or line[0] < heap[0]):
+            return line[0][0]
+        return None
+
+    def take_line(self, until: Micros, at_most: int | None = None) -> list[Sequence]:
         """Take the requests in the line that arrive by `until`, and before anything else is to be done."""
         heap, line = self._heap, self._line
-        if not line:
-            return []
         stop: tuple[float, ...] = heap[0][:3] if heap and heap[0][0] <= until else (until, math.inf)
-        if line[-1] < stop:
+        if at_most is None and line and line[-1] < stop:
             taken = [entry[4] for entry in line]
             line.clear()
             return taken
         taken = []
-        while line[0] < stop:
+        while line and line[0] < stop and len(taken) != at_most:
             taken.append(line.popleft()[4])
         return taken
 

@@ -20,7 +20,7 @@ from engine.cluster.known import Known
 from engine.cluster.latencies import Latencies
 from engine.cluster.member import Life, Members
 from engine.cluster.parts import without_parts
-from engine.cluster.passage import passage_of
+from engine.cluster.passage import has_free_passage, let_in
 from engine.cluster.routing.policy import Router
 from engine.cluster.state import RoutingState
 from engine.core import Engine
@@ -90,7 +90,7 @@ class Cluster:
         self._told: list[Event] = []
         self.router_looks = router.reads_snapshots or decisions is not None
         """Whether routing depends on how the instances are."""
-        self._looks_always = router.reads_in_flight or decisions is not None
+        self.looks_always = router.reads_in_flight or decisions is not None
         decides_at_once = self.latencies.admission_us == 0 and not admission.reads_snapshots
         self._arrived = self._decide if decides_at_once else self._await_decision
 
@@ -197,13 +197,12 @@ class Cluster:
 
     def _do_due(self, until: Micros) -> None:
         pop_due = self.agenda.pop_due
-        blindly = passage_of(self)
         if self._watchers:
             self._advance_watched(until)
-            blindly = None
+        lets_in = has_free_passage(self)
         while True:
-            if blindly is not None:
-                blindly(until)
+            if lets_in and not self._watchers:
+                let_in(self, until)
             if (entry := pop_due(until)) is None:
                 break
             at, _, _, action, about = entry
@@ -260,7 +259,7 @@ class Cluster:
         """Let a request in or turn it away."""
         if sequence.outcome is not None:
             return
-        reports = self.router_looks and self.state.is_news_due(at)  # which routing will decide by, maybe later
+        reports = self.router_looks and at >= self.state.news_due_at  # which routing will decide by, maybe later
         self._look_if(reports or self.admission.reads_snapshots, at)
         is_admitted = self.admission.admits(sequence.request, self.state)
         if self.decisions is not None:
@@ -307,12 +306,12 @@ class Cluster:
 
     def look_if_needed(self, at: Micros) -> None:
         """`look` for routing, unless it depends on nothing that could be seen."""
-        self._look_if(self.router_looks and (self._looks_always or self.state.is_news_due(at)), at)
+        self._look_if(self.router_looks and (self.looks_always or at >= self.state.news_due_at), at)
 
     def also_reads(self, snapshots: bool, caches: bool) -> None:
         """From now on routing depends on these, too."""
         self.router_looks = self.router_looks or snapshots or caches
-        self._looks_always = True
+        self.looks_always = True
         self.state.reads_caches = self.state.reads_caches or caches
 
     def _look_if(self, is_needed: bool, at: Micros) -> None:

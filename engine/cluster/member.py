@@ -67,18 +67,15 @@ class Members(list[Member]):
     def enter(self, number: int, sequence: Sequence, at: Micros) -> None:
         """A request comes to an instance at `at`."""
         sequence.instance = number
-        member = self[number]
-        queued_at = member.engine.enter(sequence, at)
-        if member.due_at is None or queued_at < member.due_at:
-            member.due_at = queued_at
-            heappush(self._due, (queued_at, number))
+        self._due_by(number, self[number].engine.enter(sequence, at))
 
     def enter_all(self, number: int, sequences: list[Sequence]) -> None:
         """Requests come to an instance at the instants at which they arrive."""
         for sequence in sequences:
             sequence.instance = number
-        self[number].engine.enter_all(sequences)
-        self._plan(number)
+        queued_at = self[number].engine.enter_all(sequences)
+        if queued_at is not None:
+            self._due_by(number, queued_at)
 
     def woken(self, number: int) -> None:
         """Somebody has given an instance something to do."""
@@ -124,6 +121,13 @@ class Members(list[Member]):
         if events:
             self._told.append((number, events))
         self._plan(number, always=True)
+
+    def _due_by(self, number: int, at: Micros) -> None:
+        """An instance has something to do at `at`."""
+        member = self[number]
+        if member.due_at is None or at < member.due_at:
+            member.due_at = at
+            heappush(self._due, (at, number))
 
     def _plan(self, number: int, always: bool = False) -> None:
         member = self[number]

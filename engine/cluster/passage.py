@@ -1,12 +1,12 @@
-"""Arrivals that come to their instances by nothing but their order: what the general way does with each, many at once.
+"""Arrivals that come to their instances at once: what the general way does with each of them, at less cost.
 
-A cluster that admits everybody at once and whose router looks at nothing has no reason to stop at each arrival. Who
-goes where is what `Cluster` says, step by step: admission, routing, and the way to the instance.
+A cluster that admits everybody and takes no time for it has nothing to plan for an arrival: it looks at the instances
+if routing depends on that, chooses one, and lets the request in there. Until the instances report something new it goes
+on to the next arrival without stopping them. Who goes where is what `Cluster` says step by step: admission, routing,
+and the way to the instance.
 """
 
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from engine.cluster.admission.by_request import Stateless, always_admit
 from engine.cluster.latencies import Latencies
@@ -17,36 +17,49 @@ from engine.units import Micros
 if TYPE_CHECKING:
     from engine.cluster.cluster import Cluster
 
-Passage: TypeAlias = Callable[[Micros], None]
-"""Lets all in that arrive up to an instant, and before anything else is to be done."""
-
 _EVERYBODY = Stateless(always_admit)
 _AT_ONCE = Latencies()
 
 
-def passage_of(cluster: "Cluster") -> Passage | None:
-    """How requests come in unseen; None if a decision about any depends on more than how many came before it."""
-    router = cluster.router
-    if cluster.router_looks or not isinstance(router, BlindRouter) or cluster.admission != _EVERYBODY:
-        return None
-    if cluster.gateway is not None or cluster.latencies != _AT_ONCE:
-        return None
-    if cluster.admitted != cluster.dispatch or cluster.place != cluster.enter:
-        return None
-    return partial(_pass, cluster, router)
+def has_free_passage(cluster: "Cluster") -> bool:
+    """Whether all that is decided about a request is where it goes, and that as soon as it arrives."""
+    return (
+        cluster.decisions is None
+        and cluster.gateway is None
+        and cluster.admission == _EVERYBODY
+        and cluster.latencies == _AT_ONCE
+        and cluster.admitted == cluster.dispatch
+        and cluster.place == cluster.enter
+    )
 
 
-def _pass(cluster: "Cluster", router: BlindRouter, until: Micros) -> None:
-    candidates = cluster.state.candidates
-    if not candidates:
+def let_in(cluster: "Cluster", until: Micros) -> None:
+    """Let all in that arrive by `until`, and before anything else is to be done."""
+    state, agenda = cluster.state, cluster.agenda
+    if not state.candidates:
         return  # they are turned away one by one
-    arrivals = cluster.agenda.take_line(until)
-    if not arrivals:
-        return
-    cluster.state.now = arrivals[-1].arrived_at
-    chosen: list[list[Sequence]] = [[] for _ in candidates]
-    for place, sequence in zip(router.places(len(candidates), len(arrivals)), arrivals, strict=True):
-        chosen[place].append(sequence)
-    for snapshot, sequences in zip(candidates, chosen, strict=True):
-        if sequences:
-            cluster.members.enter_all(snapshot.instance, sequences)
+    while (at := agenda.next_in_line(until)) is not None:
+        last = until
+        if cluster.router_looks:
+            cluster.look_if_needed(at)
+            last = min(until, max(at, state.news_due_at - 1))
+        arrivals = agenda.take_line(last, at_most=1 if cluster.looks_always and cluster.router_looks else None)
+        for number, sequences in _chosen(cluster, arrivals).items():
+            cluster.members.enter_all(number, sequences)
+
+
+def _chosen(cluster: "Cluster", arrivals: list[Sequence]) -> dict[int, list[Sequence]]:
+    """The requests by the number of the instance each goes to."""
+    state, router = cluster.state, cluster.router
+    numbers = [snapshot.instance for snapshot in state.candidates]
+    chosen: dict[int, list[Sequence]] = {}
+    if isinstance(router, BlindRouter):
+        state.now = arrivals[-1].arrived_at
+        for place, sequence in zip(router.places(len(numbers), len(arrivals)), arrivals, strict=True):
+            chosen.setdefault(numbers[place], []).append(sequence)
+        return chosen
+    choose = router.choose
+    for sequence in arrivals:
+        state.now = sequence.arrived_at
+        chosen.setdefault(numbers[choose(sequence.request, state).place], []).append(sequence)
+    return chosen

@@ -35,12 +35,15 @@ class RoutingState:
         self._contents: dict[int, Container[object]] = {}
         """What each instance's KV cache held when it was copied."""
         self._copied_at: Micros = 0
+        self.num_news = 0
+        """Grows whenever candidates, or what is known of them, may have changed; what is in flight is not in it."""
         self._counted_for: Request | None = None
         self._counts: list[int] = []
         self.change()
 
     def change(self) -> None:
         """Instances have come or gone."""
+        self.num_news += 1
         self._everybody = [member.snapshot for member in self._members if member.takes_requests]
         pool = self._pool
         self.candidates = (
@@ -48,11 +51,11 @@ class RoutingState:
         )
         self._note_reports()
 
-    def is_news_due(self, now: Micros) -> bool:
-        """Whether instances would report something, if somebody looked."""
-        return now - self._oldest_report_at >= self.freshness.refresh_interval_us or (
-            self.reads_caches and now - self._copied_at >= self.freshness.cache_delay_us
-        )
+    @property
+    def news_due_at(self) -> Micros:
+        """From when on instances would report something, if somebody looked."""
+        reports_at = self._oldest_report_at + self.freshness.refresh_interval_us
+        return min(reports_at, self._copied_at + self.freshness.cache_delay_us) if self.reads_caches else reports_at
 
     def restrict(self, numbers: Container[int]) -> None:
         """Requests are routed to these only."""
@@ -65,11 +68,13 @@ class RoutingState:
         others = self.candidates
         self.candidates = [each for each in self._everybody if each.instance in numbers]
         self._counted_for = None
+        self.num_news += 1
         try:
             yield self.candidates
         finally:
             self.candidates = others
             self._counted_for = None
+            self.num_news += 1
 
     def observe(self, now: Micros) -> None:
         """Read what may be read by now. All instances have done what is due before."""
@@ -84,6 +89,7 @@ class RoutingState:
             self._copy_caches(now)
 
     def _read_reports(self, now: Micros) -> None:
+        self.num_news += 1
         for snapshot in self._everybody:
             if now - snapshot.seen_at >= self.freshness.refresh_interval_us:
                 engine = self._members[snapshot.instance].engine
@@ -100,6 +106,7 @@ class RoutingState:
         delay = self.freshness.cache_delay_us
         if delay and now - self._copied_at >= delay:
             self._copied_at = now
+            self.num_news += 1
             self._contents = {
                 snapshot.instance: self._members[snapshot.instance].engine.kv.index.found_now()
                 for snapshot in self._everybody

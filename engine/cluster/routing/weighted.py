@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from engine.cluster.routing.policy import Choice, one_of_the_best
-from engine.cluster.scorers.scorer import Scorer, keeps_nothing_in_mind
+from engine.cluster.scorers.scorer import Scorer, always, keeps_nothing_in_mind
 from engine.cluster.state import RoutingState
 from engine.cluster.ties import Ties
 from engine.request import Request
@@ -26,8 +26,28 @@ class Weighted:
         self._shares = [(scorer.score, weight / all_weights) for scorer, weight in scorers]
         self._observers = [scorer.routed for scorer, _ in scorers if scorer.routed is not keeps_nothing_in_mind]
         self._ties = ties
+        self._holds = list(dict.fromkeys(scorer.holds for scorer, _ in scorers if scorer.holds is not always))
+        self._held: list[float] = []
+        """The totals for all requests for which the scores of all scorers hold."""
+        self._held_since = -1
+        """How much news there had been then."""
 
     def choose(self, request: Request, state: RoutingState) -> Choice:
+        totals = self._totals(request, state)
+        place = one_of_the_best(totals, self._ties)
+        for routed in self._observers:
+            routed(request, state.candidates[place].instance, state)
+        return Choice(place, totals)
+
+    def _totals(self, request: Request, state: RoutingState) -> list[float]:
+        for holds in self._holds:
+            if not holds(request):
+                return self._worked_out(request, state)
+        if state.num_news != self._held_since:
+            self._held, self._held_since = self._worked_out(request, state), state.num_news
+        return self._held
+
+    def _worked_out(self, request: Request, state: RoutingState) -> list[float]:
         totals = [0.0] * len(state.candidates)
         for score_of, share in self._shares:
             scores = score_of(request, state)
@@ -35,7 +55,4 @@ class Weighted:
                 total + (0.0 if score < 0 else 1.0 if score > 1 else score) * share
                 for total, score in zip(totals, scores, strict=True)
             ]
-        place = one_of_the_best(totals, self._ties)
-        for routed in self._observers:
-            routed(request, state.candidates[place].instance, state)
-        return Choice(place, totals)
+        return totals

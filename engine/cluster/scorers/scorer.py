@@ -11,6 +11,21 @@ Scores: TypeAlias = Sequence[float]
 """Of all candidates, in their order, between 0 and 1: the larger the better."""
 
 
+def never(_request: Request) -> bool:
+    """Scores are worked out for each request."""
+    return False
+
+
+def always(_request: Request) -> bool:
+    """Scores only change with what instances report."""
+    return True
+
+
+def without_shared_blocks(request: Request) -> bool:
+    """Scores are the same for all requests of whose prompts no cache can hold anything."""
+    return not request.blocks.num_shareable
+
+
 def keeps_nothing_in_mind(_request: Request, _instance: int, _state: RoutingState) -> None:
     """Where a request was sent does not matter."""
 
@@ -27,6 +42,8 @@ class Scorer:
     """Whether what KV caches hold matters."""
     reads_adapters: bool = False
     """Whether it matters which LoRA adapters instances use."""
+    holds: Callable[[Request], bool] = never
+    """Whether the scores for this request are those for any other of which this is so, until there is news."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

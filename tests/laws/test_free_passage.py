@@ -1,4 +1,4 @@
-"""Arrivals that come to their instances many at once, unseen, end as those that are admitted and routed one by one."""
+"""Arrivals that come to their instances many at once end as those that are admitted and routed one by one."""
 
 from dataclasses import replace
 
@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from engine.cluster.cluster import Cluster
 from engine.cluster.latencies import Latencies
-from engine.cluster.passage import passage_of
+from engine.cluster.passage import has_free_passage
+from engine.cluster.routing.registry import ROUTERS
 from engine.events import Event
 from engine.sequence import Sequence
 from engine.units import Micros
@@ -17,13 +18,13 @@ from tests.laws.test_engine_laws import told
 
 
 @st.composite
-def blind_clusters(draw: st.DrawFn) -> ClusterWorkload:
-    """Clusters that admit everybody at once and look at nothing, with faults and hang-ups."""
+def clusters_of_free_passage(draw: st.DrawFn) -> ClusterWorkload:
+    """Clusters that admit everybody at once, whatever their routers look at, with faults and hang-ups."""
     return replace(
         draw(cluster_workloads()),
         num_instances=draw(st.sampled_from([2, 4])),
         admission="always-admit",
-        router=draw(st.sampled_from(["round-robin", "random"])),
+        router=draw(st.sampled_from(["weighted", *ROUTERS])),
         latencies=Latencies(),
     )
 
@@ -43,7 +44,7 @@ def one_by_one(given_: ClusterWorkload) -> Cluster:
         cluster.enter(sequence, number, at)
 
     cluster.place = place
-    assert passage_of(cluster) is None
+    assert not has_free_passage(cluster)
     for at, request in given_.workload.arrivals:
         cluster.submit(request, at)
     return with_everything_ahead(given_, cluster)
@@ -51,15 +52,15 @@ def one_by_one(given_: ClusterWorkload) -> Cluster:
 
 def many_at_once(given_: ClusterWorkload) -> Cluster:
     cluster = given_.cluster()
-    assert passage_of(cluster) is not None
+    assert has_free_passage(cluster)
     arrivals = sorted(given_.workload.arrivals, key=lambda arrival: arrival[0])
     cluster.submit_all([request for _, request in arrivals], [at for at, _ in arrivals])
     return with_everything_ahead(given_, cluster)
 
 
-@given(blind_clusters())
+@given(clusters_of_free_passage())
 @settings(max_examples=300)
-def test_unseen_arrivals_come_to_the_same_end(given_: ClusterWorkload) -> None:
+def test_arrivals_let_in_together_come_to_the_same_end(given_: ClusterWorkload) -> None:
     expected, found = one_by_one(given_), many_at_once(given_)
     events: list[Event] = run_out(expected)
     assert told(run_out(found)) == told(events)
