@@ -1,5 +1,7 @@
 """Signs that a run did not go as its scheduling policy means it to."""
 
+from operator import attrgetter
+
 import numpy as np
 
 from replay.groups import groups_of
@@ -14,9 +16,10 @@ def priority_inversions(record: Record) -> int:
 
     Only a scheduling by priority and arrival (`priority-fcfs`) means this not to happen.
     """
-    groups = groups_of(class_name(row.slo_class) for row in record.rows)
+    groups = groups_of(map(attrgetter("slo_class"), record.rows), class_name)
     arrived_at, e2e_us = record.arrived_at, record.e2e_us.astype(np.float64)
-    completed = record.by_id[record.is_completed[record.by_id]]
+    by_id = record.by_id
+    completed = by_id[record.is_completed[by_id]]
     in_order = completed[np.argsort(arrived_at[completed], kind="stable")]
     return sum(_inversions(e2e_us[places]) for _, places in groups.members(in_order))
 

@@ -115,15 +115,18 @@ def _prompt(
 
 
 def _request(row: TraceRow, request_id: str, input_tokens: int, blocks: BlockIdentities) -> Request:
-    return Request(
-        id=request_id,
-        input_tokens=input_tokens,
-        output_tokens=row.output_tokens,
-        max_output_tokens=row.output_tokens,
-        blocks=blocks,
-        deadline_us=row.deadline_us,
-        slo_class=row.slo_class,
-        adapter=row.adapter,
-        tenant=row.tenant_id,
-        slo_target_us=row.slo_target_us,
+    return Request(  # by position, for there are millions
+        request_id,
+        input_tokens,
+        row.output_tokens,
+        blocks,
+        row.output_tokens,
+        row.deadline_us,
+        row.slo_class,
+        None,
+        True,
+        row.adapter,
+        None,
+        row.tenant_id,
+        row.slo_target_us,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
@@ -58,8 +59,9 @@ def by_slo_class(record: Record) -> dict[str, ClassLatencies]:
     """Each class of which a request got a token, by name; requests without a class are `default`."""
     ttft_us, e2e_us, itl_us = record.ttft_us, record.e2e_us, record.itl_mean_us
     completed = record.is_completed
-    groups = groups_of([class_name(row.slo_class) for row in record.rows])
-    started = record.by_id[ttft_us[record.by_id] != NEVER]
+    groups = groups_of(map(attrgetter("slo_class"), record.rows), class_name)
+    by_id = record.by_id
+    started = by_id[ttft_us[by_id] != NEVER]
     found = {}
     for name, places in groups.members(started):
         ended = places[completed[places]]
@@ -73,7 +75,7 @@ def by_model(record: Record, duration_s: float) -> dict[str, ModelFigures]:
     """Each model that requests name and of which one got a token, by name."""
     ttft_us, e2e_us, tokens = record.ttft_us, record.e2e_us, record.planned_output_tokens
     completed = record.is_completed
-    groups = groups_of([row.model for row in record.rows])
+    groups = groups_of(map(attrgetter("model"), record.rows))
     started = np.flatnonzero(ttft_us != NEVER)
     found = {}
     for name, places in groups.members(started):
@@ -91,7 +93,7 @@ def by_model(record: Record, duration_s: float) -> dict[str, ModelFigures]:
 def by_tenant(record: Record) -> dict[str, TenantFigures]:
     """Each tenant of whom a request completed, by name."""
     tokens = record.planned_output_tokens
-    groups = groups_of([row.tenant_id for row in record.rows])
+    groups = groups_of(map(attrgetter("tenant_id"), record.rows))
     return {
         name: TenantFigures(len(places), int(tokens[places].sum()))
         for name, places in groups.members(np.flatnonzero(record.is_completed))
@@ -111,12 +113,12 @@ def jain_index(shares: Collection[float]) -> float:
 def by_session(record: Record) -> SessionFigures | None:
     """The conversations of which a request got a token; None without any."""
     ttft_us, e2e_us, arrived_at = record.ttft_us, record.e2e_us, record.arrived_at
-    groups = groups_of([row.session_id for row in record.rows])
+    groups = groups_of(map(attrgetter("session_id"), record.rows))
     has_session = np.array([bool(name) for name in groups.names], np.bool_)[groups.codes]
-    is_first = np.array([row.round_index == 0 for row in record.rows], np.bool_)
     started = has_session & (ttft_us != NEVER)
     if not started.any():
         return None
+    is_first = np.array([row.round_index == 0 for row in record.rows], np.bool_)
     ended = has_session & record.is_completed
     firsts_us = np.full(len(groups.names), np.iinfo(np.int64).max)
     lasts_us = np.full(len(groups.names), -1)

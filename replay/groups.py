@@ -1,6 +1,6 @@
 """Requests put together by what they are labelled with."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,11 +27,13 @@ class Groups:
             start += count
 
 
-def groups_of(labels: Iterable[str]) -> Groups:
-    """The groups of a sequence of requests, by the label of each."""
+def groups_of(labels: Iterable[str], name_of: Callable[[str], str] = str) -> Groups:
+    """The groups of a sequence of requests, by what the label of each is called."""
     given = list(labels)
-    names = sorted(set(given))
+    named = {label: name_of(label) for label in set(given)}
+    names = sorted(set(named.values()))
     if len(names) == 1:
         return Groups(names, np.zeros(len(given), np.int64))
     ranks = {name: rank for rank, name in enumerate(names)}
-    return Groups(names, np.fromiter(map(ranks.__getitem__, given), np.int64, len(given)))
+    codes = {label: ranks[name] for label, name in named.items()}
+    return Groups(names, np.fromiter(map(codes.__getitem__, given), np.int64, len(given)))

@@ -49,7 +49,8 @@ class Pool:
 
 def pool_of(values_us: Iterable[Micros]) -> Pool:
     """A pool of the given values."""
-    return counted_pool(np.fromiter(values_us, np.int64), None)
+    given = values_us if isinstance(values_us, np.ndarray) else np.fromiter(values_us, np.int64)
+    return counted_pool(given, None)
 
 
 def counted_pool(values_us: npt.NDArray[np.int64], counts: npt.NDArray[np.int64] | None) -> Pool:

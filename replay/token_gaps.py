@@ -23,7 +23,7 @@ class TokenGaps:
     Costs 24 bytes per request and 16 per stretch of consecutive tokens, and O(steps log requests) time in the end.
     """
 
-    __slots__ = ("_engines", "_instances", "_num_runs", "_runs", "_starts")
+    __slots__ = ("_engines", "_instances", "_num_runs", "_pools", "_runs", "_starts")
 
     def __init__(self, engines: SequenceOf[Engine]) -> None:
         """`engines` may grow."""
@@ -37,8 +37,12 @@ class TokenGaps:
         self._runs = array("q")
         """Of all stretches the first step and how many, one after the other."""
 
+        self._pools: dict[tuple[int, int], Pool] = {}
+        """Those asked for since gaps were counted last, by instance and how many steps were gone through at once."""
+
     def add(self, sequences: SequenceOf[Sequence]) -> None:
         """Count the gaps of completed requests."""
+        self._pools.clear()
         runs = [sequence.token_runs for sequence in sequences]
         self._instances.extend([sequence.instance for sequence in sequences])
         self._starts.extend([sequence.first_token_step or 0 for sequence in sequences])
@@ -49,10 +53,17 @@ class TokenGaps:
         """All gaps counted so far, or those of one instance."""
         instances = np.array(self._instances)
         wanted = np.unique(instances).tolist() if instance is None else [instance]
-        pools = [self._gaps(number, instances == number).pool(steps_at_once) for number in wanted]
+        pools = [self._pool(number, instances, steps_at_once) for number in wanted]
         if len(pools) == 1:
             return pools[0]
         return merged(pools)
+
+    def _pool(self, instance: int, instances: Ints, steps_at_once: int) -> Pool:
+        pool = self._pools.get((instance, steps_at_once))
+        if pool is None:
+            pool = self._gaps(instance, instances == instance).pool(steps_at_once)
+            self._pools[instance, steps_at_once] = pool
+        return pool
 
     def _gaps(self, instance: int, is_its: npt.NDArray[np.bool_]) -> "InstanceGaps":
         num_runs = np.array(self._num_runs)
