@@ -60,7 +60,22 @@ def get_bytes(server: Server, path: str, headers: Mapping[str, str]) -> bytes:
 def post_bytes(server: Server, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
     """A POST request of a JSON body, complete."""
     return b"%scontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
-        _head(server, "POST", path, headers),
+        post_head(server, path, headers),
+        len(body),
+        body,
+    )
+
+
+def post_head(server: Server, path: str, headers: Mapping[str, str]) -> bytes:
+    """What POST requests with these headers begin with, for `post_bytes_of`."""
+    return _head(server, "POST", path, headers)
+
+
+def post_bytes_of(head: bytes, x_request_id: str, body: bytes) -> bytes:
+    """The request of `post_bytes` that begins like this and has this identity as its last header."""
+    return b"%sx-request-id: %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
+        head,
+        x_request_id.encode("latin-1"),
         len(body),
         body,
     )

@@ -3,9 +3,10 @@
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from observe.dispatch import Prepared
-from observe.http_request import SEND_TIME_HEADER, Server, post_bytes
+from observe.http_request import SEND_TIME_HEADER, Server, post_bytes_of, post_head
 from observe.options import ObserveOptions
 from observe.prompts import PromptBook
 from observe.request_body import RequestStyle
@@ -37,9 +38,13 @@ class Workload:
 
 def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Prepared]:
     """What turns the request at a place of the agenda into its bytes."""
-    headers = workload.options.headers
+    headers = {name: text for name, text in workload.options.headers.items() if name != "x-request-id"}
     style = workload.style
     request_ids = workload.agenda.request_ids
+
+    @lru_cache(maxsize=256)
+    def head(slo_class: str, tenant_id: str) -> bytes:
+        return post_head(server, style.path, {**SEND_TIME_HEADER, **_labels(slo_class, tenant_id), **headers})
 
     def prepare(place: int, planned: Planned) -> Prepared:
         # Those that follow others have numbers behind the plan.
@@ -51,13 +56,12 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Pre
             prefix_tokens=planned.prefix_tokens,
         )
         x_request_id = str(uuid.uuid4())
-        its_headers = {**SEND_TIME_HEADER, **_labels(planned), **headers, "x-request-id": x_request_id}
         body = style.body(prompt, planned.output_tokens, planned.model, planned.earlier)
         return Prepared(
             request_id=request_id,
             planned=planned,
             x_request_id=x_request_id,
-            request=post_bytes(server, style.path, its_headers, body),
+            request=post_bytes_of(head(planned.slo_class, planned.tenant_id), x_request_id, body),
             streaming=style.streaming,
             turn=prompt,
         )
@@ -65,10 +69,10 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Pre
     return prepare
 
 
-def _labels(planned: Planned) -> dict[str, str]:
+def _labels(slo_class: str, tenant_id: str) -> dict[str, str]:
     """What gateways for inference are told of a request, as far as a header can say it."""
     labels = {
-        "x-gateway-inference-objective": planned.slo_class,
-        "x-gateway-inference-fairness-id": planned.tenant_id,
+        "x-gateway-inference-objective": slo_class,
+        "x-gateway-inference-fairness-id": tenant_id,
     }
     return {name: text for name, text in labels.items() if text and text.isascii() and text.isprintable()}

@@ -1,6 +1,6 @@
 import pytest
 
-from observe.http_request import get_bytes, parse_server, post_bytes
+from observe.http_request import get_bytes, parse_server, post_bytes, post_bytes_of, post_head
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,9 @@ def test_a_request_is_complete_http() -> None:
         b"POST /p/v1/completions HTTP/1.1\r\n" + shared + b"x-request-id: 7\r\n"
         b"content-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
     )
+    head = post_head(server, "/v1/completions", {"a": "b"})
+    with_identity = post_bytes(server, "/v1/completions", {"a": "b", "x-request-id": "7"}, b"{}")
+    assert post_bytes_of(head, "7", b"{}") == with_identity
     assert get_bytes(server, "/health", {}) == b"GET /p/health HTTP/1.1\r\n" + shared + b"\r\n"
 
 
