@@ -133,3 +133,20 @@ async def test_the_head_of_a_stream_that_failed_before_it_is_not_sent(
     stream.send_head()
     with pytest.raises(BlockingIOError):
         client.recv(100)
+
+
+@pytest.mark.parametrize("is_timed", [True, False])
+async def test_a_head_leaves_with_the_first_event_or_soon_without_one(
+    ends: tuple[asyncio.Transport, socket.socket], is_timed: bool
+) -> None:
+    """Both of two streams: one has an event in the first wake, the other has none at all."""
+    transport, client = ends
+    wire = Wire(Lateness(), is_timed)
+    busy, idle = (Outlet(web.StreamResponse(), transport, True, wire, head) for head in (b"busy ", b"idle "))
+    for each in (busy, idle):
+        wire.send_head_soon(each)
+    wire.hold()
+    busy.write(b"event ")
+    wire.release()
+    assert client.recv(100) == b"busy event "
+    assert await asyncio.get_running_loop().sock_recv(client, 100) == b"idle "

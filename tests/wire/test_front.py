@@ -1,5 +1,6 @@
 """Usual requests are answered past the library: the replies are the same, however the bytes come."""
 
+import gc
 import re
 import socket
 import time
@@ -8,6 +9,7 @@ from itertools import permutations
 
 import pytest
 
+from mockserve.replies import ReplySet
 from tests.fakes import TestLatency
 from tests.wire.plain_http import raw_completion, read_all, read_until, wait_for_metric
 from tests.wire.serving import TIMEOUT_S, TestServer, running_server
@@ -180,3 +182,15 @@ def test_a_stream_may_be_longer_than_an_idle_connection_lives(monkeypatch: pytes
         for _ in range(2):
             answer(connection, NOWHERE)
             assert answer(connection, STREAMED).endswith(END_OF_STREAM)
+
+
+def test_a_reply_that_has_ended_leaves_nothing_for_the_collector(connection: socket.socket) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        for request in (STREAMED, WHOLE, REQUESTS["streamed chat"], REQUESTS["whole chat"]) * 5:
+            answer(connection, request)
+        answer(connection, NOWHERE)
+        assert not [each for each in gc.get_objects() if isinstance(each, ReplySet)]
+    finally:
+        gc.enable()
