@@ -46,7 +46,7 @@ def plan_chat(
     ids = conversation_ids(planner, text, media, service.options.tokens_per_medium, chat.add_special_tokens, sampling)
     check_prompt_start(chat.common, len(ids))
     check_vocabulary(sampling, body.get("logit_bias"), planner.tokenizer.vocabulary_size, service.options.max_logprobs)
-    form = chat_form(body, text, model, service.options)
+    form = chat_form(body, text, model, service.options, planner.composer.quotes)
     urgency = chat.common.priority if priority is None else priority
     params = chat.common.kv_transfer_params
     external = service.external_prompt(params, len(ids))

@@ -2,22 +2,21 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 Turn: TypeAlias = Mapping[str, Any]
 """A message as templates see it: `role`, `content`, and what else the client sent."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TemplateRequest:
+class TemplateRequest(NamedTuple):
     """What a request says about the form of its prompt. `arguments` are variables for the template."""
 
     tools: Sequence[Any] = ()
     documents: Sequence[Any] = ()
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = MappingProxyType({})
 
 
 class ChatTemplate(Protocol):

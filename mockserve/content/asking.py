@@ -23,8 +23,12 @@ def completion_form(body: Mapping[str, Any], prompt: str | None) -> AnswerForm:
     )
 
 
-def chat_form(body: Mapping[str, Any], prompt: str, model_name: str, options: ContentOptions) -> AnswerForm:
+def chat_form(
+    body: Mapping[str, Any], prompt: str, model_name: str, options: ContentOptions, quotes: bool
+) -> AnswerForm:
     """The form of an answer in a conversation; `prompt` is the whole of it as the template put it.
+
+    Only a server that `quotes` looks at what is asked.
 
     Raises ApiError for a form that is none.
     """
@@ -32,7 +36,7 @@ def chat_form(body: Mapping[str, Any], prompt: str, model_name: str, options: Co
         constraint=read_constraint(body),
         tools=_tools(body, options),
         thinking=_thinking(body, options),
-        asked=(_last_words(body, model_name), prompt),
+        asked=(_last_words(body, model_name), prompt) if quotes else (),
         is_parsed=options.parses_answers,
     )
 

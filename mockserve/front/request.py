@@ -25,6 +25,10 @@ class WholeRequest(web.Request):
         return self.route_app or super().app
 
     @property
+    def content_length(self) -> int:
+        return len(self.whole_body)
+
+    @property
     def can_read_body(self) -> bool:
         return bool(self.whole_body)
 

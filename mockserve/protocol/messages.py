@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mockserve.protocol.errors import ApiError, bad_fields, bad_value
 from mockserve.protocol.message_fields import TOOL_CALL
@@ -26,8 +26,7 @@ MEDIA_MARK = "\ue000"
 """Stands in a prompt's text where a picture or a recording is; no model has a token for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One turn of a conversation, its content flattened to text, with a `MEDIA_MARK` for each picture or recording."""
 
     role: str
@@ -81,7 +80,7 @@ def last_content(messages: list[Any], role: str) -> str:
 
 def _parts(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
     content = message.get("content")
-    if not isinstance(content, list | dict):
+    if content is None or isinstance(content, str) or not isinstance(content, list | dict):
         return
     for part in content:
         if not isinstance(part, dict):
