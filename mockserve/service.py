@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,7 @@ from mockserve.protocol.chat import ChatRequest
 from mockserve.protocol.completions import CompletionRequest
 from mockserve.protocol.errors import engine_dead, unknown_model
 from mockserve.protocol.known_bodies import KnownBodies, known_chats, known_completions
+from mockserve.random_ids import random_ids
 from mockserve.response_store import ResponseStore
 from mockserve.slow_readers import SlowReaders
 from mockserve.stream_head import StreamHeads
@@ -83,6 +84,8 @@ class Service:
     completions: KnownBodies[CompletionRequest] = field(default_factory=known_completions)
     chats: KnownBodies[ChatRequest] = field(default_factory=known_chats)
     """What reads the bodies of the two routes that most requests are to."""
+    ids: Iterator[str] = field(default_factory=random_ids)
+    """New ones for replies."""
     templates: EventTemplates = field(default_factory=EventTemplates)
     weight_version: str = "default"
     transfer: KVTransfer | None = None

@@ -76,12 +76,12 @@ class Wire:
 
         It waits for a wake in the next turn; where nothing is timed, for as long as wakes may wait for quiet.
         """
-        loop = asyncio.get_running_loop()
         if self._is_timed:
+            loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, stream.send_head)
             return
         if not self._new and not self._waiting:
-            loop.call_later(HEADS_WAIT_S, self._send_heads)
+            asyncio.get_running_loop().call_later(HEADS_WAIT_S, self._send_heads)
         self._new.append(stream)
 
     def _send_heads(self) -> None:

@@ -12,7 +12,7 @@ from mockserve.protocol.errors import ApiError, bad_request, wrong_media_type
 from mockserve.protocol.fields import parse_json
 from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.query import query_number
-from mockserve.service import Service, new_id
+from mockserve.service import Service
 
 SERVICE = web.AppKey("service", Service)
 
@@ -33,7 +33,7 @@ async def read_body(request: web.Request) -> dict[str, Any]:
 
 def reply_id(request: web.Request, prefix: str, wanted: str | None) -> str:
     """The id of a reply: the request header's, else the body's, else a new one."""
-    return f"{prefix}-{request.headers.get(ID_HEADER) or wanted or new_id()}"
+    return f"{prefix}-{request.headers.get(ID_HEADER) or wanted or next(request.app[SERVICE].ids)}"
 
 
 def wanted_priority(request: web.Request) -> int | None:
