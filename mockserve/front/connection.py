@@ -42,10 +42,11 @@ class Front:
     is_closing: bool = False
 
     async def close(self, grace_s: float) -> None:
-        """Let replies that are under way end within `grace_s`, then cut them. The library closes what it has."""
+        """Let replies that are under way end within `grace_s`, then cut them. The library closes what it has itself."""
         self.is_closing = True
         for each in tuple(self.connections):
-            each.close_if_idle()
+            if each.task is None:
+                each.close_if_own()
         for _ in ("let them end", "let them hear that they are cut"):
             tasks = [each.task for each in self.connections if each.task is not None]
             if tasks:
@@ -53,7 +54,7 @@ class Front:
             for task in tasks:
                 task.cancel()
         for each in tuple(self.connections):
-            each.hang_up()
+            each.close_if_own()
 
 
 class FrontConnection(StampedConnection):
@@ -237,9 +238,9 @@ class FrontConnection(StampedConnection):
         else:
             self.hang_up()
 
-    def close_if_idle(self) -> None:
-        """Close unless a reply is under way."""
-        if not self._is_answering and not self._is_given_away:
+    def close_if_own(self) -> None:
+        """Close unless the library has the connection."""
+        if self._library is None:
             self.hang_up()
 
     def hang_up(self) -> None:
