@@ -19,9 +19,25 @@ _HEAD = """\
 # Learned by `blis fit`; use with --latency-model fitted --coefficients FILE.
 # step: times at peak rates are multiplied by these, names in _us are microseconds. spread: one standard deviation.
 # seen: the largest batches and the lengths learned from; beyond them predictions are extrapolation.
+# slower_than_usual: the server's step times in parts of equal length of the recording, as a fraction.
 # held_out: errors on the last fifth of each recording, predicted from the rest; means are signed.
 """
 _ENGINE_SETTINGS = ("total_kv_blocks", "block_size_tokens", "max_num_seqs", "max_num_batched_tokens", "scheduling")
+
+
+class _OnOneLine(list[float]):
+    """A list that is written without a line for each number."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Plain YAML, and lists on one line."""
+
+
+def _written(dumper: _Dumper, numbers: _OnOneLine) -> yaml.Node:
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", numbers, flow_style=True)
+
+
+_Dumper.add_representer(_OnOneLine, _written)
 
 
 def content(
@@ -50,9 +66,9 @@ def content(
                 "file": recording.name,
                 "requests": len(recording.arrivals),
                 "token_times": recording.long_gap_us is not None,
-                "slower_than_mean": _rounded(float(slower)),
+                "slower_than_usual": _OnOneLine(_rounded(each, 2) for each in slower.tolist()),
             }
-            for recording, slower in zip(recordings, learned.estimate.slower, strict=True)
+            for recording, slower in zip(recordings, learned.spans.of_each(learned.estimate.slower), strict=True)
         ],
         "held_out": [_score(each) for each in learned.held_out],
         "seed": seed,
@@ -61,7 +77,7 @@ def content(
 
 def text_of(content: dict[str, Any]) -> str:
     """The file's text."""
-    return _HEAD + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    return _HEAD + yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def _score(score: Score) -> dict[str, Any]:
@@ -79,6 +95,6 @@ def _errors(comparison: Comparison) -> dict[str, float | None]:
     }
 
 
-def _rounded(value: float) -> float:
-    """Five significant digits."""
-    return float(f"{value:.5g}")
+def _rounded(value: float, num_digits: int = 5) -> float:
+    """Significant digits."""
+    return float(f"{value:.{num_digits}g}")

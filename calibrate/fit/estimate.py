@@ -14,6 +14,7 @@ from scipy.linalg import eigh
 from scipy.optimize import lsq_linear
 
 from calibrate.fit.recording import Recording
+from calibrate.fit.spans import Spans
 from calibrate.fit.terms import EXPECTED, EXPECTED_COMPUTE, PLACE
 from calibrate.fit.trial import Slopes, Trial
 from engine.latency.fitted import STEP_TERMS
@@ -36,8 +37,11 @@ LONG_GAP_SPREAD = 0.01
 MIN_FOR_SPREAD = 20
 MAD_TO_SPREAD = 1.4826
 LEAST_SPREAD = 0.02
-SPEED_SPREAD = 0.01
-"""Two servers of the same kind differ in speed by as much."""
+SPEED_SPREAD = 0.005
+"""Two servers of the same kind differ in speed by as much, and one server at different times."""
+LEAST_SPEED_SPREAD = 0.001
+"""They differ by less most of the time: large differences are rare, and so the usual speed is that of most requests
+(a Laplace distribution that is round at its top)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,8 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Coefficients in the order of `TERMS` and their spreads; how much slower each recording's server is than their
-    mean, as a fraction."""
+    """Coefficients in the order of `TERMS` and their spreads; how much slower the server was in each of the spans than
+    it usually is, as a fraction."""
 
     values: Floats
     spreads: Floats
@@ -61,7 +65,8 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class _Errors:
-    """Errors of one kind with their weights, the slopes of the run they come from, and those of the other run."""
+    """Errors of one kind with their weights; the slopes of the run they come from and those of the other run, for what
+    is learned and for the speed in each span."""
 
     errors_us: Floats
     weights: Floats
@@ -69,39 +74,39 @@ class _Errors:
     instruments: Floats
 
 
-def improved(pairs: Sequence[Pair], learnable: Sequence[str], now: Estimate, share: float) -> Estimate:
+def improved(pairs: Sequence[Pair], learnable: Sequence[str], now: Estimate, share: float, spans: Spans) -> Estimate:
     """The coefficients that would explain most of what is left over, approached by `share` of the way.
 
     Each is held to its expectation as far as measurements do not know better, and none falls below 0.
     """
     places = np.array([PLACE[name] for name in learnable])
     num_terms = len(places)
-    information, pull = _expectations(places, now, len(pairs))
+    information, pull = _expectations(places, now)
     num_requests = sum(int(np.isfinite(pair.recording.ttft_us).sum()) for pair in pairs)
     independent = min(INDEPENDENT_SHARE, MOST_INDEPENDENT / max(1, num_requests))
     for number, pair in enumerate(pairs):
-        for errors in _all_errors(pair, now.values, float(now.slower[number]), independent):
-            slopes = _with_speed(errors.slopes, places, now.values, len(pairs), number)
-            instruments = _with_speed(errors.instruments, places, now.values, len(pairs), number)
-            information += instruments.T @ (slopes * errors.weights[:, None])
-            pull += instruments.T @ (errors.weights * errors.errors_us)
+        members = spans.memberships(number, len(pair.recording.arrivals))
+        for errors in _all_errors(pair, now, members, independent, places):
+            information += errors.instruments.T @ (errors.slopes * errors.weights[:, None])
+            pull += errors.instruments.T @ (errors.weights * errors.errors_us)
     # The two directions of each pair are each other's transpose but for the weights.
     information = (information + information.T) / 2
-    change = share * _bounded(information, pull, np.concatenate([now.values[places], np.full(len(pairs), 0.5)]))
+    change = share * _bounded(information, pull, np.concatenate([now.values[places], np.full(spans.total, 0.5)]))
     values, spreads = now.values.copy(), now.spreads.copy()
     values[places] = np.maximum(values[places] + change[:num_terms], 0.0)
     spreads[places] = np.sqrt(np.maximum(np.diag(np.linalg.pinv(information)), 0.0))[:num_terms]
     return Estimate(values, spreads, now.slower + change[num_terms:])
 
 
-def _expectations(places: Floats, now: Estimate, num_recordings: int) -> tuple[Floats, Floats]:
+def _expectations(places: Floats, now: Estimate) -> tuple[Floats, Floats]:
     """What is known before any measurement, as information and pull."""
     names = list(PLACE)
     spreads = np.array([EXPECTED[names[place]].spread for place in places])
     means = np.array([EXPECTED[names[place]].mean for place in places])
-    size = len(places) + num_recordings
-    information = np.diag(np.concatenate([1 / spreads**2, np.full(num_recordings, 1 / SPEED_SPREAD**2)]))
-    pull = np.concatenate([(means - now.values[places]) / spreads**2, -now.slower / SPEED_SPREAD**2])
+    size = len(places) + len(now.slower)
+    certainty = 1 / (SPEED_SPREAD * np.maximum(np.abs(now.slower), LEAST_SPEED_SPREAD))
+    information = np.diag(np.concatenate([1 / spreads**2, certainty]))
+    pull = np.concatenate([(means - now.values[places]) / spreads**2, -now.slower * certainty])
     compute = np.zeros(size)
     compute[: len(places)] = (places == PLACE["tokens"]) | (places == PLACE["tiles"])
     missing = EXPECTED_COMPUTE.mean - compute[: len(places)] @ now.values[places]
@@ -109,40 +114,53 @@ def _expectations(places: Floats, now: Estimate, num_recordings: int) -> tuple[F
     return information, pull + compute * missing / EXPECTED_COMPUTE.spread**2
 
 
-def _all_errors(pair: Pair, values: Floats, slower: float, independent: float) -> Iterator[_Errors]:
+def _all_errors(pair: Pair, now: Estimate, members: Floats, independent: float, places: Floats) -> Iterator[_Errors]:
+    speeds = _Speeds(now, members, places)
     for trial, other in ((pair.one, pair.other), (pair.other, pair.one)):
         phase_us = PHASE_SPREAD * trial.typical_step_us
         for measured_us, slopes, others, relative in (
             (pair.recording.ttft_us, trial.ttft, other.ttft, RELATIVE_SPREAD_TTFT),
             (pair.recording.decode_us, trial.decode, other.decode, RELATIVE_SPREAD_DECODE),
         ):
-            spread_us = np.hypot(phase_us, relative * measured_us)
-            yield _errors(measured_us, slopes, others, spread_us, independent, values, slower)
+            yield _errors(measured_us, slopes, others, np.hypot(phase_us, relative * measured_us), independent, speeds)
         if pair.recording.long_gap_us is not None and trial.long_gap is not None and other.long_gap is not None:
             gap_us = np.array([pair.recording.long_gap_us])
-            yield _errors(gap_us, trial.long_gap, other.long_gap, LONG_GAP_SPREAD * gap_us, 1.0, values, slower)
+            overall = _Speeds(now, members.mean(axis=0, keepdims=True), places)
+            yield _errors(gap_us, trial.long_gap, other.long_gap, LONG_GAP_SPREAD * gap_us, 1.0, overall)
+
+
+@dataclass(frozen=True, slots=True)
+class _Speeds:
+    """How each measurement depends on the speed of the server in each span."""
+
+    now: Estimate
+    members: Floats
+    """A row per measurement: its share in each span."""
+    places: Floats
+    """Of what is learned beside."""
+
+    def step_us(self, slopes: Slopes) -> Floats:
+        """What steps contribute to each simulated duration."""
+        steps_us: Floats = slopes.per_term[:, : len(STEP_TERMS)] @ self.now.values[: len(STEP_TERMS)]
+        return steps_us
+
+    def slopes(self, slopes: Slopes) -> Floats:
+        """Those of what is learned, and of the speed in each span; a span that is alone sets the speed itself."""
+        step_us = self.step_us(slopes) if self.members.shape[1] > 1 else np.zeros(len(self.members))
+        return np.hstack([slopes.per_term[:, self.places], self.members * step_us[:, None]])
 
 
 def _errors(
-    measured_us: Floats, slopes: Slopes, others: Slopes, spread_us: Floats, share: float, values: Floats, slower: float
+    measured_us: Floats, slopes: Slopes, others: Slopes, spread_us: Floats, share: float, speeds: _Speeds
 ) -> _Errors:
-    step_us = slopes.per_term[:, : len(STEP_TERMS)] @ values[: len(STEP_TERMS)]
-    errors_us = measured_us - slopes.simulated_us - slower * step_us
+    errors_us = measured_us - slopes.simulated_us - (speeds.members @ speeds.now.slower) * speeds.step_us(slopes)
     known = np.isfinite(errors_us) & np.isfinite(others.simulated_us)
+    own, instruments = speeds.slopes(slopes)[known], speeds.slopes(others)[known]
     errors_us, spread_us = errors_us[known], spread_us[known]
     if len(errors_us) >= MIN_FOR_SPREAD:
         spread_us = spread_us * MAD_TO_SPREAD * max(float(np.median(np.abs(errors_us) / spread_us)), LEAST_SPREAD)
     robust = np.minimum(1.0, OUTLIER_SPREADS * spread_us / np.maximum(np.abs(errors_us), 1e-9))
-    weights = share * robust / spread_us**2
-    return _Errors(errors_us, weights, slopes.per_term[known], others.per_term[known])
-
-
-def _with_speed(slopes: Floats, places: Floats, values: Floats, num_recordings: int, number: int) -> Floats:
-    """The slopes of what is learned, and of the speed of recording `number`."""
-    speed = np.zeros((len(slopes), num_recordings))
-    if num_recordings > 1:
-        speed[:, number] = slopes[:, : len(STEP_TERMS)] @ values[: len(STEP_TERMS)]
-    return np.hstack([slopes[:, places], speed])
+    return _Errors(errors_us, share * robust / spread_us**2, own, instruments)
 
 
 def _bounded(information: Floats, pull: Floats, room: Floats) -> Floats:

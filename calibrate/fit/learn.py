@@ -1,13 +1,14 @@
 """Rounds of trials and better estimates, until the coefficients explain the recordings."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from calibrate.fit.estimate import Estimate, Pair, improved
 from calibrate.fit.recording import Recording
 from calibrate.fit.score import Score, score
+from calibrate.fit.spans import Spans, spans_of
 from calibrate.fit.terms import EXPECTED, TERMS, Deployed, expected_values
 from calibrate.fit.trial import run_trial
 from engine.batch_shape import BatchShape
@@ -41,6 +42,7 @@ class Learned:
     learned from: the last fifth of each recording, predicted by coefficients learned from the others."""
 
     estimate: Estimate
+    spans: Spans
     largest: BatchShape
     held_out: list[Score]
 
@@ -59,9 +61,10 @@ def learn(
     `on_progress` is called `num_trials` times. The same seed gives the same coefficients.
     """
     done = on_progress or _nothing
-    work = _Work(deployed, config, seed, done)
+    spans = spans_of(recordings)
+    work = _Work(deployed, config, spans, seed, done)
     spreads = np.array([EXPECTED[name].spread for name in TERMS])
-    estimate = Estimate(expected_values(), spreads, np.zeros(len(recordings)))
+    estimate = Estimate(expected_values(), spreads, np.zeros(spans.total))
     for share in ROUNDS:
         kept = [each.without_tail(HELD_OUT_SHARE) for each in _cut(recordings, budget.per_round)]
         estimate = work.round(kept, estimate, share)
@@ -69,7 +72,7 @@ def learn(
     for share in _final_rounds(recordings, budget):
         estimate = work.round(_cut(recordings, budget.per_final_round), estimate, share)
     scores = [each for each in held_out if each is not None]
-    return Learned(estimate=estimate, largest=work.largest, held_out=scores)
+    return Learned(estimate=estimate, spans=spans, largest=work.largest, held_out=scores)
 
 
 def num_trials(recordings: Sequence[Recording], budget: Budget = Budget()) -> int:
@@ -106,9 +109,12 @@ def _score(recording: Recording, work: "_Work", estimate: Estimate) -> Score | N
 class _Work:
     """What all rounds share."""
 
-    def __init__(self, deployed: Deployed, config: EngineConfig, seed: int, done: Callable[[], None]) -> None:
+    def __init__(
+        self, deployed: Deployed, config: EngineConfig, spans: Spans, seed: int, done: Callable[[], None]
+    ) -> None:
         self.deployed = deployed
         self.config = config
+        self.spans = spans
         self.done = done
         self.largest = BatchShape()
         self._phase = seed << 16
@@ -125,5 +131,4 @@ class _Work:
             pairs.append(Pair(recording, *trials))
         # What the first rounds simulate with poor coefficients says little about the batches of the real server.
         self.largest = BatchShape(*map(max, *(trial.largest for pair in pairs for trial in (pair.one, pair.other))))
-        improvement = improved(pairs, self.deployed.learnable(), estimate, share)
-        return replace(improvement, slower=improvement.slower - improvement.slower.mean())
+        return improved(pairs, self.deployed.learnable(), estimate, share, self.spans)

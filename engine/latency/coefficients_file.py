@@ -22,6 +22,8 @@ class LearnedCoefficients:
     step: StepCoefficients
     request: RequestCoefficients
     seen: Mapping[str, int]
+    seen_prompts: tuple[int, int] | None
+    """Tokens of the shortest and the longest prompt; None if the file does not say."""
 
 
 def read_coefficients(path: str | Path) -> LearnedCoefficients:
@@ -39,7 +41,20 @@ def read_coefficients(path: str | Path) -> LearnedCoefficients:
         step=StepCoefficients(**_terms(path, content, "step", StepCoefficients)),
         request=RequestCoefficients(**_terms(path, content, "request", RequestCoefficients)),
         seen={name: int(_number(path, "seen", seen, name)) for name in WATCHED if name in seen},
+        seen_prompts=_prompts(path, seen),
     )
+
+
+def _prompts(path: Path, seen: Mapping[str, Any]) -> tuple[int, int] | None:
+    lengths = seen.get("input_tokens")
+    if lengths is None:
+        return None
+    if not isinstance(lengths, list) or len(lengths) != 2:
+        raise EngineError(
+            f"{path}: seen.input_tokens must be the fewest and most tokens of prompts, got {lengths!r}"
+        )
+    least, most = (int(_number(path, "seen", {"input_tokens": each}, "input_tokens")) for each in lengths)
+    return least, most
 
 
 def _section(path: Path, content: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -87,7 +87,7 @@ def _fitted(choice: LatencyChoice) -> LatencyModel:
     _check_no_dp("fitted", choice)
     learned = read_coefficients(choice.coefficients)
     fitted = Fitted(choice.model, choice.gpu, choice.tp, learned.step, learned.request)
-    return RangeWatch(fitted, learned.seen)
+    return RangeWatch(fitted, learned.seen, learned.seen_prompts)
 
 
 LATENCY_MODELS: Mapping[str, Callable[[LatencyChoice], LatencyModel]] = {

@@ -90,6 +90,19 @@ def test_servers_of_different_speed_do_not_bend_the_coefficients() -> None:
     assert found.estimate.slower[1] - found.estimate.slower[0] == pytest.approx(0.02, abs=0.006)
 
 
+def test_a_server_that_becomes_faster_does_not_bend_the_coefficients() -> None:
+    plain = recording(600)
+    speed = np.where(np.arange(600) < 400, 1.0, 0.97)
+    faster = type(plain)(
+        name="faster", arrivals=plain.arrivals, ttft_us=plain.ttft_us * speed, decode_us=plain.decode_us * speed
+    )
+    found = learn([faster], DEPLOYED, CONFIG, budget=Budget(600, 600, 3000))
+    assert found.spans.counts == (3,)
+    assert found.estimate.slower == pytest.approx([0, 0, -0.03], abs=0.006)
+    decodes = np.array([[0, 0, 0, 0, 0, 0, batch, 1_000 * batch, 0] for batch in (1, 4, 8)])
+    assert step_times(found.estimate.values, decodes) == pytest.approx(step_times(VALUES, decodes), rel=0.004)
+
+
 def test_what_a_single_gpu_cannot_tell_stays_as_expected() -> None:
     found = learn([recording(60)], DEPLOYED, CONFIG, budget=SMALL)
     assert found.estimate.values[PLACE["all_reduce"]] == EXPECTED["all_reduce"].mean

@@ -18,6 +18,9 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert (learned.model, learned.hardware, learned.tp) == ("qwen3-14b", "H100", 1)
     assert (learned.step.weights, learned.request.arrival_us) == (1.2, 3000)
     assert learned.seen == {"num_tokens": 3000, "decode_requests": 30, "decode_context_tokens": 33000}
+    assert learned.seen_prompts is None
+    with_prompts = read_coefficients(written(tmp_path, seen={"input_tokens": [900, 1100]}))
+    assert with_prompts.seen_prompts == (900, 1100)
 
 
 def test_coefficients_that_a_file_does_not_name_are_0(tmp_path: Path) -> None:
@@ -36,6 +39,8 @@ def test_coefficients_that_a_file_does_not_name_are_0(tmp_path: Path) -> None:
         ({"step": {**CONTENT["step"], "warp": 1}}, "step has an unknown key 'warp', known are weights, layer_us"),
         ({"step": {**CONTENT["step"], "kv": "fast"}}, "step.kv must be a number of at least 0, got 'fast'"),
         ({"request": {}}, "request.arrival_us must be a number of at least 0, got nothing"),
+        ({"seen": {"input_tokens": 7}}, "seen.input_tokens must be the fewest and most tokens of prompts, got 7"),
+        ({"seen": {"input_tokens": [1, "x"]}}, "seen.input_tokens must be a number of at least 0, got 'x'"),
         ({"learned_for": {"tp": -1}}, "learned_for.tp must be a number of at least 0, got -1"),
     ],
 )
@@ -58,3 +63,18 @@ def test_larger_batches_are_mentioned_with_both_numbers() -> None:
     watch = RangeWatch(TestLatency(step_us=5), CONTENT["seen"])
     assert watch.step_time(BatchShape(decode_requests=64, decode_context_tokens=1)) == 5
     assert watch.exceeded() == ["up to 64 decoding requests in a step, the coefficients have seen up to 30"]
+
+
+def test_prompts_as_long_as_those_seen_are_not_mentioned() -> None:
+    watch = RangeWatch(TestLatency(), {}, (900, 1100))
+    assert watch.exceeded() == []
+    for input_tokens in (1200, 850, 1000):
+        watch.queueing_time(input_tokens)
+    assert watch.exceeded() == []
+
+
+@pytest.mark.parametrize(("asked", "said"), [((250, 1000), "250 to 1,000"), ((4096, 1000), "1,000 to 4,096")])
+def test_shorter_and_longer_prompts_are_mentioned(asked: tuple[int, int], said: str) -> None:
+    watch = RangeWatch(TestLatency(queueing_us=3), {}, (900, 1100))
+    assert [watch.queueing_time(input_tokens) for input_tokens in asked] == [3, 3]
+    assert watch.exceeded() == [f"prompts of {said} tokens, the coefficients have seen 900 to 1,100"]

@@ -1,0 +1,71 @@
+"""What the learned coefficients in `examples` say of batches far beyond those they were learned from."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.batch_shape import BatchShape
+from engine.latency.catalogue.reader import load_gpu, load_model
+from engine.latency.coefficients_file import read_coefficients
+from engine.latency.fitted import Fitted, prefill_pairs
+
+LEARNED = read_coefficients(Path(__file__).parents[3] / "examples" / "qwen3-14b-h100.coefficients.yaml")
+MODEL = Fitted(load_model("qwen3-14b"), load_gpu("H100"), 1, LEARNED.step, LEARNED.request)
+WEIGHTS_US = 8_352.23
+TOKEN_US = 26.7045
+PAIR_US = 40 * 4 * 5120 / 989.5e6
+"""What an H100 needs at its peak rates: to read the weights, per token, and per pair of tokens in attention."""
+
+
+def prompts(lengths: list[int], context: int = 0) -> BatchShape:
+    """Prompts of such lengths, each after so many tokens of its own."""
+    return BatchShape(
+        prefill_requests=len(lengths),
+        prefill_tokens=sum(lengths),
+        prefill_tokens_squared=sum(tokens * tokens for tokens in lengths),
+        prefill_context_tokens=context * len(lengths),
+        prefill_context_work=context * sum(lengths),
+    )
+
+
+@pytest.mark.parametrize("tokens", [128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768])
+def test_a_prompt_takes_longer_than_at_peak_rates_but_not_twice_as_long(tokens: int) -> None:
+    shape = prompts([tokens])
+    at_peak_us = max(WEIGHTS_US, tokens * TOKEN_US) + prefill_pairs(shape) * PAIR_US
+    assert 1 < MODEL.step_time(shape) / at_peak_us < 2
+
+
+@pytest.mark.parametrize("decodes", [1, 8, 64, 256])
+@pytest.mark.parametrize("context", [100, 1_000, 30_000])
+def test_decodes_take_longer_than_reading_all_they_need_but_not_twice_as_long(decodes: int, context: int) -> None:
+    at_peak_us = WEIGHTS_US + decodes * context * 163_840 / 3.35e6
+    shape = BatchShape(decode_requests=decodes, decode_context_tokens=decodes * context)
+    assert 1 < MODEL.step_time(shape) / at_peak_us < 2
+
+
+@given(
+    st.lists(st.integers(1, 32_768), max_size=4),
+    st.integers(0, 32_768),
+    st.integers(0, 1024),
+    st.integers(1, 32_768),
+    st.integers(0, 20_000),
+    st.integers(1, 4096),
+)
+def test_more_of_anything_never_takes_less_time(
+    lengths: list[int], context: int, decodes: int, decode_context: int, recent: int, more: int
+) -> None:
+    def time(
+        lengths: list[int], context: int, decodes: int = decodes, each: int = decode_context, recent: int = recent
+    ) -> int:
+        shape = prompts(lengths, context)._replace(decode_requests=decodes, decode_context_tokens=decodes * each)
+        return MODEL.step_time(shape._replace(recent_prefill_tokens=recent if lengths else 0))
+
+    before = time(lengths, context)
+    assert time([*lengths, more], context) >= before
+    assert time([tokens + more for tokens in lengths], context) >= before
+    assert time(lengths, context + more) >= before
+    assert time(lengths, context, decodes=decodes + more) >= before
+    assert time(lengths, context, each=decode_context + more) >= before
+    assert time(lengths, context, recent=recent + more) >= before
