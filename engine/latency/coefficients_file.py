@@ -50,9 +50,7 @@ def _prompts(path: Path, seen: Mapping[str, Any]) -> tuple[int, int] | None:
     if lengths is None:
         return None
     if not isinstance(lengths, list) or len(lengths) != 2:
-        raise EngineError(
-            f"{path}: seen.input_tokens must be the fewest and most tokens of prompts, got {lengths!r}"
-        )
+        raise EngineError(f"{path}: seen.input_tokens must be the fewest and most tokens of prompts, got {lengths!r}")
     least, most = (int(_number(path, "seen", {"input_tokens": each}, "input_tokens")) for each in lengths)
     return least, most
 
