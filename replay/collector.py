@@ -1,4 +1,4 @@
-"""Keeps Python's cyclic garbage collector out of runs that make many objects and no cycles."""
+"""Keeps Python's cyclic garbage collector out of commands and runs that make many objects and no cycles."""
 
 import gc
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_cycle_search() -> Iterator[None]:
-    """Let nobody look for garbage in cycles meanwhile: a simulation makes none, and each look is at all its requests.
+    """Let nobody look for garbage in cycles meanwhile: requests make none, and each look is at all there are.
 
     What is no longer used is freed as ever. Saves a tenth of the time of a run, more of a long one.
     """
@@ -18,4 +18,8 @@ def no_cycle_search() -> Iterator[None]:
     try:
         yield
     finally:
+        if not gc.get_freeze_count():
+            # All that was made counts as old from now on; as new it would be looked at at once.
+            gc.freeze()
+            gc.unfreeze()
         gc.enable()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from blis_options import OptionError, option
 from engine.cluster.gateway.options import DEFAULT_MAX_CONCURRENCY
 from engine.cluster.ties import DEFAULT_SEED
+from replay.collector import no_cycle_search
 from replay.report_options import ReportOptions
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def run(options: ReplayOptions) -> int:
     return replay(options, SeededTies(options.seed))
 
 
+@no_cycle_search()
 def replay(options: ReplayOptions, ties: "Ties") -> int:
     """The same with `ties` asked when a router finds instances equally good."""
     from engine.cluster.build import notes_on_cluster

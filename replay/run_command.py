@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from blis_options import OptionError
+from replay.collector import no_cycle_search
 from replay.run_options import DEFAULT_NUM_REQUESTS, DEFAULT_RATE, DEFAULT_SEED, RunOptions
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["RunOptions", "run", "spec_of"]
 
 
+@no_cycle_search()
 def run(options: RunOptions) -> int:
     """Generate, simulate, write the files asked for, print the summary on stdout; all else goes to stderr."""
     from engine.cluster.build import build_simulation, notes_on_cluster
