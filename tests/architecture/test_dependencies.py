@@ -1,0 +1,51 @@
+"""Whatever an installation imports, it has asked for: `pip install` brings what no extra is needed for."""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+
+from tests.architecture.project import PACKAGES, product_files, pyproject
+
+
+def names(requirements: list[str]) -> set[str]:
+    """The distributions, as they are written in the list of what is installed."""
+    return {re.split(r"[\[<>=; ]", each)[0].lower().replace("_", "-") for each in requirements}
+
+
+def imported_modules() -> Iterator[str]:
+    """The top level of each module of somebody else that the product imports, wherever in a file, and however."""
+    for file in product_files():
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                yield from (alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                yield node.module.partition(".")[0]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "import_module":
+                yield from (each.value.partition(".")[0] for each in node.args[:1] if isinstance(each, ast.Constant))
+
+
+def foreign_modules() -> set[str]:
+    return {name for name in imported_modules() if name not in sys.stdlib_module_names and name not in PACKAGES}
+
+
+def test_everything_imported_is_a_dependency_or_in_an_extra_for_users() -> None:
+    project = pyproject()["project"]
+    extras = {name: each for name, each in project["optional-dependencies"].items() if name not in ("test", "clients")}
+    asked_for = names(project["dependencies"]).union(*map(names, extras.values()))
+    distributions = packages_distributions()
+    undeclared = {
+        module
+        for module in foreign_modules()
+        if asked_for.isdisjoint(each.lower().replace("_", "-") for each in distributions.get(module, [module]))
+    }
+    assert undeclared == set()
+
+
+def test_every_dependency_is_imported() -> None:
+    distributions = packages_distributions()
+    used = {
+        each.lower().replace("_", "-") for module in foreign_modules() for each in distributions.get(module, [module])
+    }
+    assert names(pyproject()["project"]["dependencies"]) <= used
