@@ -23,7 +23,9 @@ def imported_modules() -> Iterator[str]:
             elif isinstance(node, ast.ImportFrom) and node.module:
                 yield node.module.partition(".")[0]
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "import_module":
-                yield from (each.value.partition(".")[0] for each in node.args[:1] if isinstance(each, ast.Constant))
+                yield from (
+                    str(each.value).partition(".")[0] for each in node.args[:1] if isinstance(each, ast.Constant)
+                )
 
 
 def foreign_modules() -> set[str]:
