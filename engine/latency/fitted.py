@@ -14,6 +14,7 @@ from engine.errors import EngineError
 from engine.gpu_spec import GpuSpec
 from engine.latency.coefficients import checked
 from engine.latency.decode_steps import context_at_each_step, whole_micros_each
+from engine.latency.decode_sums import DecodeSums
 from engine.latency.model import whole_micros
 from engine.latency.step_work import StepWork, step_work
 from engine.model_spec import ModelSpec
@@ -90,6 +91,7 @@ class Fitted:
     tp: int
     step: StepCoefficients
     request: RequestCoefficients
+    decode_sums: DecodeSums = field(default_factory=DecodeSums, init=False, repr=False, compare=False)
     _work: StepWork = field(init=False, repr=False, compare=False)
     _weights_us: float = field(init=False, repr=False, compare=False)
     """Of all layers."""

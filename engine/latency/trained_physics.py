@@ -10,6 +10,7 @@ from engine.batch_shape import BatchShape
 from engine.gpu_spec import GpuSpec
 from engine.latency.coefficients import checked
 from engine.latency.decode_steps import Number, context_at_each_step, whole_micros_each
+from engine.latency.decode_sums import DecodeSums
 from engine.latency.model import MAX_MICROS, whole_micros
 from engine.latency.step_work import MOE_COMM_BACKENDS, StepWork, step_work
 from engine.model_spec import ModelSpec
@@ -36,6 +37,7 @@ class TrainedPhysics:
     beta: tuple[float, ...]
     dp: int = 1
     moe_comm_backend: str = MOE_COMM_BACKENDS[0]
+    decode_sums: DecodeSums = field(default_factory=DecodeSums, init=False, repr=False, compare=False)
     _work: StepWork = field(init=False, repr=False, compare=False)
     _betas: tuple[float, ...] = field(init=False, repr=False, compare=False)
     """The eleven, with what the missing ones mean filled in."""

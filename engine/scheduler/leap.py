@@ -6,7 +6,7 @@ from itertools import accumulate
 from engine.batch_shape import decodes
 from engine.instance import Instance
 from engine.latency.decode_steps import few_decodes_timer
-from engine.latency.decode_sums import STEPS_OF_A_RUN, DecodeSums
+from engine.latency.decode_sums import STEPS_OF_A_RUN, decode_sums
 from engine.units import Micros
 
 MIN_LEAP_STEPS = 4
@@ -19,11 +19,12 @@ MAX_LEAP_STEPS = 1 << 16
 class Leaper:
     """Takes steps of an instance in which nobody joins or leaves. About 3 us, however many, where few decode."""
 
-    __slots__ = ("_find_run", "_instance", "_times_of_few")
+    __slots__ = ("_find_run", "_instance", "_latency", "_times_of_few")
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
-        self._find_run = DecodeSums(instance.latency).find
+        self._latency = instance.latency
+        self._find_run = decode_sums(instance.latency).find
         self._times_of_few = few_decodes_timer(instance.latency)
 
     def take(self, at: Micros, last: Micros, num_sequences: int, context: int, most: int) -> tuple[int, Micros, Micros]:
@@ -31,7 +32,7 @@ class Leaper:
 
         Returns how many, and start and end of the last one.
         """
-        run, first = self._find_run(num_sequences, context)
+        run, first = self._find_run(self._latency, num_sequences, context)
         if run is None:
             return self._take_unknown(at, last, num_sequences, context, most)
         sums, instants = run

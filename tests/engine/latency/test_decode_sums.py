@@ -4,19 +4,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.batch_shape import decodes
-from engine.latency.decode_sums import LONGEST_STEP_US, MOST_RUNS, MOST_SEQUENCES, STEPS_OF_A_RUN, DecodeSums
+from engine.gpu_spec import GpuSpec
+from engine.latency.decode_sums import (
+    LONGEST_STEP_US,
+    MOST_RUNS,
+    MOST_SEQUENCES,
+    STEPS_OF_A_RUN,
+    TIMES_ASKED,
+    DecodeSums,
+    Run,
+    decode_sums,
+)
+from engine.latency.model import LatencyModel
 from engine.latency.phase_shift import PhaseShifted
+from engine.latency.trained_physics import TrainedPhysics
+from engine.model_spec import ModelSpec
 from tests.fakes import TestLatency
 
 UNEVEN = PhaseShifted(TestLatency(step_us=9_000, decode_us=70, figure_us=1), phase=3)
 """No two steps of it take the same time."""
 
 
+def asked_for_often(
+    kept: DecodeSums, num_sequences: int, context: int, latency: LatencyModel = UNEVEN
+) -> tuple[Run | None, int]:
+    """What is found when it has been looked for often enough."""
+    for _ in range(TIMES_ASKED):
+        kept.find(latency, num_sequences, context)
+    return kept.find(latency, num_sequences, context)
+
+
+def test_what_is_hardly_ever_asked_for_is_not_kept() -> None:
+    kept = DecodeSums()
+    assert [kept.find(UNEVEN, 1, 7)[0] is None for _ in range(TIMES_ASKED + 2)] == [True] * TIMES_ASKED + [False] * 2
+
+
 @given(asked=st.lists(st.tuples(st.integers(1, MOST_SEQUENCES), st.integers(0, 9_000)), min_size=1, max_size=5))
 def test_differences_of_sums_are_the_times_of_steps_in_a_row(asked: list[tuple[int, int]]) -> None:
-    kept = DecodeSums(UNEVEN)
-    for num_sequences, context in asked * 2:
-        run, step = kept.find(num_sequences, context)
+    kept = DecodeSums()
+    for num_sequences, context in asked:
+        run, step = asked_for_often(kept, num_sequences, context)
         assert run is not None
         sums, instants = run
         assert (len(sums), list(sums)) == (STEPS_OF_A_RUN + 1, instants.tolist())
@@ -25,11 +52,11 @@ def test_differences_of_sums_are_the_times_of_steps_in_a_row(asked: list[tuple[i
 
 
 def test_what_is_forgotten_is_found_again() -> None:
-    kept = DecodeSums(UNEVEN)
-    first, _ = kept.find(1, 7)
+    kept = DecodeSums()
+    first, _ = asked_for_often(kept, 1, 7)
     for number in range(1, MOST_RUNS + 1):
-        kept.find(1, number * STEPS_OF_A_RUN)
-    again, _ = kept.find(1, 7)
+        kept.find(UNEVEN, 1, number * STEPS_OF_A_RUN)
+    again, _ = asked_for_often(kept, 1, 7)
     assert first is not None
     assert again is not None
     assert again is not first
@@ -37,10 +64,19 @@ def test_what_is_forgotten_is_found_again() -> None:
 
 
 def test_nothing_is_kept_of_many_sequences_nor_of_none() -> None:
-    assert DecodeSums(UNEVEN).find(MOST_SEQUENCES + 1, 7)[0] is None
-    assert DecodeSums(UNEVEN).find(0, 0)[0] is None
+    assert asked_for_often(DecodeSums(), MOST_SEQUENCES + 1, 7)[0] is None
+    assert asked_for_often(DecodeSums(), 0, 0)[0] is None
 
 
 def test_nor_of_steps_so_long_that_their_sum_might_not_fit() -> None:
-    assert DecodeSums(TestLatency(step_us=LONGEST_STEP_US)).find(1, 7)[0] is not None
-    assert DecodeSums(TestLatency(step_us=LONGEST_STEP_US + 1)).find(1, 7)[0] is None
+    assert asked_for_often(DecodeSums(), 1, 7, TestLatency(step_us=LONGEST_STEP_US))[0] is not None
+    assert asked_for_often(DecodeSums(), 1, 7, TestLatency(step_us=LONGEST_STEP_US + 1))[0] is None
+
+
+def test_instances_that_share_a_latency_model_share_its_sums() -> None:
+    model = ModelSpec(
+        name="m", num_layers=2, hidden_size=8, num_heads=4, num_kv_heads=2, vocab_size=9, intermediate_size=16
+    )
+    latency = TrainedPhysics(model, GpuSpec(name="g", tflops=1.0, bandwidth_tb_s=1.0), 1, (0.0, 0.0, 0.0), (1.0,) * 10)
+    assert decode_sums(latency) is decode_sums(latency)
+    assert decode_sums(UNEVEN) is not decode_sums(UNEVEN)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from engine.batch_shape import decodes
 from engine.config import EngineConfig
 from engine.instance import Instance
-from engine.latency.decode_sums import MOST_SEQUENCES
+from engine.latency.decode_sums import MOST_SEQUENCES, TIMES_ASKED
 from engine.scheduler.leap import Leaper
 from tests.fakes import TestLatency
 
@@ -19,19 +19,24 @@ AT = 5_000
     context=st.integers(0, 2_000),
     within_us=st.integers(0, 40_000),
     most=st.sampled_from([1, 4, 30, 90]),
+    num_before=st.sampled_from([0, TIMES_ASKED]),
 )
 def test_a_leap_takes_the_steps_that_start_in_time(
-    latency: TestLatency, num_sequences: int, context: int, within_us: int, most: int
+    latency: TestLatency, num_sequences: int, context: int, within_us: int, most: int, num_before: int
 ) -> None:
     instance = Instance(EngineConfig(1000), latency)
-    count, started_at, ends_at = Leaper(instance).take(AT, AT + within_us, num_sequences, context, most)
+    leaper = Leaper(instance)
+    for _ in range(num_before):
+        leaper.take(AT, AT, num_sequences, context, 1)
+    first = len(instance.steps)
+    count, started_at, ends_at = leaper.take(AT, AT + within_us, num_sequences, context, most)
     starts = [AT]
     for step in range(most):
         starts.append(starts[-1] + latency.step_time(decodes(num_sequences, context + step * num_sequences)))
     in_time = sum(start <= AT + within_us for start in starts[:most])
     assert 1 <= count <= in_time
     assert (started_at, ends_at) == (starts[count - 1], starts[count])
-    assert instance.steps.ends().tolist() == starts[1 : count + 1]
-    assert [instance.steps.start(index) for index in range(count)] == starts[:count]
-    if num_sequences > MOST_SEQUENCES:
+    assert instance.steps.ends()[first:].tolist() == starts[1 : count + 1]
+    assert [instance.steps.start(first + index) for index in range(count)] == starts[:count]
+    if num_sequences > MOST_SEQUENCES or not num_before:
         assert count == in_time
