@@ -317,14 +317,10 @@ class Engine:
         instance, request = self._instance, sequence.request
         counters, input_tokens, deadline_us = instance.counters, request.input_tokens, request.deadline_us
         counters.num_enqueued += 1
-        if sequence.max_output_tokens == 0 and input_tokens < self.config.max_model_len:
-            sequence.max_output_tokens = self.config.max_model_len - input_tokens
         most = self._num_surely_served
-        if not (0 < input_tokens <= most and 0 <= sequence.max_output_tokens <= most):
-            reason = refusal(self.config, input_tokens, sequence.max_output_tokens)
-            if reason is not None:
-                instance.end_now(sequence, Outcome.DROPPED, at, reason)
-                return
+        is_usual = 0 < input_tokens <= most and 0 < sequence.max_output_tokens <= most
+        if not is_usual and not self._is_let_in(sequence, at):
+            return
         counters.input_tokens += input_tokens
         if 0 < deadline_us <= at:
             instance.end_now(sequence, Outcome.TIMED_OUT, at)
@@ -334,6 +330,16 @@ class Engine:
         if deadline_us > 0:
             self._queue.push(deadline_us, Due.DEADLINE, sequence)
         self._stepping.enqueue(sequence, at)
+
+    def _is_let_in(self, sequence: Sequence, at: Micros) -> bool:
+        """Whether a request passes the guards, with what max_model_len leaves if it declares no budget."""
+        input_tokens, max_model_len = sequence.request.input_tokens, self.config.max_model_len
+        if sequence.max_output_tokens == 0 and input_tokens < max_model_len:
+            sequence.max_output_tokens = max_model_len - input_tokens
+        reason = refusal(self.config, input_tokens, sequence.max_output_tokens)
+        if reason is not None:
+            self._instance.end_now(sequence, Outcome.DROPPED, at, reason)
+        return reason is None
 
     def _accept(self, sequence: Sequence, at: Micros) -> None:
         """A request whose prompt has come computed joins the wait queue."""
