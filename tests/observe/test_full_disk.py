@@ -35,7 +35,8 @@ def test_a_full_disk_at_the_start_is_one_line(full: str, server_url: str, tmp_pa
 
 
 def test_a_disk_that_gets_full_ends_the_run_with_what_was_measured(server_url: str, tmp_path: Path) -> None:
-    code, printed, messages = observe(server_url, tmp_path / "out", largest_file=12_000)  # of each, what is rescued included
+    # The limit is that of what is rescued, too.
+    code, printed, messages = observe(server_url, tmp_path / "out", largest_file=12_000)
     assert code == 1
     summary = json.loads(printed)
     assert summary["completed"] > 5
