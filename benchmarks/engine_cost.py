@@ -63,7 +63,7 @@ def main() -> int:
     _compare_paths(arguments.requests)
     _grow("load", [Case("vllm", rate, arguments.requests) for rate in (1, 2, 5, 10, 20, 50)])
     _grow("requests", [Case("vllm", 10, count) for count in (1_000, 10_000, 100_000)])
-    sizes = [Case("vllm", 1_000, 4_000, max_num_seqs=size) for size in (1, 4, 16, 64, 256, 1024)]
+    sizes = [Case("vllm", 1_000, 20_000, max_num_seqs=size) for size in (1, 4, 16, 64, 256, 1024)]
     costs = _grow("batch size", sizes)
     if arguments.plot is not None:
         _plot(arguments.plot, [case.max_num_seqs for case in sizes], [cost.ns_per_token for cost in costs])
@@ -80,6 +80,8 @@ def measure(case: Case) -> Cost:
             scheduling=case.scheduling,
             max_num_seqs=case.max_num_seqs,
             total_kv_blocks=max(15_909, case.max_num_seqs * 100),
+            # Room for whole prompts beside the largest batch, too, so that cases differ in nothing but their size.
+            max_num_batched_tokens=8192,
         )
     )
     engine = Engine(deployment.config, deployment.latency, reports_steps=not case.fast)
