@@ -2,15 +2,22 @@
 
 from collections.abc import Container, Iterable, KeysView
 
+from engine.request import BlockIdentities
+
+MOST_REMEMBERED = 256
+"""Answers to questions about leading blocks."""
+
 
 class ContentIndex:
     """Content identity to the blocks that hold it, the earliest registered first, and back."""
 
-    __slots__ = ("_blocks_of", "_identity_of")
+    __slots__ = ("_blocks_of", "_identity_of", "_leading")
 
     def __init__(self) -> None:
         self._blocks_of: dict[object, dict[int, None]] = {}
         self._identity_of: dict[int, object] = {}
+        self._leading: dict[object, list[int]] = {}
+        """What `find_leading` has found, by the last identity it was asked for, until something changes."""
 
     def __len__(self) -> int:
         """How many blocks can be found."""
@@ -26,12 +33,14 @@ class ContentIndex:
 
     def register(self, block: int, identity: object) -> None:
         """Say that `block` holds the content `identity`, as others may."""
+        self._leading.clear()
         self._blocks_of.setdefault(identity, {})[block] = None
         self._identity_of[block] = identity
 
     def register_all(self, blocks: Iterable[int], identities: Iterable[object]) -> None:
         """Say that each of `blocks` holds the content of its own among `identities`."""
         blocks_of, identity_of = self._blocks_of, self._identity_of
+        self._leading.clear()
         for block, identity in zip(blocks, identities, strict=True):
             identity_of[block] = identity
             if identity in blocks_of:
@@ -46,6 +55,7 @@ class ContentIndex:
         """
         identity = self._identity_of.pop(block, None)
         if identity is not None:
+            self._leading.clear()
             blocks = self._blocks_of[identity]
             del blocks[block]
             if not blocks:
@@ -56,6 +66,24 @@ class ContentIndex:
         """The block registered the longest ago with this content."""
         blocks = self._blocks_of.get(identity)
         return None if blocks is None else next(iter(blocks))
+
+    def find_leading(self, blocks: BlockIdentities, num_blocks: int) -> list[int]:
+        """`find` for the first so many blocks, at least one, up to the first whose content nothing holds.
+
+        An identity stands for all blocks before it, too, so who asks for the same as somebody before gets the same.
+        """
+        last = blocks.identity(num_blocks - 1)
+        found = self._leading.get(last)
+        if found is None:
+            found = []
+            for block in map(self.find, map(blocks.identity, range(num_blocks))):
+                if block is None:
+                    break
+                found.append(block)
+            if len(self._leading) >= MOST_REMEMBERED:
+                self._leading.clear()
+            self._leading[last] = found
+        return found.copy()
 
     def is_registered(self, block: int) -> bool:
         """Whether `block` can be found."""

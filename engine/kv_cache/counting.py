@@ -51,15 +51,17 @@ class CountingKVCache:
 
     def cached_prefix(self, sequence: Sequence) -> list[int]:
         """Names of the blocks that hold the sequence's beginning, at most all but its last token."""
-        found: list[int] = []
         request, index = sequence.request, self.index
         if not self._caches or not request.reads_prefix_cache or not len(index):
-            return found
+            return []
         last = (request.input_tokens + sequence.num_output_tokens - 1) // self._block_size
-        for name in map(index.find, map(request.blocks.identity, range(last))):
-            if name is None:
-                break
-            found.append(name)
+        shared = min(last, sequence.num_shareable_blocks)
+        found = index.find_leading(request.blocks, shared) if shared else []
+        if len(found) == shared:  # then some of its own may be there since it was preempted
+            for name in map(index.find, map(request.blocks.identity, range(shared, last))):
+                if name is None:
+                    break
+                found.append(name)
         return found
 
     def count_lookup(self, sequence: Sequence, num_hit_blocks: int) -> None:
