@@ -48,7 +48,7 @@ def test_who_is_told_may_change_what_he_is_told() -> None:
     assert index.find_leading(GROUPS[0], 1) == [7]
 
 
-def test_old_answers_are_forgotten_when_there_are_too_many() -> None:
+def test_answers_stay_right_when_there_are_more_than_are_remembered() -> None:
     index = ContentIndex()
     index.register(7, GROUPS[0].identity(0))
     for number in range(MOST_REMEMBERED + 2):
