@@ -68,6 +68,7 @@ class FastBlisStepping(BlisStepping):
                 last = self._last_free_instant()  # later than before, if what was due concerned who ended
             goes_on = bool(fast.num_running or waiting)
             if ends_at > last:
+                instance.clock = log.start(step)  # which may be one of several that were taken at once
                 if finished:
                     queue.push(ends_at, Due.STEP_END, finished)
                     queue.push(ends_at, Due.DEPARTURE)
