@@ -67,19 +67,24 @@ class ContentIndex:
         blocks = self._blocks_of.get(identity)
         return None if blocks is None else next(iter(blocks))
 
+    def find_all(self, identities: Iterable[object]) -> list[int]:
+        """`find` for each of them, up to the first whose content nothing holds."""
+        found: list[int] = []
+        for block in map(self.find, identities):
+            if block is None:
+                break
+            found.append(block)
+        return found
+
     def find_leading(self, blocks: BlockIdentities, num_blocks: int) -> list[int]:
-        """`find` for the first so many blocks, at least one, up to the first whose content nothing holds.
+        """`find_all` for the first so many blocks, at least one.
 
         An identity stands for all blocks before it, too, so who asks for the same as somebody before gets the same.
         """
         last = blocks.identity(num_blocks - 1)
         found = self._leading.get(last)
         if found is None:
-            found = []
-            for block in map(self.find, map(blocks.identity, range(num_blocks))):
-                if block is None:
-                    break
-                found.append(block)
+            found = self.find_all(map(blocks.identity, range(num_blocks)))
             if len(self._leading) >= MOST_REMEMBERED:
                 self._leading.clear()
             self._leading[last] = found

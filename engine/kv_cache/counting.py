@@ -58,10 +58,7 @@ class CountingKVCache:
         shared = min(last, sequence.num_shareable_blocks)
         found = index.find_leading(request.blocks, shared) if shared else []
         if len(found) == shared:  # then some of its own may be there since it was preempted
-            for name in map(index.find, map(request.blocks.identity, range(shared, last))):
-                if name is None:
-                    break
-                found.append(name)
+            found += index.find_all(map(request.blocks.identity, range(shared, last)))
         return found
 
     def count_lookup(self, sequence: Sequence, num_hit_blocks: int) -> None:

@@ -58,16 +58,11 @@ class VllmKVCache:
 
     def cached_prefix(self, sequence: Sequence) -> list[int]:
         """Blocks that hold the sequence's beginning, at most all but its last token. Changes nothing."""
-        found: list[int] = []
         if not self._caches or not sequence.request.reads_prefix_cache:
-            return found
+            return []
         # The last token must be computed whatever the cache holds, for its logits.
-        for index in range((sequence.num_tokens - 1) // self._block_size):
-            block = self.index.find(sequence.request.blocks.identity(index))
-            if block is None:
-                break
-            found.append(block)
-        return found
+        last = (sequence.num_tokens - 1) // self._block_size
+        return self.index.find_all(map(sequence.request.blocks.identity, range(last)))
 
     def count_lookup(self, sequence: Sequence, num_hit_blocks: int) -> None:
         """Count an admission in the cache's hit rate; a request that was preempted before does not count again."""

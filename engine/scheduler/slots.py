@@ -95,7 +95,7 @@ class SlotStepping:
         self._hold = hold
         if hold is not Hold.EVERYTHING:
             for report in self._held_back:
-                self._instance.queue.push(at, Due.STEP_END, report)
+                self._instance.queue.push(at, Due.STEP_END, report, self._running.get(report[0], 0))
             self._held_back = []
         self._plan(at)
 
@@ -155,7 +155,9 @@ class SlotStepping:
 
     def _await_token(self, sequence: Sequence, wait: Micros, at: Micros) -> None:
         # Its own instant comes first, so a token is never due at the instant it begins to be awaited.
-        self._instance.queue.push(at + max(1, wait), Due.STEP_END, (sequence, sequence.num_preemptions))
+        # Of several that are due at one instant the earliest started is first, however far each has been taken at once.
+        report = sequence, sequence.num_preemptions
+        self._instance.queue.push(at + max(1, wait), Due.STEP_END, report, self._running[sequence])
 
     def _leap(self, sequence: Sequence, at: Micros) -> bool:
         """Take many tokens at once, the first of which is due at `at`, but for a first and a last one.
