@@ -8,17 +8,16 @@ class FreeRuns:
     """The free blocks of a cache of `num_blocks`, those that nobody will look for again as counts.
 
     Order of reuse: useless ones, ones never used, then freed ones as they were freed. A block that may be found has a
-    name, a positive number; how many sequences hold each named block is kept here, too. Every call is O(1) but `take`,
-    which is O(runs used up).
+    name, a positive number; how many sequences hold each named block is kept here, too. Those without a name are all
+    alike, so of the ones that come before all named ones only the number is known. Every call is O(1) but `take`, which
+    is O(runs used up).
     """
 
     __slots__ = (
         "_freed",
         "_next_name",
         "_next_run",
-        "_num_untouched",
-        "_num_useless",
-        "_rest_of_run",
+        "_num_next",
         "num_blocks",
         "num_changes",
         "num_free",
@@ -32,12 +31,10 @@ class FreeRuns:
         """Grows whenever a block may have been given back or named: while it stays, nobody finds more than before."""
         self.references: dict[int, int] = {}
         """Holders of each named block; 0 while it is free."""
-        self._num_untouched = num_blocks
-        self._num_useless = 0
-        self._rest_of_run = 0
-        """Nameless blocks of a run that has been used in part: the next ones of all that were freed."""
+        self._num_next = num_blocks
+        """Nameless blocks that are reused before all others."""
         self._freed: OrderedDict[int, int] = OrderedDict()
-        """A name and 1, or a negative number and how many nameless blocks."""
+        """The others: a name and 1, or a negative number and how many nameless blocks."""
         self._next_name = 1
         self._next_run = -1
 
@@ -53,27 +50,15 @@ class FreeRuns:
     def take(self, num_blocks: int) -> Sequence[int]:
         """Take blocks, which must be free, in the order of reuse. Returns the names that are no more."""
         self.num_free -= num_blocks
-        useless = self._num_useless
-        if num_blocks <= useless:
-            self._num_useless = useless - num_blocks
+        num_left = self._num_next - num_blocks
+        if num_left >= 0:
+            self._num_next = num_left
             return ()
-        if useless:
-            num_blocks -= useless
-            self._num_useless = 0
-        if self._num_untouched:
-            used = min(num_blocks, self._num_untouched)
-            self._num_untouched -= used
-            num_blocks -= used
-        rest = self._rest_of_run
-        if num_blocks <= rest:
-            self._rest_of_run = rest - num_blocks
-            return ()
-        return self._take_freed(num_blocks)
+        self._num_next = 0
+        return self._take_freed(-num_left)
 
     def _take_freed(self, num_blocks: int) -> list[int]:
-        """Take blocks that were freed, more than are left of the run in use."""
-        num_blocks -= self._rest_of_run
-        self._rest_of_run = 0
+        """Take more blocks than those that come before all that are listed."""
         lost: list[int] = []
         popitem = self._freed.popitem
         while num_blocks > 0:
@@ -82,14 +67,14 @@ class FreeRuns:
                 del self.references[key]
                 lost.append(key)
             elif count > num_blocks:
-                self._rest_of_run = count - num_blocks
+                self._num_next = count - num_blocks
                 break
             num_blocks -= count
         return lost
 
     def take_in_turn(self, num_blocks: int) -> list[tuple[int, int]]:
         """Take blocks as `take` does. Returns each name that is no more with its turn, counted from 0."""
-        nameless = min(num_blocks, self._num_useless + self._num_untouched + self._rest_of_run)
+        nameless = min(num_blocks, self._num_next)
         self.take(nameless)
         self.num_free -= num_blocks - nameless
         lost: list[tuple[int, int]] = []
@@ -102,7 +87,7 @@ class FreeRuns:
                 turn += 1
             else:
                 used = min(count, num_blocks - turn)
-                self._rest_of_run = count - used
+                self._num_next = count - used
                 turn += used
         return lost
 
@@ -132,11 +117,8 @@ class FreeRuns:
 
     def free(self, num_blocks: int) -> None:
         """Nameless blocks are the last to be reused."""
-        self.num_changes += 1
-        if num_blocks > 0:
-            self._freed[self._next_run] = num_blocks
-            self._next_run -= 1
-            self.num_free += num_blocks
+        num_blocks = max(num_blocks, 0)
+        self.free_in_part(num_blocks, num_blocks)
 
     def free_named(self, num_blocks: int) -> range:
         """Blocks that have no names get some and are the last to be reused, the last named first."""
@@ -148,20 +130,21 @@ class FreeRuns:
     def free_in_part(self, num_findable: int, num_blocks: int) -> None:
         """Nameless blocks, of which the first `num_findable` are the last to be reused and the others the first."""
         self.num_changes += 1
-        if num_findable > 0:
+        self.num_free += num_blocks
+        if num_findable > 0 and self._freed:
             self._freed[self._next_run] = num_findable
             self._next_run -= 1
-        self._num_useless += num_blocks - num_findable
-        self.num_free += num_blocks
+            num_blocks -= num_findable
+        self._num_next += num_blocks
 
     def free_useless(self, num_blocks: int) -> None:
         """Blocks that nobody can find are the first to be reused."""
         self.num_changes += 1
-        self._num_useless += num_blocks
+        self._num_next += num_blocks
         self.num_free += num_blocks
 
     def check(self) -> None:
         """Raise AssertionError unless the counts add up."""
         freed = sum(self._freed.values())
-        assert self.num_free == self._num_untouched + self._num_useless + self._rest_of_run + freed
+        assert self.num_free == self._num_next + freed
         assert 0 <= self.num_free <= self.num_blocks
