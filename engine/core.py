@@ -283,7 +283,8 @@ class Engine:
         if not self._reports_steps:
             raise ValueError("an engine that does not report its steps takes many at once and cannot be interrupted")
 
-    def _catch_up(self, until: Micros) -> None:
+    def _catch_up(self, until: Micros) -> Micros | None:
+        """Do everything due up to and including `until`. Returns when something is due next."""
         instance = self._instance
         pop_due, step_ended, enqueue = self._queue.pop_due, self._stepping.step_ended, self._enqueue
         while (entry := pop_due(until)) is not None:
@@ -295,6 +296,7 @@ class Engine:
                 enqueue(payload, at)
             else:
                 self._execute(at, due, payload)
+        return self._queue.next_at()
 
     def _execute(self, at: Micros, due: int, payload: Payload) -> None:
         if isinstance(payload, tuple):

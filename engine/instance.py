@@ -15,8 +15,9 @@ from engine.step_log import StepLog
 from engine.units import Micros
 
 
-def _alone(_until: Micros) -> None:
+def _alone(_until: Micros) -> Micros | None:
     """Nothing is ever due without an engine."""
+    return None
 
 
 class Instance:
@@ -44,12 +45,13 @@ class Instance:
         self,
         config: EngineConfig,
         latency: LatencyModel,
-        catch_up: Callable[[Micros], None] = _alone,
+        catch_up: Callable[[Micros], Micros | None] = _alone,
         steps: StepLog | None = None,
         tells_admissions: bool = True,
     ) -> None:
         self.catch_up = catch_up
-        """Does everything due up to and including an instant, which `until` allows."""
+        """Does everything due up to and including an instant, which `until` allows. Returns when something is due next.
+        """
         self.config = config
         self.latency = latency
         self.queue = EventQueue()

@@ -1,10 +1,10 @@
-"""The event queue: one heap, and the one place that says what comes first when instants are equal."""
+"""The event queue, and the one place that says what comes first when instants are equal."""
 
-import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
+from itertools import chain, count
 from typing import Any, TypeAlias
 
 from engine.units import Micros
@@ -36,24 +36,25 @@ class Due(IntEnum):
 class EventQueue:
     """Entries in the order of their instants, kinds, ranks and entry. Deadlines of ended requests are passed over.
 
-    Deadlines mostly lie far ahead and come in ascending, so those that do stand in a line of their own: the heap stays
-    small, and its cost with it.
+    Arrivals told beforehand and deadlines mostly come in ascending, so those that do stand in lines of their own: the
+    heap stays small, and its cost with it.
     """
 
-    __slots__ = ("_heap", "_line", "_numbers", "num_aborts")
+    __slots__ = ("_arrivals", "_deadlines", "_heap", "_numbers", "num_aborts")
 
     def __init__(self) -> None:
         self._heap: list[Entry] = []
-        self._line: deque[Entry] = deque()
-        self._numbers = itertools.count()
+        self._arrivals: deque[Entry] = deque()
+        self._deadlines: deque[Entry] = deque()
+        self._numbers = count()
         self.num_aborts = 0
         """Hang-ups among the entries."""
 
     def push(self, at: Micros, due: Due, payload: Payload = None, rank: Micros = 0) -> None:
         entry = (at, due, rank, next(self._numbers), payload)
-        line = self._line
-        if due == _DEADLINE and (not line or line[-1][0] <= at):
-            line.append(entry)
+        deadlines = self._deadlines
+        if due == _DEADLINE and (not deadlines or deadlines[-1] < entry):
+            deadlines.append(entry)
         else:
             heappush(self._heap, entry)
             if due == _ABORT:
@@ -61,14 +62,19 @@ class EventQueue:
 
     def push_queued(self, entries: Iterable[tuple[Micros, Micros, Payload]]) -> None:
         """Push many of kind `QUEUED`: instants, ranks and payloads. Costs less for each than `push`."""
-        heap, numbers = self._heap, self._numbers
-        heap += [(at, _QUEUED, rank, next(numbers), payload) for at, rank, payload in entries]
-        heapify(heap)
+        arrivals, numbers = self._arrivals, self._numbers
+        for at, rank, payload in entries:
+            entry = (at, _QUEUED, rank, next(numbers), payload)
+            if not arrivals or arrivals[-1] < entry:
+                arrivals.append(entry)
+            else:
+                heappush(self._heap, entry)
 
     def pop_due(self, until: Micros) -> Entry | None:
         """Take the first entry if it is due by `until`, else None."""
-        heap, line = self._heap, self._line
+        heap, arrivals, deadlines = self._heap, self._arrivals, self._deadlines
         while True:
+            line = arrivals if not deadlines or (arrivals and arrivals[0] < deadlines[0]) else deadlines
             if line and line[0][0] <= until and (not heap or line[0] < heap[0]):
                 entry = line.popleft()
             elif heap and heap[0][0] <= until:
@@ -84,18 +90,19 @@ class EventQueue:
 
     def next_at(self) -> Micros | None:
         """The earliest instant, or None when nothing is due ever."""
-        heap, line = self._heap, self._line
+        heap, arrivals, deadlines = self._heap, self._arrivals, self._deadlines
         while heap and heap[0][1] == _DEADLINE and heap[0][4].outcome is not None:
             heappop(heap)
-        while line and line[0][4].outcome is not None:
-            line.popleft()
+        while deadlines and deadlines[0][4].outcome is not None:
+            deadlines.popleft()
+        line = arrivals if not deadlines or (arrivals and arrivals[0][0] < deadlines[0][0]) else deadlines
         if line and (not heap or line[0][0] < heap[0][0]):
             return line[0][0]
         return heap[0][0] if heap else None
 
     def ranks(self, due: Due) -> Iterator[Micros]:
         """The ranks of all entries of a kind, in no order."""
-        return (entry[2] for entry in self._heap if entry[1] == due)
+        return (entry[2] for entry in chain(self._heap, self._arrivals, self._deadlines) if entry[1] == due)
 
 
 _DEADLINE, _ABORT, _QUEUED = int(Due.DEADLINE), int(Due.ABORT), int(Due.QUEUED)

@@ -19,8 +19,12 @@ class RecentPrompts:
 
     def told(self, shape: BatchShape, at: Micros) -> BatchShape:
         """`shape`, of a step with prompts that starts at `at`, with what is recent then."""
-        recent = int(self._tokens * 0.5 ** ((at - self._at) / HALF_LIFE_US))
-        return BatchShape(*shape[:8], recent) if recent else shape
+        recent = self.tokens_at(at)
+        return BatchShape._make((*shape[:8], recent)) if recent else shape
+
+    def tokens_at(self, at: Micros) -> int:
+        """What counts as recent at `at`."""
+        return int(self._tokens * 0.5 ** ((at - self._at) / HALF_LIFE_US))
 
     def add(self, tokens: int, ends_at: Micros) -> None:
         """A step with so many prompt tokens ends."""

@@ -27,7 +27,7 @@ class TrainedPhysics:
     With fewer than 9 (10) betas the first (second) weighs the larger of compute and KV time of the prefills
     (decodes); with fewer than 11 the fourth weighs dispatch too; with 7 interleaved expert layers cost nothing
     extra. alpha0 passes before a request enters the wait queue, alpha1 is added once after its last token,
-    alpha2 to each token. A call of `decode_time` costs about 0.4 us, one of `step_time` 1 us.
+    alpha2 to each token. A call of `decode_time` costs about 0.2 us, one of `step_time` 0.5 us.
     """
 
     model: ModelSpec
@@ -47,6 +47,9 @@ class TrainedPhysics:
     """What a decode takes when only its KV reads count and GPUs exchange nothing, as by default on a single one:
     bytes per token, bytes per us, their weight, weights, layers, beta per sequence, beta per step, interleaved layers.
     None when there is more to it."""
+    _prefills: tuple[float, ...] | None = field(init=False, repr=False, compare=False)
+    """What prefills take on top of that when only their compute counts and no layer has experts: layers, flops of
+    attention, dp, flops per token of linear and dense layers, shards, flops per us, their weight. Else None."""
 
     def __post_init__(self) -> None:
         checked("alpha_coeffs", self.alpha, 3, 3)
@@ -61,19 +64,32 @@ class TrainedPhysics:
         reads = (work.kv_bytes_per_token, work.bytes_per_us, betas[9], weights, layers, betas[5], betas[6], interleaved)
         only_reads = len(beta) > 9 and not betas[1] and not work.all_reduce_share and not work.dispatch_copies
         object.__setattr__(self, "_kv_reads", reads if only_reads else None)
+        per_token = work.linear_flops_per_token, work.dense_flops_per_token
+        prefills = (work.num_layers, work.prefill_attention_flops, work.dp, *per_token, work.shards, work.flops_per_us)
+        only_compute = len(beta) > 8 and not betas[8] and not work.num_moe_layers
+        object.__setattr__(self, "_prefills", (*prefills, betas[0]) if only_compute else None)
 
     def step_time(self, shape: BatchShape) -> Micros:
-        prefill_requests, prefill_tokens, _, _, _, _, sequences, context, _ = shape
+        prefill_requests, prefill_tokens, squared, _, _, prompt_work, sequences, context, _ = shape
         num_tokens = prefill_tokens + sequences
         if not num_tokens:
             return 1
-        batch_work = self._prefill(shape) if prefill_tokens else 0.0
+        if not prefill_tokens:
+            batch_work = 0.0
+        elif self._prefills is None:
+            batch_work = self._prefill(shape)
+        else:  # as there, the same operations in the same order
+            num_layers, attention, dp, linear, dense, shards, rate, per_compute = self._prefills
+            attention = num_layers * (attention * (prompt_work + squared / 2)) / dp
+            flops = linear * prefill_tokens / shards + attention + dense * prefill_tokens / shards
+            batch_work = per_compute * (flops / rate)
         if self._kv_reads is not None:  # as in `decode_time`
             kv_bytes, rate, per_kv, weights, layers, per_sequence, per_step, interleaved = self._kv_reads
             if sequences:
                 batch_work += per_kv * (kv_bytes * (context + sequences) / rate)
-            total = batch_work + weights + layers + per_sequence * (prefill_requests + sequences)
-            return whole_micros(total + per_step + interleaved)
+            value = batch_work + weights + layers + per_sequence * (prefill_requests + sequences)
+            value = value + per_step + interleaved
+            return int(value) or 1 if value < MAX_MICROS else MAX_MICROS
         if sequences:
             batch_work += self._decode(sequences, float(context), max)
         return whole_micros(self._with_overheads(batch_work, num_tokens, prefill_requests + sequences))

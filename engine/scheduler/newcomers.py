@@ -14,6 +14,8 @@ from engine.scheduler.vllm_fast_batch import FastVllmBatch
 from engine.sequence import Sequence
 from engine.units import Micros
 
+_shape = BatchShape._make
+
 
 class Newcomers:
     """Composes steps of all that cruise and of the first of those who wait: about 5 us for each of these.
@@ -30,8 +32,9 @@ class Newcomers:
         self._block_size = instance.config.block_size_tokens
         self._longest = instance.config.limit_tokens - 2  # with a first token and another one
 
-    def compose(self, at: Micros) -> tuple[list[Sequence], BatchShape] | None:
-        """Compose a step at `at`, when there are blocks for all that cruise. Returns who joins and what it is like.
+    def compose(self, at: Micros, starts_at: Micros) -> tuple[list[Sequence], BatchShape] | None:
+        """Compose a step at `at`, when there are blocks for all that cruise. Returns who joins and what it is like when
+        it starts at `starts_at`.
 
         None, and nothing changed, when nobody can join or only the general rules can tell who does.
         """
@@ -66,7 +69,8 @@ class Newcomers:
         if step in cruising.leaves:
             cruising.leave_after(step)
         batch.next_step = step + 1
-        return joined, BatchShape(num_joining, num_tokens, squares, 0, 0, squares, num_cruising, context)
+        recent = self._instance.recent_prompts.tokens_at(starts_at)
+        return joined, _shape((num_joining, num_tokens, squares, 0, 0, squares, num_cruising, context, recent))
 
     def _num_joining(self, num_free: int) -> tuple[int, bool]:
         """How many join the next step, with so many free blocks, and whether the one after them finds too few.

@@ -175,23 +175,18 @@ class FastVllmStepping(VllmStepping):
     def _begin(self, at: Micros) -> Micros:
         """The first composed step executes from `at` on; returns its end."""
         instance, step = self._instance, self._steps[0]
-        if step.shape.prefill_tokens:
-            step.shape, step_us = self._step_with_prompts(step.shape, at)
-        else:
-            step_us = instance.latency.step_time(step.shape)
+        step.shape = self._with_prompts(step.shape, at) or step.shape
         instance.last_shape = step.shape
-        ends_at = at + step_us
+        ends_at = at + instance.latency.step_time(step.shape)
+        if step.shape.prefill_tokens:
+            instance.recent_prompts.add(step.shape.prefill_tokens, ends_at)
         step.started_at = at
         step.index = instance.steps.append(at, ends_at)
         return ends_at
 
-    def _step_with_prompts(self, shape: BatchShape, at: Micros) -> tuple[BatchShape, Micros]:
-        """What a step that starts at `at` is like beside the prompts before it, and how long it takes."""
-        recent_prompts = self._instance.recent_prompts
-        told = recent_prompts.told(shape, at)
-        step_us = self._instance.latency.step_time(told)
-        recent_prompts.add(shape.prefill_tokens, at + step_us)
-        return told, step_us
+    def _with_prompts(self, shape: BatchShape, at: Micros) -> BatchShape | None:
+        """What a step that starts at `at` and computes prompts is like beside those before it; None of other steps."""
+        return self._instance.recent_prompts.told(shape, at) if shape.prefill_tokens else None
 
     def _go_on(self, at: Micros, last: Micros) -> Micros | None:  # noqa: C901 - one loop: calls would double its cost
         """Take steps up to the one during which something else is due; then None.
@@ -203,19 +198,21 @@ class FastVllmStepping(VllmStepping):
         """
         fast, instance, composed, leaving = self._fast, self._instance, self._steps, self._leaving
         cruising, kv, log, decode_time = fast.cruising, fast.kv, instance.steps, self._decode_time
+        step_time, add_prompts = instance.latency.step_time, instance.recent_prompts.add
         take_leap, let_join, free = self._leaper.take, self._newcomers.compose, fast.kv.free
         explicit, waiting, leaves, ends = fast.explicit, fast.waiting, cruising.leaves, cruising.ends
         needs, size, max_num_seqs = cruising.needs, len(cruising.needs), self._max_num_seqs
         head = composed[0]
         # Only of a step with prompts more is known than how many decode. The prompts have grants, or are newcomers'.
-        grants, joined, shape = head.grants, NOBODY, _with_prompts(head.shape)
+        grants, joined, shape = head.grants, NOBODY, self._with_prompts(head.shape, at)
         num_sequences, context = head.shape.decode_requests, head.shape.decode_context_tokens
+        unlogged_from, unlogged_ends = at, list[Micros]()  # of steps taken here
         while True:
             if shape is None:
                 ends_at = at + decode_time(num_sequences, context)
             else:
-                shape, step_us = self._step_with_prompts(shape, at)
-                ends_at = at + step_us
+                ends_at = at + step_time(shape)
+                add_prompts(shape.prefill_tokens, ends_at)
             if explicit:
                 fast.let_cruise()
             successor, num_left = fast.next_step, cruising.num_sequences
@@ -229,34 +226,39 @@ class FastVllmStepping(VllmStepping):
                     if most >= MIN_LEAP_STEPS:
                         most = min(most, cruising.num_equal_steps(successor - 1), MAX_LEAP_STEPS)
                 if most >= MIN_LEAP_STEPS:
+                    if unlogged_ends:
+                        log.extend_by_few(unlogged_from, unlogged_ends)
+                        unlogged_ends.clear()
                     most = cruising.num_steps_within(successor, most, free.num_free)
                     count, at, ends_at = take_leap(at, last, num_sequences, context, most)
                     num_blocks = cruising.compose(successor, count)
                     context += num_sequences * (count - 1)
                     successor += count - 1
-                    num_left = cruising.num_sequences
+                    num_left, unlogged_from = cruising.num_sequences, ends_at
                 else:
-                    log.append(at, ends_at)
+                    unlogged_ends.append(ends_at)
                 if num_blocks:
                     kv.take(num_blocks)
-                step_index, fast.next_step = successor - 1, successor + 1
+                fast.next_step = successor + 1
                 next_grants, next_joined, next_shape = NO_GRANTS, NOBODY, None
                 num_next, next_context = num_left, cruising.offset + num_left * successor
                 if successor in leaves:
                     cruising.leave_after(successor)
-            elif is_calm and waiting and (newcomers := let_join(at)) is not None:
-                step_index = log.append(at, ends_at)
+            elif is_calm and waiting and (newcomers := let_join(at, ends_at)) is not None:
+                unlogged_ends.append(ends_at)
                 next_grants, (next_joined, next_shape) = NO_GRANTS, newcomers
                 num_next, next_context = num_left, next_shape.decode_context_tokens
             else:
                 head = Step(grants or grants_of(joined), shape or decodes(num_sequences, context))
-                head.index = step_index = log.append(at, ends_at)
+                head.index = successor - 1
+                unlogged_ends.append(ends_at)
                 step = self._compose_behind(head, at)
                 if step is None:
                     break
                 grants, joined = head.grants, NOBODY  # more than before, if those that cruised were spelled out
-                next_grants, next_joined, next_shape = step.grants, NOBODY, _with_prompts(step.shape)
+                next_grants, next_joined, next_shape = step.grants, NOBODY, self._with_prompts(step.shape, ends_at)
                 num_next, next_context = step.shape.decode_requests, step.shape.decode_context_tokens
+            step_index = successor - 1
             if ends_at > last:
                 last = self._caught_up(ends_at)
                 if ends_at > last:
@@ -273,6 +275,8 @@ class FastVllmStepping(VllmStepping):
                 self._take_tokens(grants, step_index, at)
             grants, joined, shape = next_grants, next_joined, next_shape
             num_sequences, context = num_next, next_context
+        if unlogged_ends:
+            log.extend_by_few(unlogged_from, unlogged_ends)
         composed[0], instance.last_shape = head, head.shape
         if len(composed) == 1 and self._is_free_until(ends_at, last):
             self.process_outputs(ends_at)
@@ -284,9 +288,10 @@ class FastVllmStepping(VllmStepping):
     def _caught_up(self, ends_at: Micros) -> Micros:
         """Let come or go who does so during a step, which only queues up for its end. Returns the last free instant."""
         instance = self._instance
-        if ends_at <= instance.until:
-            instance.catch_up(ends_at - 1)
-        return self._last_free_instant()
+        if ends_at > instance.until:
+            return self._last_free_instant()
+        next_at, until = instance.catch_up(ends_at - 1), instance.until
+        return until if next_at is None or next_at > until else next_at - 1
 
     def _compose_behind(self, head: Step, at: Micros) -> Step | None:
         """Compose by the general rules while `head` executes; the step is not listed among those composed."""
@@ -336,11 +341,6 @@ class FastVllmStepping(VllmStepping):
             if cruise.first_step <= index <= cruise.last_granted_step:
                 step.grants.append(Grant(sequence, 1, context + index, sequence.num_tokens, samples=True))
                 step.grants.sort(key=lambda grant: grant.sequence.running_number)
-
-
-def _with_prompts(shape: BatchShape) -> BatchShape | None:
-    """The shape of a step that computes prompts; None of one that decodes."""
-    return shape if shape.prefill_tokens else None
 
 
 def _running_number(due: Grant | Sequence) -> int:

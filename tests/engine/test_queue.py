@@ -108,3 +108,26 @@ def test_many_arrivals_at_once_come_out_as_one_by_one() -> None:
     for at, rank, payload in arrivals:
         alone.push(at, Due.QUEUED, payload, rank)
     assert [taken(together) for _ in range(5)] == [taken(alone) for _ in range(5)]
+
+
+ARRIVALS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.none()), max_size=4)
+OTHERS = st.tuples(st.integers(0, 9), st.sampled_from([Due.STEP_END, Due.QUEUED, Due.STEP]))
+
+
+@given(st.lists(ARRIVALS | OTHERS, max_size=6))
+def test_arrivals_come_out_in_order_beside_anything_else(
+    pushed: list[list[tuple[int, int, None]] | tuple[int, Due]],
+) -> None:
+    queue = EventQueue()
+    for each in pushed:
+        if isinstance(each, tuple):
+            queue.push(*each)
+        else:
+            queue.push_queued(each)
+    entries = []
+    while (due_at := queue.next_at()) is not None:
+        assert queue.pop_due(due_at - 1) is None
+        entries.append(taken(queue))
+        assert entries[-1][0] == due_at
+    assert entries == sorted(entries)
+    assert len(entries) == sum(len(each) if isinstance(each, list) else 1 for each in pushed)

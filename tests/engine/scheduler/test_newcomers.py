@@ -27,8 +27,8 @@ class Entrance:
     newcomers: Newcomers
 
     def joined(self) -> tuple[list[Sequence], BatchShape]:
-        """What the next step is composed of, at 7 us."""
-        composed = self.newcomers.compose(7)
+        """What the next step is composed of at 7 us, to start at 9 us."""
+        composed = self.newcomers.compose(7, 9)
         assert composed is not None
         return composed
 
@@ -51,6 +51,13 @@ def test_all_that_fit_join_at_once() -> None:
     assert shape == BatchShape(2, 15, 125, 0, 0, 125, 0, 0)
     batch = entrance.batch
     assert (batch.num_running, len(batch.waiting), batch.next_step, batch.kv.num_used_blocks) == (2, 0, 1, 3 + 2)
+
+
+def test_the_prompts_computed_before_the_step_starts_are_part_of_what_it_is_like() -> None:
+    entrance = waiting_for(request("a", 10, 3))
+    entrance.instance.recent_prompts.add(100, ends_at=9)
+    _, shape = entrance.joined()
+    assert shape == BatchShape(1, 10, 100, 0, 0, 100, 0, 0, recent_prefill_tokens=100)
 
 
 def test_they_cruise_from_the_step_after_that_of_their_prompt_to_their_last_token() -> None:
@@ -94,7 +101,7 @@ def test_who_finds_too_few_blocks_is_not_asked_again_until_some_come_back() -> N
 )
 def test_nothing_changes_when_the_general_rules_must_be_asked_about_one_of_them(special: Request) -> None:
     entrance = waiting_for(request("a", 10, 3), special, max_num_batched_tokens=100)
-    assert entrance.newcomers.compose(7) is None
+    assert entrance.newcomers.compose(7, 9) is None
     assert names(entrance.batch.waiting) == ["a", "b"]
     assert (entrance.batch.kv.num_used_blocks, entrance.instance.events) == (0, [])
 
