@@ -1,7 +1,7 @@
 """What every latency model needs to time many decode-only steps at once."""
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -10,11 +10,11 @@ from engine.batch_shape import BatchShape
 from engine.latency.model import MAX_MICROS, LatencyModel, whole_micros
 from engine.units import Micros
 
-Floats = npt.NDArray[np.float64]
-"""One value per step, in float64 like Python's float, so both ways of computing agree to the last bit."""
+if TYPE_CHECKING:
+    from engine.latency.decode_sums import DecodeSums
 
-Number = TypeVar("Number", float, Floats)
-"""A formula for one step that is also the formula for many."""
+Floats: TypeAlias = npt.NDArray[np.float64]
+"""One value per step, in float64 like Python's float, so both ways of computing agree to the last bit."""
 
 
 def context_at_each_step(shape: BatchShape, steps: int) -> Floats:
@@ -44,6 +44,14 @@ class TimesDecodes(Protocol):
     def few_decode_times(self, sequences: int, context: int, steps: int) -> list[Micros]:
         """`decode_time` of so many steps in a row: what `decode_times` says, cheaper for less than 50 steps."""
         ...
+
+
+@runtime_checkable
+class KeepsDecodeSums(Protocol):
+    """A latency model that keeps its sums for all instances that share it."""
+
+    @property
+    def decode_sums(self) -> "DecodeSums": ...
 
 
 def decode_timer(latency: LatencyModel) -> Callable[[int, int], Micros]:

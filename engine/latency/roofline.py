@@ -1,6 +1,7 @@
 """A latency model without training: a step takes as long as the slower of its arithmetic and its memory traffic."""
 
 from dataclasses import dataclass, field
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +10,7 @@ from engine.batch_shape import BatchShape
 from engine.errors import EngineError
 from engine.gpu_spec import GpuSpec
 from engine.latency.coefficients import checked
-from engine.latency.decode_steps import Number, context_at_each_step, whole_micros_each
+from engine.latency.decode_steps import Floats, context_at_each_step, whole_micros_each
 from engine.latency.model import whole_micros
 from engine.model_spec import ModelSpec
 from engine.units import Micros
@@ -107,7 +108,11 @@ class Roofline:
     def post_decode_time(self) -> Micros:
         return 0
 
-    def _bytes(self, num_tokens: int, context: Number) -> Number:
+    @overload
+    def _bytes(self, num_tokens: int, context: float) -> float: ...
+    @overload
+    def _bytes(self, num_tokens: int, context: Floats) -> Floats: ...
+    def _bytes(self, num_tokens: int, context: Any) -> Any:
         """Weights once, KV of all contexts read, KV and activations of the new tokens written; on one shard."""
         kv = self._kv_bytes_per_token * num_tokens + self._kv_bytes_per_token * context
         return self._weight_bytes(num_tokens) / self.tp + (kv + self._activation_bytes_per_token * num_tokens) / self.tp

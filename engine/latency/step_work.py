@@ -5,7 +5,7 @@ a microsecond.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
 from engine.batch_shape import BatchShape
 from engine.errors import EngineError
@@ -13,7 +13,7 @@ from engine.gpu_spec import GpuSpec
 from engine.model_spec import ModelSpec
 
 if TYPE_CHECKING:
-    from engine.latency.decode_steps import Number
+    from engine.latency.decode_steps import Floats
 
 ALL_GATHER_BACKENDS = ("allgather_reducescatter", "naive")
 ALL_TO_ALL_BACKENDS = ("pplx", "deepep_high_throughput", "deepep_low_latency", "mori", "flashinfer_all2allv")
@@ -67,23 +67,34 @@ class StepWork:
         """Compute time of the prefills: attention reaches over the whole prompt, however much is computed."""
         reach = shape.prefill_prompt_work + shape.prefill_tokens_squared / 2
         attention = self.num_layers * (self.prefill_attention_flops * reach) / self.dp
-        return self._compute(shape.prefill_tokens, attention)
+        linear, mlp = self._weight_flops(shape.prefill_tokens)
+        return (linear + attention + mlp) / self.flops_per_us
 
     def prefill_kv(self, shape: BatchShape) -> float:
         """Time to write the KV of the prefills."""
         return self.kv_bytes_per_token * shape.prefill_tokens / self.bytes_per_us
 
-    def decode_compute(self, sequences: int, context: "Number") -> "Number":
+    @overload
+    def decode_compute(self, sequences: int, context: float) -> float: ...
+    @overload
+    def decode_compute(self, sequences: int, context: "Floats") -> "Floats": ...
+    def decode_compute(self, sequences: int, context: Any) -> Any:
         """Compute time of `sequences` decodes whose contexts add up to `context`."""
-        return self._compute(sequences, self.decode_attention_flops * context / self.dp)
+        linear, mlp = self._weight_flops(sequences)
+        return (linear + self.decode_attention_flops * context / self.dp + mlp) / self.flops_per_us
 
-    def decode_kv(self, sequences: int, context: "Number") -> "Number":
+    @overload
+    def decode_kv(self, sequences: int, context: float) -> float: ...
+    @overload
+    def decode_kv(self, sequences: int, context: "Floats") -> "Floats": ...
+    def decode_kv(self, sequences: int, context: Any) -> Any:
         """Time to read the KV of these decodes, the new tokens included."""
         return self.kv_bytes_per_token * (context + sequences) / self.bytes_per_us
 
     def token_compute(self, tokens: int) -> float:
         """Compute time of the matrix multiplications with weights; attention is not part of it."""
-        return self._compute(tokens, 0.0)
+        linear, mlp = self._weight_flops(tokens)
+        return (linear + mlp) / self.flops_per_us
 
     @property
     def attention_pair_us(self) -> float:
@@ -108,12 +119,13 @@ class StepWork:
         travel_bytes = travelling * 2 * self.hidden_size * self.dispatch_width
         return travel_bytes / self.bytes_per_us * self.num_moe_layers
 
-    def _compute(self, tokens: int, attention_flops: "Number") -> "Number":
+    def _weight_flops(self, tokens: int) -> tuple[float, float]:
+        """Operations of the matrix multiplications around attention, and of those after it."""
         linear = self.linear_flops_per_token * tokens / self.shards
         mlp = self._expert_flops(tokens) if self.num_moe_layers else 0.0
         if self.dense_flops_per_token:
             mlp += self.dense_flops_per_token * tokens / self.shards
-        return (linear + attention_flops + mlp) / self.flops_per_us
+        return linear, mlp
 
     def _expert_flops(self, tokens: int) -> float:
         routed = tokens * self.experts_per_token / self.expert_shards

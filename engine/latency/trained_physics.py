@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +10,7 @@ import numpy.typing as npt
 from engine.batch_shape import BatchShape
 from engine.gpu_spec import GpuSpec
 from engine.latency.coefficients import checked
-from engine.latency.decode_steps import Number, context_at_each_step, whole_micros_each
+from engine.latency.decode_steps import Floats, context_at_each_step, whole_micros_each
 from engine.latency.decode_sums import DecodeSums
 from engine.latency.model import MAX_MICROS, whole_micros
 from engine.latency.step_work import MOE_COMM_BACKENDS, StepWork, step_work
@@ -204,7 +205,11 @@ class TrainedPhysics:
             return per_compute * max(compute, self._work.prefill_kv(shape))
         return per_compute * compute + per_kv * self._work.prefill_kv(shape) if per_kv else per_compute * compute
 
-    def _decode(self, sequences: int, context: Number, larger: Callable[[Number, Number], Number]) -> Number:
+    @overload
+    def _decode(self, sequences: int, context: float, larger: Callable[[float, float], float]) -> float: ...
+    @overload
+    def _decode(self, sequences: int, context: Floats, larger: Callable[[Floats, Floats], Floats]) -> Floats: ...
+    def _decode(self, sequences: int, context: Any, larger: Callable[[Any, Any], Any]) -> Any:
         """Skips the term whose weight is 0, as compute's is by default: adding 0 changes no double."""
         per_compute, per_kv = self._betas[1], self._betas[9]
         kv = self._work.decode_kv(sequences, context)
@@ -214,7 +219,11 @@ class TrainedPhysics:
             return per_kv * kv
         return per_compute * self._work.decode_compute(sequences, context) + per_kv * kv
 
-    def _with_overheads(self, batch_work: Number, num_tokens: int, num_requests: int) -> Number:
+    @overload
+    def _with_overheads(self, batch_work: float, num_tokens: int, num_requests: int) -> float: ...
+    @overload
+    def _with_overheads(self, batch_work: Floats, num_tokens: int, num_requests: int) -> Floats: ...
+    def _with_overheads(self, batch_work: Any, num_tokens: int, num_requests: int) -> Any:
         weights, layers, interleaved = self._constants
         betas, work = self._betas, self._work
         total = batch_work + weights

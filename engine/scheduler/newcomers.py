@@ -39,7 +39,7 @@ class Newcomers:
         None, and nothing changed, when nobody can join or only the general rules can tell who does.
         """
         batch = self._batch
-        cruising, kv, waiting, step = batch.cruising, batch.kv, batch.waiting, batch.next_step
+        cruising, kv, waiting, step = batch.cruising, batch.counting, batch.waiting, batch.next_step
         num_blocks = cruising.needs[step % self._block_size]
         num_joining, is_blocked = self._num_joining(kv.free.num_free - num_blocks)
         if not num_joining:
@@ -82,7 +82,7 @@ class Newcomers:
         num_seats = config.max_num_seqs - num_running
         budget = config.max_num_batched_tokens - batch.cruising.num_sequences
         if num_running:
-            num_free -= batch.kv.watermark_blocks
+            num_free -= batch.counting.watermark_blocks
         if num_running + len(waiting) > 1:
             longest = min(longest, config.long_prefill_token_threshold or longest)
             batch.put_in_order()
@@ -100,7 +100,7 @@ class Newcomers:
             if num_free < 0:
                 return num_joining, True
             if not num_running:
-                num_free -= batch.kv.watermark_blocks
+                num_free -= batch.counting.watermark_blocks
                 num_running = 1
             num_joining += 1
             budget -= num_tokens

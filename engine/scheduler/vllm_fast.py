@@ -73,7 +73,7 @@ class FastVllmStepping(VllmStepping):
         As with the plain rules, all that is free is given out before somebody loses blocks, and who loses them is the
         last to need any. Returns how many cruise in this step and the sum of their contexts.
         """
-        fast, cruising, kv = self._fast, self._fast.cruising, self._fast.kv
+        fast, cruising, kv = self._fast, self._fast.cruising, self._fast.counting
         fast.admitted, fast.preempted = [], []
         step = fast.next_step
         wanted = cruising.num_blocks_needed(step)
@@ -197,9 +197,9 @@ class FastVllmStepping(VllmStepping):
         steps cost 10 us and more.
         """
         fast, instance, composed, leaving = self._fast, self._instance, self._steps, self._leaving
-        cruising, kv, log, decode_time = fast.cruising, fast.kv, instance.steps, self._decode_time
+        cruising, kv, log, decode_time = fast.cruising, fast.counting, instance.steps, self._decode_time
         step_time, add_prompts = instance.latency.step_time, instance.recent_prompts.add
-        take_leap, let_join, free = self._leaper.take, self._newcomers.compose, fast.kv.free
+        take_leap, let_join, free = self._leaper.take, self._newcomers.compose, fast.counting.free
         explicit, waiting, leaves, ends = fast.explicit, fast.waiting, cruising.leaves, cruising.ends
         needs, size, max_num_seqs = cruising.needs, len(cruising.needs), self._max_num_seqs
         head = composed[0]
@@ -321,7 +321,7 @@ class FastVllmStepping(VllmStepping):
             fast.end_cruise(sequence, fast.next_step - len(self._steps))
         else:
             fast.leave(sequence)
-            fast.kv.release(sequence)
+            fast.counting.release(sequence)
         self._instance.end_now(sequence, outcome, at)
 
     def _spell_out_all(self) -> None:

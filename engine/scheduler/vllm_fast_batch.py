@@ -12,11 +12,11 @@ from engine.sequence import Cruise, Sequence
 class FastVllmBatch(VllmBatch):
     """Composes as its parent does, without looking at those that cruise."""
 
-    kv: CountingKVCache
     num_running = 0
 
     def __init__(self, config: EngineConfig, kv: CountingKVCache) -> None:
         super().__init__(config, kv)
+        self.counting = kv
         self.cruising = Cruising(config.block_size_tokens)
         self.explicit: dict[Sequence, None] = {}
         """Running and not cruising, in order of admission."""
@@ -33,7 +33,7 @@ class FastVllmBatch(VllmBatch):
         """Whether the head of the queue, which once found too few blocks, cannot join because none came back since."""
         head, num_waiting, num_changes = self._blocked
         waiting = self.waiting
-        return waiting[0] is head and num_changes == self.kv.free.num_changes and num_waiting == len(waiting)
+        return waiting[0] is head and num_changes == self.counting.free.num_changes and num_waiting == len(waiting)
 
     @property
     def evicts_in_order(self) -> bool:
@@ -54,9 +54,9 @@ class FastVllmBatch(VllmBatch):
             return None
         num_blocks = cruising.num_blocks_needed(step)
         if num_blocks:
-            if num_blocks > self.kv.free.num_free:
+            if num_blocks > self.counting.free.num_free:
                 return None
-            self.kv.take(num_blocks)
+            self.counting.take(num_blocks)
         if self.admitted or self.preempted:
             self.admitted, self.preempted = [], []
         shape = decodes(num_cruising, cruising.context_tokens(step))
@@ -78,17 +78,17 @@ class FastVllmBatch(VllmBatch):
         alone = self.num_running + len(self.waiting) <= 1
         self._threshold = 0 if alone else config.long_prefill_token_threshold
         wanted = self._explicit_demand(num_cruising) if self.explicit else 0
-        if wanted is None or num_blocks + wanted > self.kv.free.num_free:
+        if wanted is None or num_blocks + wanted > self.counting.free.num_free:
             return None
         self.admitted, self.preempted, self._granted = [], [], {}
         context_tokens = cruising.context_tokens(step)
         self._budget = config.max_num_batched_tokens - num_cruising
         if num_blocks:
-            self.kv.take(num_blocks)
+            self.counting.take(num_blocks)
         for sequence in self.explicit:
             num_tokens = self._next_tokens(sequence, defers=False) if self._budget > 0 else 0
             if num_tokens > 0:
-                allocated = self.kv.allocate(sequence, num_tokens)
+                allocated = self.counting.allocate(sequence, num_tokens)
                 assert allocated
                 self._granted[sequence] = num_tokens
                 self._budget -= num_tokens
@@ -113,7 +113,9 @@ class FastVllmBatch(VllmBatch):
             if num_tokens <= 0:
                 continue
             budget -= num_tokens
-            num_blocks += max(0, self.kv.blocks_for(sequence.num_computed_tokens + num_tokens) - sequence.num_blocks)
+            num_blocks += max(
+                0, self.counting.blocks_for(sequence.num_computed_tokens + num_tokens) - sequence.num_blocks
+            )
             self._budget = self._config.max_num_batched_tokens
             if budget <= 0 and self._next_tokens(sequence, defers=False) != num_tokens and not self._is_last(sequence):
                 return None
@@ -129,7 +131,7 @@ class FastVllmBatch(VllmBatch):
         for sequence in list(explicit):
             if sequence.is_prefilling or sequence.num_stale_tokens:
                 continue
-            if sequence.num_shareable_blocks and self.kv.will_share(sequence):
+            if sequence.num_shareable_blocks and self.counting.will_share(sequence):
                 continue  # others can find what it generates, as soon as it has filled a block
             num_tokens_due = sequence.num_output_tokens + sequence.num_placeholders
             cruise = self.cruise_of(sequence, self.next_step, num_tokens_due)
@@ -156,7 +158,7 @@ class FastVllmBatch(VllmBatch):
         if self.most_cruising < 0:
             super()._admit_waiting(defers)
             return
-        config, kv, waiting, block_size = self._config, self.kv, self.waiting, self._config.block_size_tokens
+        config, kv, waiting, block_size = self._config, self.counting, self.waiting, self._config.block_size_tokens
         self.put_in_order()
         while waiting and self._budget > 0 and self.num_running < config.max_num_seqs:
             sequence = waiting[0]
@@ -189,8 +191,8 @@ class FastVllmBatch(VllmBatch):
 
     def note_blocked(self, sequence: Sequence, num_hits: int) -> None:
         """The head of the queue cannot join; if that is for want of blocks, it need not be asked every step."""
-        if self._config.reserve_full_prompt and not self.kv.may_fit(sequence, num_hits):
-            self._blocked = sequence, len(self.waiting), self.kv.free.num_changes
+        if self._config.reserve_full_prompt and not self.counting.may_fit(sequence, num_hits):
+            self._blocked = sequence, len(self.waiting), self.counting.free.num_changes
 
     def put_in_order(self) -> None:
         """Let those who wait stand in the order in which they may join."""
@@ -232,8 +234,8 @@ class FastVllmBatch(VllmBatch):
         if self._lookahead:
             sequence.num_placeholders += granted - max(0, min(num_processed_steps - first, granted))
         if granted > 0:
-            sequence.num_blocks = self.kv.blocks_for(sequence.num_computed_tokens)
-            self.kv.register(sequence, sequence.num_computed_tokens - self._lookahead)
+            sequence.num_blocks = self.counting.blocks_for(sequence.num_computed_tokens)
+            self.counting.register(sequence, sequence.num_computed_tokens - self._lookahead)
         sequence.add_token_steps(first, processed)
 
     def end_cruise(self, sequence: Sequence, num_processed_steps: int) -> None:
@@ -256,9 +258,9 @@ class FastVllmBatch(VllmBatch):
             sequence.add_token_steps(first, processed)
         if granted > 0:
             sequence.num_computed_tokens = computed = sequence.num_computed_tokens + granted
-            self.kv.release_grown(sequence, computed, computed - self._lookahead)
+            self.counting.release_grown(sequence, computed, computed - self._lookahead)
         else:
-            self.kv.release(sequence)
+            self.counting.release(sequence)
         sequence.running = False
         self.num_running -= 1
 
@@ -280,7 +282,7 @@ class FastVllmBatch(VllmBatch):
         # What is in flight was computed for a token beyond the last one, which nobody learns.
         in_flight = sequence.num_in_flight_tokens + composed - num_processed_steps
         known = computed - (in_flight if in_flight < self._lookahead else self._lookahead)
-        self.kv.release_grown(sequence, computed, known)
+        self.counting.release_grown(sequence, computed, known)
         self.num_running -= 1
 
     def compose_plainly(self) -> list[Grant]:
