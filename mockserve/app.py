@@ -3,9 +3,8 @@
 from aiohttp import web
 
 from mockserve.middlewares import MIDDLEWARES, sign
-from mockserve.routes.shared import SERVICE
 from mockserve.routes.table import ROUTES
-from mockserve.service import Service
+from mockserve.service import SERVICE, Service
 
 
 def build_app(service: Service) -> web.Application:

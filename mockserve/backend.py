@@ -14,8 +14,7 @@ from mockserve.engines import RankEngine, build_engines, driver_of
 from mockserve.environment import ServerEnvironment
 from mockserve.fake_metrics import read_fake_metrics
 from mockserve.lateness import Lateness
-from mockserve.processes.figures import RemoteMetrics
-from mockserve.prometheus import MeasuredEngine, MetricsSource, new_source
+from mockserve.prometheus import MeasuredEngine, Metrics, MetricsSource, new_source
 from mockserve.slow_readers import SlowReaders
 from mockserve.wire import Wire
 
@@ -26,7 +25,7 @@ class Backend:
 
     wire: Wire
     driver: Driver
-    metrics_source: MetricsSource | RemoteMetrics
+    metrics_source: Metrics
     slow_readers: SlowReaders
     engines: Sequence[RankEngine] = ()
     """Those of this process."""

@@ -16,9 +16,10 @@ from mockserve.protocol.messages import MEDIA_MARK, Medium, media_of
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.protocol.vocabulary_checks import check_vocabulary
 from mockserve.protocol.wanted import check_prompt_start
+from mockserve.random_ids import unix_time
 from mockserve.reply_job import ReplyJob
 from mockserve.reply_planning import delivery_of, interval_of, named_by_ids, new_scorers, num_top, prompt_scores
-from mockserve.service import Service, unix_time
+from mockserve.service import Service
 
 
 def plan_chat(

@@ -19,7 +19,7 @@ from mockserve.protocol.chat_deltas import (
     whole_message,
 )
 from mockserve.protocol.logprob_shapes import chat_logprobs
-from mockserve.service import new_id
+from mockserve.random_ids import new_id
 
 
 class ChatShape(NamedTuple):

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from blis_options import OptionError, option
-from mockserve.cluster.refusals import check_cluster
+from mockserve.refusals import check_cluster
 from mockserve.route_options import RouteOptions
 
 

@@ -1,10 +1,97 @@
 """What requests are handed to: one engine here, several, one of several, or those of another process."""
 
-from typing import TypeAlias
+from collections.abc import Callable, Collection
+from typing import Protocol, TypeVar
 
-from mockserve.cluster.instance_driver import InstanceDriver
-from mockserve.processes.remote_driver import RemoteDriver
-from mockserve.ranks import RankedDriver
-from mockserve.realtime import RealtimeDriver
+from engine.config import EngineConfig
+from engine.core import Engine
+from engine.request import Request
+from engine.stats import EngineStats
+from engine.units import Micros
+from mockserve.flight import Flight, Reply, Siblings
 
-Driver: TypeAlias = RealtimeDriver | RankedDriver | RemoteDriver | InstanceDriver
+T = TypeVar("T")
+
+
+class EngineFailedError(RuntimeError):
+    """The engine takes no more requests."""
+
+
+class SeenEngine(Protocol):
+    """What is known of an engine wherever it is; with several, of one that stands for them."""
+
+    @property
+    def config(self) -> EngineConfig: ...
+
+    @property
+    def stats(self) -> EngineStats: ...
+
+
+class Driver(Protocol):
+    """Takes requests and brings their tokens when it is time. Use it from one event loop only."""
+
+    @property
+    def engine(self) -> SeenEngine: ...
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What an engine broke with; from then on every request fails."""
+        ...
+
+    @property
+    def num_flights(self) -> int:
+        """Requests whose last token has not been produced yet."""
+        ...
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Prompt tokens of the requests that have no token yet."""
+        ...
+
+    @property
+    def request_ids(self) -> Collection[str]:
+        """Requests that have not ended."""
+        ...
+
+    def clock(self) -> Micros:
+        """The present instant in simulated microseconds."""
+        ...
+
+    def instant_at(self, reading_s: float) -> Micros:
+        """The simulated instant at which the monotonic clock reads `reading_s`."""
+        ...
+
+    def submit(
+        self,
+        request: Request,
+        reply: Reply,
+        arrived_at: Micros | None = None,
+        siblings: Siblings | None = None,
+        rank: int | None = None,
+    ) -> Flight:
+        """Let `request` arrive, now or at an instant just past; its tokens go to `reply`.
+
+        `siblings` are the choices of the same prompt, if it is not the only one. `rank` says which of several engines
+        is to have it. Raises EngineFailedError when the engine has failed.
+        """
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """The client of `request_id` is gone: free what it holds now. Its reply hears nothing more."""
+        ...
+
+    def end_early(self, request_ids: Collection[str] | None = None) -> int:
+        """Let requests, all or those named, end with the tokens they have. Returns how many did."""
+        ...
+
+    def interfere(self, act: Callable[[Engine, Micros], T]) -> T:
+        """Let `act` do something to every engine now. Returns the first result that is not true, or else the last."""
+        ...
+
+    async def until(self, is_so: Callable[[Engine], bool]) -> None:
+        """Return when something holds of every engine."""
+        ...
+
+    def close(self) -> None:
+        """Stop waking up. Open replies hear nothing more."""
+        ...

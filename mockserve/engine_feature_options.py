@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 
-from blis_options import OptionError, option
+from blis_options import OptionError, names_in, option
 from engine.lora import LoraSettings
 from mockserve.kv_events.config import FLAG as KV_EVENTS_FLAG
 from mockserve.kv_events.config import KVEventsConfig, read_kv_events_config
-from mockserve.kv_events.hashing import ALGORITHMS
-from mockserve.kv_transfer import FLAG as TRANSFER_FLAG
-from mockserve.kv_transfer import TransferConfig, read_transfer_config
+from mockserve.kv_transfer_config import FLAG as TRANSFER_FLAG
+from mockserve.kv_transfer_config import TransferConfig, read_transfer_config
 from mockserve.network_options import NetworkOptions
 
 
@@ -47,7 +46,9 @@ class EngineFeatureOptions(NetworkOptions):
     kv_transfer_gb_per_s: float = option(50.0, "How fast each GPU takes over KV blocks, in 10^9 bytes.", above=0)
     kv_transfer_latency_ms: float = option(0.0, "What each takeover takes besides.", at_least=0)
     prefix_caching_hash_algo: str = option(
-        "sha256", "How KV blocks are hashed where others are told of them.", choices=ALGORITHMS
+        "sha256",
+        "How KV blocks are hashed where others are told of them.",
+        choices=names_in("mockserve.kv_events.hashing", "ALGORITHMS"),
     )
 
     def __post_init__(self) -> None:

@@ -7,11 +7,10 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from blis_options import OptionError
 from mockserve.durations import milliseconds
-from mockserve.histogram import Histogram
 
 FLAG = "--fake-metrics"
 
@@ -64,16 +63,6 @@ class FakeMetrics:
     success: Mapping[str, float] | None = None
     """Requests finished, by reason."""
     loras: Sequence[FakeLora] | None = None
-
-    def replace(self, name: str, value: object, seconds: float) -> Any:
-        """The figure to show for a metric so long after the start, where `value` is the true one."""
-        if name in self.courses:
-            return self.courses[name](seconds)
-        if name in self.buckets and isinstance(value, Histogram):
-            return _histogram(value, self.buckets[name])
-        if name == "request_success" and self.success is not None and isinstance(value, Mapping):
-            return {reason: self.success.get(reason, 0) for reason in value}
-        return value
 
 
 def read_fake_metrics(text: str) -> FakeMetrics:
@@ -131,13 +120,6 @@ def _counts(key: str, value: object) -> Sequence[int]:
     if not isinstance(value, list) or not all(isinstance(each, int) and each >= 0 for each in value):
         raise OptionError(f"{FLAG}: {key} must be a list of counts per bucket, got {value!r}")
     return value
-
-
-def _histogram(true: Histogram, counts: Sequence[int]) -> Histogram:
-    found = Histogram(true.bounds)
-    for bound, count in zip((*true.bounds, true.bounds[-1]), counts, strict=False):
-        found.observe(bound, count)
-    return found
 
 
 def _success(value: object) -> Mapping[str, float] | None:

@@ -17,9 +17,10 @@ from mockserve.protocol.generate import GenerateRequest, check_room
 from mockserve.protocol.generate_bodies import GenerateBodies, token_logprobs
 from mockserve.protocol.logprob_shapes import chat_logprobs
 from mockserve.protocol.vocabulary_checks import check_vocabulary
+from mockserve.random_ids import unix_time
 from mockserve.reply_job import ReplyJob
 from mockserve.reply_planning import new_scorers, num_top, prompt_scores
-from mockserve.service import Service, unix_time
+from mockserve.service import Service
 
 
 def plan_generate(

@@ -4,47 +4,11 @@ No bytes are moved. The instance that computed a prompt says so in its reply; th
 computed, after the time that the transfer would have taken.
 """
 
-import json
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from blis_options import OptionError
 from engine.request import ExternalPrompt
-
-FLAG = "--kv-transfer-config"
-ROLES = ("kv_producer", "kv_consumer", "kv_both")
-
-
-@dataclass(frozen=True, slots=True)
-class TransferConfig:
-    """What of vLLM's configuration matters here."""
-
-    connector: str
-    engine_id: str
-
-    @property
-    def is_on(self) -> bool:
-        return bool(self.connector)
-
-
-def read_transfer_config(text: str) -> TransferConfig:
-    """The configuration in a JSON object, off for an empty text. Raises OptionError for what vLLM would refuse."""
-    if not text:
-        return TransferConfig("", "")
-    try:
-        given = json.loads(text)
-    except ValueError as error:
-        raise OptionError(f"{FLAG} must be a JSON object, got {text!r}") from error
-    if not isinstance(given, dict):
-        raise OptionError(f"{FLAG} must be a JSON object, got {text!r}")
-    connector, role = given.get("kv_connector"), given.get("kv_role")
-    if not isinstance(connector, str) or not connector:
-        raise OptionError(f"{FLAG}: kv_connector must name a connector, got {connector!r}")
-    if role not in ROLES:
-        raise OptionError(f"{FLAG}: kv_role must be one of {', '.join(ROLES)}, got {role!r}")
-    return TransferConfig(connector, str(given.get("engine_id") or uuid.uuid4()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

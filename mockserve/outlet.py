@@ -8,7 +8,7 @@ from aiohttp import HttpVersion11, web
 
 from mockserve.faults.shaping import ShapedTransport
 from mockserve.frames import http_chunk
-from mockserve.routes.shared import SERVICE
+from mockserve.service import SERVICE
 from mockserve.stream_head import EVENT_STREAM
 from mockserve.wire import Wire
 

@@ -14,15 +14,14 @@ from prometheus_client import (
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from mockserve.cluster.instance_driver import InstanceDriver
+from engine.core import Engine
 from mockserve.engine_metrics import EngineMetrics
 from mockserve.fake_metrics import FakeMetrics
+from mockserve.fakes import shown
 from mockserve.histogram import Histogram, cumulative
 from mockserve.http_metrics import HttpMetrics
 from mockserve.lateness import Lateness
 from mockserve.prometheus_families import DRAFT_FAMILIES, FAMILIES, HISTOGRAMS, EngineState, Family, Value
-from mockserve.realtime import RealtimeDriver
-from mockserve.slow_readers import SlowReaders
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 MOUNTED_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -31,13 +30,50 @@ MOUNTED_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REJECTION_REASONS = ("max_num_queued_reqs", "max_num_queued_tokens")
 
 
+class Driven(Protocol):
+    """What has an engine, which may be another one later."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredEngine:
     """One engine with what is counted about its requests. `created` is when counting began, in Unix seconds."""
 
-    driver: RealtimeDriver | InstanceDriver
+    driver: Driven
     metrics: EngineMetrics
     created: float = field(default_factory=time.time)
+
+
+class CutStreams(Protocol):
+    """Who counts the streams that were cut because their clients did not read."""
+
+    @property
+    def num_cut(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _CutElsewhere:
+    """As others have counted them."""
+
+    num_cut: int
+
+
+class Metrics(Protocol):
+    """What those who answer need of the metrics: places to count, and the page."""
+
+    @property
+    def http(self) -> HttpMetrics: ...
+
+    @property
+    def rejections(self) -> dict[str, int]:
+        """Requests refused because too many waited, by the limit."""
+        ...
+
+    async def page(self, names: Collection[str] = ()) -> bytes:
+        """The metrics page, or only the samples of those names."""
+        ...
 
 
 class MetricsPart(Protocol):
@@ -68,7 +104,7 @@ class MetricsSource:
     cache_config: Mapping[str, str]
     lateness: Lateness
     fakes: FakeMetrics
-    slow_readers: SlowReaders
+    slow_readers: CutStreams
     http: HttpMetrics = field(default_factory=HttpMetrics)
     rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
     """Requests refused because too many waited, by the limit."""
@@ -113,8 +149,7 @@ class MetricsSource:
 
     def _value(self, family: Family, engine: MeasuredEngine, state: EngineState) -> Value:
         """The true figure, or the one to show instead."""
-        value: Value = self.fakes.replace(family.name, family.read(state), time.time() - engine.created)
-        return value
+        return shown(self.fakes, family.name, family.read(state), time.time() - engine.created)
 
     def _labels(self, index: int, engine: MeasuredEngine, last: str) -> tuple[list[str], float]:
         """The values of the labels of one sample, and when counting began."""
@@ -219,11 +254,10 @@ _METRICS: Mapping[str, Callable[[str, str, list[str], Iterable[Sample]], Metric]
 
 def sum_of_parts(source: MetricsSource, parts: Sequence[MetricsPart]) -> MetricsSource:
     """A source that counts for `source` what several processes have; its page tells of none of them in particular."""
-    lateness, slow_readers = Lateness(), SlowReaders(source.slow_readers.limit_bytes)
+    lateness, slow_readers = Lateness(), _CutElsewhere(sum(part.num_streams_cut for part in parts))
     found = replace(source, lateness=lateness, slow_readers=slow_readers, http=HttpMetrics(), rejections={})
     for part in parts:
         lateness.histogram.add(part.lag_s)
-        slow_readers.num_cut += part.num_streams_cut
         found.http.add(part.http)
         for reason, number in part.rejections.items():
             found.rejections[reason] = found.rejections.get(reason, 0) + number
@@ -237,7 +271,7 @@ def new_source(
     cache_config: Mapping[str, str],
     lateness: Lateness,
     fakes: FakeMetrics,
-    slow_readers: SlowReaders,
+    slow_readers: CutStreams,
 ) -> MetricsSource:
     """A source whose page also tells of the process."""
     source = MetricsSource(model_name, engines, cache_config, lateness, fakes, slow_readers)

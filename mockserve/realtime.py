@@ -23,16 +23,13 @@ from mockserve.alarm import Alarm
 from mockserve.backlog_slices import BacklogSlices
 from mockserve.clocks import clock_of
 from mockserve.conditions import Conditions
+from mockserve.drivers import EngineFailedError
 from mockserve.engine_output import EngineOutput
 from mockserve.flight import Flight, FlightRecorder, Reply, Siblings, new_siblings
 from mockserve.outcomes import STATUSES
 from mockserve.wire import Wire
 
 T = TypeVar("T")
-
-
-class EngineFailedError(RuntimeError):
-    """The engine takes no more requests."""
 
 
 class RealtimeDriver:

@@ -11,8 +11,9 @@ from mockserve.protocol.response_bodies import ResponseObject, raw_message
 from mockserve.protocol.response_input import chat_messages
 from mockserve.protocol.response_items import output_items
 from mockserve.protocol.response_requests import ResponseRequest, chat_body
+from mockserve.random_ids import new_id, unix_time
 from mockserve.reply_job import ReplyJob
-from mockserve.service import Service, new_id, unix_time
+from mockserve.service import Service
 
 OUTPUT_PARAM = "max_output_tokens"
 

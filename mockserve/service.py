@@ -1,12 +1,12 @@
 """What all routes share: the served model, its limits, and the driver that answers."""
 
 import asyncio
-import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
 
 from engine.deployment import Deployment
 from engine.request import ExternalPrompt
@@ -31,8 +31,7 @@ from mockserve.kv_transfer import KVTransfer
 from mockserve.network import Network, network_of
 from mockserve.open_replies import OpenReplies
 from mockserve.pooler import Pooler, new_pooler
-from mockserve.processes.figures import RemoteMetrics
-from mockserve.prometheus import MetricsSource
+from mockserve.prometheus import Metrics
 from mockserve.protocol.chat import ChatRequest
 from mockserve.protocol.completions import CompletionRequest
 from mockserve.protocol.errors import engine_dead, unknown_model
@@ -67,7 +66,7 @@ class Service:
     wire: Wire
     driver: Driver
     engines: Sequence[RankEngine]
-    metrics_source: MetricsSource | RemoteMetrics
+    metrics_source: Metrics
     queue_limits: QueueLimits
     options: ServeOptions
     faults: FaultSource
@@ -162,6 +161,10 @@ class Service:
         return self.model_names[0] if adapter is None else adapter.name
 
 
+SERVICE = web.AppKey("service", Service)
+"""Where an application keeps it."""
+
+
 def build_service(
     options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, backend: Backend
 ) -> Service:
@@ -221,16 +224,6 @@ def queue_limits(options: ServeOptions, num_instances: int) -> QueueLimits:
     waiting = options.max_waiting_requests
     unfinished = None if waiting is None else num_instances * options.max_num_seqs + waiting
     return QueueLimits(options.max_num_queued_reqs, options.max_num_queued_tokens, unfinished)
-
-
-def new_id() -> str:
-    """Sixteen hexadecimal digits, as vLLM's ids have."""
-    return os.urandom(8).hex()
-
-
-def unix_time() -> int:
-    """Seconds since 1970, for the `created` fields."""
-    return int(time.time())
 
 
 def _fingerprint(deployment: Deployment) -> str:

@@ -16,10 +16,11 @@ from mockserve.protocol.errors import ApiError
 from mockserve.protocol.messages import Medium
 from mockserve.protocol.speech import VERBOSE, Speech, SpeechRequest, Spoken
 from mockserve.protocol.stream_options import Delivery
+from mockserve.random_ids import unix_time
 from mockserve.recordings import duration_s
 from mockserve.reply_job import ReplyJob
 from mockserve.reply_planning import new_scorers
-from mockserve.service import Service, unix_time
+from mockserve.service import Service
 
 CLIP_S = 30.0
 """The longest stretch that a model like Whisper hears at once; its context knows when it is over."""

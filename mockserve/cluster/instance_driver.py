@@ -9,8 +9,8 @@ from engine.core import Engine
 from engine.request import Request
 from engine.units import Micros
 from mockserve.cluster.driver import ClusterDriver
+from mockserve.drivers import EngineFailedError
 from mockserve.flight import Flight, Reply, Siblings
-from mockserve.realtime import EngineFailedError
 
 T = TypeVar("T")
 

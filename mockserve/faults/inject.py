@@ -11,7 +11,7 @@ from mockserve.faults.settings import FaultSettings
 from mockserve.faults.shaping import ShapedTransport
 from mockserve.handlers import Handler, json_response
 from mockserve.protocol.errors import ApiError
-from mockserve.routes.shared import SERVICE
+from mockserve.service import SERVICE
 
 MODEL_PREFIXES = ("/v1/", "/v2/", "/inference/")
 MODEL_PATHS = frozenset({"/invocations", "/pooling", "/classify", "/score", "/rerank"})

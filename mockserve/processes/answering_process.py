@@ -19,6 +19,7 @@ from mockserve.deploying import deployment_of, with_features
 from mockserve.environment import ServerEnvironment
 from mockserve.file_limit import raise_file_limit
 from mockserve.lateness import Lateness
+from mockserve.listening import RunningServer, listen
 from mockserve.log_lines import set_up_logging
 from mockserve.processes.channel import Channel, open_channel
 from mockserve.processes.figures import RemoteMetrics
@@ -38,9 +39,9 @@ from mockserve.processes.messages import (
     WantFigures,
 )
 from mockserve.processes.remote_driver import RemoteDriver
-from mockserve.server import RunningServer, fastest_loop, keep_what_exists, listen
 from mockserve.service import build_service
 from mockserve.slow_readers import SlowReaders
+from mockserve.startup import fastest_loop, keep_what_exists
 from mockserve.wire import Wire
 
 _logger = logging.getLogger(__name__)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
+from mockserve.drivers import EngineFailedError
 from mockserve.engines import RankEngine, driver_of
 from mockserve.flight import Flight, Siblings, new_siblings
 from mockserve.processes.messages import (
@@ -17,7 +18,6 @@ from mockserve.processes.messages import (
     Submit,
     Tokens,
 )
-from mockserve.realtime import EngineFailedError
 from mockserve.wire import Wire
 
 

@@ -28,8 +28,8 @@ from mockserve.processes.engine_side import EngineSide
 from mockserve.processes.figures import Gathering
 from mockserve.processes.messages import MetricsPage, WantMetrics
 from mockserve.processes.ports import reserved_port
-from mockserve.server import address, keep_what_exists, startup_line
 from mockserve.slow_readers import SlowReaders
+from mockserve.startup import address, keep_what_exists, startup_line
 from mockserve.wire import Wire
 
 STATE_EVERY_S = 0.1

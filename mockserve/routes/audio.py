@@ -21,9 +21,10 @@ from mockserve.protocol.speech import (
     parse_speech,
     whole_speech,
 )
+from mockserve.random_ids import unix_time
 from mockserve.replies import ReplySet
-from mockserve.routes.shared import SERVICE, json_reply, reply_id
-from mockserve.service import Service, unix_time
+from mockserve.routes.shared import json_reply, reply_id
+from mockserve.service import SERVICE, Service
 from mockserve.speaking import SpokenStream
 from mockserve.speech_planning import SpeechPlan, plan_speech
 

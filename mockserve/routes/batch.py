@@ -9,7 +9,8 @@ from mockserve.chat_planning import plan_chat
 from mockserve.connection import arrived_at
 from mockserve.protocol.chat import parse_chat
 from mockserve.protocol.errors import Problem, bad_fields, bad_value
-from mockserve.routes.shared import SERVICE, check_rank, read_body, reply_id, wanted_priority
+from mockserve.routes.shared import check_rank, read_body, reply_id, wanted_priority
+from mockserve.service import SERVICE
 
 
 async def batch_chat(request: web.Request) -> web.StreamResponse:

@@ -6,7 +6,8 @@ from mockserve.answering import answer
 from mockserve.connection import arrived_at
 from mockserve.generate_planning import plan_generate
 from mockserve.protocol.generate import parse_generate
-from mockserve.routes.shared import SERVICE, check_rank, read_body, reply_id, wanted_priority
+from mockserve.routes.shared import check_rank, read_body, reply_id, wanted_priority
+from mockserve.service import SERVICE
 
 
 async def generate(request: web.Request) -> web.StreamResponse:

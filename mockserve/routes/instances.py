@@ -9,7 +9,8 @@ from blis_options import OptionError
 from mockserve.cluster.control import InstanceControl
 from mockserve.handlers import json_response
 from mockserve.protocol.errors import ApiError
-from mockserve.routes.shared import SERVICE, json_reply, read_body
+from mockserve.routes.shared import json_reply, read_body
+from mockserve.service import SERVICE
 
 
 async def list_instances(request: web.Request) -> web.StreamResponse:

@@ -14,7 +14,7 @@ from mockserve.routes.chat import chat_completions
 from mockserve.routes.completions import completions
 from mockserve.routes.pooling import classify, embeddings, pooling
 from mockserve.routes.scoring import rerank, score
-from mockserve.routes.shared import SERVICE
+from mockserve.service import SERVICE
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from mockserve.prometheus import CONTENT_TYPE, MOUNTED_CONTENT_TYPE
-from mockserve.routes.shared import SERVICE
+from mockserve.service import SERVICE
 
 
 async def metrics(request: web.Request) -> web.StreamResponse:

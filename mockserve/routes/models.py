@@ -3,8 +3,9 @@
 from aiohttp import web
 
 from mockserve.protocol.models import ServedModel, model_list
-from mockserve.routes.shared import SERVICE, json_reply
-from mockserve.service import new_id, unix_time
+from mockserve.random_ids import new_id, unix_time
+from mockserve.routes.shared import json_reply
+from mockserve.service import SERVICE
 
 
 async def models(request: web.Request) -> web.StreamResponse:

@@ -20,8 +20,9 @@ from mockserve.protocol.pooling_requests import (
     parse_pooling,
 )
 from mockserve.protocol.vector_encoding import Encoding, Vector, bytes_metadata
-from mockserve.routes.shared import SERVICE, json_reply, read_body, reply_id
-from mockserve.service import Service, unix_time
+from mockserve.random_ids import unix_time
+from mockserve.routes.shared import json_reply, read_body, reply_id
+from mockserve.service import SERVICE, Service
 
 
 async def embeddings(request: web.Request) -> web.StreamResponse:

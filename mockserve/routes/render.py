@@ -14,8 +14,8 @@ from mockserve.protocol.messages import media_of
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.protocol.rendering import Rendered, parse_context, sampling_object, template_arguments
 from mockserve.protocol.sampling import check_sampling, output_budget
-from mockserve.routes.shared import SERVICE, json_reply, read_body, reply_id
-from mockserve.service import Service
+from mockserve.routes.shared import json_reply, read_body, reply_id
+from mockserve.service import SERVICE, Service
 from mockserve.tokenizer import Tokenizer
 
 

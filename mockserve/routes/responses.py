@@ -16,12 +16,13 @@ from mockserve.protocol.narration import Event
 from mockserve.protocol.query import query_flag, query_number
 from mockserve.protocol.response_events import ResponseEvents
 from mockserve.protocol.response_requests import ResponseRequest, chat_body, parse_response
+from mockserve.random_ids import new_id
 from mockserve.replies import ReplySet
 from mockserve.response_planning import ResponsePlan, conversation, plan_response
 from mockserve.response_store import StoredResponse, no_background
 from mockserve.routes.render import rendered_chat
-from mockserve.routes.shared import SERVICE, check_rank, json_reply, read_body, wanted_priority
-from mockserve.service import Service, new_id
+from mockserve.routes.shared import check_rank, json_reply, read_body, wanted_priority
+from mockserve.service import SERVICE, Service
 
 
 async def create_response(request: web.Request) -> web.StreamResponse:

@@ -10,9 +10,10 @@ from mockserve.prefilling import prefill
 from mockserve.prompt_fitting import cut_text, fitted
 from mockserve.protocol.pooling_bodies import PoolingHead, reranked, score_items
 from mockserve.protocol.scoring import ScoringRequest, check_scoring, parse_rerank, parse_score
+from mockserve.random_ids import unix_time
 from mockserve.routes.pooling import known_adapter, pooling_service
 from mockserve.routes.shared import json_reply, read_body, reply_id
-from mockserve.service import Service, unix_time
+from mockserve.service import Service
 from mockserve.vectors import best_match_sum, relevance, similarity
 
 

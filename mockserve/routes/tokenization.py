@@ -9,8 +9,8 @@ from mockserve.content.file_tokenizer import read_json_object
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.tokenization import TokenizeRequest, parse_detokenize, parse_tokenize
 from mockserve.protocol.tokenizer_info import tokenizer_info
-from mockserve.routes.shared import SERVICE, json_reply, read_body
-from mockserve.service import Service
+from mockserve.routes.shared import json_reply, read_body
+from mockserve.service import SERVICE, Service
 
 
 async def tokenize(request: web.Request) -> web.StreamResponse:

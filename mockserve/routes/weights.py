@@ -5,7 +5,8 @@ from aiohttp import web
 from mockserve.protocol.errors import bad_request
 from mockserve.protocol.fields import Fields
 from mockserve.protocol.query import query_flag
-from mockserve.routes.shared import SERVICE, json_reply, read_body, read_object
+from mockserve.routes.shared import json_reply, read_body, read_object
+from mockserve.service import SERVICE
 
 
 async def weight_info(request: web.Request) -> web.StreamResponse:

@@ -10,8 +10,9 @@ from typing import Any
 from engine.latency.model import LatencyModel
 from mockserve.config import ServeOptions
 from mockserve.deploying import deployment_of
-from mockserve.server import RunningServer, fastest_loop, start
+from mockserve.listening import RunningServer, start
 from mockserve.service import Service
+from mockserve.startup import fastest_loop
 from tests.fakes import TestLatency
 
 TIMEOUT_S = 20.0

@@ -18,10 +18,10 @@ from engine.units import Micros
 from engine.virtual import run_virtual
 from mockserve.cluster.driver import ClusterDriver
 from mockserve.cluster.instance_driver import InstanceDriver
+from mockserve.drivers import EngineFailedError
 from mockserve.engine_output import EngineOutput
 from mockserve.flight import Flight
 from mockserve.lateness import Lateness
-from mockserve.realtime import EngineFailedError
 from mockserve.wire import Wire
 from tests.fakes import TestLatency, config, request
 from tests.mockserve.listeners import Listener, Logbook

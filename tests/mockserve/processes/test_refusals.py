@@ -9,7 +9,7 @@ import pytest
 from blis_options import OptionError
 from mockserve.config import ServeOptions
 from mockserve.environment import ServerEnvironment
-from mockserve.processes.refusals import check_processes
+from mockserve.refusals import check_processes
 
 TRANSFER = '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'
 EVENTS = '{"enable_kv_cache_events": true, "publisher": "zmq"}'

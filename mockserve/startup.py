@@ -1,0 +1,45 @@
+"""What every process of a server does at its start: a fast event loop, few pauses, a line that says what it serves."""
+
+import asyncio
+import gc
+from collections.abc import Callable
+
+from engine.deployment import Deployment
+from mockserve.config import ServeOptions
+
+NEW_OBJECTS_BEFORE_A_LOOK = 5000
+"""How many objects the collector lets come before it looks at them: a request brings hundreds, and no cycles."""
+
+
+def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+def keep_what_exists() -> None:
+    """What is there by now lives as long as the process: looking at it again would make the collector's pauses long."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(NEW_OBJECTS_BEFORE_A_LOOK, *gc.get_threshold()[1:])
+
+
+def startup_line(options: ServeOptions, deployment: Deployment, where: str) -> str:
+    """What is served, where, and on what simulated hardware."""
+    blocks = deployment.config.total_kv_blocks
+    number = f"{options.num_instances} instances, " if options.num_instances > 1 else ""
+    return (
+        f"serving {options.model_names[0]} on {where} "
+        f"({number}{deployment.gpu.name}, tp {deployment.tp}, {blocks:,} KV blocks, {options.latency_model})"
+    )
+
+
+def address(options: ServeOptions, host: str, port: int) -> str:
+    """Where clients reach the server."""
+    if options.uds:
+        return f"unix:{options.uds}"
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if options.ssl_certfile else 'http'}://{shown}:{port}"
