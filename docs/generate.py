@@ -26,8 +26,8 @@ from engine.deployment import resolve
 from engine.deployment_options import DeploymentOptions
 from engine.latency.catalogue import reader
 from engine.latency.catalogue.files import read_mapping
-from mockserve.config import ServeOptions
 from mockserve.listening import start
+from mockserve.options.serve import ServeOptions
 from mockserve.routes.table import ROUTES
 from mockserve.vllm_arguments.rewrite import TRANSLATIONS
 from mockserve.vllm_arguments.table import read_table

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from engine.deployment import Deployment
 from mockserve.cache_config_labels import cache_config_labels
 from mockserve.cluster.live_cluster import LiveCluster
-from mockserve.config import ServeOptions
 from mockserve.drivers import Driver
 from mockserve.engines import RankEngine, build_engines, driver_of
-from mockserve.environment import ServerEnvironment
-from mockserve.fake_metrics import read_fake_metrics
 from mockserve.lateness import Lateness
+from mockserve.options.environment import ServerEnvironment
+from mockserve.options.fake_metrics import read_fake_metrics
+from mockserve.options.serve import ServeOptions
 from mockserve.prometheus import MeasuredEngine, Metrics, MetricsSource, new_source
 from mockserve.slow_readers import SlowReaders
 from mockserve.wire import Wire

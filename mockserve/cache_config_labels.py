@@ -1,7 +1,7 @@
 """The labels of `vllm:cache_config_info`: every setting of vLLM's KV cache, true where it means something here."""
 
 from engine.deployment import Deployment
-from mockserve.config import ServeOptions
+from mockserve.options.serve import ServeOptions
 
 FIXED = {
     "_block_size_resolved": "True",

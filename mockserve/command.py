@@ -1,7 +1,7 @@
 """`blis serve`: what the command line needs to know of it."""
 
 from blis_options import options_of
-from mockserve.config import ServeOptions
+from mockserve.options.serve import ServeOptions
 
 __all__ = ["ServeOptions", "rewritten", "run"]
 

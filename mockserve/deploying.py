@@ -9,10 +9,10 @@ from engine.latency.catalogue.reader import knows_model
 from engine.latency.instant import InstantLatency
 from engine.latency.model import LatencyModel
 from engine.latency.step_work import MOE_COMM_BACKENDS
-from mockserve.config import ServeOptions
-from mockserve.environment import ServerEnvironment
 from mockserve.kv_transfer import KVTransfer
-from mockserve.route_options import GENERATING_TASKS, tasks_of
+from mockserve.options.environment import ServerEnvironment
+from mockserve.options.routes import GENERATING_TASKS, tasks_of
+from mockserve.options.serve import ServeOptions
 
 STAND_IN_MODEL = "qwen/qwen3-14b"
 STAND_IN_GPU = "H100"

@@ -10,11 +10,11 @@ from engine.deployment import Deployment
 from engine.latency.slowed import SlowedLatency
 from engine.step_log import RecentSteps
 from mockserve.cluster.instance_driver import InstanceDriver
-from mockserve.config import ServeOptions
 from mockserve.deploying import with_features
 from mockserve.engine_metrics import EngineMetrics
-from mockserve.environment import ServerEnvironment
 from mockserve.kv_events.setup import open_publisher
+from mockserve.options.environment import ServerEnvironment
+from mockserve.options.serve import ServeOptions
 from mockserve.ranks import RankedDriver
 from mockserve.realtime import RealtimeDriver
 from mockserve.wire import Wire

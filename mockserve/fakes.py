@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from mockserve.fake_metrics import FakeMetrics
 from mockserve.histogram import Histogram
+from mockserve.options.fake_metrics import FakeMetrics
 from mockserve.prometheus_families import Value
 
 

@@ -15,12 +15,12 @@ from mockserve.app import build_app
 from mockserve.backend import local_backend
 from mockserve.cluster.control import InstanceControl
 from mockserve.cluster.ports import InstancePorts
-from mockserve.config import ServeOptions
-from mockserve.environment import ServerEnvironment, read_environment
 from mockserve.front.connection import Front, FrontConnection
 from mockserve.front.routes import front_routes
 from mockserve.front.usual import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, Limits, RequestReader
 from mockserve.http_errors import PlainErrors
+from mockserve.options.environment import ServerEnvironment, read_environment
+from mockserve.options.serve import ServeOptions
 from mockserve.service import Service, build_service
 from mockserve.stopping import drain
 from mockserve.tls import server_context

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mockserve.config import ServeOptions
 from mockserve.cors import Cors, new_cors
+from mockserve.options.serve import ServeOptions
 
 SERVER_NAME = "uvicorn"
 """What vLLM's server calls itself."""

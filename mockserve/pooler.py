@@ -6,9 +6,9 @@ from typing import Any
 
 from blis_options import OptionError
 from engine.model_spec import ModelSpec
+from mockserve.options.routes import RouteOptions, config_overrides, pooling_task_of, tasks_of
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.vector_encoding import Vector
-from mockserve.route_options import RouteOptions, config_overrides, pooling_task_of, tasks_of
 from mockserve.vectors import VectorSource, probabilities
 
 

@@ -16,11 +16,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from engine.core import Engine
 from mockserve.engine_metrics import EngineMetrics
-from mockserve.fake_metrics import FakeMetrics
 from mockserve.fakes import shown
 from mockserve.histogram import Histogram, cumulative
 from mockserve.http_metrics import HttpMetrics
 from mockserve.lateness import Lateness
+from mockserve.options.fake_metrics import FakeMetrics
 from mockserve.prometheus_families import DRAFT_FAMILIES, FAMILIES, HISTOGRAMS, EngineState, Family, Value
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"

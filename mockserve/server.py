@@ -9,14 +9,14 @@ from contextlib import suppress
 from engine.cluster.build import notes_on_cluster
 from engine.cluster.policies import with_policies
 from engine.deployment import Deployment, notes_after
-from mockserve.config import ServeOptions
 from mockserve.deploying import deployment_of
 from mockserve.engine_death import engine_death
-from mockserve.environment import ServerEnvironment, read_environment
 from mockserve.file_limit import raise_file_limit
 from mockserve.listening import RunningServer, start
 from mockserve.log_lines import fields, set_up_logging
-from mockserve.refusals import check_processes
+from mockserve.options.environment import ServerEnvironment, read_environment
+from mockserve.options.refusals import check_processes
+from mockserve.options.serve import ServeOptions
 from mockserve.service import Service
 from mockserve.startup import address, fastest_loop, keep_what_exists, startup_line
 

@@ -16,11 +16,9 @@ from mockserve.backend import Backend
 from mockserve.cluster.driver import ClusterDriver
 from mockserve.cluster.instance_driver import InstanceDriver
 from mockserve.cluster.suspending import SuspensionOfAll
-from mockserve.config import ServeOptions
 from mockserve.deploying import transfer_of, with_features
 from mockserve.drivers import Driver
 from mockserve.engines import RankEngine
-from mockserve.environment import ServerEnvironment
 from mockserve.event_templates import EventTemplates
 from mockserve.faults.draw import FaultSource
 from mockserve.faults.engine_faults import EngineFaults
@@ -30,6 +28,8 @@ from mockserve.kv_events.setup import block_naming
 from mockserve.kv_transfer import KVTransfer
 from mockserve.network import Network, network_of
 from mockserve.open_replies import OpenReplies
+from mockserve.options.environment import ServerEnvironment
+from mockserve.options.serve import ServeOptions
 from mockserve.pooler import Pooler, new_pooler
 from mockserve.prometheus import Metrics
 from mockserve.protocol.chat import ChatRequest

@@ -5,7 +5,7 @@ import gc
 from collections.abc import Callable
 
 from engine.deployment import Deployment
-from mockserve.config import ServeOptions
+from mockserve.options.serve import ServeOptions
 
 NEW_OBJECTS_BEFORE_A_LOOK = 5000
 """How many objects the collector lets come before it looks at them: a request brings hundreds, and no cycles."""

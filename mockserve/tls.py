@@ -3,7 +3,7 @@
 import ssl
 
 from blis_options import OptionError
-from mockserve.network_options import NetworkOptions
+from mockserve.options.network import NetworkOptions
 
 
 def server_context(options: NetworkOptions) -> ssl.SSLContext | None:

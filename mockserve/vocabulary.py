@@ -6,8 +6,8 @@ from pathlib import Path
 
 from mockserve.content.conversations import Conversations, open_conversations
 from mockserve.content.dataset import open_dataset
-from mockserve.content.options import ContentOptions
 from mockserve.content.prose import Prose
+from mockserve.options.content import ContentOptions
 from mockserve.textgen import Composer
 from mockserve.tokenizer import Tokenizer, load_tokenizer
 

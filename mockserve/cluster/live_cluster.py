@@ -12,13 +12,13 @@ from engine.step_log import RecentSteps
 from engine.units import Micros
 from mockserve.cluster.driver import ClusterDriver
 from mockserve.cluster.instance_driver import InstanceDriver
-from mockserve.config import ServeOptions
 from mockserve.deploying import with_features
 from mockserve.engine_metrics import EngineMetrics
 from mockserve.engine_output import EngineOutput
 from mockserve.engines import STEPS_KEPT, RankEngine
-from mockserve.environment import ServerEnvironment
 from mockserve.kv_events.setup import open_publisher
+from mockserve.options.environment import ServerEnvironment
+from mockserve.options.serve import ServeOptions
 from mockserve.wire import Wire
 
 

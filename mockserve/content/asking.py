@@ -5,9 +5,9 @@ from typing import Any
 
 from mockserve.content.constraint import read_constraint
 from mockserve.content.form import AnswerForm
-from mockserve.content.options import ContentOptions, json_object
 from mockserve.content.thinking import Thinking, read_thinking
 from mockserve.content.tool_calls import ToolUse, read_tool_use
+from mockserve.options.content import ContentOptions, json_object
 from mockserve.protocol.messages import read_messages
 
 

@@ -14,7 +14,7 @@ from mockserve.content.json_schema import SchemaError
 from mockserve.content.json_schema_check import check_schema, unimplemented_keywords
 from mockserve.content.regex_parser import RegexError, parse_regex
 from mockserve.content.structural_tags import check_tag, tag_text
-from mockserve.content.taste import ANY, Taste
+from mockserve.options.taste import ANY, Taste
 from mockserve.protocol.errors import ApiError, bad_value
 
 ROOM_CHARS = 120

@@ -7,7 +7,7 @@ from typing import Any
 
 from blis_options import OptionError
 from mockserve.chat_template import ChatMLTemplate, ChatTemplate, TemplateRequest, turns_of
-from mockserve.content.options import ContentOptions, json_object
+from mockserve.options.content import ContentOptions, json_object
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.messages import read_messages
 

@@ -10,8 +10,8 @@ from mockserve.content.expressions import Grammar, matching_text
 from mockserve.content.json_scalars import make_number, make_string
 from mockserve.content.json_schema import Schema, SchemaError, options_of, resolved, type_options
 from mockserve.content.regex_parser import parse_regex
-from mockserve.content.taste import ANY, Taste
 from mockserve.content.words import WORDS
+from mockserve.options.taste import ANY, Taste
 
 MOST_TRIES = 40
 MOST_ITEMS = 10_000

@@ -8,7 +8,7 @@ from typing import Any
 from mockserve.content.answer import Kind
 from mockserve.content.constraint import constrained_text, json_form
 from mockserve.content.script import Segment
-from mockserve.content.taste import ANY, Taste
+from mockserve.options.taste import ANY, Taste
 from mockserve.protocol.errors import ApiError
 
 MOST_CALLS = 8

@@ -6,8 +6,8 @@ from random import Random
 from multidict import istr
 
 from blis_options import OptionError
-from mockserve.faults.kinds import ERRORS, REPLY_FAULTS
-from mockserve.faults.settings import FaultSettings
+from mockserve.options.fault_kinds import ERRORS, REPLY_FAULTS
+from mockserve.options.fault_settings import FaultSettings
 
 HEADER = istr("X-Blis-Fault")
 """`kind`, or a status, with settings for this request after semicolons: `stall; stall_s=2; after_events=1`."""

@@ -8,9 +8,9 @@ from engine.core import Engine
 from engine.scheduler.hold import Hold
 from engine.units import Micros
 from mockserve.engines import RankEngine
-from mockserve.fault_options import TimedFault
 from mockserve.faults.draw import FaultSource
-from mockserve.faults.kinds import ENGINE_FAULTS
+from mockserve.options.fault_kinds import ENGINE_FAULTS
+from mockserve.options.faults import TimedFault
 
 
 class EngineDeathError(RuntimeError):

@@ -6,10 +6,10 @@ from contextlib import suppress
 from aiohttp import web
 
 from blis_options import OptionError
-from mockserve.faults.kinds import ERRORS
-from mockserve.faults.settings import FaultSettings
 from mockserve.faults.shaping import ShapedTransport
 from mockserve.handlers import Handler, json_response
+from mockserve.options.fault_kinds import ERRORS
+from mockserve.options.fault_settings import FaultSettings
 from mockserve.protocol.errors import ApiError
 from mockserve.service import SERVICE
 

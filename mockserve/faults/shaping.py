@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from mockserve.faults.settings import FaultSettings
+from mockserve.options.fault_settings import FaultSettings
 
 _END_OF_HEAD = b"\r\n\r\n"
 

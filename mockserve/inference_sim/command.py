@@ -31,8 +31,8 @@ def rewritten(arguments: list[str]) -> list[str]:
 
 def run(options: InferenceSimOptions) -> int:
     """Serve until told to stop. Returns the exit code."""
-    from mockserve.environment import read_environment
     from mockserve.inference_sim.mapping import serve_options
+    from mockserve.options.environment import read_environment
     from mockserve.server import serve
 
     variables: Mapping[str, str] = os.environ

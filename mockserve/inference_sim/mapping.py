@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from mockserve.config import ServeOptions
 from mockserve.inference_sim.options import FAILURE_TYPES, InferenceSimOptions
-from mockserve.kv_events.config import KVEventsConfig
+from mockserve.options.kv_events import KVEventsConfig
+from mockserve.options.serve import ServeOptions
 
 FAULTS: Mapping[str, str] = {**{name: name for name in FAILURE_TYPES}, "server_error": "overloaded"}
 """Its failure types as ours: what it calls a server error has status 503."""

@@ -15,8 +15,8 @@ import zmq.asyncio
 
 from blis_options import OptionError
 from engine.kv_cache.changes import CacheChange
-from mockserve.kv_events.config import FLAG, KVEventsConfig
 from mockserve.kv_events.messages import BatchEncoder
+from mockserve.options.kv_events import FLAG, KVEventsConfig
 
 END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
 

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from blis_options import OptionError
 from engine.config import EngineConfig
 from mockserve.block_naming import FastNaming, NameBlocks
-from mockserve.engine_feature_options import EngineFeatureOptions
-from mockserve.environment import ServerEnvironment
-from mockserve.kv_events.config import FLAG
 from mockserve.kv_events.hashing import root_hash
 from mockserve.kv_events.naming import VllmNaming
+from mockserve.options.engine_features import EngineFeatureOptions
+from mockserve.options.environment import ServerEnvironment
+from mockserve.options.kv_events import FLAG
 
 if TYPE_CHECKING:
     from mockserve.kv_events.publisher import KVEventPublisher

@@ -14,13 +14,13 @@ from typing import Any
 
 from blis_options import BlisError
 from mockserve.backend import Backend
-from mockserve.config import ServeOptions
 from mockserve.deploying import deployment_of, with_features
-from mockserve.environment import ServerEnvironment
 from mockserve.file_limit import raise_file_limit
 from mockserve.lateness import Lateness
 from mockserve.listening import RunningServer, listen
 from mockserve.log_lines import set_up_logging
+from mockserve.options.environment import ServerEnvironment
+from mockserve.options.serve import ServeOptions
 from mockserve.processes.channel import Channel, open_channel
 from mockserve.processes.figures import RemoteMetrics
 from mockserve.processes.messages import (

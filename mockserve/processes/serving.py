@@ -14,14 +14,14 @@ from typing import Any
 
 from engine.deployment import Deployment
 from mockserve.backend import source_of
-from mockserve.config import ServeOptions
 from mockserve.engine_death import LOOK_EVERY_S
 from mockserve.engines import RankEngine, build_engines
-from mockserve.environment import ServerEnvironment
 from mockserve.faults.draw import FaultSource
 from mockserve.faults.engine_faults import EngineFaults
 from mockserve.lateness import Lateness
 from mockserve.log_lines import fields
+from mockserve.options.environment import ServerEnvironment
+from mockserve.options.serve import ServeOptions
 from mockserve.processes.answering import Answering
 from mockserve.processes.answering_process import Assignment
 from mockserve.processes.engine_side import EngineSide

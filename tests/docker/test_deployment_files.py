@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from mockserve.deploying import deployment_of
-from mockserve.kv_transfer_config import read_transfer_config
+from mockserve.options.kv_transfer import read_transfer_config
 from mockserve.routes.table import ROUTES
 from tests.architecture.project import PACKAGES, pyproject
 from tests.docker.files import (

@@ -8,8 +8,8 @@ import pytest
 
 from blis_options import OptionError
 from mockserve.chat_template import turns_of
-from mockserve.config import ServeOptions
 from mockserve.content.conversations import Conversations, open_conversations
+from mockserve.options.serve import ServeOptions
 from mockserve.protocol.errors import ApiError
 from mockserve.tokenizer import BuiltinTokenizer, load_tokenizer
 

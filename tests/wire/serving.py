@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from engine.latency.model import LatencyModel
-from mockserve.config import ServeOptions
 from mockserve.deploying import deployment_of
 from mockserve.listening import RunningServer, start
+from mockserve.options.serve import ServeOptions
 from mockserve.service import Service
 from mockserve.startup import fastest_loop
 from tests.fakes import TestLatency

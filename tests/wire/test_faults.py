@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from blis_options import OptionError
-from mockserve.config import ServeOptions
-from mockserve.faults.kinds import ERRORS, SHAPES
+from mockserve.options.fault_kinds import ERRORS, SHAPES
+from mockserve.options.serve import ServeOptions
 from tests.wire.plain_http import call, chat, complete, metric, raw_completion, read_all, wait_for_metric
 from tests.wire.serving import TestServer, running_server
 

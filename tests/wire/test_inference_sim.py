@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from blis_options import BlisError
-from mockserve.durations import milliseconds
 from mockserve.inference_sim.command import rewritten
 from mockserve.inference_sim.mapping import serve_options
 from mockserve.inference_sim.options import InferenceSimOptions
+from mockserve.options.durations import milliseconds
 
 PROGRAM = (sys.executable, "-c", "from blis_cli.main import inference_sim; inference_sim()")
 DEADLINE_S = 30

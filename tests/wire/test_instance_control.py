@@ -11,7 +11,7 @@ import pytest
 
 from blis_options import BlisError
 from engine.cluster.policies import with_policies
-from mockserve.config import ServeOptions
+from mockserve.options.serve import ServeOptions
 from tests.fakes import TestLatency
 from tests.wire.instances import BODY, SLOW, at_instance, finished, instances, kill, lives
 from tests.wire.plain_http import (

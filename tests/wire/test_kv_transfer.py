@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from blis_options import BlisError
-from mockserve.config import ServeOptions
+from mockserve.options.serve import ServeOptions
 from tests.wire.plain_http import call, chat, complete, metric
 from tests.wire.serving import TestServer, running_server
 

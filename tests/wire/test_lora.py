@@ -9,9 +9,9 @@ from engine.kv_cache.changes import BlocksStored
 from engine.request import Request
 from mockserve.adapters import Adapter
 from mockserve.block_naming import Scope
-from mockserve.config import ServeOptions
 from mockserve.kv_events.hashing import root_hash
 from mockserve.kv_events.naming import VllmNaming
+from mockserve.options.serve import ServeOptions
 from tests.fakes import TestLatency
 from tests.wire.plain_http import call, complete, metric, open_request, wait_for_metric
 from tests.wire.serving import TestServer, running_server

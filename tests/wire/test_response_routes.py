@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mockserve.environment import ServerEnvironment
+from mockserve.options.environment import ServerEnvironment
 from tests.wire.plain_http import PlainReply, call, events_of
 from tests.wire.serving import TestServer, running_server
 

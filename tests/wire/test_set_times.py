@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from mockserve.config import ServeOptions
 from mockserve.deploying import deployment_of
+from mockserve.options.serve import ServeOptions
 from tests.wire.plain_http import chat, complete, metric
 from tests.wire.serving import running_server
 

@@ -14,7 +14,7 @@ from jsonschema import Draft7Validator, Draft202012Validator
 from mockserve.content.json_instances import instance_text
 from mockserve.content.json_schema import SchemaError
 from mockserve.content.regex_parser import RegexError
-from mockserve.content.taste import Taste
+from mockserve.options.taste import Taste
 
 PERSON = {
     "type": "object",

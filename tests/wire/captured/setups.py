@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mockserve.config import ServeOptions
+from mockserve.options.serve import ServeOptions
 from tests.wire.serving import TestServer, running_server
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from blis_options import OptionError, option
-from mockserve.content.parser_names import REASONING_PARSERS, TOOL_CALL_PARSERS
-from mockserve.content.taste import Taste
-from mockserve.instance_options import InstanceOptions
+from mockserve.options.instances import InstanceOptions
+from mockserve.options.parser_names import REASONING_PARSERS, TOOL_CALL_PARSERS
+from mockserve.options.taste import Taste
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from blis_options import OptionError
-from mockserve.environment import ServerEnvironment
+from mockserve.options.environment import ServerEnvironment
 
 if TYPE_CHECKING:
-    from mockserve.config import ServeOptions
+    from mockserve.options.serve import ServeOptions
 
 
 def check_cluster(options: "ServeOptions") -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from blis_options import option
-from mockserve.simulation_options import SimulationOptions
+from mockserve.options.simulation import SimulationOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from blis_options import OptionError, option
 from engine.latency.request_timing import RequestTiming
-from mockserve.fault_options import FaultOptions
+from mockserve.options.faults import FaultOptions
 
 CALCULATORS = ("engine", "constant", "per-token")
 

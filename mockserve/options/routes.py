@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blis_options import OptionError, option
-from mockserve.reply_options import ReplyOptions
+from mockserve.options.replies import ReplyOptions
 
 POOLING_TASKS = ("embed", "classify", "token_embed", "token_classify")
 """In the order in which vLLM prefers one where a model has several."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from blis_options import OptionError, option
 from mockserve.log_lines import FORMATS
-from mockserve.timing_options import TimingOptions
+from mockserve.options.timing import TimingOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
@@ -34,7 +34,7 @@ class SimulationOptions(TimingOptions):
     def __post_init__(self) -> None:
         TimingOptions.__post_init__(self)
         if self.fake_metrics:
-            from mockserve.fake_metrics import read_fake_metrics  # few servers make figures up
+            from mockserve.options.fake_metrics import read_fake_metrics  # few servers make figures up
 
             read_fake_metrics(self.fake_metrics)  # reading it checks it
         for header in self.pod_headers:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from blis_options import OptionError
-from mockserve.config import ServeOptions
+from mockserve.options.serve import ServeOptions
 
 
 def test_the_model_is_an_argument_or_a_flag() -> None:

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from blis_options import OptionError, names_in, option
 from engine.lora import LoraSettings
-from mockserve.kv_events.config import FLAG as KV_EVENTS_FLAG
-from mockserve.kv_events.config import KVEventsConfig, read_kv_events_config
-from mockserve.kv_transfer_config import FLAG as TRANSFER_FLAG
-from mockserve.kv_transfer_config import TransferConfig, read_transfer_config
-from mockserve.network_options import NetworkOptions
+from mockserve.options.kv_events import FLAG as KV_EVENTS_FLAG
+from mockserve.options.kv_events import KVEventsConfig, read_kv_events_config
+from mockserve.options.kv_transfer import FLAG as TRANSFER_FLAG
+from mockserve.options.kv_transfer import TransferConfig, read_transfer_config
+from mockserve.options.network import NetworkOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from blis_options import OptionError
-from mockserve.faults.kinds import REPLY_FAULTS
+from mockserve.options.fault_kinds import REPLY_FAULTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

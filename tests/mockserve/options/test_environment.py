@@ -3,7 +3,7 @@
 import pytest
 
 from blis_options import OptionError
-from mockserve.environment import ServerEnvironment, read_environment
+from mockserve.options.environment import ServerEnvironment, read_environment
 
 
 def test_an_empty_environment_says_nothing() -> None:

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from blis_options import OptionError, option
-from mockserve.engine_feature_options import EngineFeatureOptions
-from mockserve.faults.kinds import ENGINE_FAULTS
-from mockserve.faults.settings import FaultSettings
+from mockserve.options.engine_features import EngineFeatureOptions
+from mockserve.options.fault_kinds import ENGINE_FAULTS
+from mockserve.options.fault_settings import FaultSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 
 from blis_options import OptionError, option
-from mockserve.refusals import check_cluster
-from mockserve.route_options import RouteOptions
+from mockserve.options.refusals import check_cluster
+from mockserve.options.routes import RouteOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

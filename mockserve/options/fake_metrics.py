@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from blis_options import OptionError
-from mockserve.durations import milliseconds
+from mockserve.options.durations import milliseconds
 
 FLAG = "--fake-metrics"
 

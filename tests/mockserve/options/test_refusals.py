@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from blis_options import OptionError
-from mockserve.config import ServeOptions
-from mockserve.environment import ServerEnvironment
-from mockserve.refusals import check_processes
+from mockserve.options.environment import ServerEnvironment
+from mockserve.options.refusals import check_processes
+from mockserve.options.serve import ServeOptions
 
 TRANSFER = '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'
 EVENTS = '{"enable_kv_cache_events": true, "publisher": "zmq"}'

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from blis_options import OptionError, option
-from mockserve.content.options import ContentOptions
+from mockserve.options.content import ContentOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
