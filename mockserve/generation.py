@@ -10,14 +10,14 @@ from engine.request import ExternalPrompt, Request
 from mockserve.block_hashes import token_digest
 from mockserve.block_naming import ANYWHERE, Lora, NameBlocks, Scope
 from mockserve.content.answer import Answer
-from mockserve.content.conversations import Conversations
+from mockserve.content.chat_templates.conversations import Conversations
+from mockserve.content.composer import Composer
 from mockserve.content.form import PLAIN, AnswerForm
 from mockserve.content.prose import Prose
-from mockserve.content.remembered_prompts import RememberedPrompts
+from mockserve.content.tokens.remembered import RememberedPrompts
+from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.sampling import Sampling, check_sampling, output_budget
-from mockserve.textgen import Composer
-from mockserve.tokenizer import Tokenizer
 
 
 class Generation(NamedTuple):

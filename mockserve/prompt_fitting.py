@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.generation import Planner
 from mockserve.protocol.errors import ApiError, bad_value
-from mockserve.tokenizer import Tokenizer
 
 WHOLE_CONTEXT = -1
 

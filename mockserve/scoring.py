@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 
 from mockserve.content.logprobs import token_logprobs
+from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.protocol.logprob_shapes import Candidate, Scored
-from mockserve.tokenizer import Tokenizer
 
 
 class Scorer:

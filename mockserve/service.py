@@ -16,6 +16,8 @@ from mockserve.backend import Backend
 from mockserve.cluster.driver import ClusterDriver
 from mockserve.cluster.instance_driver import InstanceDriver
 from mockserve.cluster.suspending import SuspensionOfAll
+from mockserve.content.pooler import Pooler, new_pooler
+from mockserve.content.vocabulary import new_composer, open_vocabulary
 from mockserve.deploying import transfer_of, with_features
 from mockserve.drivers import Driver
 from mockserve.engines import RankEngine
@@ -30,7 +32,6 @@ from mockserve.network import Network, network_of
 from mockserve.open_replies import OpenReplies
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
-from mockserve.pooler import Pooler, new_pooler
 from mockserve.prometheus import Metrics
 from mockserve.protocol.chat import ChatRequest
 from mockserve.protocol.completions import CompletionRequest
@@ -41,7 +42,6 @@ from mockserve.response_store import ResponseStore
 from mockserve.slow_readers import SlowReaders
 from mockserve.stream_head import StreamHeads
 from mockserve.suspension import Suspension
-from mockserve.vocabulary import new_composer, open_vocabulary
 from mockserve.wire import Wire
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mockserve.content.constraint import read_constraint
+from mockserve.content.constraints.kinds import read_constraint
 from mockserve.content.form import AnswerForm
 from mockserve.content.thinking import Thinking, read_thinking
 from mockserve.content.tool_calls import ToolUse, read_tool_use

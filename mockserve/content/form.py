@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from mockserve.content.constraint import Constraint
+from mockserve.content.constraints.kinds import Constraint
 from mockserve.content.thinking import Thinking
 from mockserve.content.tool_calls import ToolUse
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from mockserve.content.answer import Answer, Delta, Kind
-from mockserve.content.split import Split, whole_characters
 from mockserve.content.stops import stopped
+from mockserve.content.tokens.split import Split, whole_characters
+from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.sampling import Sampling
-from mockserve.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from itertools import accumulate
 
 from mockserve.content.answer import Answer
 from mockserve.content.repetition import STOP_REASON, first_repetition
-from mockserve.content.split import Split
+from mockserve.content.tokens.split import Split
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.sampling import Repetition, Sampling
 

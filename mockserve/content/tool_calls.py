@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from mockserve.content.answer import Kind
-from mockserve.content.constraint import constrained_text, json_form
+from mockserve.content.constraints.kinds import constrained_text, json_form
 from mockserve.content.script import Segment
 from mockserve.options.taste import ANY, Taste
 from mockserve.protocol.errors import ApiError

@@ -6,7 +6,7 @@ from aiohttp import web
 
 from mockserve.adapters import Adapter
 from mockserve.connection import arrived_at
-from mockserve.pooler import Pooler
+from mockserve.content.pooler import Pooler
 from mockserve.prefilling import prefill
 from mockserve.prompt_fitting import fitted
 from mockserve.protocol.errors import ApiError

@@ -5,6 +5,7 @@ from typing import Any
 
 from aiohttp import web
 
+from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.prompting import conversation_ids, given_ids, text_ids
 from mockserve.protocol.chat import parse_chat
 from mockserve.protocol.completions import CompletionRequest, Prompt, parse_completion
@@ -16,7 +17,6 @@ from mockserve.protocol.rendering import Rendered, parse_context, sampling_objec
 from mockserve.protocol.sampling import check_sampling, output_budget
 from mockserve.routes.shared import json_reply, read_body, reply_id
 from mockserve.service import SERVICE, Service
-from mockserve.tokenizer import Tokenizer
 
 
 async def render_chat(request: web.Request) -> web.StreamResponse:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from aiohttp import web
 
 from mockserve.connection import arrived_at
-from mockserve.pooler import Pooler
+from mockserve.content.pooler import Pooler
+from mockserve.content.vectors import best_match_sum, relevance, similarity
 from mockserve.prefilling import prefill
 from mockserve.prompt_fitting import cut_text, fitted
 from mockserve.protocol.pooling_bodies import PoolingHead, reranked, score_items
@@ -14,7 +15,6 @@ from mockserve.random_ids import unix_time
 from mockserve.routes.pooling import known_adapter, pooling_service
 from mockserve.routes.shared import json_reply, read_body, reply_id
 from mockserve.service import Service
-from mockserve.vectors import best_match_sum, relevance, similarity
 
 
 async def score(request: web.Request) -> web.StreamResponse:

@@ -5,7 +5,7 @@ from typing import Any
 
 from aiohttp import web
 
-from mockserve.content.file_tokenizer import read_json_object
+from mockserve.content.tokens.file import read_json_object
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.tokenization import TokenizeRequest, parse_detokenize, parse_tokenize
 from mockserve.protocol.tokenizer_info import tokenizer_info

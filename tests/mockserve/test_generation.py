@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from mockserve.block_hashes import block_hashes
 from mockserve.block_naming import FastNaming
+from mockserve.content.tokens.tokenizer import BuiltinTokenizer
 from mockserve.generation import Planner
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.sampling import Sampling
-from mockserve.tokenizer import BuiltinTokenizer
 
 
 def planner(seed: int = 0, max_model_len: int = 1000) -> Planner:

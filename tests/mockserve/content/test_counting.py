@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mockserve.content.answer import Answer, Kind
+from mockserve.content.composer import Composer
 from mockserve.content.form import AnswerForm
 from mockserve.content.prose import Prose
 from mockserve.content.thinking import Thinking
+from mockserve.content.tokens.tokenizer import BuiltinTokenizer, Tokenizer, load_tokenizer
 from mockserve.protocol.sampling import Sampling
-from mockserve.textgen import Composer
-from mockserve.tokenizer import BuiltinTokenizer, Tokenizer, load_tokenizer
 from tests.mockserve.content.vocabularies import MAKES, write_vocabulary
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mockserve.content.constraint import constrained_text, read_constraint
+from mockserve.content.constraints.kinds import constrained_text, read_constraint
 from mockserve.content.tool_calls import call_script, read_tool_use
 from mockserve.protocol.errors import ApiError
 

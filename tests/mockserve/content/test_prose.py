@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mockserve.content.prose import Prose
-from mockserve.tokenizer import BuiltinTokenizer, Tokenizer, load_tokenizer
+from mockserve.content.tokens.tokenizer import BuiltinTokenizer, Tokenizer, load_tokenizer
 from tests.mockserve.content.vocabularies import MAKES, write_vocabulary
 
 BUILTIN = BuiltinTokenizer()

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from mockserve.content.answer import Delta, Kind
 from mockserve.content.script import Performance, Segment, perform, sorted_by_kind
+from mockserve.content.tokens.tokenizer import BuiltinTokenizer
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.sampling import Sampling
-from mockserve.tokenizer import BuiltinTokenizer
 
 TOKENIZER = BuiltinTokenizer()
 THINKING = (

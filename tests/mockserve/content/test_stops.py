@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mockserve.content.answer import Answer
-from mockserve.content.split import Split
 from mockserve.content.stops import stopped
+from mockserve.content.tokens.split import Split
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.sampling import Sampling
 

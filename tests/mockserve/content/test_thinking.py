@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from mockserve.content.answer import Answer, Kind
+from mockserve.content.composer import Composer
 from mockserve.content.form import AnswerForm
 from mockserve.content.prose import Prose
 from mockserve.content.thinking import Thinking, read_thinking
+from mockserve.content.tokens.tokenizer import BuiltinTokenizer
 from mockserve.protocol.sampling import Sampling
-from mockserve.textgen import Composer
-from mockserve.tokenizer import BuiltinTokenizer
 
 TOKENIZER = BuiltinTokenizer()
 COMPOSER = Composer(tokenizer=TOKENIZER, prose=Prose(TOKENIZER))

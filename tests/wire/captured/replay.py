@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import cast
 
-from mockserve.textgen import Composer
+from mockserve.content.composer import Composer
 from tests.wire.captured.case_files import read_cases
 from tests.wire.captured.differences import Difference, differences
 from tests.wire.captured.setups import Setup, server_like

@@ -1,0 +1,1 @@
+"""How a conversation becomes the text of a prompt."""

@@ -1,0 +1,142 @@
+"""What the model that is not there says: how long an answer is, and which kind of text it is.
+
+The whole answer is known when a request arrives, so its length, a stop string and the text of every token are too.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from mockserve.content.answer import Answer, Kind
+from mockserve.content.constraints.kinds import GENEROSITIES, constrained_text
+from mockserve.content.dataset import Dataset
+from mockserve.content.form import PLAIN, AnswerForm
+from mockserve.content.prose import Prose, tokens_of
+from mockserve.content.script import Performance, Segment, perform, sorted_by_kind
+from mockserve.content.stops import stopped
+from mockserve.content.thinking import thoughts
+from mockserve.content.tokens.split import Split
+from mockserve.content.tokens.tokenizer import Tokenizer
+from mockserve.content.tool_calls import call_script
+from mockserve.protocol.bodies import Ending
+from mockserve.protocol.sampling import Sampling
+
+MEDIAN_OUTPUT_TOKENS = 200
+OUTPUT_TOKENS_SIGMA = 0.7
+_MEAN_OF_LOGARITHMS = math.log(MEDIAN_OUTPUT_TOKENS)
+"""Without a length asked for, answers are log-normal: half are between 125 and 320 tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composer:
+    """One server's way of answering. `fixed_tokens` replaces the drawn length of answers that end by themselves."""
+
+    tokenizer: Tokenizer
+    prose: Prose
+    fixed_tokens: int | None = None
+    echoes: bool = False
+    dataset: Dataset | None = None
+
+    @property
+    def quotes(self) -> bool:
+        """Whether answers may depend on the text of the prompt."""
+        return self.echoes or self.dataset is not None
+
+    def compose(
+        self, random: Random, sampling: Sampling, budget: int, form: AnswerForm = PLAIN, prompt: Sequence[int] = ()
+    ) -> Answer:
+        """An answer of at most `budget` tokens, at least 1.
+
+        One that ends by itself spends its last token on the end marker, which has no text, as vLLM counts it.
+        Raises ApiError for a form that nothing has.
+        """
+        thought: list[Segment] = []
+        if form.thinking is not None:
+            thought = thoughts(form.thinking, random, self.prose, budget)
+        left = budget - self._count(thought)
+        said = self._said(random, sampling, left, form, prompt)
+        if said is None and not thought:
+            return self._plain(random, sampling, budget, form)
+        if said is None:
+            said = [Segment(Kind.CONTENT, "".join(self._prose(random, sampling, left, form)[0].pieces))]
+        names_function = form.tools is not None and form.tools.is_named
+        how = Performance(self.tokenizer, sampling, budget, names_function)
+        return perform([*thought, *said], how)
+
+    def _said(
+        self, random: Random, sampling: Sampling, left: int, form: AnswerForm, prompt: Sequence[int]
+    ) -> list[Segment] | None:
+        """What is said after the reasoning, in at most `left` tokens if that can be; None for prose."""
+        known = self._known_text(form, prompt)
+        tools = form.tools
+        num_calls = tools.num_calls(random) if tools is not None and (tools.is_forced or known is None) else 0
+        if tools is not None and num_calls:
+            functions = random.choices(tools.functions, k=num_calls)
+            return self._fitting(left, lambda generosity: call_script(tools, functions, random, generosity))
+        constraint = form.constraint
+        if constraint is not None:
+            return self._fitting(
+                left, lambda generosity: [Segment(Kind.CONTENT, constrained_text(constraint, random, generosity))]
+            )
+        if known is None:
+            return None
+        return [Segment(Kind.CONTENT, self._filled(known, left if sampling.ignore_eos else sampling.min_tokens))]
+
+    def _plain(self, random: Random, sampling: Sampling, budget: int, form: AnswerForm) -> Answer:
+        """Nothing but prose, token by token as it was written."""
+        answer = stopped(*self._prose(random, sampling, budget, form), sampling)
+        if not form.is_parsed:
+            return answer
+        script = [Segment(Kind.CONTENT, "".join(answer.texts))]
+        return answer._replace(deltas=sorted_by_kind(answer.texts, script))
+
+    def _prose(self, random: Random, sampling: Sampling, budget: int, form: AnswerForm) -> tuple[Split, Ending]:
+        num_tokens = self.fixed_tokens or form.natural_tokens or natural_length(random)
+        num_tokens = max(num_tokens, sampling.min_tokens + 1)
+        allowed = sampling.allowed_token_ids
+        can_end = allowed is None or self.tokenizer.eos_token_id in allowed
+        if sampling.ignore_eos or num_tokens > budget or not can_end:
+            return self._words(random, sampling, budget, form.goes_on), Ending("length")
+        said = self._words(random, sampling, num_tokens - 1, form.goes_on)
+        return Split([*said.ids, self.tokenizer.eos_token_id], [*said.pieces, ""]), Ending("stop")
+
+    def _words(self, random: Random, sampling: Sampling, num_tokens: int, goes_on: bool) -> Split:
+        """Words in plenty: any, or those that the request has left."""
+        if sampling.allowed_token_ids is not None:
+            return tokens_of(sampling.allowed_token_ids, self.tokenizer, random, num_tokens)
+        prose = self.prose.without(sampling.bad_words) if sampling.bad_words else self.prose
+        return prose.write(random, num_tokens, goes_on)
+
+    def _fitting(self, left: int, written: Callable[[int], list[Segment]]) -> list[Segment]:
+        """What is written with as much of what is optional as leaves room for the end marker, else the least."""
+        script: list[Segment] = []
+        for generosity in GENEROSITIES:
+            script = written(generosity)
+            if self._count(script) < left:
+                break
+        return script
+
+    def _count(self, script: Sequence[Segment]) -> int:
+        return self.tokenizer.count("".join(each.text for each in script)) if script else 0
+
+    def _known_text(self, form: AnswerForm, prompt: Sequence[int]) -> str | None:
+        """The text of an echo or of the data set; None when there is none and the answer must be made up."""
+        if not self.quotes:
+            return None
+        asked = form.asked or (self.tokenizer.decode(prompt),)
+        if self.echoes:
+            return asked[0]
+        return None if self.dataset is None else self.dataset.answer(asked, prompt)
+
+    def _filled(self, text: str, least: int) -> str:
+        """`text`, said again and again if more must be said than it has."""
+        num_tokens = self.tokenizer.count(text)
+        if not num_tokens or num_tokens >= least:
+            return text
+        return " ".join([text] * math.ceil(least / num_tokens))
+
+
+def natural_length(random: Random) -> int:
+    """Tokens of an answer that nobody limits, the end marker included."""
+    return max(2, round(random.lognormvariate(_MEAN_OF_LOGARITHMS, OUTPUT_TOKENS_SIGMA)))
