@@ -6,13 +6,13 @@ from aiohttp import HttpVersion11, web
 
 from engine.units import Micros
 from mockserve.caller import ANYBODY, Caller, caller_of
-from mockserve.cluster.driver import ClusterDriver
 from mockserve.flight import Reply, new_siblings
 from mockserve.held_stream import HeldStream
 from mockserve.outlet import EventOutlet
 from mockserve.protocol.bodies import Choice
 from mockserve.protocol.errors import paused
 from mockserve.protocol.json_text import compact_json
+from mockserve.realtime.cluster import ClusterDriver
 from mockserve.replies import CollectedChoice, EventStream, ReplySet, StreamedChoice
 from mockserve.reply_job import ReplyJob
 from mockserve.service import Service

@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from engine.deployment import Deployment
-from mockserve.cache_config_labels import cache_config_labels
 from mockserve.cluster.live_cluster import LiveCluster
-from mockserve.drivers import Driver
 from mockserve.engines import RankEngine, build_engines, driver_of
-from mockserve.lateness import Lateness
+from mockserve.metrics.cache_config import cache_config_labels
+from mockserve.metrics.lateness import Lateness
+from mockserve.metrics.page import MeasuredEngine, Metrics, MetricsSource, new_source
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.fake_metrics import read_fake_metrics
 from mockserve.options.serve import ServeOptions
-from mockserve.prometheus import MeasuredEngine, Metrics, MetricsSource, new_source
+from mockserve.realtime.interface import Driver
+from mockserve.realtime.wire import Wire
 from mockserve.slow_readers import SlowReaders
-from mockserve.wire import Wire
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from aiohttp.base_protocol import BaseProtocol
 from multidict import istr
 
 from engine.units import Micros
-from mockserve.drivers import Driver
-from mockserve.wire import Wire
+from mockserve.realtime.interface import Driver
+from mockserve.realtime.wire import Wire
 
 CREDIBLE_WAY_S = 0.05
 """A send time further back than this is not believed."""

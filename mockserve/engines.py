@@ -9,15 +9,15 @@ from engine.core import Engine
 from engine.deployment import Deployment
 from engine.latency.slowed import SlowedLatency
 from engine.step_log import RecentSteps
-from mockserve.cluster.instance_driver import InstanceDriver
 from mockserve.deploying import with_features
-from mockserve.engine_metrics import EngineMetrics
 from mockserve.kv_events.setup import open_publisher
+from mockserve.metrics.engine import EngineMetrics
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
-from mockserve.ranks import RankedDriver
-from mockserve.realtime import RealtimeDriver
-from mockserve.wire import Wire
+from mockserve.realtime.driver import RealtimeDriver
+from mockserve.realtime.instance import InstanceDriver
+from mockserve.realtime.ranks import RankedDriver
+from mockserve.realtime.wire import Wire
 
 if TYPE_CHECKING:
     from mockserve.kv_events.publisher import KVEventPublisher

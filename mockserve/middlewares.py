@@ -9,12 +9,12 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from mockserve.drivers import EngineFailedError
 from mockserve.faults.inject import inject_faults
 from mockserve.handlers import Handler, json_response
-from mockserve.http_metrics import NO_ROUTE
+from mockserve.metrics.http import NO_ROUTE
 from mockserve.network import SERVER_NAME
 from mockserve.protocol.errors import ApiError, engine_dead, internal_error
+from mockserve.realtime.interface import EngineFailedError
 from mockserve.routes.shared import UNTYPED
 from mockserve.service import SERVICE, Service
 from mockserve.stopping import refuse_while_stopping

@@ -13,13 +13,10 @@ from engine.request import ExternalPrompt
 from mockserve.adapters import Adapter, Adapters, with_modules
 from mockserve.admission import QueueLimits, too_busy
 from mockserve.backend import Backend
-from mockserve.cluster.driver import ClusterDriver
-from mockserve.cluster.instance_driver import InstanceDriver
 from mockserve.cluster.suspending import SuspensionOfAll
 from mockserve.content.pooler import Pooler, new_pooler
 from mockserve.content.vocabulary import new_composer, open_vocabulary
 from mockserve.deploying import transfer_of, with_features
-from mockserve.drivers import Driver
 from mockserve.engines import RankEngine
 from mockserve.event_templates import EventTemplates
 from mockserve.faults.draw import FaultSource
@@ -28,21 +25,24 @@ from mockserve.gates import Gate, open_gates
 from mockserve.generation import Generation, Planner
 from mockserve.kv_events.setup import block_naming
 from mockserve.kv_transfer import KVTransfer
+from mockserve.metrics.page import Metrics
 from mockserve.network import Network, network_of
 from mockserve.open_replies import OpenReplies
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
-from mockserve.prometheus import Metrics
 from mockserve.protocol.chat import ChatRequest
 from mockserve.protocol.completions import CompletionRequest
 from mockserve.protocol.errors import engine_dead, unknown_model
 from mockserve.protocol.known_bodies import KnownBodies, known_chats, known_completions
 from mockserve.random_ids import random_ids
+from mockserve.realtime.cluster import ClusterDriver
+from mockserve.realtime.instance import InstanceDriver
+from mockserve.realtime.interface import Driver
+from mockserve.realtime.wire import Wire
 from mockserve.response_store import ResponseStore
 from mockserve.slow_readers import SlowReaders
 from mockserve.stream_head import StreamHeads
 from mockserve.suspension import Suspension
-from mockserve.wire import Wire
 
 if TYPE_CHECKING:
     from mockserve.cluster.control import InstanceControl

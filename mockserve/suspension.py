@@ -5,9 +5,9 @@ from typing import Literal, TypeAlias
 
 from engine.core import Engine
 from engine.scheduler.hold import Hold
-from mockserve.drivers import Driver
-from mockserve.engine_metrics import SLEEP_STATES
+from mockserve.metrics.engine import SLEEP_STATES
 from mockserve.protocol.errors import ApiError
+from mockserve.realtime.interface import Driver
 
 PauseMode: TypeAlias = Literal["abort", "wait", "keep"]
 

@@ -11,8 +11,8 @@ from mockserve.cluster.suspending import SuspensionOfAll
 from mockserve.faults.draw import FaultSource
 from mockserve.faults.engine_faults import EngineFaults
 from mockserve.gates import Gate
+from mockserve.metrics.page import MeasuredEngine, MetricsSource, new_source
 from mockserve.open_replies import OpenReplies
-from mockserve.prometheus import MeasuredEngine, MetricsSource, new_source
 from mockserve.protocol.errors import ApiError
 from mockserve.response_store import ResponseStore
 from mockserve.service import Service, queue_limits

@@ -10,16 +10,16 @@ from engine.deployment import Deployment
 from engine.latency.slowed import SlowedLatency
 from engine.step_log import RecentSteps
 from engine.units import Micros
-from mockserve.cluster.driver import ClusterDriver
-from mockserve.cluster.instance_driver import InstanceDriver
 from mockserve.deploying import with_features
-from mockserve.engine_metrics import EngineMetrics
-from mockserve.engine_output import EngineOutput
 from mockserve.engines import STEPS_KEPT, RankEngine
 from mockserve.kv_events.setup import open_publisher
+from mockserve.metrics.engine import EngineMetrics
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
-from mockserve.wire import Wire
+from mockserve.realtime.cluster import ClusterDriver
+from mockserve.realtime.engine_output import EngineOutput
+from mockserve.realtime.instance import InstanceDriver
+from mockserve.realtime.wire import Wire
 
 
 class LiveCluster:

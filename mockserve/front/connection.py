@@ -17,8 +17,8 @@ from mockserve.front.request import whole_request
 from mockserve.front.routes import FrontRoute
 from mockserve.front.usual import RequestReader, Unready, UsualRequest
 from mockserve.http_errors import PlainErrors
+from mockserve.realtime.wire import Wire
 from mockserve.stream_head import EventResponse
-from mockserve.wire import Wire
 
 PATIENCE_S = 0.02
 """How long the rest of a request is waited for before the library does that, which may answer a head alone."""

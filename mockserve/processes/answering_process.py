@@ -16,9 +16,9 @@ from blis_options import BlisError
 from mockserve.backend import Backend
 from mockserve.deploying import deployment_of, with_features
 from mockserve.file_limit import raise_file_limit
-from mockserve.lateness import Lateness
 from mockserve.listening import RunningServer, listen
 from mockserve.log_lines import set_up_logging
+from mockserve.metrics.lateness import Lateness
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.processes.channel import Channel, open_channel
@@ -39,10 +39,10 @@ from mockserve.processes.messages import (
     WantFigures,
 )
 from mockserve.processes.remote_driver import RemoteDriver
+from mockserve.realtime.wire import Wire
 from mockserve.service import build_service
 from mockserve.slow_readers import SlowReaders
 from mockserve.startup import fastest_loop, keep_what_exists
-from mockserve.wire import Wire
 
 _logger = logging.getLogger(__name__)
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
-from mockserve.drivers import EngineFailedError
 from mockserve.engines import RankEngine, driver_of
 from mockserve.flight import Flight, Siblings, new_siblings
 from mockserve.processes.messages import (
@@ -18,7 +17,8 @@ from mockserve.processes.messages import (
     Submit,
     Tokens,
 )
-from mockserve.wire import Wire
+from mockserve.realtime.interface import EngineFailedError
+from mockserve.realtime.wire import Wire
 
 
 class RemoteReply:

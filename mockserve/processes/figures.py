@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from mockserve.http_metrics import HttpMetrics
-from mockserve.lateness import Lateness
+from mockserve.metrics.http import HttpMetrics
+from mockserve.metrics.lateness import Lateness
+from mockserve.metrics.page import REJECTION_REASONS, MetricsSource, sum_of_parts
 from mockserve.processes.messages import Figures, FromAnswering, MetricsPage, WantFigures, WantMetrics
-from mockserve.prometheus import REJECTION_REASONS, MetricsSource, sum_of_parts
 from mockserve.slow_readers import SlowReaders
 
 WAIT_S = 2.0

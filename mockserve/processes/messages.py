@@ -10,8 +10,8 @@ from typing import NamedTuple, TypeAlias
 from engine.request import Request
 from engine.stats import EngineStats
 from engine.units import Micros
-from mockserve.histogram import Histogram
-from mockserve.http_metrics import HttpMetrics
+from mockserve.metrics.histogram import Histogram
+from mockserve.metrics.http import HttpMetrics
 
 # --- from those who answer ---
 

@@ -12,11 +12,11 @@ from engine.core import Engine
 from engine.request import Request
 from engine.stats import EngineStats
 from engine.units import Micros
-from mockserve.drivers import EngineFailedError
 from mockserve.flight import Flight, Reply, Siblings, new_siblings
 from mockserve.processes.messages import Abort, Broken, Fail, Finish, FromAnswering, State, Submit, Tokens
 from mockserve.protocol.errors import ApiError
-from mockserve.wire import Wire
+from mockserve.realtime.interface import EngineFailedError
+from mockserve.realtime.wire import Wire
 
 T = TypeVar("T")
 

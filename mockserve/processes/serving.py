@@ -18,8 +18,8 @@ from mockserve.engine_death import LOOK_EVERY_S
 from mockserve.engines import RankEngine, build_engines
 from mockserve.faults.draw import FaultSource
 from mockserve.faults.engine_faults import EngineFaults
-from mockserve.lateness import Lateness
 from mockserve.log_lines import fields
+from mockserve.metrics.lateness import Lateness
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.processes.answering import Answering
@@ -28,9 +28,9 @@ from mockserve.processes.engine_side import EngineSide
 from mockserve.processes.figures import Gathering
 from mockserve.processes.messages import MetricsPage, WantMetrics
 from mockserve.processes.ports import reserved_port
+from mockserve.realtime.wire import Wire
 from mockserve.slow_readers import SlowReaders
 from mockserve.startup import address, keep_what_exists, startup_line
-from mockserve.wire import Wire
 
 STATE_EVERY_S = 0.1
 """How often those who answer hear how the engines are; vLLM's front ends hear of theirs as often."""

@@ -4,8 +4,8 @@ from typing import Any
 
 from aiohttp import web
 
-from mockserve.drivers import Driver
 from mockserve.protocol.errors import bad_request
+from mockserve.realtime.interface import Driver
 from mockserve.routes.shared import json_reply, meant, read_object, untyped_reply
 
 

@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from mockserve.prometheus import CONTENT_TYPE, MOUNTED_CONTENT_TYPE
+from mockserve.metrics.page import CONTENT_TYPE, MOUNTED_CONTENT_TYPE
 from mockserve.service import SERVICE
 
 

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mockserve.connection import StampedConnection
-from mockserve.lateness import Lateness
+from mockserve.metrics.lateness import Lateness
+from mockserve.realtime.wire import Wire
 from mockserve.slow_readers import LOOK_EVERY_S, TELL_AFTER_S, SlowReaders
-from mockserve.wire import Wire
 
 LIMIT_BYTES = 100_000
 EVENT = b"x" * 1000

@@ -6,15 +6,15 @@ from engine.deployment import resolve
 from engine.deployment_options import DeploymentOptions
 from mockserve.backend import source_of
 from mockserve.engines import build_engines
-from mockserve.histogram import Histogram
-from mockserve.http_metrics import HttpMetrics
-from mockserve.lateness import LATENESS_BUCKETS_S, Lateness
+from mockserve.metrics.histogram import Histogram
+from mockserve.metrics.http import HttpMetrics
+from mockserve.metrics.lateness import LATENESS_BUCKETS_S, Lateness
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.processes.figures import Gathering
 from mockserve.processes.messages import Figures, WantFigures
+from mockserve.realtime.wire import Wire
 from mockserve.slow_readers import SlowReaders
-from mockserve.wire import Wire
 
 
 def gathering() -> Gathering:

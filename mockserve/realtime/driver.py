@@ -19,15 +19,15 @@ from engine.request import Request
 from engine.sequence import Outcome
 from engine.simulation import Simulation
 from engine.units import Micros
-from mockserve.alarm import Alarm
-from mockserve.backlog_slices import BacklogSlices
-from mockserve.clocks import clock_of
-from mockserve.conditions import Conditions
-from mockserve.drivers import EngineFailedError
-from mockserve.engine_output import EngineOutput
 from mockserve.flight import Flight, FlightRecorder, Reply, Siblings, new_siblings
-from mockserve.outcomes import STATUSES
-from mockserve.wire import Wire
+from mockserve.realtime.alarm import Alarm
+from mockserve.realtime.backlog_slices import BacklogSlices
+from mockserve.realtime.clocks import clock_of
+from mockserve.realtime.conditions import Conditions
+from mockserve.realtime.engine_output import EngineOutput
+from mockserve.realtime.interface import EngineFailedError
+from mockserve.realtime.outcomes import STATUSES
+from mockserve.realtime.wire import Wire
 
 T = TypeVar("T")
 

@@ -16,15 +16,15 @@ from engine.events import Finished
 from engine.request import PrefixGroupBlocks, Request
 from engine.units import Micros
 from engine.virtual import run_virtual
-from mockserve.cluster.driver import ClusterDriver
-from mockserve.cluster.instance_driver import InstanceDriver
-from mockserve.drivers import EngineFailedError
-from mockserve.engine_output import EngineOutput
 from mockserve.flight import Flight
-from mockserve.lateness import Lateness
-from mockserve.wire import Wire
+from mockserve.metrics.lateness import Lateness
+from mockserve.realtime.cluster import ClusterDriver
+from mockserve.realtime.engine_output import EngineOutput
+from mockserve.realtime.instance import InstanceDriver
+from mockserve.realtime.interface import EngineFailedError
+from mockserve.realtime.wire import Wire
 from tests.fakes import TestLatency, config, request
-from tests.mockserve.listeners import Listener, Logbook
+from tests.mockserve.realtime.listeners import Listener, Logbook
 
 LATENCY = TestLatency(step_us=3_000, prefill_token_us=70, decode_us=400, queueing_us=900, output_token_time=250)
 LIMITS: dict[str, Any] = {

@@ -7,7 +7,7 @@ import time
 
 from engine.units import Micros
 from mockserve.flight import Flight
-from mockserve.histogram import Histogram
+from mockserve.metrics.histogram import Histogram
 
 REQUEST_LATENCY_BUCKETS_S: tuple[float, ...] = (
     0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680,

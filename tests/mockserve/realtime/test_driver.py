@@ -14,11 +14,11 @@ from engine.request import Request
 from engine.speculation import Speculation
 from engine.units import Micros
 from engine.virtual import run_virtual
-from mockserve.lateness import Lateness
-from mockserve.realtime import RealtimeDriver
-from mockserve.wire import Wire
+from mockserve.metrics.lateness import Lateness
+from mockserve.realtime.driver import RealtimeDriver
+from mockserve.realtime.wire import Wire
 from tests.fakes import TestLatency, config, request
-from tests.mockserve.listeners import Listener, Logbook
+from tests.mockserve.realtime.listeners import Listener, Logbook
 
 
 @pytest.fixture

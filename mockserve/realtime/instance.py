@@ -8,9 +8,9 @@ from engine.cluster.member import Life
 from engine.core import Engine
 from engine.request import Request
 from engine.units import Micros
-from mockserve.cluster.driver import ClusterDriver
-from mockserve.drivers import EngineFailedError
 from mockserve.flight import Flight, Reply, Siblings
+from mockserve.realtime.cluster import ClusterDriver
+from mockserve.realtime.interface import EngineFailedError
 
 T = TypeVar("T")
 

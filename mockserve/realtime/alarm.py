@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable
 
-from mockserve.timer import PreciseTimer, precise_timer
+from mockserve.realtime.timer import PreciseTimer, precise_timer
 
 TIMER_SLACK_S = 0.0015
 """Loop timers are a millisecond coarse: wake this much early and spin the rest, serving I/O meanwhile."""

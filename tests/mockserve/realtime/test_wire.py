@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from mockserve.lateness import Lateness
+from mockserve.metrics.lateness import Lateness
 from mockserve.outlet import Outlet
-from mockserve.wire import PATIENCE_TURNS, Wire
+from mockserve.realtime.wire import PATIENCE_TURNS, Wire
 
 
 class Clock:

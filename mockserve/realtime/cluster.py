@@ -13,10 +13,10 @@ from engine.request import Request
 from engine.sequence import NOWHERE, Outcome
 from engine.sequence import Sequence as EngineSequence
 from engine.units import Micros
-from mockserve.engine_output import EngineOutput
 from mockserve.flight import Flight
-from mockserve.realtime import RealtimeDriver
-from mockserve.wire import Wire
+from mockserve.realtime.driver import RealtimeDriver
+from mockserve.realtime.engine_output import EngineOutput
+from mockserve.realtime.wire import Wire
 
 T = TypeVar("T")
 

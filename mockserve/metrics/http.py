@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric, SummaryMetricFamily
 
-from mockserve.histogram import Histogram, cumulative
+from mockserve.metrics.histogram import Histogram, cumulative
 
 FINE_BUCKETS_S = (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 7.5, 10, 30, 60,

@@ -1,6 +1,6 @@
 """What the metrics page says of LoRA adapters."""
 
-from mockserve.engine_metrics import Adapters
+from mockserve.metrics.engine import Adapters
 from tests.wire.plain_http import call, complete
 from tests.wire.serving import running_server
 

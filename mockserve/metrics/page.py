@@ -15,13 +15,13 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from engine.core import Engine
-from mockserve.engine_metrics import EngineMetrics
-from mockserve.fakes import shown
-from mockserve.histogram import Histogram, cumulative
-from mockserve.http_metrics import HttpMetrics
-from mockserve.lateness import Lateness
+from mockserve.metrics.engine import EngineMetrics
+from mockserve.metrics.fakes import shown
+from mockserve.metrics.families import DRAFT_FAMILIES, FAMILIES, HISTOGRAMS, EngineState, Family, Value
+from mockserve.metrics.histogram import Histogram, cumulative
+from mockserve.metrics.http import HttpMetrics
+from mockserve.metrics.lateness import Lateness
 from mockserve.options.fake_metrics import FakeMetrics
-from mockserve.prometheus_families import DRAFT_FAMILIES, FAMILIES, HISTOGRAMS, EngineState, Family, Value
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 MOUNTED_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -9,7 +9,7 @@ from engine.dp_balance import LoadReports, RankBalancer, load_of
 from engine.request import Request
 from engine.units import Micros
 from mockserve.flight import Flight, Reply, Siblings
-from mockserve.realtime import RealtimeDriver
+from mockserve.realtime.driver import RealtimeDriver
 
 T = TypeVar("T")
 

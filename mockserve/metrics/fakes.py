@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from mockserve.histogram import Histogram
+from mockserve.metrics.families import Value
+from mockserve.metrics.histogram import Histogram
 from mockserve.options.fake_metrics import FakeMetrics
-from mockserve.prometheus_families import Value
 
 
 def shown(fakes: FakeMetrics, name: str, value: Value, seconds: float) -> Value:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from engine.stats import EngineCounters, EngineStats
-from mockserve.engine_metrics import SLEEP_STATES, EngineMetrics
-from mockserve.histogram import Histogram
+from mockserve.metrics.engine import SLEEP_STATES, EngineMetrics
+from mockserve.metrics.histogram import Histogram
 
 Value: TypeAlias = float | Histogram | Mapping[str, float]
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from mockserve.histogram import Histogram
+from mockserve.metrics.histogram import Histogram
 
 LATENESS_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 WINDOW_S = 10.0
