@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from aiohttp import HttpVersion11, web
 
 from engine.units import Micros
-from mockserve.caller import ANYBODY, Caller, caller_of
+from mockserve.connections.caller import ANYBODY, Caller, caller_of
 from mockserve.flight import Reply, new_siblings
 from mockserve.held_stream import HeldStream
 from mockserve.outlet import EventOutlet

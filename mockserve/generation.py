@@ -7,8 +7,6 @@ from typing import NamedTuple
 from zlib import crc32
 
 from engine.request import ExternalPrompt, Request
-from mockserve.block_hashes import token_digest
-from mockserve.block_naming import ANYWHERE, Lora, NameBlocks, Scope
 from mockserve.content.answer import Answer
 from mockserve.content.chat_templates.conversations import Conversations
 from mockserve.content.composer import Composer
@@ -16,6 +14,8 @@ from mockserve.content.form import PLAIN, AnswerForm
 from mockserve.content.prose import Prose
 from mockserve.content.tokens.remembered import RememberedPrompts
 from mockserve.content.tokens.tokenizer import Tokenizer
+from mockserve.kv_blocks.fast_hashes import token_digest
+from mockserve.kv_blocks.naming import ANYWHERE, Lora, NameBlocks, Scope
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.sampling import Sampling, check_sampling, output_budget
 

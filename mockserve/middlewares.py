@@ -9,10 +9,10 @@ from http import HTTPStatus
 
 from aiohttp import web
 
+from mockserve.connections.network import SERVER_NAME
 from mockserve.faults.inject import inject_faults
 from mockserve.handlers import Handler, json_response
 from mockserve.metrics.http import NO_ROUTE
-from mockserve.network import SERVER_NAME
 from mockserve.protocol.errors import ApiError, engine_dead, internal_error
 from mockserve.realtime.interface import EngineFailedError
 from mockserve.routes.shared import UNTYPED

@@ -6,8 +6,8 @@ from aiohttp import web
 
 from engine.units import Micros
 from mockserve.answering import fly
-from mockserve.caller import caller_of
 from mockserve.choice_writer import ChoiceWriter
+from mockserve.connections.caller import caller_of
 from mockserve.frames import named_event
 from mockserve.generation import Generation
 from mockserve.outlet import EventOutlet

@@ -6,11 +6,11 @@ from types import TracebackType
 
 from aiohttp import HttpVersion11, web
 
+from mockserve.connections.stream_head import EVENT_STREAM
 from mockserve.faults.shaping import ShapedTransport
 from mockserve.frames import http_chunk
 from mockserve.realtime.wire import Wire
 from mockserve.service import SERVICE
-from mockserve.stream_head import EVENT_STREAM
 
 END_OF_CHUNKS = b"0\r\n\r\n"
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from mockserve.caller import ANYBODY, Caller
 from mockserve.choice_writer import ChoiceWriter
+from mockserve.connections.caller import ANYBODY, Caller
 from mockserve.content.answer import Kind
 from mockserve.event_templates import with_templates
 from mockserve.flight import NOBODY, Flight

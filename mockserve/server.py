@@ -9,9 +9,9 @@ from contextlib import suppress
 from engine.cluster.build import notes_on_cluster
 from engine.cluster.policies import with_policies
 from engine.deployment import Deployment, notes_after
-from mockserve.deploying import deployment_of
+from mockserve.connections.file_limit import raise_file_limit
 from mockserve.engine_death import engine_death
-from mockserve.file_limit import raise_file_limit
+from mockserve.engines.deployment import deployment_of
 from mockserve.listening import RunningServer, start
 from mockserve.log_lines import fields, set_up_logging
 from mockserve.options.environment import ServerEnvironment, read_environment

@@ -12,21 +12,23 @@ from engine.deployment import Deployment
 from engine.request import ExternalPrompt
 from mockserve.adapters import Adapter, Adapters, with_modules
 from mockserve.admission import QueueLimits, too_busy
-from mockserve.backend import Backend
 from mockserve.cluster.suspending import SuspensionOfAll
+from mockserve.connections.network import Network, network_of
+from mockserve.connections.slow_readers import SlowReaders
+from mockserve.connections.stream_head import StreamHeads
 from mockserve.content.pooler import Pooler, new_pooler
 from mockserve.content.vocabulary import new_composer, open_vocabulary
-from mockserve.deploying import transfer_of, with_features
-from mockserve.engines import RankEngine
+from mockserve.engines.backend import Backend
+from mockserve.engines.build import RankEngine
+from mockserve.engines.deployment import transfer_of, with_features
 from mockserve.event_templates import EventTemplates
 from mockserve.faults.draw import FaultSource
-from mockserve.faults.engine_faults import EngineFaults
+from mockserve.faults.engine import EngineFaults
 from mockserve.gates import Gate, open_gates
 from mockserve.generation import Generation, Planner
-from mockserve.kv_events.setup import block_naming
-from mockserve.kv_transfer import KVTransfer
+from mockserve.kv_blocks.setup import block_naming
+from mockserve.kv_blocks.transfer import KVTransfer
 from mockserve.metrics.page import Metrics
-from mockserve.network import Network, network_of
 from mockserve.open_replies import OpenReplies
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
@@ -40,8 +42,6 @@ from mockserve.realtime.instance import InstanceDriver
 from mockserve.realtime.interface import Driver
 from mockserve.realtime.wire import Wire
 from mockserve.response_store import ResponseStore
-from mockserve.slow_readers import SlowReaders
-from mockserve.stream_head import StreamHeads
 from mockserve.suspension import Suspension
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from engine.cluster.member import Life
-from mockserve.cluster.live_cluster import LiveCluster
 from mockserve.cluster.suspending import SuspensionOfAll
+from mockserve.engines.cluster import LiveCluster
 from mockserve.faults.draw import FaultSource
-from mockserve.faults.engine_faults import EngineFaults
+from mockserve.faults.engine import EngineFaults
 from mockserve.gates import Gate
 from mockserve.metrics.page import MeasuredEngine, MetricsSource, new_source
 from mockserve.open_replies import OpenReplies

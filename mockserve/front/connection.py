@@ -12,13 +12,13 @@ from typing import Any
 
 from aiohttp.tcp_helpers import tcp_keepalive
 
-from mockserve.connection import StampedConnection
+from mockserve.connections.stamped import StampedConnection
+from mockserve.connections.stream_head import EventResponse
 from mockserve.front.request import whole_request
 from mockserve.front.routes import FrontRoute
 from mockserve.front.usual import RequestReader, Unready, UsualRequest
 from mockserve.http_errors import PlainErrors
 from mockserve.realtime.wire import Wire
-from mockserve.stream_head import EventResponse
 
 PATIENCE_S = 0.02
 """How long the rest of a request is waited for before the library does that, which may answer a head alone."""

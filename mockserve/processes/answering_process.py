@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any
 
 from blis_options import BlisError
-from mockserve.backend import Backend
-from mockserve.deploying import deployment_of, with_features
-from mockserve.file_limit import raise_file_limit
+from mockserve.connections.file_limit import raise_file_limit
+from mockserve.connections.slow_readers import SlowReaders
+from mockserve.engines.backend import Backend
+from mockserve.engines.deployment import deployment_of, with_features
 from mockserve.listening import RunningServer, listen
 from mockserve.log_lines import set_up_logging
 from mockserve.metrics.lateness import Lateness
@@ -41,7 +42,6 @@ from mockserve.processes.messages import (
 from mockserve.processes.remote_driver import RemoteDriver
 from mockserve.realtime.wire import Wire
 from mockserve.service import build_service
-from mockserve.slow_readers import SlowReaders
 from mockserve.startup import fastest_loop, keep_what_exists
 
 _logger = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
-from mockserve.engines import RankEngine, driver_of
+from mockserve.engines.build import RankEngine, driver_of
 from mockserve.flight import Flight, Siblings, new_siblings
 from mockserve.processes.messages import (
     Abort,

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from mockserve.connections.slow_readers import SlowReaders
 from mockserve.metrics.http import HttpMetrics
 from mockserve.metrics.lateness import Lateness
 from mockserve.metrics.page import REJECTION_REASONS, MetricsSource, sum_of_parts
 from mockserve.processes.messages import Figures, FromAnswering, MetricsPage, WantFigures, WantMetrics
-from mockserve.slow_readers import SlowReaders
 
 WAIT_S = 2.0
 """A process that does not answer for so long is counted as it was."""

@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 from engine.deployment import Deployment
-from mockserve.backend import source_of
+from mockserve.connections.slow_readers import SlowReaders
 from mockserve.engine_death import LOOK_EVERY_S
-from mockserve.engines import RankEngine, build_engines
+from mockserve.engines.backend import source_of
+from mockserve.engines.build import RankEngine, build_engines
 from mockserve.faults.draw import FaultSource
-from mockserve.faults.engine_faults import EngineFaults
+from mockserve.faults.engine import EngineFaults
 from mockserve.log_lines import fields
 from mockserve.metrics.lateness import Lateness
 from mockserve.options.environment import ServerEnvironment
@@ -29,7 +30,6 @@ from mockserve.processes.figures import Gathering
 from mockserve.processes.messages import MetricsPage, WantMetrics
 from mockserve.processes.ports import reserved_port
 from mockserve.realtime.wire import Wire
-from mockserve.slow_readers import SlowReaders
 from mockserve.startup import address, keep_what_exists, startup_line
 
 STATE_EVERY_S = 0.1

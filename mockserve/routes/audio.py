@@ -6,7 +6,7 @@ from aiohttp import web
 
 from engine.units import Micros
 from mockserve.answering import collect, fly
-from mockserve.connection import arrived_at
+from mockserve.connections.stamped import arrived_at
 from mockserve.frames import DONE, event
 from mockserve.outlet import EventOutlet
 from mockserve.protocol.errors import bad_value, paused

@@ -6,7 +6,7 @@ from aiohttp import web
 
 from mockserve.answering import answer
 from mockserve.chat_planning import plan_chat
-from mockserve.connection import arrived_at
+from mockserve.connections.stamped import arrived_at
 from mockserve.protocol.chat import parse_chat
 from mockserve.protocol.errors import Problem, bad_fields, bad_value
 from mockserve.routes.shared import check_rank, read_body, reply_id, wanted_priority

@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from mockserve.connection import arrived_at
+from mockserve.connections.stamped import arrived_at
 from mockserve.prefilling import prefill
 from mockserve.prompt_fitting import fitted
 from mockserve.protocol.cohere_embed import check_lengths, cohere_embeddings, parse_cohere_embed

@@ -4,7 +4,7 @@ from aiohttp import web
 
 from mockserve.answering import answer
 from mockserve.completion_planning import plan_completion
-from mockserve.connection import arrived_at
+from mockserve.connections.stamped import arrived_at
 from mockserve.load_header import ASKED_BY, load_headers
 from mockserve.routes.shared import check_rank, read_body, reply_id, wanted_priority
 from mockserve.service import SERVICE

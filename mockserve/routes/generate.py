@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from mockserve.answering import answer
-from mockserve.connection import arrived_at
+from mockserve.connections.stamped import arrived_at
 from mockserve.generate_planning import plan_generate
 from mockserve.protocol.generate import parse_generate
 from mockserve.routes.shared import check_rank, read_body, reply_id, wanted_priority

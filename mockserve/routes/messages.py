@@ -6,9 +6,9 @@ from uuid import uuid4
 from aiohttp import web
 
 from mockserve.answering import collect
-from mockserve.caller import caller_of
 from mockserve.chat_planning import plan_chat
-from mockserve.connection import arrived_at
+from mockserve.connections.caller import caller_of
+from mockserve.connections.stamped import arrived_at
 from mockserve.narrating import narrate_to_client
 from mockserve.prompting import conversation_ids
 from mockserve.protocol.anthropic_bodies import AnthropicEvents, AnthropicReply, message

@@ -5,7 +5,7 @@ from typing import Any
 from aiohttp import web
 
 from mockserve.adapters import Adapter
-from mockserve.connection import arrived_at
+from mockserve.connections.stamped import arrived_at
 from mockserve.content.pooler import Pooler
 from mockserve.prefilling import prefill
 from mockserve.prompt_fitting import fitted

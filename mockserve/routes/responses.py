@@ -6,8 +6,8 @@ from aiohttp import web
 
 from engine.units import Micros
 from mockserve.answering import collect
-from mockserve.caller import ANYBODY, Caller, caller_of
-from mockserve.connection import arrived_at
+from mockserve.connections.caller import ANYBODY, Caller, caller_of
+from mockserve.connections.stamped import arrived_at
 from mockserve.frames import named_event
 from mockserve.narrating import narrate, narrate_to_client
 from mockserve.outlet import EventOutlet

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
-from mockserve.connection import arrived_at
+from mockserve.connections.stamped import arrived_at
 from mockserve.content.pooler import Pooler
 from mockserve.content.vectors import best_match_sum, relevance, similarity
 from mockserve.prefilling import prefill

@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import hdrs, web
 from multidict import istr
 
-from mockserve.connection import wanted_rank
+from mockserve.connections.stamped import wanted_rank
 from mockserve.protocol.errors import ApiError, bad_request, wrong_media_type
 from mockserve.protocol.fields import parse_json
 from mockserve.protocol.json_text import compact_json

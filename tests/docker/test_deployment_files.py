@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import typer
 
-from mockserve.deploying import deployment_of
+from mockserve.engines.deployment import deployment_of
 from mockserve.options.kv_transfer import read_transfer_config
 from mockserve.routes.table import ROUTES
 from tests.architecture.project import PACKAGES, pyproject

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mockserve.block_hashes import block_hashes
-from mockserve.block_naming import FastNaming
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer
 from mockserve.generation import Planner
+from mockserve.kv_blocks.fast_hashes import block_hashes
+from mockserve.kv_blocks.naming import FastNaming
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.sampling import Sampling
 

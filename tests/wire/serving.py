@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from engine.latency.model import LatencyModel
-from mockserve.deploying import deployment_of
+from mockserve.engines.deployment import deployment_of
 from mockserve.listening import RunningServer, start
 from mockserve.options.serve import ServeOptions
 from mockserve.service import Service

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mockserve.cors import PREFLIGHT_VARY, new_cors
+from mockserve.connections.cors import PREFLIGHT_VARY, new_cors
 from tests.wire.plain_http import call
 from tests.wire.serving import TestServer, running_server
 

@@ -8,9 +8,9 @@ from blis_options import BlisError
 from engine.kv_cache.changes import BlocksStored
 from engine.request import Request
 from mockserve.adapters import Adapter
-from mockserve.block_naming import Scope
-from mockserve.kv_events.hashing import root_hash
-from mockserve.kv_events.naming import VllmNaming
+from mockserve.kv_blocks.naming import Scope
+from mockserve.kv_blocks.vllm_hashes import root_hash
+from mockserve.kv_blocks.vllm_naming import VllmNaming
 from mockserve.options.serve import ServeOptions
 from tests.fakes import TestLatency
 from tests.wire.plain_http import call, complete, metric, open_request, wait_for_metric
@@ -73,7 +73,7 @@ def test_a_first_request_waits_for_its_adapter() -> None:
 
 def test_events_name_the_adapter() -> None:
     msgspec = pytest.importorskip("msgspec")
-    from mockserve.kv_events.messages import BatchEncoder
+    from mockserve.kv_blocks.event_messages import BatchEncoder
 
     naming = VllmNaming(16, "sha256", root_hash("sha256", None))
     blocks = naming("r", PROMPT, Scope("pepper", Adapter("ad1", "adapters/one", 7, "m")))

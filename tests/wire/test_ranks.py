@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.deployment import resolve
-from mockserve.deploying import deployment_of
+from mockserve.engines.deployment import deployment_of
 from mockserve.options.serve import ServeOptions
 from tests.fakes import TestLatency
 from tests.wire.plain_http import call, complete, metric, open_request, wait_for_metric

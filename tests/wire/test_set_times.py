@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mockserve.deploying import deployment_of
+from mockserve.engines.deployment import deployment_of
 from mockserve.options.serve import ServeOptions
 from tests.wire.plain_http import chat, complete, metric
 from tests.wire.serving import running_server

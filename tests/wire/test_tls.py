@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from blis_options import BlisError
+from mockserve.connections.tls import server_context
 from mockserve.options.serve import ServeOptions
-from mockserve.tls import server_context
 from tests.wire.plain_http import TIMEOUT_S, raw_completion
 from tests.wire.serving import running_server
 

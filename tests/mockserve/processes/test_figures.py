@@ -4,8 +4,9 @@ import asyncio
 
 from engine.deployment import resolve
 from engine.deployment_options import DeploymentOptions
-from mockserve.backend import source_of
-from mockserve.engines import build_engines
+from mockserve.connections.slow_readers import SlowReaders
+from mockserve.engines.backend import source_of
+from mockserve.engines.build import build_engines
 from mockserve.metrics.histogram import Histogram
 from mockserve.metrics.http import HttpMetrics
 from mockserve.metrics.lateness import LATENESS_BUCKETS_S, Lateness
@@ -14,7 +15,6 @@ from mockserve.options.serve import ServeOptions
 from mockserve.processes.figures import Gathering
 from mockserve.processes.messages import Figures, WantFigures
 from mockserve.realtime.wire import Wire
-from mockserve.slow_readers import SlowReaders
 
 
 def gathering() -> Gathering:

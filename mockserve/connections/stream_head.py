@@ -7,7 +7,7 @@ from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 
-from mockserve.network import SERVER_NAME, Network
+from mockserve.connections.network import SERVER_NAME, Network
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 

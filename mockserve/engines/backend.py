@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from engine.deployment import Deployment
-from mockserve.cluster.live_cluster import LiveCluster
-from mockserve.engines import RankEngine, build_engines, driver_of
+from mockserve.connections.slow_readers import SlowReaders
+from mockserve.engines.build import RankEngine, build_engines, driver_of
+from mockserve.engines.cluster import LiveCluster
 from mockserve.metrics.cache_config import cache_config_labels
 from mockserve.metrics.lateness import Lateness
 from mockserve.metrics.page import MeasuredEngine, Metrics, MetricsSource, new_source
@@ -16,7 +17,6 @@ from mockserve.options.fake_metrics import read_fake_metrics
 from mockserve.options.serve import ServeOptions
 from mockserve.realtime.interface import Driver
 from mockserve.realtime.wire import Wire
-from mockserve.slow_readers import SlowReaders
 
 
 @dataclass(frozen=True, slots=True)

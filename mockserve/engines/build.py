@@ -9,8 +9,8 @@ from engine.core import Engine
 from engine.deployment import Deployment
 from engine.latency.slowed import SlowedLatency
 from engine.step_log import RecentSteps
-from mockserve.deploying import with_features
-from mockserve.kv_events.setup import open_publisher
+from mockserve.engines.deployment import with_features
+from mockserve.kv_blocks.setup import open_publisher
 from mockserve.metrics.engine import EngineMetrics
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
@@ -20,7 +20,7 @@ from mockserve.realtime.ranks import RankedDriver
 from mockserve.realtime.wire import Wire
 
 if TYPE_CHECKING:
-    from mockserve.kv_events.publisher import KVEventPublisher
+    from mockserve.kv_blocks.event_publisher import KVEventPublisher
 
 
 STEPS_KEPT = 65_536

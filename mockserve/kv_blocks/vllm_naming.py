@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.request import BlockIdentities
-from mockserve.block_naming import Lora, Scope
-from mockserve.kv_events.hashing import ExtraKeys, block_digests
+from mockserve.kv_blocks.naming import Lora, Scope
+from mockserve.kv_blocks.vllm_hashes import ExtraKeys, block_digests
 
 
 @dataclass(frozen=True, slots=True)

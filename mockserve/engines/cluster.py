@@ -10,9 +10,9 @@ from engine.deployment import Deployment
 from engine.latency.slowed import SlowedLatency
 from engine.step_log import RecentSteps
 from engine.units import Micros
-from mockserve.deploying import with_features
-from mockserve.engines import STEPS_KEPT, RankEngine
-from mockserve.kv_events.setup import open_publisher
+from mockserve.engines.build import STEPS_KEPT, RankEngine
+from mockserve.engines.deployment import with_features
+from mockserve.kv_blocks.setup import open_publisher
 from mockserve.metrics.engine import EngineMetrics
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions

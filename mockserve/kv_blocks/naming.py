@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from engine.request import BlockIdentities, HashedBlocks
-from mockserve.block_hashes import block_hashes
+from mockserve.kv_blocks.fast_hashes import block_hashes
 
 
 class Lora(Protocol):

@@ -7,7 +7,7 @@ from blis_options import OptionError
 from engine.core import Engine
 from engine.scheduler.hold import Hold
 from engine.units import Micros
-from mockserve.engines import RankEngine
+from mockserve.engines.build import RankEngine
 from mockserve.faults.draw import FaultSource
 from mockserve.options.fault_kinds import ENGINE_FAULTS
 from mockserve.options.faults import TimedFault

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import msgspec
 
 from engine.kv_cache.changes import AllBlocksCleared, BlockRemoved, BlocksStored, CacheChange
-from mockserve.kv_events.hashing import as_number
-from mockserve.kv_events.naming import TokenBlocks
+from mockserve.kv_blocks.vllm_hashes import as_number
+from mockserve.kv_blocks.vllm_naming import TokenBlocks
 
 MEDIUM = "GPU"
 GROUP = 0

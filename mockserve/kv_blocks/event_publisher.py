@@ -15,7 +15,7 @@ import zmq.asyncio
 
 from blis_options import OptionError
 from engine.kv_cache.changes import CacheChange
-from mockserve.kv_events.messages import BatchEncoder
+from mockserve.kv_blocks.event_messages import BatchEncoder
 from mockserve.options.kv_events import FLAG, KVEventsConfig
 
 END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)

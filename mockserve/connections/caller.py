@@ -7,7 +7,7 @@ from multidict import istr
 
 from engine.request import Request
 from engine.units import Micros
-from mockserve.connection import wanted_rank
+from mockserve.connections.stamped import wanted_rank
 
 CLASS_HEADER = istr("X-Gateway-Inference-Objective")
 TENANT_HEADER = istr("X-Gateway-Inference-Fairness-Id")

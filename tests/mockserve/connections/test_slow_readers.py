@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mockserve.connection import StampedConnection
+from mockserve.connections.slow_readers import LOOK_EVERY_S, TELL_AFTER_S, SlowReaders
+from mockserve.connections.stamped import StampedConnection
 from mockserve.metrics.lateness import Lateness
 from mockserve.realtime.wire import Wire
-from mockserve.slow_readers import LOOK_EVERY_S, TELL_AFTER_S, SlowReaders
 
 LIMIT_BYTES = 100_000
 EVENT = b"x" * 1000

@@ -9,7 +9,7 @@ from engine.latency.catalogue.reader import knows_model
 from engine.latency.instant import InstantLatency
 from engine.latency.model import LatencyModel
 from engine.latency.step_work import MOE_COMM_BACKENDS
-from mockserve.kv_transfer import KVTransfer
+from mockserve.kv_blocks.transfer import KVTransfer
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.routes import GENERATING_TASKS, tasks_of
 from mockserve.options.serve import ServeOptions
