@@ -21,11 +21,9 @@ from mockserve.content.vocabulary import new_composer, open_vocabulary
 from mockserve.engines.backend import Backend
 from mockserve.engines.build import RankEngine
 from mockserve.engines.deployment import transfer_of, with_features
-from mockserve.event_templates import EventTemplates
 from mockserve.faults.draw import FaultSource
 from mockserve.faults.engine import EngineFaults
 from mockserve.gates import Gate, open_gates
-from mockserve.generation import Generation, Planner
 from mockserve.kv_blocks.setup import block_naming
 from mockserve.kv_blocks.transfer import KVTransfer
 from mockserve.metrics.page import Metrics
@@ -36,11 +34,13 @@ from mockserve.protocol.chat import ChatRequest
 from mockserve.protocol.completions import CompletionRequest
 from mockserve.protocol.errors import engine_dead, unknown_model
 from mockserve.protocol.known_bodies import KnownBodies, known_chats, known_completions
-from mockserve.random_ids import random_ids
 from mockserve.realtime.cluster import ClusterDriver
 from mockserve.realtime.instance import InstanceDriver
 from mockserve.realtime.interface import Driver
 from mockserve.realtime.wire import Wire
+from mockserve.replies.event_templates import EventTemplates
+from mockserve.replies.generation import Generation, Planner
+from mockserve.replies.identity import random_ids
 from mockserve.response_store import ResponseStore
 from mockserve.suspension import Suspension
 

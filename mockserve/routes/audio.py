@@ -5,10 +5,11 @@ from typing import Any
 from aiohttp import web
 
 from engine.units import Micros
-from mockserve.answering import collect, fly
+from mockserve.answering.answer import collect, fly
+from mockserve.answering.outlet import EventOutlet
+from mockserve.answering.speaking import SpokenStream
 from mockserve.connections.stamped import arrived_at
-from mockserve.frames import DONE, event
-from mockserve.outlet import EventOutlet
+from mockserve.planning.speech import SpeechPlan, plan_speech
 from mockserve.protocol.errors import bad_value, paused
 from mockserve.protocol.speech import (
     GRANULARITIES,
@@ -21,12 +22,11 @@ from mockserve.protocol.speech import (
     parse_speech,
     whole_speech,
 )
-from mockserve.random_ids import unix_time
-from mockserve.replies import ReplySet
+from mockserve.replies.frames import DONE, event
+from mockserve.replies.identity import unix_time
+from mockserve.replies.reply_set import ReplySet
 from mockserve.routes.shared import json_reply, reply_id
 from mockserve.service import SERVICE, Service
-from mockserve.speaking import SpokenStream
-from mockserve.speech_planning import SpeechPlan, plan_speech
 
 MAX_FILE_BYTES = 25 * 2**20
 

@@ -2,10 +2,10 @@
 
 from aiohttp import web
 
-from mockserve.answering import answer
-from mockserve.chat_planning import plan_chat
+from mockserve.answering.answer import answer
+from mockserve.answering.load_header import ASKED_BY, load_headers
 from mockserve.connections.stamped import arrived_at
-from mockserve.load_header import ASKED_BY, load_headers
+from mockserve.planning.chat import plan_chat
 from mockserve.routes.shared import check_rank, read_body, reply_id, wanted_priority
 from mockserve.service import SERVICE
 

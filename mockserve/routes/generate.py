@@ -2,9 +2,9 @@
 
 from aiohttp import web
 
-from mockserve.answering import answer
+from mockserve.answering.answer import answer
 from mockserve.connections.stamped import arrived_at
-from mockserve.generate_planning import plan_generate
+from mockserve.planning.generate import plan_generate
 from mockserve.protocol.generate import parse_generate
 from mockserve.routes.shared import check_rank, read_body, reply_id, wanted_priority
 from mockserve.service import SERVICE

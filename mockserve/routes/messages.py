@@ -5,12 +5,12 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from mockserve.answering import collect
-from mockserve.chat_planning import plan_chat
+from mockserve.answering.answer import collect
+from mockserve.answering.narrating import narrate_to_client
 from mockserve.connections.caller import caller_of
 from mockserve.connections.stamped import arrived_at
-from mockserve.narrating import narrate_to_client
-from mockserve.prompting import conversation_ids
+from mockserve.planning.chat import plan_chat
+from mockserve.planning.prompts import conversation_ids
 from mockserve.protocol.anthropic_bodies import AnthropicEvents, AnthropicReply, message
 from mockserve.protocol.anthropic_requests import anthropic_error, chat_body, check_count, check_messages
 from mockserve.protocol.chat import parse_chat

@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from mockserve.protocol.models import ServedModel, model_list
-from mockserve.random_ids import new_id, unix_time
+from mockserve.replies.identity import new_id, unix_time
 from mockserve.routes.shared import json_reply
 from mockserve.service import SERVICE
 

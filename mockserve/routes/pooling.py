@@ -5,10 +5,10 @@ from typing import Any
 from aiohttp import web
 
 from mockserve.adapters import Adapter
+from mockserve.answering.prefilling import prefill
 from mockserve.connections.stamped import arrived_at
 from mockserve.content.pooler import Pooler
-from mockserve.prefilling import prefill
-from mockserve.prompt_fitting import fitted
+from mockserve.planning.prompt_fitting import fitted
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.pooling_bodies import PoolingHead, class_items, embedding_items, pooling_items
@@ -20,7 +20,7 @@ from mockserve.protocol.pooling_requests import (
     parse_pooling,
 )
 from mockserve.protocol.vector_encoding import Encoding, Vector, bytes_metadata
-from mockserve.random_ids import unix_time
+from mockserve.replies.identity import unix_time
 from mockserve.routes.shared import json_reply, read_body, reply_id
 from mockserve.service import SERVICE, Service
 

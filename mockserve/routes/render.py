@@ -6,7 +6,7 @@ from typing import Any
 from aiohttp import web
 
 from mockserve.content.tokens.tokenizer import Tokenizer
-from mockserve.prompting import conversation_ids, given_ids, text_ids
+from mockserve.planning.prompts import conversation_ids, given_ids, text_ids
 from mockserve.protocol.chat import parse_chat
 from mockserve.protocol.completions import CompletionRequest, Prompt, parse_completion
 from mockserve.protocol.errors import ApiError

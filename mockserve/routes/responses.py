@@ -5,20 +5,20 @@ from collections.abc import AsyncIterator
 from aiohttp import web
 
 from engine.units import Micros
-from mockserve.answering import collect
+from mockserve.answering.answer import collect
+from mockserve.answering.narrating import narrate, narrate_to_client
+from mockserve.answering.outlet import EventOutlet
 from mockserve.connections.caller import ANYBODY, Caller, caller_of
 from mockserve.connections.stamped import arrived_at
-from mockserve.frames import named_event
-from mockserve.narrating import narrate, narrate_to_client
-from mockserve.outlet import EventOutlet
+from mockserve.planning.responses import ResponsePlan, conversation, plan_response
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.narration import Event
 from mockserve.protocol.query import query_flag, query_number
 from mockserve.protocol.response_events import ResponseEvents
 from mockserve.protocol.response_requests import ResponseRequest, chat_body, parse_response
-from mockserve.random_ids import new_id
-from mockserve.replies import ReplySet
-from mockserve.response_planning import ResponsePlan, conversation, plan_response
+from mockserve.replies.frames import named_event
+from mockserve.replies.identity import new_id
+from mockserve.replies.reply_set import ReplySet
 from mockserve.response_store import StoredResponse, no_background
 from mockserve.routes.render import rendered_chat
 from mockserve.routes.shared import check_rank, json_reply, read_body, wanted_priority

@@ -9,7 +9,7 @@ from itertools import permutations
 
 import pytest
 
-from mockserve.replies import ReplySet
+from mockserve.replies.reply_set import ReplySet
 from tests.fakes import TestLatency
 from tests.wire.plain_http import raw_completion, read_all, read_until, wait_for_metric
 from tests.wire.serving import TIMEOUT_S, TestServer, running_server

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
+from mockserve.answering.outlet import Outlet
 from mockserve.metrics.lateness import Lateness
-from mockserve.outlet import Outlet
 from mockserve.realtime.wire import PATIENCE_TURNS, Wire
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from engine.request import Request
 from engine.units import Micros
 from mockserve.protocol.errors import ApiError, internal_error, paused
-from mockserve.replies import failure
+from mockserve.replies.endings import failure
 from mockserve.service import Service
 
 

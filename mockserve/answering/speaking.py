@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from mockserve.generation import Generation
+from mockserve.planning.speech import SpeechPlan
 from mockserve.protocol.bodies import Ending, Usage
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.speech import SpeechChunks, SpeechRequest
-from mockserve.replies import ReplySet, ending_at, engine_reason, failure
-from mockserve.speech_planning import SpeechPlan
+from mockserve.replies.endings import ending_at, engine_reason, failure
+from mockserve.replies.generation import Generation
+from mockserve.replies.reply_set import ReplySet
 
 SEPARATOR = " "
 

@@ -6,20 +6,20 @@ from dataclasses import dataclass, replace
 from zlib import crc32
 
 from mockserve.adapters import Adapter
-from mockserve.completion_writer import CompletionShape
 from mockserve.content.form import AnswerForm
-from mockserve.planned_prompt import PlannedPrompt
-from mockserve.prompting import medium_ids
+from mockserve.planning.prompts import medium_ids
+from mockserve.planning.recordings import duration_s
+from mockserve.planning.reply_settings import new_scorers
 from mockserve.protocol.bodies import Choice
 from mockserve.protocol.completion_bodies import CompletionBodies
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.messages import Medium
 from mockserve.protocol.speech import VERBOSE, Speech, SpeechRequest, Spoken
 from mockserve.protocol.stream_options import Delivery
-from mockserve.random_ids import unix_time
-from mockserve.recordings import duration_s
-from mockserve.reply_job import ReplyJob
-from mockserve.reply_planning import new_scorers
+from mockserve.replies.completion_writer import CompletionShape
+from mockserve.replies.identity import unix_time
+from mockserve.replies.job import ReplyJob
+from mockserve.replies.planned_prompt import PlannedPrompt
 from mockserve.service import Service
 
 CLIP_S = 30.0

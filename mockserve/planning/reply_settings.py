@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from functools import partial
 
-from mockserve.choice_writer import NewScorer
-from mockserve.generation import Generation
 from mockserve.protocol.logprob_shapes import Scored
 from mockserve.protocol.sampling import Sampling
 from mockserve.protocol.stream_options import Delivery
 from mockserve.protocol.wanted import Wanted
-from mockserve.reply_job import AT_THE_END
-from mockserve.scoring import Scorer
+from mockserve.replies.choice_writer import NewScorer
+from mockserve.replies.generation import Generation
+from mockserve.replies.job import AT_THE_END
+from mockserve.replies.scoring import Scorer
 from mockserve.service import Service
 
 PROMPT_SEED = 0x5EED

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mockserve.generation import Generation
 from mockserve.protocol.bodies import Prompted
 from mockserve.protocol.logprob_shapes import Scored, prompt_logprobs
+from mockserve.replies.generation import Generation
 
 
 class PlannedPrompt(NamedTuple):

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mockserve.accounting import Accounting
-from mockserve.choice_writer import NewWriter
-from mockserve.event_templates import EventTemplates
-from mockserve.planned_prompt import PlannedPrompt
 from mockserve.protocol.bodies import Bodies
 from mockserve.protocol.stream_options import Delivery
+from mockserve.replies.accounting import Accounting
+from mockserve.replies.choice_writer import NewWriter
+from mockserve.replies.event_templates import EventTemplates
+from mockserve.replies.planned_prompt import PlannedPrompt
 
 AT_THE_END = 0
 """A stream interval: nothing is sent before all of a choice is there."""

@@ -2,20 +2,27 @@
 
 from typing import Any
 
-from mockserve.accounting import Accounting
 from mockserve.adapters import Adapter
-from mockserve.completion_writer import CompletionShape
 from mockserve.content.asking import completion_form
-from mockserve.planned_prompt import PlannedPrompt
-from mockserve.prompting import given_ids, text_ids
+from mockserve.planning.prompts import given_ids, text_ids
+from mockserve.planning.reply_settings import (
+    delivery_of,
+    interval_of,
+    named_by_ids,
+    new_scorers,
+    num_top,
+    prompt_scores,
+)
 from mockserve.protocol.completion_bodies import CompletionBodies
 from mockserve.protocol.completions import CompletionRequest, Prompt
 from mockserve.protocol.refusals import refuse_thinking_budget
 from mockserve.protocol.vocabulary_checks import check_vocabulary
 from mockserve.protocol.wanted import check_prompt_start
-from mockserve.random_ids import unix_time
-from mockserve.reply_job import ReplyJob
-from mockserve.reply_planning import delivery_of, interval_of, named_by_ids, new_scorers, num_top, prompt_scores
+from mockserve.replies.accounting import Accounting
+from mockserve.replies.completion_writer import CompletionShape
+from mockserve.replies.identity import unix_time
+from mockserve.replies.job import ReplyJob
+from mockserve.replies.planned_prompt import PlannedPrompt
 from mockserve.service import Service
 
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from mockserve.content.answer import Delta
-from mockserve.generation import Generation
-from mockserve.planned_prompt import PlannedPrompt
 from mockserve.protocol.bodies import Choice, Ending, Piece
 from mockserve.protocol.logprob_shapes import Scored
-from mockserve.scoring import Scorer
+from mockserve.replies.generation import Generation
+from mockserve.replies.planned_prompt import PlannedPrompt
+from mockserve.replies.scoring import Scorer
 
 
 class ChoiceWriter(Protocol):

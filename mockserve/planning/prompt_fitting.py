@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from mockserve.content.tokens.tokenizer import Tokenizer
-from mockserve.generation import Planner
 from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.replies.generation import Planner
 
 WHOLE_CONTEXT = -1
 

@@ -5,10 +5,10 @@ from typing import TypeAlias
 
 import orjson
 
-from mockserve.frames import PLACEHOLDER, EventTemplate, event
 from mockserve.protocol.bodies import Bodies, Ending, Piece, Prompted
 from mockserve.protocol.chat_bodies import ChatBodies
 from mockserve.protocol.completion_bodies import CompletionBodies
+from mockserve.replies.frames import PLACEHOLDER, EventTemplate, event
 
 MOST_KNOWN = 256
 ID = "\x01"

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from engine.units import Micros
 from mockserve.flight import Flight
-from mockserve.planned_prompt import PlannedPrompt
 from mockserve.protocol.bodies import Usage
+from mockserve.replies.planned_prompt import PlannedPrompt
 
 
 class Accounting(NamedTuple):

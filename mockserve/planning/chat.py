@@ -3,12 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mockserve.accounting import Accounting
 from mockserve.adapters import Adapter
-from mockserve.chat_writer import ChatShape
 from mockserve.content.asking import chat_form
-from mockserve.planned_prompt import PlannedPrompt
-from mockserve.prompting import conversation_ids
+from mockserve.planning.prompts import conversation_ids
+from mockserve.planning.reply_settings import (
+    delivery_of,
+    interval_of,
+    named_by_ids,
+    new_scorers,
+    num_top,
+    prompt_scores,
+)
 from mockserve.protocol.chat import ChatRequest
 from mockserve.protocol.chat_bodies import ChatBodies
 from mockserve.protocol.errors import ApiError
@@ -16,9 +21,11 @@ from mockserve.protocol.messages import MEDIA_MARK, Medium, media_of
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.protocol.vocabulary_checks import check_vocabulary
 from mockserve.protocol.wanted import check_prompt_start
-from mockserve.random_ids import unix_time
-from mockserve.reply_job import ReplyJob
-from mockserve.reply_planning import delivery_of, interval_of, named_by_ids, new_scorers, num_top, prompt_scores
+from mockserve.replies.accounting import Accounting
+from mockserve.replies.chat_writer import ChatShape
+from mockserve.replies.identity import unix_time
+from mockserve.replies.job import ReplyJob
+from mockserve.replies.planned_prompt import PlannedPrompt
 from mockserve.service import Service
 
 

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mockserve.chat_planning import plan_chat
+from mockserve.planning.chat import plan_chat
 from mockserve.protocol.bodies import Choice, Usage
 from mockserve.protocol.chat import parse_chat
 from mockserve.protocol.response_bodies import ResponseObject, raw_message
 from mockserve.protocol.response_input import chat_messages
 from mockserve.protocol.response_items import output_items
 from mockserve.protocol.response_requests import ResponseRequest, chat_body
-from mockserve.random_ids import new_id, unix_time
-from mockserve.reply_job import ReplyJob
+from mockserve.replies.identity import new_id, unix_time
+from mockserve.replies.job import ReplyJob
 from mockserve.service import Service
 
 OUTPUT_PARAM = "max_output_tokens"

@@ -2,13 +2,13 @@
 
 from typing import Any, NamedTuple
 
-from mockserve.choice_writer import NewScorer, scored_tokens
 from mockserve.content.answer import Delta
-from mockserve.generation import Generation
-from mockserve.planned_prompt import PlannedPrompt
 from mockserve.protocol.bodies import Choice, Ending, Piece
 from mockserve.protocol.logprob_shapes import Scored, completion_logprobs
-from mockserve.scoring import Scorer
+from mockserve.replies.choice_writer import NewScorer, scored_tokens
+from mockserve.replies.generation import Generation
+from mockserve.replies.planned_prompt import PlannedPrompt
+from mockserve.replies.scoring import Scorer
 
 
 class CompletionShape(NamedTuple):

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from zlib import crc32
 
-from mockserve.generation import Planner
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.messages import MEDIA_MARK, Medium
 from mockserve.protocol.sampling import Sampling
+from mockserve.replies.generation import Planner
 
 
 def text_ids(planner: Planner, text: str, add_special_tokens: bool, sampling: Sampling) -> list[int]:

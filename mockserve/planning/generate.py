@@ -3,23 +3,23 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mockserve.accounting import Accounting
 from mockserve.adapters import Adapter
-from mockserve.chat_writer import ChatShape, ChatWriter
-from mockserve.choice_writer import ChoiceWriter, NewScorer, scored_tokens
 from mockserve.content.answer import Delta
 from mockserve.content.form import PLAIN
-from mockserve.generation import Generation
-from mockserve.planned_prompt import PlannedPrompt
+from mockserve.planning.reply_settings import new_scorers, num_top, prompt_scores
 from mockserve.protocol.bodies import Choice, Ending, Piece
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.generate import GenerateRequest, check_room
 from mockserve.protocol.generate_bodies import GenerateBodies, token_logprobs
 from mockserve.protocol.logprob_shapes import chat_logprobs
 from mockserve.protocol.vocabulary_checks import check_vocabulary
-from mockserve.random_ids import unix_time
-from mockserve.reply_job import ReplyJob
-from mockserve.reply_planning import new_scorers, num_top, prompt_scores
+from mockserve.replies.accounting import Accounting
+from mockserve.replies.chat_writer import ChatShape, ChatWriter
+from mockserve.replies.choice_writer import ChoiceWriter, NewScorer, scored_tokens
+from mockserve.replies.generation import Generation
+from mockserve.replies.identity import unix_time
+from mockserve.replies.job import ReplyJob
+from mockserve.replies.planned_prompt import PlannedPrompt
 from mockserve.service import Service
 
 

@@ -1,7 +1,8 @@
 """A stream that waits for its status: behind a router nothing is sent before it is known who answers."""
 
 from mockserve.protocol.errors import ApiError
-from mockserve.replies import EventStream, ReplySet, Sink
+from mockserve.replies.event_stream import EventStream, Sink
+from mockserve.replies.reply_set import ReplySet
 
 
 class _Kept(list[bytes]):

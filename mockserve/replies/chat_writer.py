@@ -3,10 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from mockserve.choice_writer import NewScorer, scored_tokens
 from mockserve.content.answer import Answer, Delta, Kind
-from mockserve.generation import Generation
-from mockserve.planned_prompt import PlannedPrompt
 from mockserve.protocol.bodies import Choice, Ending, Piece
 from mockserve.protocol.chat_deltas import (
     TOOL_CALL_PREFIX,
@@ -19,7 +16,10 @@ from mockserve.protocol.chat_deltas import (
     whole_message,
 )
 from mockserve.protocol.logprob_shapes import chat_logprobs
-from mockserve.random_ids import new_id
+from mockserve.replies.choice_writer import NewScorer, scored_tokens
+from mockserve.replies.generation import Generation
+from mockserve.replies.identity import new_id
+from mockserve.replies.planned_prompt import PlannedPrompt
 
 
 class ChatShape(NamedTuple):

@@ -5,16 +5,19 @@ from collections.abc import Mapping, Sequence
 from aiohttp import HttpVersion11, web
 
 from engine.units import Micros
+from mockserve.answering.outlet import EventOutlet
 from mockserve.connections.caller import ANYBODY, Caller, caller_of
 from mockserve.flight import Reply, new_siblings
-from mockserve.held_stream import HeldStream
-from mockserve.outlet import EventOutlet
 from mockserve.protocol.bodies import Choice
 from mockserve.protocol.errors import paused
 from mockserve.protocol.json_text import compact_json
 from mockserve.realtime.cluster import ClusterDriver
-from mockserve.replies import CollectedChoice, EventStream, ReplySet, StreamedChoice
-from mockserve.reply_job import ReplyJob
+from mockserve.replies.collected import CollectedChoice
+from mockserve.replies.event_stream import EventStream
+from mockserve.replies.held_stream import HeldStream
+from mockserve.replies.job import ReplyJob
+from mockserve.replies.reply_set import ReplySet
+from mockserve.replies.streamed import StreamedChoice
 from mockserve.service import Service
 
 

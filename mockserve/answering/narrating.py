@@ -5,18 +5,19 @@ from collections.abc import Callable
 from aiohttp import web
 
 from engine.units import Micros
-from mockserve.answering import fly
-from mockserve.choice_writer import ChoiceWriter
+from mockserve.answering.answer import fly
+from mockserve.answering.outlet import EventOutlet
 from mockserve.connections.caller import caller_of
-from mockserve.frames import named_event
-from mockserve.generation import Generation
-from mockserve.outlet import EventOutlet
-from mockserve.planned_prompt import PlannedPrompt
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.errors import ApiError, paused
 from mockserve.protocol.narration import Event, Narrator
-from mockserve.replies import ReplySet, ending_at, engine_reason, failure
-from mockserve.reply_job import ReplyJob
+from mockserve.replies.choice_writer import ChoiceWriter
+from mockserve.replies.endings import ending_at, engine_reason, failure
+from mockserve.replies.frames import named_event
+from mockserve.replies.generation import Generation
+from mockserve.replies.job import ReplyJob
+from mockserve.replies.planned_prompt import PlannedPrompt
+from mockserve.replies.reply_set import ReplySet
 from mockserve.service import Service
 
 Tell = Callable[[Event], None]

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer
-from mockserve.generation import Planner
 from mockserve.kv_blocks.fast_hashes import block_hashes
 from mockserve.kv_blocks.naming import FastNaming
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.sampling import Sampling
+from mockserve.replies.generation import Planner
 
 
 def planner(seed: int = 0, max_model_len: int = 1000) -> Planner:

@@ -6,12 +6,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mockserve.frames import PLACEHOLDER, event, event_template, http_chunk
 from mockserve.protocol.bodies import Ending, Piece, Usage
 from mockserve.protocol.chat_bodies import ChatBodies
 from mockserve.protocol.chat_deltas import content_delta, reasoning_delta, tool_arguments_delta
 from mockserve.protocol.completion_bodies import CompletionBodies
 from mockserve.protocol.json_text import compact_json
+from mockserve.replies.frames import PLACEHOLDER, event, event_template, http_chunk
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 

@@ -1,0 +1,56 @@
+"""All choices of one HTTP reply, and what they have cost together."""
+
+import asyncio
+from typing import Any
+
+from mockserve.connections.caller import ANYBODY, Caller
+from mockserve.flight import NOBODY, Flight
+from mockserve.protocol.bodies import Usage
+from mockserve.protocol.errors import ApiError
+from mockserve.replies.job import ReplyJob
+
+
+class ReplySet:
+    """The choices of one HTTP reply: it is done when each of them is, or when one fails."""
+
+    def __init__(self, job: ReplyJob, caller: Caller = ANYBODY) -> None:
+        self.job = job
+        self.caller = caller
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.completion_tokens = 0
+        self._flights: list[Flight] = []
+        self._num_open = job.num_choices
+
+    def add_flight(self, flight: Flight) -> None:
+        """One of the requests that the engine has for this reply, in the order of the choices."""
+        self._flights.append(flight)
+
+    def let_go(self) -> None:
+        """The reply has ended. Its requests hold it no longer: in a circle they would wait for the collector."""
+        for flight in self._flights:
+            flight.reply = NOBODY
+
+    def usage(self, is_stream: bool) -> Usage:
+        """What all choices have cost. The first prompt's cached tokens stand for all in a stream, else the last's."""
+        flight = (self._flights[0] if is_stream else self._flights[-1]) if self._flights else None
+        return self.job.accounting.usage(self.job.prompts, self.completion_tokens, flight)
+
+    def metrics(self, is_stream: bool) -> dict[str, Any] | None:
+        """Latencies, if there is one request that they can be those of."""
+        alone = self._flights[0] if len(self._flights) == 1 else None
+        return self.job.accounting.metrics(alone, is_stream)
+
+    def choice_finished(self, num_tokens: int) -> bool:
+        """Count one choice as finished; whether it was the last one."""
+        self.completion_tokens += num_tokens
+        self._num_open -= 1
+        return self._num_open == 0
+
+    def resolve(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def fail(self, error: ApiError) -> None:
+        """End the reply with an error; what other choices still bring is ignored."""
+        if not self.done.done():
+            self.done.set_exception(error)
