@@ -8,9 +8,9 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from mockserve.gates import Gate
 from mockserve.protocol.request_fields import CHAT_FIELDS, COMPLETION_FIELDS
 from mockserve.routes.table import ROUTES, Route
+from mockserve.serving.gates import Gate
 
 FOLDER = Path(__file__).resolve().parent
 WIRE_TESTS = FOLDER.parent / "tests/wire"

@@ -11,19 +11,19 @@ from aiohttp import web
 
 from blis_options import OptionError
 from engine.deployment import Deployment
-from mockserve.app import build_app
-from mockserve.cluster.control import InstanceControl
-from mockserve.cluster.ports import InstancePorts
 from mockserve.connections.tls import server_context
 from mockserve.engines.backend import local_backend
+from mockserve.front.app import build_app
 from mockserve.front.connection import Front, FrontConnection
+from mockserve.front.plain_errors import PlainErrors
 from mockserve.front.routes import front_routes
 from mockserve.front.usual import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, Limits, RequestReader
-from mockserve.http_errors import PlainErrors
 from mockserve.options.environment import ServerEnvironment, read_environment
 from mockserve.options.serve import ServeOptions
-from mockserve.service import Service, build_service
-from mockserve.stopping import drain
+from mockserve.serving.instance_ports import InstancePorts
+from mockserve.serving.instances import InstanceControl
+from mockserve.serving.service import Service, build_service
+from mockserve.serving.stopping import drain
 
 CLOSING_GRACE_S = 0.25
 """How long the last bytes may take once replies are done or cut."""

@@ -10,14 +10,14 @@ from engine.cluster.build import notes_on_cluster
 from engine.cluster.policies import with_policies
 from engine.deployment import Deployment, notes_after
 from mockserve.connections.file_limit import raise_file_limit
-from mockserve.engine_death import engine_death
 from mockserve.engines.deployment import deployment_of
 from mockserve.listening import RunningServer, start
 from mockserve.log_lines import fields, set_up_logging
 from mockserve.options.environment import ServerEnvironment, read_environment
 from mockserve.options.refusals import check_processes
 from mockserve.options.serve import ServeOptions
-from mockserve.service import Service
+from mockserve.serving.engine_death import engine_death
+from mockserve.serving.service import Service
 from mockserve.startup import address, fastest_loop, keep_what_exists, startup_line
 
 _logger = logging.getLogger(__name__)

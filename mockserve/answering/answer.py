@@ -18,7 +18,7 @@ from mockserve.replies.held_stream import HeldStream
 from mockserve.replies.job import ReplyJob
 from mockserve.replies.reply_set import ReplySet
 from mockserve.replies.streamed import StreamedChoice
-from mockserve.service import Service
+from mockserve.serving.service import Service
 
 
 async def answer(

@@ -18,7 +18,7 @@ from mockserve.replies.generation import Generation
 from mockserve.replies.job import ReplyJob
 from mockserve.replies.planned_prompt import PlannedPrompt
 from mockserve.replies.reply_set import ReplySet
-from mockserve.service import Service
+from mockserve.serving.service import Service
 
 Tell = Callable[[Event], None]
 

@@ -10,7 +10,7 @@ from mockserve.connections.stream_head import EVENT_STREAM
 from mockserve.faults.shaping import ShapedTransport
 from mockserve.realtime.wire import Wire
 from mockserve.replies.frames import http_chunk
-from mockserve.service import SERVICE
+from mockserve.serving.service import SERVICE
 
 END_OF_CHUNKS = b"0\r\n\r\n"
 

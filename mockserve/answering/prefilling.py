@@ -7,7 +7,7 @@ from engine.request import Request
 from engine.units import Micros
 from mockserve.protocol.errors import ApiError, internal_error, paused
 from mockserve.replies.endings import failure
-from mockserve.service import Service
+from mockserve.serving.service import Service
 
 
 class _Batch:

@@ -14,10 +14,10 @@ from aiohttp.tcp_helpers import tcp_keepalive
 
 from mockserve.connections.stamped import StampedConnection
 from mockserve.connections.stream_head import EventResponse
+from mockserve.front.plain_errors import PlainErrors
 from mockserve.front.request import whole_request
 from mockserve.front.routes import FrontRoute
 from mockserve.front.usual import RequestReader, Unready, UsualRequest
-from mockserve.http_errors import PlainErrors
 from mockserve.realtime.wire import Wire
 
 PATIENCE_S = 0.02

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from aiohttp import web
 from yarl import URL
 
-from mockserve.middlewares import MIDDLEWARES
+from mockserve.front.middlewares import MIDDLEWARES
 from mockserve.routes.audio import transcribe, translate
 
 Respond: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mockserve.adapters import Adapter
 from mockserve.content.asking import chat_form
 from mockserve.planning.prompts import conversation_ids
 from mockserve.planning.reply_settings import (
@@ -26,7 +25,8 @@ from mockserve.replies.chat_writer import ChatShape
 from mockserve.replies.identity import unix_time
 from mockserve.replies.job import ReplyJob
 from mockserve.replies.planned_prompt import PlannedPrompt
-from mockserve.service import Service
+from mockserve.serving.adapters import Adapter
+from mockserve.serving.service import Service
 
 
 def plan_chat(

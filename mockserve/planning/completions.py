@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from mockserve.adapters import Adapter
 from mockserve.content.asking import completion_form
 from mockserve.planning.prompts import given_ids, text_ids
 from mockserve.planning.reply_settings import (
@@ -23,7 +22,8 @@ from mockserve.replies.completion_writer import CompletionShape
 from mockserve.replies.identity import unix_time
 from mockserve.replies.job import ReplyJob
 from mockserve.replies.planned_prompt import PlannedPrompt
-from mockserve.service import Service
+from mockserve.serving.adapters import Adapter
+from mockserve.serving.service import Service
 
 
 def plan_completion(

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mockserve.adapters import Adapter
 from mockserve.content.answer import Delta
 from mockserve.content.form import PLAIN
 from mockserve.planning.reply_settings import new_scorers, num_top, prompt_scores
@@ -20,7 +19,8 @@ from mockserve.replies.generation import Generation
 from mockserve.replies.identity import unix_time
 from mockserve.replies.job import ReplyJob
 from mockserve.replies.planned_prompt import PlannedPrompt
-from mockserve.service import Service
+from mockserve.serving.adapters import Adapter
+from mockserve.serving.service import Service
 
 
 def plan_generate(

@@ -11,7 +11,7 @@ from mockserve.replies.choice_writer import NewScorer
 from mockserve.replies.generation import Generation
 from mockserve.replies.job import AT_THE_END
 from mockserve.replies.scoring import Scorer
-from mockserve.service import Service
+from mockserve.serving.service import Service
 
 PROMPT_SEED = 0x5EED
 """Tells the log-probabilities of a prompt from those of its answer."""

@@ -13,7 +13,7 @@ from mockserve.protocol.response_items import output_items
 from mockserve.protocol.response_requests import ResponseRequest, chat_body
 from mockserve.replies.identity import new_id, unix_time
 from mockserve.replies.job import ReplyJob
-from mockserve.service import Service
+from mockserve.serving.service import Service
 
 OUTPUT_PARAM = "max_output_tokens"
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from zlib import crc32
 
-from mockserve.adapters import Adapter
 from mockserve.content.form import AnswerForm
 from mockserve.planning.prompts import medium_ids
 from mockserve.planning.recordings import duration_s
@@ -20,7 +19,8 @@ from mockserve.replies.completion_writer import CompletionShape
 from mockserve.replies.identity import unix_time
 from mockserve.replies.job import ReplyJob
 from mockserve.replies.planned_prompt import PlannedPrompt
-from mockserve.service import Service
+from mockserve.serving.adapters import Adapter
+from mockserve.serving.service import Service
 
 CLIP_S = 30.0
 """The longest stretch that a model like Whisper hears at once; its context knows when it is over."""

@@ -41,7 +41,7 @@ from mockserve.processes.messages import (
 )
 from mockserve.processes.remote_driver import RemoteDriver
 from mockserve.realtime.wire import Wire
-from mockserve.service import build_service
+from mockserve.serving.service import build_service
 from mockserve.startup import fastest_loop, keep_what_exists
 
 _logger = logging.getLogger(__name__)

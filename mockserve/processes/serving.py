@@ -14,7 +14,6 @@ from typing import Any
 
 from engine.deployment import Deployment
 from mockserve.connections.slow_readers import SlowReaders
-from mockserve.engine_death import LOOK_EVERY_S
 from mockserve.engines.backend import source_of
 from mockserve.engines.build import RankEngine, build_engines
 from mockserve.faults.draw import FaultSource
@@ -30,6 +29,7 @@ from mockserve.processes.figures import Gathering
 from mockserve.processes.messages import MetricsPage, WantMetrics
 from mockserve.processes.ports import reserved_port
 from mockserve.realtime.wire import Wire
+from mockserve.serving.engine_death import LOOK_EVERY_S
 from mockserve.startup import address, keep_what_exists, startup_line
 
 STATE_EVERY_S = 0.1

@@ -4,7 +4,7 @@ from aiohttp import web
 
 from mockserve.protocol.fields import Fields
 from mockserve.routes.shared import read_body, untyped_reply
-from mockserve.service import SERVICE
+from mockserve.serving.service import SERVICE
 
 
 async def load_lora_adapter(request: web.Request) -> web.StreamResponse:

@@ -26,7 +26,7 @@ from mockserve.replies.frames import DONE, event
 from mockserve.replies.identity import unix_time
 from mockserve.replies.reply_set import ReplySet
 from mockserve.routes.shared import json_reply, reply_id
-from mockserve.service import SERVICE, Service
+from mockserve.serving.service import SERVICE, Service
 
 MAX_FILE_BYTES = 25 * 2**20
 

@@ -10,7 +10,7 @@ from mockserve.planning.chat import plan_chat
 from mockserve.protocol.chat import parse_chat
 from mockserve.protocol.errors import Problem, bad_fields, bad_value
 from mockserve.routes.shared import check_rank, read_body, reply_id, wanted_priority
-from mockserve.service import SERVICE
+from mockserve.serving.service import SERVICE
 
 
 async def batch_chat(request: web.Request) -> web.StreamResponse:

@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from mockserve.protocol.json_text import compact_json
-from mockserve.service import SERVICE
+from mockserve.serving.service import SERVICE
 
 
 async def query(request: web.Request) -> web.StreamResponse:

@@ -7,7 +7,7 @@ from mockserve.answering.load_header import ASKED_BY, load_headers
 from mockserve.connections.stamped import arrived_at
 from mockserve.planning.chat import plan_chat
 from mockserve.routes.shared import check_rank, read_body, reply_id, wanted_priority
-from mockserve.service import SERVICE
+from mockserve.serving.service import SERVICE
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:

@@ -7,7 +7,7 @@ from mockserve.answering.load_header import ASKED_BY, load_headers
 from mockserve.connections.stamped import arrived_at
 from mockserve.planning.completions import plan_completion
 from mockserve.routes.shared import check_rank, read_body, reply_id, wanted_priority
-from mockserve.service import SERVICE
+from mockserve.serving.service import SERVICE
 
 
 async def completions(request: web.Request) -> web.StreamResponse:

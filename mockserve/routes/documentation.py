@@ -6,7 +6,7 @@ from aiohttp import web
 
 from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.openapi import Operation, openapi_document
-from mockserve.service import SERVICE
+from mockserve.serving.service import SERVICE
 
 
 async def openapi(request: web.Request) -> web.StreamResponse:

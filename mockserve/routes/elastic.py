@@ -6,7 +6,7 @@ from aiohttp import web
 
 from mockserve.protocol.errors import ApiError, bad_request, wrong_media_type
 from mockserve.routes.shared import json_reply, read_object
-from mockserve.service import SERVICE
+from mockserve.serving.service import SERVICE
 
 DEFAULT_DRAIN_TIMEOUT_S = 120
 

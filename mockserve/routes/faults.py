@@ -6,10 +6,10 @@ from typing import Any
 from aiohttp import web
 
 from blis_options import BlisError
-from mockserve.handlers import json_response
 from mockserve.protocol.errors import ApiError
+from mockserve.routes.handlers import json_response
 from mockserve.routes.shared import meant, read_body
-from mockserve.service import Service
+from mockserve.serving.service import Service
 
 
 async def show_faults(request: web.Request) -> web.StreamResponse:

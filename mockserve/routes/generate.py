@@ -7,7 +7,7 @@ from mockserve.connections.stamped import arrived_at
 from mockserve.planning.generate import plan_generate
 from mockserve.protocol.generate import parse_generate
 from mockserve.routes.shared import check_rank, read_body, reply_id, wanted_priority
-from mockserve.service import SERVICE
+from mockserve.serving.service import SERVICE
 
 
 async def generate(request: web.Request) -> web.StreamResponse:

@@ -6,11 +6,11 @@ from typing import Any
 from aiohttp import web
 
 from blis_options import OptionError
-from mockserve.cluster.control import InstanceControl
-from mockserve.handlers import json_response
 from mockserve.protocol.errors import ApiError
+from mockserve.routes.handlers import json_response
 from mockserve.routes.shared import json_reply, read_body
-from mockserve.service import SERVICE
+from mockserve.serving.instances import InstanceControl
+from mockserve.serving.service import SERVICE
 
 
 async def list_instances(request: web.Request) -> web.StreamResponse:

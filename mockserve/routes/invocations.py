@@ -7,14 +7,14 @@ from typing import Any
 
 from aiohttp import web
 
-from mockserve.gates import Gate
-from mockserve.handlers import Handler
 from mockserve.protocol.errors import ApiError, bad_request, wrong_media_type
 from mockserve.routes.chat import chat_completions
 from mockserve.routes.completions import completions
+from mockserve.routes.handlers import Handler
 from mockserve.routes.pooling import classify, embeddings, pooling
 from mockserve.routes.scoring import rerank, score
-from mockserve.service import SERVICE
+from mockserve.serving.gates import Gate
+from mockserve.serving.service import SERVICE
 
 
 @dataclass(frozen=True, slots=True)

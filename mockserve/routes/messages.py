@@ -19,7 +19,7 @@ from mockserve.protocol.messages import media_of
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.routes.render import rendered_chat
 from mockserve.routes.shared import check_rank, json_reply, read_body, reply_id, wanted_priority
-from mockserve.service import SERVICE, Service
+from mockserve.serving.service import SERVICE, Service
 
 
 async def messages(request: web.Request) -> web.StreamResponse:

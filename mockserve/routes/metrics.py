@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from mockserve.metrics.page import CONTENT_TYPE, MOUNTED_CONTENT_TYPE
-from mockserve.service import SERVICE
+from mockserve.serving.service import SERVICE
 
 
 async def metrics(request: web.Request) -> web.StreamResponse:

@@ -5,7 +5,7 @@ from aiohttp import web
 from mockserve.protocol.models import ServedModel, model_list
 from mockserve.replies.identity import new_id, unix_time
 from mockserve.routes.shared import json_reply
-from mockserve.service import SERVICE
+from mockserve.serving.service import SERVICE
 
 
 async def models(request: web.Request) -> web.StreamResponse:

@@ -4,7 +4,6 @@ from typing import Any
 
 from aiohttp import web
 
-from mockserve.adapters import Adapter
 from mockserve.answering.prefilling import prefill
 from mockserve.connections.stamped import arrived_at
 from mockserve.content.pooler import Pooler
@@ -22,7 +21,8 @@ from mockserve.protocol.pooling_requests import (
 from mockserve.protocol.vector_encoding import Encoding, Vector, bytes_metadata
 from mockserve.replies.identity import unix_time
 from mockserve.routes.shared import json_reply, read_body, reply_id
-from mockserve.service import SERVICE, Service
+from mockserve.serving.adapters import Adapter
+from mockserve.serving.service import SERVICE, Service
 
 
 async def embeddings(request: web.Request) -> web.StreamResponse:

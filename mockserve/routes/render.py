@@ -16,7 +16,7 @@ from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.protocol.rendering import Rendered, parse_context, sampling_object, template_arguments
 from mockserve.protocol.sampling import check_sampling, output_budget
 from mockserve.routes.shared import json_reply, read_body, reply_id
-from mockserve.service import SERVICE, Service
+from mockserve.serving.service import SERVICE, Service
 
 
 async def render_chat(request: web.Request) -> web.StreamResponse:

@@ -19,10 +19,10 @@ from mockserve.protocol.response_requests import ResponseRequest, chat_body, par
 from mockserve.replies.frames import named_event
 from mockserve.replies.identity import new_id
 from mockserve.replies.reply_set import ReplySet
-from mockserve.response_store import StoredResponse, no_background
 from mockserve.routes.render import rendered_chat
 from mockserve.routes.shared import check_rank, json_reply, read_body, wanted_priority
-from mockserve.service import SERVICE, Service
+from mockserve.serving.response_store import StoredResponse, no_background
+from mockserve.serving.service import SERVICE, Service
 
 
 async def create_response(request: web.Request) -> web.StreamResponse:

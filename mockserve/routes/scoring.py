@@ -14,7 +14,7 @@ from mockserve.protocol.scoring import ScoringRequest, check_scoring, parse_rera
 from mockserve.replies.identity import unix_time
 from mockserve.routes.pooling import known_adapter, pooling_service
 from mockserve.routes.shared import json_reply, read_body, reply_id
-from mockserve.service import Service
+from mockserve.serving.service import Service
 
 
 async def score(request: web.Request) -> web.StreamResponse:

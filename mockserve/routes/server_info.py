@@ -9,7 +9,7 @@ from aiohttp import web
 from mockserve.protocol.query import query_choice
 from mockserve.protocol.server_info import ConfigFacts, as_objects, as_text
 from mockserve.routes.shared import json_reply
-from mockserve.service import SERVICE, VLLM_VERSION, Service
+from mockserve.serving.service import SERVICE, VLLM_VERSION, Service
 
 
 async def server_info(request: web.Request) -> web.StreamResponse:

@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from mockserve.protocol.json_text import compact_json
-from mockserve.service import SERVICE, VLLM_VERSION
+from mockserve.serving.service import SERVICE, VLLM_VERSION
 
 
 async def health(request: web.Request) -> web.StreamResponse:

@@ -12,7 +12,7 @@ from mockserve.protocol.errors import ApiError, bad_request, wrong_media_type
 from mockserve.protocol.fields import parse_json
 from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.query import query_number
-from mockserve.service import SERVICE, Service
+from mockserve.serving.service import SERVICE, Service
 
 ID_HEADER = istr("X-Request-Id")
 PRIORITY_HEADER = istr("X-Vllm-Priority")

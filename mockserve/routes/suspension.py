@@ -6,7 +6,7 @@ from aiohttp import web
 
 from mockserve.protocol.query import query_choice, query_flag, query_integer
 from mockserve.routes.shared import json_reply, meant
-from mockserve.suspension import PauseMode
+from mockserve.serving.suspension import PauseMode
 
 PAUSE_MODES = ("abort", "wait", "keep")
 MAX_SLEEP_LEVEL = 2

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from mockserve.gates import Gate
-from mockserve.handlers import Handler
 from mockserve.routes.aborting import abort_named_requests, abort_requests
 from mockserve.routes.adapters import load_lora_adapter, unload_lora_adapter
 from mockserve.routes.audio import transcribe, translate
@@ -18,6 +16,7 @@ from mockserve.routes.documentation import documentation, openapi
 from mockserve.routes.elastic import is_scaling_elastic_ep, scale_elastic_ep
 from mockserve.routes.faults import change_faults, end_faults, show_faults
 from mockserve.routes.generate import generate
+from mockserve.routes.handlers import Handler
 from mockserve.routes.instances import add_instance, drain_instance, kill_instance, list_instances
 from mockserve.routes.invocations import invocations
 from mockserve.routes.messages import count_tokens, messages, render_messages
@@ -41,6 +40,7 @@ from mockserve.routes.suspension import (
 )
 from mockserve.routes.tokenization import detokenize, show_tokenizer_info, tokenize
 from mockserve.routes.weights import collective_rpc, update_weight_version, weight_info, world_size
+from mockserve.serving.gates import Gate
 
 
 @dataclass(frozen=True, slots=True)

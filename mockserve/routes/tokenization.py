@@ -10,7 +10,7 @@ from mockserve.protocol.errors import ApiError
 from mockserve.protocol.tokenization import TokenizeRequest, parse_detokenize, parse_tokenize
 from mockserve.protocol.tokenizer_info import tokenizer_info
 from mockserve.routes.shared import json_reply, read_body
-from mockserve.service import SERVICE, Service
+from mockserve.serving.service import SERVICE, Service
 
 
 async def tokenize(request: web.Request) -> web.StreamResponse:

@@ -6,7 +6,7 @@ from mockserve.protocol.errors import bad_request
 from mockserve.protocol.fields import Fields
 from mockserve.protocol.query import query_flag
 from mockserve.routes.shared import json_reply, read_body, read_object
-from mockserve.service import SERVICE
+from mockserve.serving.service import SERVICE
 
 
 async def weight_info(request: web.Request) -> web.StreamResponse:

@@ -11,7 +11,7 @@ from engine.latency.model import LatencyModel
 from mockserve.engines.deployment import deployment_of
 from mockserve.listening import RunningServer, start
 from mockserve.options.serve import ServeOptions
-from mockserve.service import Service
+from mockserve.serving.service import Service
 from mockserve.startup import fastest_loop
 from tests.fakes import TestLatency
 

@@ -7,11 +7,11 @@ import pytest
 from blis_options import BlisError
 from engine.kv_cache.changes import BlocksStored
 from engine.request import Request
-from mockserve.adapters import Adapter
 from mockserve.kv_blocks.naming import Scope
 from mockserve.kv_blocks.vllm_hashes import root_hash
 from mockserve.kv_blocks.vllm_naming import VllmNaming
 from mockserve.options.serve import ServeOptions
+from mockserve.serving.adapters import Adapter
 from tests.fakes import TestLatency
 from tests.wire.plain_http import call, complete, metric, open_request, wait_for_metric
 from tests.wire.serving import TestServer, running_server

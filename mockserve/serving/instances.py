@@ -6,17 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 from engine.cluster.member import Life
-from mockserve.cluster.suspending import SuspensionOfAll
 from mockserve.engines.cluster import LiveCluster
 from mockserve.faults.draw import FaultSource
 from mockserve.faults.engine import EngineFaults
-from mockserve.gates import Gate
 from mockserve.metrics.page import MeasuredEngine, MetricsSource, new_source
-from mockserve.open_replies import OpenReplies
 from mockserve.protocol.errors import ApiError
-from mockserve.response_store import ResponseStore
-from mockserve.service import Service, queue_limits
-from mockserve.suspension import Suspension
+from mockserve.serving.gates import Gate
+from mockserve.serving.open_replies import OpenReplies
+from mockserve.serving.response_store import ResponseStore
+from mockserve.serving.service import Service, queue_limits
+from mockserve.serving.suspension import Suspension
+from mockserve.serving.suspension_of_all import SuspensionOfAll
 
 
 class InstanceControl:

@@ -3,7 +3,7 @@
 import pytest
 
 from mockserve.protocol.errors import ApiError
-from mockserve.response_store import ResponseStore, StoredResponse
+from mockserve.serving.response_store import ResponseStore, StoredResponse
 
 
 def response(name: str, status: str = "completed") -> StoredResponse:

@@ -2,9 +2,9 @@
 
 from aiohttp import web
 
-from mockserve.middlewares import MIDDLEWARES, sign
+from mockserve.front.middlewares import MIDDLEWARES, sign
 from mockserve.routes.table import ROUTES
-from mockserve.service import SERVICE, Service
+from mockserve.serving.service import SERVICE, Service
 
 
 def build_app(service: Service) -> web.Application:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from aiohttp import web
 
 from mockserve.protocol.errors import ApiError
-from mockserve.service import Service
+from mockserve.serving.service import Service
 
 HEALTH_PATH = "/ping"
 """May be posted to a server that stops, and says that it is not ready."""

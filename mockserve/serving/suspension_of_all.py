@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from mockserve.suspension import PauseMode, Suspension
+from mockserve.serving.suspension import PauseMode, Suspension
 
 
 class SuspensionOfAll:

@@ -10,14 +10,14 @@ from http import HTTPStatus
 from aiohttp import web
 
 from mockserve.connections.network import SERVER_NAME
-from mockserve.faults.inject import inject_faults
-from mockserve.handlers import Handler, json_response
+from mockserve.front.fault_injection import inject_faults
 from mockserve.metrics.http import NO_ROUTE
 from mockserve.protocol.errors import ApiError, engine_dead, internal_error
 from mockserve.realtime.interface import EngineFailedError
+from mockserve.routes.handlers import Handler, json_response
 from mockserve.routes.shared import UNTYPED
-from mockserve.service import SERVICE, Service
-from mockserve.stopping import refuse_while_stopping
+from mockserve.serving.service import SERVICE, Service
+from mockserve.serving.stopping import refuse_while_stopping
 
 GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere")
 """Where an API key is demanded; everything else is open, as in vLLM."""

@@ -10,9 +10,6 @@ from aiohttp import web
 
 from engine.deployment import Deployment
 from engine.request import ExternalPrompt
-from mockserve.adapters import Adapter, Adapters, with_modules
-from mockserve.admission import QueueLimits, too_busy
-from mockserve.cluster.suspending import SuspensionOfAll
 from mockserve.connections.network import Network, network_of
 from mockserve.connections.slow_readers import SlowReaders
 from mockserve.connections.stream_head import StreamHeads
@@ -23,11 +20,9 @@ from mockserve.engines.build import RankEngine
 from mockserve.engines.deployment import transfer_of, with_features
 from mockserve.faults.draw import FaultSource
 from mockserve.faults.engine import EngineFaults
-from mockserve.gates import Gate, open_gates
 from mockserve.kv_blocks.setup import block_naming
 from mockserve.kv_blocks.transfer import KVTransfer
 from mockserve.metrics.page import Metrics
-from mockserve.open_replies import OpenReplies
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.protocol.chat import ChatRequest
@@ -41,11 +36,16 @@ from mockserve.realtime.wire import Wire
 from mockserve.replies.event_templates import EventTemplates
 from mockserve.replies.generation import Generation, Planner
 from mockserve.replies.identity import random_ids
-from mockserve.response_store import ResponseStore
-from mockserve.suspension import Suspension
+from mockserve.serving.adapters import Adapter, Adapters, with_modules
+from mockserve.serving.admission import QueueLimits, too_busy
+from mockserve.serving.gates import Gate, open_gates
+from mockserve.serving.open_replies import OpenReplies
+from mockserve.serving.response_store import ResponseStore
+from mockserve.serving.suspension import Suspension
+from mockserve.serving.suspension_of_all import SuspensionOfAll
 
 if TYPE_CHECKING:
-    from mockserve.cluster.control import InstanceControl
+    from mockserve.serving.instances import InstanceControl
 
 VLLM_VERSION = "0.33.0"
 

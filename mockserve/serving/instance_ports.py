@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Protocol
 
-from mockserve.cluster.control import InstanceControl
-from mockserve.service import Service
+from mockserve.serving.instances import InstanceControl
+from mockserve.serving.service import Service
 
 
 class Server(Protocol):

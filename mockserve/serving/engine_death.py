@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from mockserve.service import Service
+from mockserve.serving.service import Service
 
 LOOK_EVERY_S = 5.0
 """How often vLLM's server looks after its engine. A client that is told by a status ends it at once."""

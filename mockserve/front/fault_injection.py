@@ -7,11 +7,11 @@ from aiohttp import web
 
 from blis_options import OptionError
 from mockserve.faults.shaping import ShapedTransport
-from mockserve.handlers import Handler, json_response
 from mockserve.options.fault_kinds import ERRORS
 from mockserve.options.fault_settings import FaultSettings
 from mockserve.protocol.errors import ApiError
-from mockserve.service import SERVICE
+from mockserve.routes.handlers import Handler, json_response
+from mockserve.serving.service import SERVICE
 
 MODEL_PREFIXES = ("/v1/", "/v2/", "/inference/")
 MODEL_PATHS = frozenset({"/invocations", "/pooling", "/classify", "/score", "/rerank"})
