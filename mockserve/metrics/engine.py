@@ -1,6 +1,6 @@
 """What vLLM counts about requests and steps, fed by the real-time driver. All times are on the engine's clock.
 
-`prometheus_families.py` says which of vLLM's names each figure has.
+`families.py` says which of vLLM's names each figure has.
 """
 
 import time

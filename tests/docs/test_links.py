@@ -43,6 +43,24 @@ def test_every_page_and_picture_can_be_reached_from_the_readme() -> None:
     assert documents - reached == set()
 
 
+def test_the_names_in_the_recipes_are_in_the_files_they_speak_of() -> None:
+    recipes = [
+        found
+        for page in PAGES
+        for found in re.findall(r"`(\w+)` in `(\w[\w/]*/\w+\.py)`", page.read_text(encoding="utf-8"))
+    ]
+    assert ("ROUTES", "mockserve/routes/table.py") in recipes
+    missing = [(name, file) for name, file in recipes if not re.search(rf"\b{name}\b", (PROJECT / file).read_text())]
+    assert missing == []
+
+
+def test_every_folder_of_the_server_has_a_line() -> None:
+    page = (PROJECT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\| `mockserve/(\w+)/` \|", page, re.MULTILINE)
+    folders = {each.parent.name for each in (PROJECT / "mockserve").glob("*/__init__.py")}
+    assert sorted(lines) == sorted(folders)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_that_a_page_speaks_of_exists(page: Path) -> None:
     spoken_of = re.findall(r"`(\w[\w/]*/(?:[\w.]+\.(?:py|yaml|csv|md))?)`", page.read_text(encoding="utf-8"))
