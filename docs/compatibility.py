@@ -8,7 +8,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from mockserve.protocol.request_fields import CHAT_FIELDS, COMPLETION_FIELDS
+from mockserve.protocol.completions.fields import CHAT_FIELDS, COMPLETION_FIELDS
 from mockserve.routes.table import ROUTES, Route
 from mockserve.serving.gates import Gate
 

@@ -8,7 +8,7 @@ from mockserve.content.form import AnswerForm
 from mockserve.content.thinking import Thinking, read_thinking
 from mockserve.content.tool_calls import ToolUse, read_tool_use
 from mockserve.options.content import ContentOptions, json_object
-from mockserve.protocol.messages import read_messages
+from mockserve.protocol.completions.messages import read_messages
 
 
 def completion_form(body: Mapping[str, Any], prompt: str | None) -> AnswerForm:

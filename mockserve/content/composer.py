@@ -19,8 +19,8 @@ from mockserve.content.thinking import thoughts
 from mockserve.content.tokens.split import Split
 from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.content.tool_calls import call_script
+from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Ending
-from mockserve.protocol.sampling import Sampling
 
 MEDIAN_OUTPUT_TOKENS = 200
 OUTPUT_TOKENS_SIGMA = 0.7

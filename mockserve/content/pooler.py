@@ -9,7 +9,7 @@ from engine.model_spec import ModelSpec
 from mockserve.content.vectors import VectorSource, probabilities
 from mockserve.options.routes import RouteOptions, config_overrides, pooling_task_of, tasks_of
 from mockserve.protocol.errors import ApiError, bad_value
-from mockserve.protocol.vector_encoding import Vector
+from mockserve.protocol.pooling.vectors import Vector
 
 
 @dataclass(frozen=True, slots=True)

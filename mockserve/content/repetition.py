@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mockserve.protocol.sampling import Repetition
+from mockserve.protocol.asked.sampling import Repetition
 
 STOP_REASON = "repetition_detected"
 

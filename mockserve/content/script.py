@@ -8,8 +8,8 @@ from mockserve.content.answer import Answer, Delta, Kind
 from mockserve.content.stops import stopped
 from mockserve.content.tokens.split import Split, whole_characters
 from mockserve.content.tokens.tokenizer import Tokenizer
+from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Ending
-from mockserve.protocol.sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from itertools import accumulate
 from mockserve.content.answer import Answer
 from mockserve.content.repetition import STOP_REASON, first_repetition
 from mockserve.content.tokens.split import Split
+from mockserve.protocol.asked.sampling import Repetition, Sampling
 from mockserve.protocol.bodies import Ending
-from mockserve.protocol.sampling import Repetition, Sampling
 
 
 def stopped(said: Split, ending: Ending, sampling: Sampling) -> Answer:

@@ -13,13 +13,13 @@ from mockserve.planning.reply_settings import (
     num_top,
     prompt_scores,
 )
-from mockserve.protocol.chat import ChatRequest
-from mockserve.protocol.chat_bodies import ChatBodies
+from mockserve.protocol.asked.vocabulary_checks import check_vocabulary
+from mockserve.protocol.asked.wanted import check_prompt_start
+from mockserve.protocol.completions.chat import ChatRequest
+from mockserve.protocol.completions.chat_bodies import ChatBodies
+from mockserve.protocol.completions.messages import MEDIA_MARK, Medium, media_of
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.messages import MEDIA_MARK, Medium, media_of
 from mockserve.protocol.refusals import refuse_unavailable
-from mockserve.protocol.vocabulary_checks import check_vocabulary
-from mockserve.protocol.wanted import check_prompt_start
 from mockserve.replies.accounting import Accounting
 from mockserve.replies.chat_writer import ChatShape
 from mockserve.replies.identity import unix_time

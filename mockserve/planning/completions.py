@@ -12,11 +12,11 @@ from mockserve.planning.reply_settings import (
     num_top,
     prompt_scores,
 )
-from mockserve.protocol.completion_bodies import CompletionBodies
-from mockserve.protocol.completions import CompletionRequest, Prompt
+from mockserve.protocol.asked.vocabulary_checks import check_vocabulary
+from mockserve.protocol.asked.wanted import check_prompt_start
+from mockserve.protocol.completions.text import CompletionRequest, Prompt
+from mockserve.protocol.completions.text_bodies import CompletionBodies
 from mockserve.protocol.refusals import refuse_thinking_budget
-from mockserve.protocol.vocabulary_checks import check_vocabulary
-from mockserve.protocol.wanted import check_prompt_start
 from mockserve.replies.accounting import Accounting
 from mockserve.replies.completion_writer import CompletionShape
 from mockserve.replies.identity import unix_time

@@ -6,12 +6,12 @@ from typing import Any
 from mockserve.content.answer import Delta
 from mockserve.content.form import PLAIN
 from mockserve.planning.reply_settings import new_scorers, num_top, prompt_scores
+from mockserve.protocol.asked.vocabulary_checks import check_vocabulary
 from mockserve.protocol.bodies import Choice, Ending, Piece
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.generate import GenerateRequest, check_room
 from mockserve.protocol.generate_bodies import GenerateBodies, token_logprobs
 from mockserve.protocol.logprob_shapes import chat_logprobs
-from mockserve.protocol.vocabulary_checks import check_vocabulary
 from mockserve.replies.accounting import Accounting
 from mockserve.replies.chat_writer import ChatShape, ChatWriter
 from mockserve.replies.choice_writer import ChoiceWriter, NewScorer, scored_tokens

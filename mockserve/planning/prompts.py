@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from zlib import crc32
 
+from mockserve.protocol.asked.sampling import Sampling
+from mockserve.protocol.completions.messages import MEDIA_MARK, Medium
 from mockserve.protocol.errors import ApiError, bad_value
-from mockserve.protocol.messages import MEDIA_MARK, Medium
-from mockserve.protocol.sampling import Sampling
 from mockserve.replies.generation import Planner
 
 

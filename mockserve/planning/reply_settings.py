@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from functools import partial
 
+from mockserve.protocol.asked.sampling import Sampling
+from mockserve.protocol.asked.stream_options import Delivery
+from mockserve.protocol.asked.wanted import Wanted
 from mockserve.protocol.logprob_shapes import Scored
-from mockserve.protocol.sampling import Sampling
-from mockserve.protocol.stream_options import Delivery
-from mockserve.protocol.wanted import Wanted
 from mockserve.replies.choice_writer import NewScorer
 from mockserve.replies.generation import Generation
 from mockserve.replies.job import AT_THE_END

@@ -6,11 +6,11 @@ from typing import Any
 
 from mockserve.planning.chat import plan_chat
 from mockserve.protocol.bodies import Choice, Usage
-from mockserve.protocol.chat import parse_chat
-from mockserve.protocol.response_bodies import ResponseObject, raw_message
-from mockserve.protocol.response_input import chat_messages
-from mockserve.protocol.response_items import output_items
-from mockserve.protocol.response_requests import ResponseRequest, chat_body
+from mockserve.protocol.completions.chat import parse_chat
+from mockserve.protocol.responses.bodies import ResponseObject, raw_message
+from mockserve.protocol.responses.input import chat_messages
+from mockserve.protocol.responses.items import output_items
+from mockserve.protocol.responses.requests import ResponseRequest, chat_body
 from mockserve.replies.identity import new_id, unix_time
 from mockserve.replies.job import ReplyJob
 from mockserve.serving.service import Service

@@ -9,12 +9,12 @@ from mockserve.content.form import AnswerForm
 from mockserve.planning.prompts import medium_ids
 from mockserve.planning.recordings import duration_s
 from mockserve.planning.reply_settings import new_scorers
+from mockserve.protocol.asked.stream_options import Delivery
 from mockserve.protocol.bodies import Choice
-from mockserve.protocol.completion_bodies import CompletionBodies
+from mockserve.protocol.completions.messages import Medium
+from mockserve.protocol.completions.text_bodies import CompletionBodies
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.messages import Medium
 from mockserve.protocol.speech import VERBOSE, Speech, SpeechRequest, Spoken
-from mockserve.protocol.stream_options import Delivery
 from mockserve.replies.completion_writer import CompletionShape
 from mockserve.replies.identity import unix_time
 from mockserve.replies.job import ReplyJob

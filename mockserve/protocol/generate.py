@@ -3,9 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
+from mockserve.protocol.asked.read_sampling import read_sampling
+from mockserve.protocol.asked.sampling import Sampling
+from mockserve.protocol.asked.stream_options import Delivery, read_delivery
+from mockserve.protocol.asked.wanted import Common, read_common
 from mockserve.protocol.errors import ApiError, Problem, bad_fields
-from mockserve.protocol.field_containers import AnyOf, ListOf, MapOf, Nullable, Record
-from mockserve.protocol.field_types import (
+from mockserve.protocol.reading.body import Fields
+from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record
+from mockserve.protocol.reading.types import (
     LARGEST_INT64,
     SMALLEST_INT64,
     Anything,
@@ -19,12 +24,7 @@ from mockserve.protocol.field_types import (
     as_integer,
     integer_problem,
 )
-from mockserve.protocol.fields import Fields
-from mockserve.protocol.read_sampling import read_sampling
 from mockserve.protocol.refusals import refuse_bad_salt
-from mockserve.protocol.sampling import Sampling
-from mockserve.protocol.stream_options import Delivery, read_delivery
-from mockserve.protocol.wanted import Common, read_common
 
 OUTPUT_MODES = ("tokens", "text", "derender")
 

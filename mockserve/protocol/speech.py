@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mockserve.protocol.asked.read_sampling import read_sampling
+from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Ending, Usage
 from mockserve.protocol.errors import ApiError, bad_value
-from mockserve.protocol.field_containers import ListOf, MapOf, Nullable
-from mockserve.protocol.field_types import (
+from mockserve.protocol.reading.body import Fields, check_types
+from mockserve.protocol.reading.containers import ListOf, MapOf, Nullable
+from mockserve.protocol.reading.types import (
     LARGEST_INT64,
     SMALLEST_INT64,
     Anything,
@@ -21,9 +24,6 @@ from mockserve.protocol.field_types import (
     OneOf,
     Text,
 )
-from mockserve.protocol.fields import Fields, check_types
-from mockserve.protocol.read_sampling import read_sampling
-from mockserve.protocol.sampling import Sampling
 
 VERBOSE, DIARIZED = "verbose_json", "diarized_json"
 SUPPORTED_FORMATS = ("text", "json", VERBOSE, DIARIZED)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from mockserve.content.answer import Answer, Delta, Kind
 from mockserve.protocol.bodies import Choice, Ending, Piece
-from mockserve.protocol.chat_deltas import (
+from mockserve.protocol.completions.chat_deltas import (
     TOOL_CALL_PREFIX,
     ToolCall,
     content_delta,

@@ -6,8 +6,8 @@ from typing import TypeAlias
 import orjson
 
 from mockserve.protocol.bodies import Bodies, Ending, Piece, Prompted
-from mockserve.protocol.chat_bodies import ChatBodies
-from mockserve.protocol.completion_bodies import CompletionBodies
+from mockserve.protocol.completions.chat_bodies import ChatBodies
+from mockserve.protocol.completions.text_bodies import CompletionBodies
 from mockserve.replies.frames import PLACEHOLDER, EventTemplate, event
 
 MOST_KNOWN = 256

@@ -16,8 +16,8 @@ from mockserve.content.tokens.remembered import RememberedPrompts
 from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.kv_blocks.fast_hashes import token_digest
 from mockserve.kv_blocks.naming import ANYWHERE, Lora, NameBlocks, Scope
+from mockserve.protocol.asked.sampling import Sampling, check_sampling, output_budget
 from mockserve.protocol.errors import ApiError, bad_value
-from mockserve.protocol.sampling import Sampling, check_sampling, output_budget
 
 
 class Generation(NamedTuple):

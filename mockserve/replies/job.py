@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mockserve.protocol.asked.stream_options import Delivery
 from mockserve.protocol.bodies import Bodies
-from mockserve.protocol.stream_options import Delivery
 from mockserve.replies.accounting import Accounting
 from mockserve.replies.choice_writer import NewWriter
 from mockserve.replies.event_templates import EventTemplates

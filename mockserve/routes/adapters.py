@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from mockserve.protocol.fields import Fields
+from mockserve.protocol.reading.body import Fields
 from mockserve.routes.shared import read_body, untyped_reply
 from mockserve.serving.service import SERVICE
 

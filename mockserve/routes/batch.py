@@ -7,7 +7,7 @@ from aiohttp import web
 from mockserve.answering.answer import answer
 from mockserve.connections.stamped import arrived_at
 from mockserve.planning.chat import plan_chat
-from mockserve.protocol.chat import parse_chat
+from mockserve.protocol.completions.chat import parse_chat
 from mockserve.protocol.errors import Problem, bad_fields, bad_value
 from mockserve.routes.shared import check_rank, read_body, reply_id, wanted_priority
 from mockserve.serving.service import SERVICE

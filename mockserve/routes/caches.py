@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from mockserve.protocol.query import query_flag
+from mockserve.protocol.reading.query import query_flag
 from mockserve.routes.shared import json_reply, meant, untyped_reply
 
 

@@ -5,7 +5,7 @@ from aiohttp import web
 from mockserve.answering.prefilling import prefill
 from mockserve.connections.stamped import arrived_at
 from mockserve.planning.prompt_fitting import fitted
-from mockserve.protocol.cohere_embed import check_lengths, cohere_embeddings, parse_cohere_embed
+from mockserve.protocol.pooling.cohere import check_lengths, cohere_embeddings, parse_cohere_embed
 from mockserve.routes.pooling import known_adapter, pooling_service
 from mockserve.routes.shared import json_reply, read_body, reply_id
 

@@ -5,7 +5,7 @@ from html import escape
 from aiohttp import web
 
 from mockserve.protocol.json_text import compact_json
-from mockserve.protocol.openapi import Operation, openapi_document
+from mockserve.protocol.server.openapi import Operation, openapi_document
 from mockserve.serving.service import SERVICE
 
 

@@ -11,11 +11,11 @@ from mockserve.connections.caller import caller_of
 from mockserve.connections.stamped import arrived_at
 from mockserve.planning.chat import plan_chat
 from mockserve.planning.prompts import conversation_ids
-from mockserve.protocol.anthropic_bodies import AnthropicEvents, AnthropicReply, message
-from mockserve.protocol.anthropic_requests import anthropic_error, chat_body, check_count, check_messages
-from mockserve.protocol.chat import parse_chat
+from mockserve.protocol.anthropic.bodies import AnthropicEvents, AnthropicReply, message
+from mockserve.protocol.anthropic.requests import anthropic_error, chat_body, check_count, check_messages
+from mockserve.protocol.completions.chat import parse_chat
+from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.messages import media_of
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.routes.render import rendered_chat
 from mockserve.routes.shared import check_rank, json_reply, read_body, reply_id, wanted_priority

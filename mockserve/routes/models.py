@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from mockserve.protocol.models import ServedModel, model_list
+from mockserve.protocol.server.models import ServedModel, model_list
 from mockserve.replies.identity import new_id, unix_time
 from mockserve.routes.shared import json_reply
 from mockserve.serving.service import SERVICE

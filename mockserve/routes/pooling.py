@@ -10,15 +10,15 @@ from mockserve.content.pooler import Pooler
 from mockserve.planning.prompt_fitting import fitted
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import compact_json
-from mockserve.protocol.pooling_bodies import PoolingHead, class_items, embedding_items, pooling_items
-from mockserve.protocol.pooling_requests import (
+from mockserve.protocol.pooling.bodies import PoolingHead, class_items, embedding_items, pooling_items
+from mockserve.protocol.pooling.requests import (
     PoolingRequest,
     Prompt,
     parse_classify,
     parse_embeddings,
     parse_pooling,
 )
-from mockserve.protocol.vector_encoding import Encoding, Vector, bytes_metadata
+from mockserve.protocol.pooling.vectors import Encoding, Vector, bytes_metadata
 from mockserve.replies.identity import unix_time
 from mockserve.routes.shared import json_reply, read_body, reply_id
 from mockserve.serving.adapters import Adapter

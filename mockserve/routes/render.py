@@ -7,14 +7,14 @@ from aiohttp import web
 
 from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.planning.prompts import conversation_ids, given_ids, text_ids
-from mockserve.protocol.chat import parse_chat
-from mockserve.protocol.completions import CompletionRequest, Prompt, parse_completion
+from mockserve.protocol.asked.sampling import check_sampling, output_budget
+from mockserve.protocol.completions.chat import parse_chat
+from mockserve.protocol.completions.messages import media_of
+from mockserve.protocol.completions.text import CompletionRequest, Prompt, parse_completion
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import compact_json
-from mockserve.protocol.messages import media_of
 from mockserve.protocol.refusals import refuse_unavailable
-from mockserve.protocol.rendering import Rendered, parse_context, sampling_object, template_arguments
-from mockserve.protocol.sampling import check_sampling, output_budget
+from mockserve.protocol.server.rendering import Rendered, parse_context, sampling_object, template_arguments
 from mockserve.routes.shared import json_reply, read_body, reply_id
 from mockserve.serving.service import SERVICE, Service
 

@@ -13,9 +13,9 @@ from mockserve.connections.stamped import arrived_at
 from mockserve.planning.responses import ResponsePlan, conversation, plan_response
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.narration import Event
-from mockserve.protocol.query import query_flag, query_number
-from mockserve.protocol.response_events import ResponseEvents
-from mockserve.protocol.response_requests import ResponseRequest, chat_body, parse_response
+from mockserve.protocol.reading.query import query_flag, query_number
+from mockserve.protocol.responses.events import ResponseEvents
+from mockserve.protocol.responses.requests import ResponseRequest, chat_body, parse_response
 from mockserve.replies.frames import named_event
 from mockserve.replies.identity import new_id
 from mockserve.replies.reply_set import ReplySet

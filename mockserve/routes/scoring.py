@@ -9,8 +9,8 @@ from mockserve.connections.stamped import arrived_at
 from mockserve.content.pooler import Pooler
 from mockserve.content.vectors import best_match_sum, relevance, similarity
 from mockserve.planning.prompt_fitting import cut_text, fitted
-from mockserve.protocol.pooling_bodies import PoolingHead, reranked, score_items
-from mockserve.protocol.scoring import ScoringRequest, check_scoring, parse_rerank, parse_score
+from mockserve.protocol.pooling.bodies import PoolingHead, reranked, score_items
+from mockserve.protocol.pooling.scoring import ScoringRequest, check_scoring, parse_rerank, parse_score
 from mockserve.replies.identity import unix_time
 from mockserve.routes.pooling import known_adapter, pooling_service
 from mockserve.routes.shared import json_reply, read_body, reply_id

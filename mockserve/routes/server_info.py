@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 from aiohttp import web
 
-from mockserve.protocol.query import query_choice
-from mockserve.protocol.server_info import ConfigFacts, as_objects, as_text
+from mockserve.protocol.reading.query import query_choice
+from mockserve.protocol.server.info import ConfigFacts, as_objects, as_text
 from mockserve.routes.shared import json_reply
 from mockserve.serving.service import SERVICE, VLLM_VERSION, Service
 

@@ -9,9 +9,9 @@ from multidict import istr
 
 from mockserve.connections.stamped import wanted_rank
 from mockserve.protocol.errors import ApiError, bad_request, wrong_media_type
-from mockserve.protocol.fields import parse_json
 from mockserve.protocol.json_text import compact_json
-from mockserve.protocol.query import query_number
+from mockserve.protocol.reading.body import parse_json
+from mockserve.protocol.reading.query import query_number
 from mockserve.serving.service import SERVICE, Service
 
 ID_HEADER = istr("X-Request-Id")

@@ -4,7 +4,7 @@ from typing import cast
 
 from aiohttp import web
 
-from mockserve.protocol.query import query_choice, query_flag, query_integer
+from mockserve.protocol.reading.query import query_choice, query_flag, query_integer
 from mockserve.routes.shared import json_reply, meant
 from mockserve.serving.suspension import PauseMode
 

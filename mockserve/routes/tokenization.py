@@ -7,8 +7,8 @@ from aiohttp import web
 
 from mockserve.content.tokens.file import read_json_object
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.tokenization import TokenizeRequest, parse_detokenize, parse_tokenize
-from mockserve.protocol.tokenizer_info import tokenizer_info
+from mockserve.protocol.server.tokenization import TokenizeRequest, parse_detokenize, parse_tokenize
+from mockserve.protocol.server.tokenizer_info import tokenizer_info
 from mockserve.routes.shared import json_reply, read_body
 from mockserve.serving.service import SERVICE, Service
 

@@ -3,8 +3,8 @@
 from aiohttp import web
 
 from mockserve.protocol.errors import bad_request
-from mockserve.protocol.fields import Fields
-from mockserve.protocol.query import query_flag
+from mockserve.protocol.reading.body import Fields
+from mockserve.protocol.reading.query import query_flag
 from mockserve.routes.shared import json_reply, read_body, read_object
 from mockserve.serving.service import SERVICE
 

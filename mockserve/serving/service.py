@@ -25,10 +25,10 @@ from mockserve.kv_blocks.transfer import KVTransfer
 from mockserve.metrics.page import Metrics
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
-from mockserve.protocol.chat import ChatRequest
-from mockserve.protocol.completions import CompletionRequest
+from mockserve.protocol.completions.chat import ChatRequest
+from mockserve.protocol.completions.known_bodies import KnownBodies, known_chats, known_completions
+from mockserve.protocol.completions.text import CompletionRequest
 from mockserve.protocol.errors import engine_dead, unknown_model
-from mockserve.protocol.known_bodies import KnownBodies, known_chats, known_completions
 from mockserve.realtime.cluster import ClusterDriver
 from mockserve.realtime.instance import InstanceDriver
 from mockserve.realtime.interface import Driver

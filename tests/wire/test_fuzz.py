@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mockserve.protocol.request_fields import CHAT_FIELDS, COMPLETION_FIELDS
+from mockserve.protocol.completions.fields import CHAT_FIELDS, COMPLETION_FIELDS
 from tests.wire.plain_http import call
 from tests.wire.serving import TestServer
 

@@ -2,7 +2,7 @@
 
 import jsonschema
 
-from mockserve.protocol.request_fields import CHAT_FIELDS
+from mockserve.protocol.completions.fields import CHAT_FIELDS
 from tests.wire.plain_http import call
 from tests.wire.serving import TestServer, running_server
 

@@ -8,8 +8,8 @@ from typing import Any
 from blis_options import OptionError
 from mockserve.content.chat_templates.chatml import ChatMLTemplate, ChatTemplate, TemplateRequest, turns_of
 from mockserve.options.content import ContentOptions, json_object
+from mockserve.protocol.completions.messages import read_messages
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.messages import read_messages
 
 
 @dataclass(frozen=True, slots=True)

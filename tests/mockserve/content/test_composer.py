@@ -11,7 +11,7 @@ from mockserve.content.answer import Answer
 from mockserve.content.composer import Composer, natural_length
 from mockserve.content.prose import Prose
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer
-from mockserve.protocol.sampling import Sampling
+from mockserve.protocol.asked.sampling import Sampling
 
 TOKENIZER = BuiltinTokenizer()
 PROSE = Prose(TOKENIZER)

@@ -13,7 +13,7 @@ from mockserve.content.form import AnswerForm
 from mockserve.content.prose import Prose
 from mockserve.content.thinking import Thinking
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer, Tokenizer, load_tokenizer
-from mockserve.protocol.sampling import Sampling
+from mockserve.protocol.asked.sampling import Sampling
 from tests.mockserve.content.vocabularies import MAKES, write_vocabulary
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mockserve.content.repetition import first_repetition
-from mockserve.protocol.sampling import Repetition
+from mockserve.protocol.asked.sampling import Repetition
 
 
 def plain_first_repetition(ids: list[int], wanted: Repetition) -> int | None:

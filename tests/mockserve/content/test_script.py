@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from mockserve.content.answer import Delta, Kind
 from mockserve.content.script import Performance, Segment, perform, sorted_by_kind
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer
+from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Ending
-from mockserve.protocol.sampling import Sampling
 
 TOKENIZER = BuiltinTokenizer()
 THINKING = (

@@ -12,7 +12,7 @@ from mockserve.content.form import AnswerForm
 from mockserve.content.prose import Prose
 from mockserve.content.thinking import Thinking, read_thinking
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer
-from mockserve.protocol.sampling import Sampling
+from mockserve.protocol.asked.sampling import Sampling
 
 TOKENIZER = BuiltinTokenizer()
 COMPOSER = Composer(tokenizer=TOKENIZER, prose=Prose(TOKENIZER))

@@ -11,9 +11,9 @@ from mockserve.content.answer import Kind
 from mockserve.content.script import Performance, Segment, perform
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer
 from mockserve.content.tool_calls import MOST_CALLS, ToolUse, call_script, read_tool_use
+from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.sampling import Sampling
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}
 TOOLS = [

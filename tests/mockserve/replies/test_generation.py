@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer
 from mockserve.kv_blocks.fast_hashes import block_hashes
 from mockserve.kv_blocks.naming import FastNaming
+from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.sampling import Sampling
 from mockserve.replies.generation import Planner
 
 

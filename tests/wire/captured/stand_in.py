@@ -11,8 +11,8 @@ from mockserve.content.script import Performance, perform
 from mockserve.content.stops import stopped
 from mockserve.content.tokens.split import Split
 from mockserve.content.tokens.tokenizer import Tokenizer
+from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Ending
-from mockserve.protocol.sampling import Sampling
 from tests.wire.captured.parsed import START, segments
 
 WORDS = (2023, 2003, 1037, 3231, 1997, 1996, 2944, 6434, 1010, 2029, 4247, 2616, 1012)

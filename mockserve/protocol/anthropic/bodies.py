@@ -1,0 +1,175 @@
+"""Replies of Anthropic's Messages API, whole and as events; what is null is left out."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mockserve.protocol.anthropic.requests import anthropic_error
+from mockserve.protocol.bodies import Choice, Ending, Piece, Usage
+from mockserve.protocol.errors import ApiError
+from mockserve.protocol.narration import Event
+
+NewSignature = Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True)
+class AnthropicReply:
+    """What is known of a reply before its first token. `new_signature` draws what stands under a thought."""
+
+    id: str
+    model: str
+    new_signature: NewSignature
+
+
+def message(reply: AnthropicReply, choice: Choice, usage: Usage) -> dict[str, Any]:
+    """A whole reply."""
+    said = choice.content
+    content: list[dict[str, Any]] = []
+    if said["reasoning"]:
+        content.append({"type": "thinking", "thinking": said["reasoning"], "signature": reply.new_signature()})
+    if said["content"]:
+        content.append({"type": "text", "text": said["content"]})
+    calls = said.get("tool_calls", ())
+    content += [
+        {
+            "type": "tool_use",
+            "id": each["id"],
+            "name": each["function"]["name"],
+            "input": _parsed(each["function"]["arguments"]),
+        }
+        for each in calls
+    ]
+    reason, sequence = _stop_reason(choice.ending, bool(calls), bool(calls))
+    body = {**_head(reply), "content": content or [{"type": "text", "text": ""}], "model": reply.model}
+    body |= {"stop_reason": reason, "stop_sequence": sequence}
+    body |= {"usage": _usage(usage), "kv_transfer_params": choice.kv_transfer_params}
+    return {name: value for name, value in body.items() if value is not None}
+
+
+class AnthropicEvents:
+    """Tells a reply. Text that follows a tool call waits until the call's block has ended."""
+
+    def __init__(self, reply: AnthropicReply) -> None:
+        self._reply = reply
+        self._index = 0
+        self._open: str | None = None
+        self._call = -1
+        self._arguments = ""
+        self._waiting = ""
+
+    @property
+    def opens_at_once(self) -> bool:
+        return False
+
+    def opening(self, usage: Usage) -> list[Event]:
+        body = {**_head(self._reply), "content": [], "model": self._reply.model}
+        body |= {"stop_reason": None, "stop_sequence": None, "usage": _usage(usage)}
+        return [{"type": "message_start", "message": body}]
+
+    def said(self, piece: Piece) -> list[Event]:
+        told: list[Event] = []
+        delta = piece.delta
+        if delta.get("reasoning"):
+            told += self._in_block("thinking", "thinking_delta", "thinking", delta["reasoning"])
+        if delta.get("content"):
+            if self._open == "tool_use":
+                self._waiting += delta["content"]
+            else:
+                told += self._in_block("text", "text_delta", "text", delta["content"])
+        for call in delta.get("tool_calls") or ():
+            told += self._tool_call(call)
+        return told
+
+    def ended(self, ending: Ending, usage: Usage) -> list[Event]:
+        uses_tool = self._call >= 0
+        reason, sequence = _stop_reason(ending, uses_tool, uses_tool and _is_json(self._arguments))
+        delta = {"stop_reason": reason, "stop_sequence": sequence}
+        return [
+            *self._end_block(),
+            {"type": "message_delta", "delta": delta, "usage": _usage(usage)},
+            {"type": "message_stop"},
+        ]
+
+    def failed(self, error: ApiError) -> list[Event]:
+        return [*self._end_block(), {**anthropic_error(error).body()}]
+
+    def _in_block(self, block: str, kind: str, key: str, text: str) -> list[Event]:
+        opened = [] if self._open == block else [*self._end_block(), self._begin({"type": block, key: ""})]
+        return [*opened, self._delta({"type": kind, key: text})]
+
+    def _tool_call(self, call: Mapping[str, Any]) -> list[Event]:
+        told: list[Event] = []
+        function = call["function"]
+        if "id" in call:
+            told += self._end_block()
+            self._call, self._arguments = call["index"], ""
+            told.append(self._begin({"type": "tool_use", "id": call["id"], "name": function["name"], "input": {}}))
+        arguments = function.get("arguments")
+        if arguments:
+            self._arguments += arguments
+            told.append(self._delta({"type": "input_json_delta", "partial_json": arguments}))
+        return told
+
+    def _begin(self, block: dict[str, Any]) -> Event:
+        self._open = block["type"]
+        return {"type": "content_block_start", "content_block": block, "index": self._index}
+
+    def _delta(self, delta: dict[str, Any]) -> Event:
+        return {"type": "content_block_delta", "delta": delta, "index": self._index}
+
+    def _end_block(self) -> list[Event]:
+        """The end of the open block, and all of one for the text that waited."""
+        told: list[Event] = []
+        if self._open is not None:
+            if self._open == "thinking":
+                told.append(self._delta({"type": "signature_delta", "signature": self._reply.new_signature()}))
+            told.append({"type": "content_block_stop", "index": self._index})
+            self._open = None
+            self._index += 1
+        if self._waiting:
+            text, self._waiting = self._waiting, ""
+            told += [*self._in_block("text", "text_delta", "text", text), *self._end_block()]
+        return told
+
+
+def _head(reply: AnthropicReply) -> dict[str, Any]:
+    return {"id": reply.id, "type": "message", "role": "assistant"}
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    """Counts as Anthropic has them: tokens of the cache do not count as input."""
+    found: dict[str, Any] = {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}
+    details = usage.prompt_details
+    if details is not None:
+        created, read = details["created_cache_tokens"] or 0, details["cached_tokens"]
+        found["input_tokens"] = max(0, usage.prompt_tokens - created - read)
+        found |= {"cache_creation_input_tokens": created, "cache_read_input_tokens": read}
+    return found
+
+
+def _stop_reason(ending: Ending, uses_tool: bool, is_complete: bool) -> tuple[str | None, str | None]:
+    """Why it ended, and which stop string did it. A call that a stop string cut short must not be made."""
+    reason = ending.finish_reason
+    if reason == "length":
+        return "max_tokens", None
+    if reason not in ("stop", "tool_calls"):
+        return None, None
+    if is_complete:
+        return "tool_use", None
+    if isinstance(ending.stop_reason, str):
+        return "stop_sequence", ending.stop_reason
+    return ("tool_use" if reason == "tool_calls" or uses_tool else "end_turn"), None
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _parsed(arguments: str) -> Any:
+    """Arguments as JSON; those of a call that was cut short as nothing."""
+    return json.loads(arguments) if _is_json(arguments) else {}

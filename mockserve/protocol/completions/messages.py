@@ -1,0 +1,120 @@
+"""The messages of a chat body: what they say as text, and the pictures and recordings in them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mockserve.protocol.completions.message_fields import TOOL_CALL
+from mockserve.protocol.errors import ApiError, bad_fields, bad_value
+
+TEXT_PARTS = ("text", "input_text", "output_text", "refusal", "thinking")
+MEDIA_PARTS = {
+    "image_url": "image",
+    "input_image": "image",
+    "image_pil": "image",
+    "image_embeds": "image",
+    "audio_url": "audio",
+    "input_audio": "audio",
+    "audio_embeds": "audio",
+    "video_url": "video",
+    "video_embeds": "video",
+}
+"""Types of content parts to their modality."""
+
+OTHER_PARTS = ("prompt_embeds", "tool_reference")
+MEDIA_MARK = "\ue000"
+"""Stands in a prompt's text where a picture or a recording is; no model has a token for it."""
+
+
+class Message(NamedTuple):
+    """One turn of a conversation, its content flattened to text, with a `MEDIA_MARK` for each picture or recording."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """A picture or recording: its modality, and what tells it from others."""
+
+    modality: str
+    source: str
+
+
+def read_messages(messages: list[Any], model_name: str) -> tuple[Message, ...]:
+    """The conversation as text. Raises ApiError for content that is none; `model_name` is for the error."""
+    if not messages:
+        raise ApiError("Cannot apply chat template to an empty conversation. Provide at least one message.")
+    return tuple(Message(str(each["role"]), _flatten(each.get("content"))) for each in messages)
+
+
+def media_of(messages: list[Any]) -> list[Medium]:
+    """Every picture and recording, in order."""
+    return [
+        Medium(MEDIA_PARTS[part["type"]], str(part.get(part["type"])))
+        for message in messages
+        for part in _parts(message)
+        if part.get("type") in MEDIA_PARTS
+    ]
+
+
+def check_parts(messages: list[Any]) -> None:
+    """Raise ApiError for content parts and tool calls that have the right place and the wrong form."""
+    for message in messages:
+        if "role" not in message:  # harmony's messages have an author instead, and no chat template knows them
+            raise ApiError("a message must have a 'role'")
+        for part in _parts(message):
+            _check_part(part)
+        calls = message.get("tool_calls")
+        if isinstance(calls, list):
+            problems = [each for index, call in enumerate(calls) for each in TOOL_CALL.problems(call, f"body.{index}")]
+            if problems:
+                raise bad_fields(problems)
+
+
+def last_content(messages: list[Any], role: str) -> str:
+    """The text of the last message, if it has this role: what `echo` repeats."""
+    last = messages[-1]
+    return _flatten(last.get("content")) if last["role"] == role else ""
+
+
+def _parts(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    content = message.get("content")
+    if content is None or isinstance(content, str) or not isinstance(content, list | dict):
+        return
+    for part in content:
+        if not isinstance(part, dict):
+            raise ApiError(f"a content part must be an object, got {type(part).__name__}")
+        yield part
+
+
+def _check_part(part: dict[str, Any]) -> None:
+    kind = part.get("type")
+    if kind in ("text", "input_text", "output_text") and not isinstance(part.get("text"), str):
+        raise ApiError(f"a content part of type {kind!r} must have a string as its 'text'")
+    if kind in ("image_url", "audio_url", "video_url") and not isinstance(part.get(kind), dict):
+        raise ApiError(f"a content part of type {kind!r} must have an object as its {kind!r}")
+    if kind in TEXT_PARTS or kind in MEDIA_PARTS:
+        return
+    if not isinstance(kind, str):
+        raise ApiError("a content part must have a 'type'")
+    supported = ", ".join(sorted([*TEXT_PARTS, *MEDIA_PARTS, *OTHER_PARTS]))
+    message = f"Unsupported chat content part type: {kind!r}. Supported types: {supported}."
+    raise bad_value(message, "type", kind)
+
+
+def _flatten(content: Any) -> str:
+    """A content string as it is; the text parts of a list joined by newlines; nothing for null."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(_part_text(part) for part in content)
+
+
+def _part_text(part: dict[str, Any]) -> str:
+    kind = part.get("type")
+    if kind in MEDIA_PARTS:
+        return MEDIA_MARK
+    text = part.get(kind if kind in ("refusal", "thinking") else "text")
+    return text if isinstance(text, str) else ""

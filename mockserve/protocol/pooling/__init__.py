@@ -1,0 +1,1 @@
+"""What is asked of models that pool, and their replies: vectors, classes, scores."""

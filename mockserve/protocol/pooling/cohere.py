@@ -1,0 +1,129 @@
+"""The bodies of POST /v2/embed, in Cohere's form."""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mockserve.protocol.errors import ApiError, Problem, bad_fields
+from mockserve.protocol.pooling.fields import MAX_INT64, check_body
+from mockserve.protocol.pooling.vectors import Vector
+from mockserve.protocol.reading.containers import ListOf, MapOf, Nullable, Record
+from mockserve.protocol.reading.types import Anything, Integer, OneOf, Text, as_integer
+
+_EMBED = Record(
+    {
+        "model": Nullable(Text()),
+        "input_type": Nullable(Text()),
+        "texts": Nullable(ListOf(Text())),
+        "images": Nullable(ListOf(Text())),
+        "inputs": Nullable(ListOf(MapOf(Anything()))),
+        "output_dimension": Nullable(Integer()),
+        "embedding_types": Nullable(ListOf(OneOf(("float", "binary", "ubinary", "base64")))),
+        "truncate": OneOf(("NONE", "START", "END")),
+        "max_tokens": Nullable(Integer()),
+        "priority": Integer(at_least=-MAX_INT64 - 1, at_most=MAX_INT64),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CohereEmbedRequest:
+    """Texts to embed. `texts` are given back; `inputs` are texts put together from parts."""
+
+    model: str
+    texts: tuple[str, ...]
+    echoes_texts: bool
+    dimensions: int | None
+    types: tuple[str, ...]
+    truncate: str
+    max_tokens: int | None
+
+    @property
+    def truncate_to(self) -> int | None:
+        """Most tokens a text may keep; -1 for as many as the context holds, None refuses longer ones."""
+        if self.truncate == "NONE":
+            return None
+        return -1 if self.max_tokens is None else self.max_tokens
+
+
+def parse_cohere_embed(body: dict[str, Any]) -> CohereEmbedRequest:
+    """Raises ApiError for a body that is none, or that has images."""
+    check_body(body, (_EMBED,))
+    given = [body[name] for name in ("texts", "images", "inputs") if body.get(name) is not None]
+    if len(given) != 1 or not given[0]:
+        reason = "Exactly one of texts, images, or inputs must be provided, and it must be non-empty"
+        context = {"error": ValueError(reason)}
+        raise bad_fields([Problem("value_error", "body", f"Value error, {reason}", body, context)])
+    if body.get("input_type") is not None:
+        raise ApiError(
+            f"Unsupported input_type {body['input_type']!r}. "
+            "This model does not define any input_type task instructions."
+        )
+    dimensions, max_tokens = body.get("output_dimension"), body.get("max_tokens")
+    texts = body.get("texts")
+    return CohereEmbedRequest(
+        model=body.get("model") or "",
+        texts=tuple(texts) if texts is not None else _joined_inputs(body),
+        echoes_texts=texts is not None,
+        dimensions=None if dimensions is None else as_integer(dimensions),
+        types=tuple(body.get("embedding_types") or ("float",)),
+        truncate=body.get("truncate", "END"),
+        max_tokens=None if max_tokens is None else as_integer(max_tokens),
+    )
+
+
+def check_lengths(request: CohereEmbedRequest, lengths: Sequence[int]) -> None:
+    """Raise ApiError for a text beyond `max_tokens` where nothing may be cut."""
+    if request.truncate != "NONE" or request.max_tokens is None:
+        return
+    for length in lengths:
+        if length > request.max_tokens:
+            raise ApiError(
+                f"Input of {length} tokens exceeds max_tokens={request.max_tokens} with truncate=NONE. "
+                "Set truncate to END or START to allow truncation."
+            )
+
+
+def cohere_embeddings(
+    reply_id: str, request: CohereEmbedRequest, vectors: Sequence[Vector], prompt_tokens: int
+) -> dict[str, Any]:
+    """The reply. Raises ApiError for binary vectors of a size that is no multiple of 8."""
+    order = ("float", "binary", "ubinary", "base64")
+    embeddings = {kind: _as(kind, vectors) for kind in order if kind in request.types}
+    body: dict[str, Any] = {"id": reply_id, "embeddings": embeddings}
+    if request.echoes_texts:
+        body["texts"] = list(request.texts)
+    units = {"input_tokens": prompt_tokens, "image_tokens": 0}
+    body["meta"] = {"api_version": {"version": "2"}, "billed_units": units}
+    return {**body, "response_type": "embeddings_by_type"}
+
+
+def _as(kind: str, vectors: Sequence[Vector]) -> list[Any]:
+    if kind == "float":
+        return [each.tolist() for each in vectors]
+    if kind == "base64":
+        return [base64.b64encode(each.astype("<f4").tobytes()).decode() for each in vectors]
+    size = len(vectors[0])
+    if size % 8:
+        raise ApiError(f"Embedding dimension must be a multiple of 8 for binary embedding types, but got {size}.")
+    bits = np.packbits(np.stack(vectors) >= 0, axis=-1).astype(np.int16)
+    rows: list[Any] = (bits - 128 if kind == "binary" else bits).tolist()
+    return rows
+
+
+def _joined_inputs(body: dict[str, Any]) -> tuple[str, ...]:
+    if body.get("images") is not None:
+        raise ApiError("images are not supported by a text model")
+    return tuple(_input_text(each) for each in body["inputs"])
+
+
+def _input_text(given: dict[str, Any]) -> str:
+    parts = given.get("content")
+    if not isinstance(parts, list) or not all(isinstance(each, dict) for each in parts):
+        raise ApiError("an input must have a list of parts as its content")
+    if any(each.get("type") != "text" or not isinstance(each.get("text"), str) for each in parts):
+        raise ApiError("images are not supported by a text model")
+    return "\n".join(each["text"] for each in parts)

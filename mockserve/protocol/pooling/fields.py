@@ -1,0 +1,101 @@
+"""The fields of requests to pooling models, in the order in which vLLM's models declare them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mockserve.protocol.errors import ApiError, Problem, bad_fields, bad_value
+from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record
+from mockserve.protocol.reading.types import Anything, FieldType, Flag, Integer, OneOf, Text
+from mockserve.protocol.refusals import refuse_bad_salt
+
+ENCODINGS = ("float", "base64", "bytes", "bytes_only")
+DTYPES = ("float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2")
+ENDIANNESSES = ("native", "big", "little")
+MAX_INT64 = 2**63 - 1
+
+_TEXT = Nullable(Text())
+_FREE_OBJECT = Nullable(MapOf(Anything()))
+
+BASIC: Mapping[str, FieldType] = {
+    "model": _TEXT,
+    "user": _TEXT,
+    "truncate_prompt_tokens": Nullable(Integer(at_least=-1)),
+    "padding": Nullable(OneOf(("max_length", "do_not_pad"))),
+    "truncation_side": Nullable(OneOf(("left", "right"))),
+    "request_id": Text(),
+    "priority": Integer(at_least=-MAX_INT64 - 1, at_most=MAX_INT64),
+    "mm_processor_kwargs": _FREE_OBJECT,
+    "cache_salt": _TEXT,
+}
+ENCODING: Mapping[str, FieldType] = {
+    "encoding_format": OneOf(ENCODINGS),
+    "embed_dtype": OneOf(DTYPES),
+    "endianness": OneOf(ENDIANNESSES),
+}
+EMBED: Mapping[str, FieldType] = {
+    **ENCODING,
+    "dimensions": Nullable(Integer()),
+    "use_activation": Nullable(Flag()),
+}
+CLASSIFY: Mapping[str, FieldType] = {"use_activation": Nullable(Flag())}
+PROMPTS: Mapping[str, FieldType] = {
+    "input": AnyOf((ListOf(Integer()), ListOf(ListOf(Integer())), Text(), ListOf(Text()))),
+    "add_special_tokens": Flag(),
+}
+TEMPLATE: Mapping[str, FieldType] = {
+    "add_generation_prompt": Flag(),
+    "continue_final_message": Flag(),
+    "add_special_tokens": Flag(),
+    "chat_template": _TEXT,
+    "chat_template_kwargs": _FREE_OBJECT,
+    "media_io_kwargs": _FREE_OBJECT,
+}
+MESSAGES: Mapping[str, FieldType] = {"messages": ListOf(MapOf(Anything()))}
+CONVERSATIONS: Mapping[str, FieldType] = {"messages": ListOf(ListOf(MapOf(Anything())))}
+
+REMOVED_TASKS = {
+    "score": "`score` task was removed; use `classify` instead.",
+    "encode": "`encode` task was removed; use `token_embed` or `token_classify` instead.",
+}
+
+
+def prompt_record(*tables: Mapping[str, FieldType]) -> Record:
+    """A request whose `input` is text or token ids."""
+    return Record(_joined(*tables, PROMPTS, BASIC), required=("input",))
+
+
+def chat_record(*tables: Mapping[str, FieldType], conversations: bool = False) -> Record:
+    """A request with one conversation as `messages`, or with several."""
+    messages = CONVERSATIONS if conversations else MESSAGES
+    return Record(_joined(*tables, TEMPLATE, messages, BASIC), required=("messages",))
+
+
+def check_body(body: dict[str, Any], records: tuple[Record, ...]) -> None:
+    """Raise ApiError unless the body is one of `records`, with the problems it has as each of them."""
+    problems: list[Problem] = []
+    for record in records:
+        found = record.problems(body, "body")
+        if not found:
+            return
+        problems += found
+    raise bad_fields(problems)
+
+
+def refuse_removed_fields(body: dict[str, Any]) -> None:
+    """Fields that earlier releases had. Raises ApiError."""
+    if "normalize" in body:
+        raise bad_value("Parameter `normalize` was removed; use `use_activation` instead.", "normalize")
+    task = body.get("task")
+    if isinstance(task, str) and task in REMOVED_TASKS:
+        raise bad_value(REMOVED_TASKS[task], "task")
+
+
+def refuse_pooling_contradictions(body: dict[str, Any]) -> None:
+    """What vLLM refuses before it looks at types. Raises ApiError."""
+    refuse_bad_salt(body.get("cache_salt"))
+    if body.get("continue_final_message") and body.get("add_generation_prompt"):
+        raise ApiError("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
+
+
+def _joined(*tables: Mapping[str, FieldType]) -> dict[str, FieldType]:
+    return {name: kind for table in tables for name, kind in table.items()}

@@ -1,0 +1,136 @@
+"""The bodies of POST /v1/embeddings, /pooling and /classify."""
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from mockserve.protocol.errors import bad_value
+from mockserve.protocol.pooling.fields import (
+    CLASSIFY,
+    EMBED,
+    ENCODING,
+    MESSAGES,
+    chat_record,
+    check_body,
+    prompt_record,
+    refuse_pooling_contradictions,
+    refuse_removed_fields,
+)
+from mockserve.protocol.pooling.vectors import Encoding
+from mockserve.protocol.reading.containers import Nullable, Record
+from mockserve.protocol.reading.types import Anything, FieldType, OneOf, as_flag, as_integer
+
+Prompt: TypeAlias = str | list[int] | list[Any]
+"""A text, token ids, or the messages of a conversation."""
+
+POOLING_TASK: dict[str, FieldType] = {
+    "task": Nullable(OneOf(("embed", "classify", "token_embed", "token_classify", "plugin", "embed&token_classify")))
+}
+_CHAT_INPUT = Record({**chat_record(EMBED).fields, "input": MESSAGES["messages"]}, required=("messages", "input"))
+_EMBEDDINGS = (
+    prompt_record(EMBED),
+    chat_record(EMBED),
+    chat_record(EMBED, conversations=True),
+    _CHAT_INPUT,
+    _CHAT_INPUT,
+)
+_POOLING = (
+    prompt_record(EMBED, POOLING_TASK),
+    chat_record(EMBED, POOLING_TASK),
+    Record({**ENCODING, "data": Anything()}, required=("data",)),
+)
+_CLASSIFY = (prompt_record(CLASSIFY), chat_record(CLASSIFY))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolingRequest:
+    """What is to be pooled and how the result is wanted. An empty `model` means the first served name."""
+
+    model: str
+    prompts: tuple[Prompt, ...]
+    is_chat: bool
+    encoding: Encoding
+    dimensions: int | None
+    task: str | None
+    add_special_tokens: bool
+    truncate_to: int | None
+    """Most tokens a prompt may keep, -1 for as many as the context holds; None refuses longer ones."""
+    truncates_left: bool
+    use_activation: bool
+    request_id: str | None
+    priority: int
+    cache_salt: str | None
+
+
+def parse_embeddings(body: dict[str, Any]) -> PoolingRequest:
+    """Raises ApiError for whatever vLLM refuses before it looks at the model."""
+    refuse_removed_fields(body)
+    given = dict(body)
+    if "messages" not in given and _is_conversation(given.get("input")):
+        given["messages"] = given.pop("input")
+    return _read(given, _EMBEDDINGS)
+
+
+def parse_pooling(body: dict[str, Any]) -> PoolingRequest:
+    """Raises ApiError for whatever vLLM refuses before it looks at the model."""
+    refuse_removed_fields(body)
+    request = _read(body, _POOLING)
+    if request.dimensions is not None:
+        raise bad_value("dimensions is currently not supported", "dimensions")
+    if "data" in body and "input" not in body and "messages" not in body:
+        raise bad_value(
+            "No IOProcessor plugin installed. Please refer to the documentation and to the "
+            "'prithvi_geospatial_mae_io_processor' offline inference example for more details.",
+            "task",
+        )
+    return request
+
+
+def parse_classify(body: dict[str, Any]) -> PoolingRequest:
+    """Raises ApiError for whatever vLLM refuses before it looks at the model."""
+    refuse_removed_fields(body)
+    return _read(body, _CLASSIFY)
+
+
+def _read(body: dict[str, Any], records: tuple[Record, ...]) -> PoolingRequest:
+    refuse_pooling_contradictions(body)
+    check_body(body, records)
+    messages = body.get("messages")
+    dimensions, truncate_to = body.get("dimensions"), body.get("truncate_prompt_tokens")
+    return PoolingRequest(
+        model=body.get("model") or "",
+        prompts=_prompts(body.get("input")) if messages is None else _conversations(messages),
+        is_chat=messages is not None,
+        encoding=Encoding(
+            body.get("encoding_format", "float"), body.get("embed_dtype", "float32"), body.get("endianness", "native")
+        ),
+        dimensions=None if dimensions is None else as_integer(dimensions),
+        task=body.get("task"),
+        add_special_tokens=as_flag(body.get("add_special_tokens", messages is None)),
+        truncate_to=None if truncate_to is None else as_integer(truncate_to),
+        truncates_left=body.get("truncation_side") != "right",
+        use_activation=body.get("use_activation") is not False,
+        request_id=body.get("request_id"),
+        priority=as_integer(body.get("priority", 0)),
+        cache_salt=body.get("cache_salt"),
+    )
+
+
+def _prompts(given: Any) -> tuple[Prompt, ...]:
+    """A string, token ids, or a list of either, always as several prompts."""
+    if isinstance(given, list) and given and all(isinstance(each, str | list) for each in given):
+        return tuple(given)
+    if isinstance(given, list):
+        return ([as_integer(each) for each in given],) if given else ()
+    return (given,) if isinstance(given, str) else ()
+
+
+def _conversations(messages: list[Any]) -> tuple[Prompt, ...]:
+    return tuple(messages) if messages and isinstance(messages[0], list) else (messages,)
+
+
+def _is_conversation(value: Any) -> bool:
+    if not isinstance(value, list) or not value:
+        return False
+    if all(isinstance(each, list) for each in value):
+        return all(_is_conversation(each) for each in value)
+    return all(isinstance(each, dict) and isinstance(each.get("role"), str) for each in value)

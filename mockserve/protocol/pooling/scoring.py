@@ -1,0 +1,104 @@
+"""The bodies of POST /score and /rerank."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from mockserve.protocol.errors import ApiError
+from mockserve.protocol.pooling.fields import BASIC, check_body
+from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Named, Nullable, Record
+from mockserve.protocol.reading.types import Anything, FieldType, Flag, Integer, Text, as_integer
+
+_INPUT: FieldType = AnyOf((Text(), Named("ScoreMultiModalParam", MapOf(Anything()))))
+_INPUTS: FieldType = AnyOf((Text(), Named("ScoreMultiModalParam", MapOf(Anything())), ListOf(_INPUT)))
+_COMMON: dict[str, FieldType] = {
+    "use_activation": Nullable(Flag()),
+    **BASIC,
+    "max_tokens_per_query": Integer(),
+    "max_tokens_per_doc": Integer(),
+    "instruction": Nullable(Text()),
+    "chat_template_kwargs": Nullable(MapOf(Anything())),
+}
+_PAIRS = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
+_SCORE = tuple(Record({**_COMMON, **dict.fromkeys(pair, _INPUTS)}, required=pair) for pair in _PAIRS)
+_RERANK = (
+    Record(
+        {**_COMMON, "query": _INPUT, "documents": _INPUTS, "top_n": Integer(at_least=0)},
+        required=("query", "documents"),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoringRequest:
+    """Texts to compare: each query with each document, or pair by pair. An empty `model` means the first name."""
+
+    model: str
+    queries: tuple[str, ...]
+    documents: tuple[str, ...]
+    top_n: int
+    """How many results are wanted; 0 for all."""
+    max_query_tokens: int
+    """What is beyond is cut off; 0 cuts nothing, as for documents."""
+    max_document_tokens: int
+    truncate_to: int | None
+    truncates_left: bool
+    request_id: str | None
+    cache_salt: str | None
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Which query meets which document, by their numbers."""
+        return [(0 if len(self.queries) == 1 else index, index) for index in range(len(self.documents))]
+
+
+def parse_score(body: dict[str, Any]) -> ScoringRequest:
+    """Raises ApiError for whatever vLLM refuses before it looks at the model."""
+    check_body(body, _SCORE)
+    pair = next(each for each, record in zip(_PAIRS, _SCORE, strict=True) if not record.problems(body, "body"))
+    return _read(body, body[pair[0]], body[pair[1]])
+
+
+def parse_rerank(body: dict[str, Any]) -> ScoringRequest:
+    """Raises ApiError for whatever vLLM refuses before it looks at the model."""
+    check_body(body, _RERANK)
+    return _read(body, body["query"], body["documents"])
+
+
+def check_scoring(request: ScoringRequest) -> None:
+    """What vLLM refuses once the model is known. Raises ApiError."""
+    if len(request.queries) > 1 and len(request.queries) != len(request.documents):
+        raise ApiError("Input lengths must be either 1:1, 1:N or N:N")
+    if not request.queries:
+        raise ApiError("At least one text element must be given")
+    if not request.documents:
+        raise ApiError("At least one text_pair element must be given")
+    for name, value in (
+        ("max_tokens_per_query", request.max_query_tokens),
+        ("max_tokens_per_doc", request.max_document_tokens),
+    ):
+        if value < 0:
+            raise ApiError(f"{name} must be a non-negative integer")
+
+
+def _read(body: dict[str, Any], queries: Any, documents: Any) -> ScoringRequest:
+    truncate_to = body.get("truncate_prompt_tokens")
+    return ScoringRequest(
+        model=body.get("model") or "",
+        queries=_texts(queries),
+        documents=_texts(documents),
+        top_n=as_integer(body.get("top_n", 0)),
+        max_query_tokens=as_integer(body.get("max_tokens_per_query", 0)),
+        max_document_tokens=as_integer(body.get("max_tokens_per_doc", 0)),
+        truncate_to=None if truncate_to is None else as_integer(truncate_to),
+        truncates_left=body.get("truncation_side") != "right",
+        request_id=body.get("request_id"),
+        cache_salt=body.get("cache_salt"),
+    )
+
+
+def _texts(given: Any) -> tuple[str, ...]:
+    """Each input as text. Raises ApiError for one that is not text only: the model takes nothing else."""
+    texts = given if isinstance(given, list) else [given]
+    if any(isinstance(each, dict) for each in texts):
+        raise ApiError("MultiModalParam is not supported for a text model")
+    return tuple(texts)

@@ -1,0 +1,141 @@
+"""What JSON lists and objects may hold, and which of several types a value may have."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mockserve.protocol.errors import Problem
+from mockserve.protocol.reading.types import FieldType
+
+OBJECT_MESSAGES = {
+    "model_attributes_type": "Input should be a valid dictionary or object to extract fields from",
+    "dict_type": "Input should be a valid dictionary",
+    "dataclass_type": "Input should be a dictionary or an instance of {name}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """A list of one kind of items, at most so many."""
+
+    items: FieldType
+    at_most: int | None = None
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        if not isinstance(value, list):
+            return [Problem("list_type", location, "Input should be a valid list", value)]
+        if self.at_most is not None and len(value) > self.at_most:
+            message = f"List should have at most {self.at_most} items after validation, not {len(value)}"
+            context = {"field_type": "List", "max_length": self.at_most, "actual_length": len(value)}
+            return [Problem("too_long", location, message, value, context)]
+        return [each for index, item in enumerate(value) for each in self.items.problems(item, f"{location}.{index}")]
+
+    def schema(self) -> dict[str, Any]:
+        bound = {} if self.at_most is None else {"maxItems": self.at_most}
+        return {"type": "array", "items": self.items.schema(), **bound}
+
+
+@dataclass(frozen=True, slots=True)
+class MapOf:
+    """An object with any keys and one kind of values."""
+
+    values: FieldType
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        if not isinstance(value, dict):
+            return [Problem("dict_type", location, OBJECT_MESSAGES["dict_type"], value)]
+        return [each for key, inner in value.items() for each in self.values.problems(inner, f"{location}.{key}")]
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "object", "additionalProperties": self.values.schema()}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An object with known fields, of which some are required; others are let through.
+
+    `kind` is what pydantic calls a value that is no object; `name` is named by it for some kinds.
+    """
+
+    fields: Mapping[str, FieldType]
+    required: tuple[str, ...] = ()
+    kind: str = "model_attributes_type"
+    name: str = ""
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        if not isinstance(value, dict):
+            context = {"class_name": self.name} if self.name else None
+            return [Problem(self.kind, location, OBJECT_MESSAGES[self.kind].format(name=self.name), value, context)]
+        found: list[Problem] = []
+        for field, kind in self.fields.items():
+            if field in value:
+                found += kind.problems(value[field], f"{location}.{field}")
+            elif field in self.required:
+                found.append(Problem("missing", f"{location}.{field}", "Field required", value))
+        return found
+
+    def schema(self) -> dict[str, Any]:
+        properties = {name: kind.schema() for name, kind in self.fields.items()}
+        required = {"required": list(self.required)} if self.required else {}
+        return {"type": "object", "properties": properties, **required}
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """A value of one of several types; what fits none is reported for each."""
+
+    kinds: tuple[FieldType, ...]
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        found: list[Problem] = []
+        for kind in self.kinds:
+            wrong = kind.problems(value, location)
+            if not wrong:
+                return []
+            found += wrong
+        return found
+
+    def schema(self) -> dict[str, Any]:
+        return {"anyOf": [kind.schema() for kind in self.kinds]}
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """One of several types, whose name is part of where its problems are found."""
+
+    name: str
+    inner: FieldType
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        return self.inner.problems(value, f"{location}.{self.name}")
+
+    def schema(self) -> dict[str, Any]:
+        return self.inner.schema()
+
+
+@dataclass(frozen=True, slots=True)
+class Iterable:
+    """A list that is looked into only when it is used."""
+
+    items: FieldType
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        if isinstance(value, list | dict | str):
+            return []
+        return [Problem("iterable_type", location, "Input should be iterable", value)]
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "array", "items": self.items.schema()}
+
+
+@dataclass(frozen=True, slots=True)
+class Nullable:
+    """A value of some type, or null."""
+
+    inner: FieldType
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        return [] if value is None else self.inner.problems(value, location)
+
+    def schema(self) -> dict[str, Any]:
+        return {"anyOf": [self.inner.schema(), {"type": "null"}]}

@@ -1,0 +1,146 @@
+"""What the render routes answer: a request as the token-in, token-out route takes it, ready to be sent there."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mockserve.protocol.asked.sampling import Sampling
+
+DEFAULT_MAX_TOKENS = 16
+WHOLE_REPLY, DELTAS = 2, 1
+"""vLLM's numbers for how outputs are delivered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """One prompt with everything around it. `parse_context` says how a chat's answer is to be read."""
+
+    request_id: str
+    token_ids: Sequence[int]
+    token_offsets: Sequence[tuple[int, int]] | None
+    sampling: dict[str, Any]
+    body: Mapping[str, Any]
+    streams: bool
+    reasoning_ended: bool | None = None
+    reasoning_parser_kwargs: Mapping[str, Any] | None = None
+    parse_context: Mapping[str, Any] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """In vLLM's order."""
+        body = self.body
+        return {
+            "request_id": self.request_id,
+            "token_ids": list(self.token_ids),
+            "token_offsets": None if self.token_offsets is None else [list(each) for each in self.token_offsets],
+            "features": None,
+            "content_parts": None,
+            "sampling_params": self.sampling,
+            "model": body.get("model"),
+            "reasoning_ended": self.reasoning_ended,
+            "reasoning_parser_kwargs": self.reasoning_parser_kwargs,
+            "return_token_ids": body.get("return_token_ids"),
+            "output_mode": "tokens",
+            "parse_context": self.parse_context,
+            "stream": self.streams,
+            "stream_options": _stream_options(body) if self.streams else None,
+            "cache_salt": body.get("cache_salt"),
+            "priority": body.get("priority", 0),
+            "kv_transfer_params": body.get("kv_transfer_params"),
+            "ec_transfer_params": body.get("ec_transfer_params"),
+        }
+
+
+def sampling_object(sampling: Sampling, body: Mapping[str, Any], max_tokens: int, streams: bool) -> dict[str, Any]:
+    """vLLM's object of sampling parameters, without those that have their default, in its order."""
+    wants_prompt = sampling.num_prompt_logprobs is not None
+    greedy = sampling.is_greedy
+    rows: tuple[tuple[str, Any, bool], ...] = (
+        ("n", sampling.n, sampling.n != 1),
+        ("presence_penalty", sampling.presence_penalty, True),
+        ("frequency_penalty", sampling.frequency_penalty, True),
+        ("repetition_penalty", sampling.repetition_penalty, True),
+        ("temperature", sampling.temperature, True),
+        ("top_p", sampling.top_p, not greedy),
+        ("top_k", sampling.top_k, sampling.top_k != 0 and not greedy),
+        ("min_p", sampling.min_p, not greedy),
+        ("seed", sampling.seed, sampling.seed is not None),
+        ("stop", list(sampling.stop), True),
+        ("stop_token_ids", list(sampling.stop_token_ids), True),
+        ("ignore_eos", True, sampling.ignore_eos),
+        ("max_tokens", max_tokens, max_tokens != DEFAULT_MAX_TOKENS),
+        ("min_tokens", sampling.min_tokens, sampling.min_tokens != 0),
+        ("logprobs", sampling.num_logprobs, sampling.num_logprobs is not None),
+        ("prompt_logprobs", sampling.num_prompt_logprobs, wants_prompt),
+        ("skip_special_tokens", False, not sampling.skip_special_tokens),
+        ("include_stop_str_in_output", True, sampling.include_stop_str_in_output),
+        ("output_kind", DELTAS if streams else WHOLE_REPLY, True),
+        ("skip_clone", True, True),
+        ("structured_outputs", structured_outputs(body), structured_outputs(body) is not None),
+        ("logit_bias", _biases(body), bool(body.get("logit_bias"))),
+        ("allowed_token_ids", list(sampling.allowed_token_ids or ()), sampling.allowed_token_ids is not None),
+        ("extra_args", body.get("vllm_xargs"), body.get("vllm_xargs") is not None),
+        ("bad_words", list(sampling.bad_words), True),
+        ("skip_reading_prefix_cache", wants_prompt, True),
+    )
+    return {name: value for name, value, is_shown in rows if is_shown}
+
+
+def structured_outputs(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The constraint that a request puts on its answer, as one object with all its fields."""
+    given = dict(body.get("structured_outputs") or {})
+    wanted = body.get("response_format") or {}
+    if wanted.get("type") == "json_object":
+        given["json_object"] = True
+    elif wanted.get("type") == "json_schema":
+        given["json"] = (wanted.get("json_schema") or {}).get("schema")
+    if not given:
+        return None
+    nothing = dict.fromkeys(("json", "regex", "choice", "grammar", "json_object"))
+    switches = {"disable_any_whitespace": False, "disable_additional_properties": False}
+    rest = {"whitespace_pattern": None, "structural_tag": None, "_backend": None, "_backend_was_auto": False}
+    return {name: given.get(name, default) for name, default in {**nothing, **switches, **rest}.items()}
+
+
+def parse_context(body: Mapping[str, Any], template_arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What is needed to read a chat's answer: its tools, and what its prompt was made with."""
+    tools = body.get("tools")
+    return {
+        "tools": None if tools is None else [_tool(each) for each in tools],
+        "tool_choice": body.get("tool_choice") or ("auto" if tools else "none"),
+        "parallel_tool_calls": body.get("parallel_tool_calls", True),
+        "include_reasoning": body.get("include_reasoning", True),
+        "chat_template_kwargs": dict(template_arguments),
+        "history_tool_call_cnt": sum(len(each.get("tool_calls") or ()) for each in body["messages"]),
+    }
+
+
+def template_arguments(body: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """What a chat template is given beside messages and tools."""
+    adds = body.get("add_generation_prompt")
+    return {
+        "cohere_format": "cmd4",
+        **defaults,
+        **(body.get("chat_template_kwargs") or {}),
+        "add_generation_prompt": True if adds is None else adds,
+        "continue_final_message": bool(body.get("continue_final_message")),
+    }
+
+
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    function = tool["function"]
+    shown = {
+        "name": function["name"],
+        "description": function.get("description"),
+        "parameters": function.get("parameters"),
+    }
+    strict = {"strict": function["strict"]} if function.get("strict") is not None else {}
+    return {"type": tool.get("type", "function"), "function": {**shown, **strict}}
+
+
+def _stream_options(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    options = body.get("stream_options")
+    return None if options is None else {"include_usage": True, "continuous_usage_stats": False, **options}
+
+
+def _biases(body: Mapping[str, Any]) -> dict[str, float]:
+    return {str(key): float(value) for key, value in (body.get("logit_bias") or {}).items()}

@@ -1,0 +1,73 @@
+"""Bodies that differ in their prompt only: what is made of them is the same as if each were read by itself."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mockserve.protocol.completions.chat import parse_chat
+from mockserve.protocol.completions.known_bodies import MOST_KNOWN, known_chats, known_completions
+from mockserve.protocol.completions.text import parse_completion
+from mockserve.protocol.errors import ApiError
+
+VALUES = st.sampled_from(
+    [None, True, False, 0, 1, 2, -1, 1.0, 0.5, float("nan"), 10**30, "1", "x", [], [1], {}, {"include_usage": True}]
+)
+FIELDS = st.dictionaries(
+    st.sampled_from(["model", "max_tokens", "n", "seed", "stream", "stream_options", "temperature", "echo", "stop",
+                     "logprobs", "top_logprobs", "add_generation_prompt", "continue_final_message", "unknown"]),
+    VALUES,
+    max_size=3,
+)  # fmt: skip
+PROMPTS = st.sampled_from(["hi", "there", "", "\ud800", None, [1, 2], ["a", "b"], 5, []])
+CONTENTS = st.sampled_from(["hi", "there", None, 3, [{"type": "text", "text": "x"}], [{"type": "odd"}]])
+MESSAGE = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "system", "assistant", "tool", "x", 4]), "content": CONTENTS},
+    optional={"name": st.just("n")},
+)
+MESSAGES = st.one_of(st.lists(st.one_of(MESSAGE, st.just("no object")), max_size=2), st.none(), st.just("hi"))
+
+
+def outcome(parse: Callable[[dict[str, Any]], Any], body: dict[str, Any]) -> Any:
+    """What is made of a body, as text, for no number equals one that is none."""
+    try:
+        return repr(parse(body))
+    except ApiError as error:
+        return repr(error.body())
+    except AttributeError as error:  # of bodies that are refused elsewhere
+        return repr(error)
+
+
+@given(st.lists(st.tuples(FIELDS, PROMPTS), min_size=2, max_size=6))
+def test_completions_are_read_as_if_none_were_known(bodies: list[tuple[dict[str, Any], Any]]) -> None:
+    known = known_completions()
+    for fields, prompt in [*bodies, *bodies]:
+        body = {**fields, "prompt": prompt}
+        assert outcome(known.parse, body) == outcome(parse_completion, body)
+
+
+@given(st.lists(st.tuples(FIELDS, MESSAGES), min_size=2, max_size=6))
+def test_chats_are_read_as_if_none_were_known(bodies: list[tuple[dict[str, Any], Any]]) -> None:
+    known = known_chats()
+    for fields, messages in [*bodies, *bodies]:
+        body = {**fields, "messages": messages}
+        assert outcome(known.parse, body) == outcome(parse_chat, body)
+
+
+@pytest.mark.parametrize(("one", "other"), [(1, True), (1, 1.0), (0, False), ("1", 1)])
+def test_equal_values_of_different_types_are_different_bodies(one: object, other: object) -> None:
+    known = known_completions()
+    for value in (one, other):
+        body = {"prompt": "a", "stream": value, "max_tokens": value}
+        assert outcome(known.parse, body) == outcome(parse_completion, body)
+
+
+def test_what_is_known_is_shared_and_bounded() -> None:
+    known = known_completions()
+    first = known.parse({"prompt": "a", "max_tokens": 1})
+    assert known.parse({"prompt": "b", "max_tokens": 1}).sampling is first.sampling
+    for seed in range(2 * MOST_KNOWN):
+        assert known.parse({"prompt": "a", "seed": seed}).sampling.seed == seed
+        assert len(known._known) <= MOST_KNOWN
