@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.protocol.errors import ApiError, bad_value
-from mockserve.replies.generation import Planner
+from mockserve.serving.planner import Planner
 
 WHOLE_CONTEXT = -1
 

@@ -6,7 +6,7 @@ from zlib import crc32
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.completions.messages import MEDIA_MARK, Medium
 from mockserve.protocol.errors import ApiError, bad_value
-from mockserve.replies.generation import Planner
+from mockserve.serving.planner import Planner
 
 
 def text_ids(planner: Planner, text: str, add_special_tokens: bool, sampling: Sampling) -> list[int]:

@@ -1,4 +1,4 @@
-"""What the replies to chat and text completions have in common when they are planned."""
+"""What a reply reports and when, as the server and the request together say: delivery, intervals, log-probabilities."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -34,12 +34,13 @@ from mockserve.realtime.instance import InstanceDriver
 from mockserve.realtime.interface import Driver
 from mockserve.realtime.wire import Wire
 from mockserve.replies.event_templates import EventTemplates
-from mockserve.replies.generation import Generation, Planner
+from mockserve.replies.generation import Generation
 from mockserve.replies.identity import random_ids
 from mockserve.serving.adapters import Adapter, Adapters, with_modules
 from mockserve.serving.admission import QueueLimits, too_busy
 from mockserve.serving.gates import Gate, open_gates
 from mockserve.serving.open_replies import OpenReplies
+from mockserve.serving.planner import Planner
 from mockserve.serving.response_store import ResponseStore
 from mockserve.serving.suspension import Suspension
 from mockserve.serving.suspension_of_all import SuspensionOfAll

@@ -9,7 +9,7 @@ from mockserve.kv_blocks.fast_hashes import block_hashes
 from mockserve.kv_blocks.naming import FastNaming
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.errors import ApiError
-from mockserve.replies.generation import Planner
+from mockserve.serving.planner import Planner
 
 
 def planner(seed: int = 0, max_model_len: int = 1000) -> Planner:

@@ -1,0 +1,147 @@
+"""From a prompt and sampling fields to the choices of a reply, under the limits of the served model."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from random import Random
+from zlib import crc32
+
+from engine.request import ExternalPrompt, Request
+from mockserve.content.chat_templates.conversations import Conversations
+from mockserve.content.composer import Composer
+from mockserve.content.form import PLAIN, AnswerForm
+from mockserve.content.prose import Prose
+from mockserve.content.tokens.remembered import RememberedPrompts
+from mockserve.content.tokens.tokenizer import Tokenizer
+from mockserve.kv_blocks.fast_hashes import token_digest
+from mockserve.kv_blocks.naming import ANYWHERE, Lora, NameBlocks, Scope
+from mockserve.protocol.asked.sampling import Sampling, check_sampling, output_budget
+from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.replies.generation import Generation
+
+
+class Planner:
+    """Turns prompts into generations, under one model's limits.
+
+    The same server seed, prompt and request seed give the same answer; without a request seed, and unless the
+    temperature is 0, every request has its own.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        max_model_len: int,
+        name_blocks: NameBlocks,
+        seed: int = 0,
+        composer: Composer | None = None,
+        conversations: Conversations | None = None,
+        numbers: Iterator[int] | None = None,
+    ) -> None:
+        """`numbers` make the ids of requests unique; those of planners that share an engine must differ."""
+        self.tokenizer = tokenizer
+        self.conversations = conversations or Conversations()
+        self.composer = composer or Composer(tokenizer=tokenizer, prose=Prose(tokenizer))
+        self._remembered = RememberedPrompts(tokenizer)
+        self.max_model_len = max_model_len
+        self._name_blocks = name_blocks
+        self._seed = seed
+        self._random = Random()
+        """Seeded anew for each answer, which costs half of what a new one does."""
+        self._numbers = itertools.count() if numbers is None else numbers
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        """The token ids of a prompt. Raises ApiError when it is longer than a context."""
+        limit = self.max_model_len
+        most_chars = limit * self.tokenizer.longest_piece_chars
+        if len(text) > most_chars:
+            message = (
+                f"This model's maximum context length is {limit} tokens. However, your prompt contains {len(text)} "
+                f"characters (more than {most_chars} characters, which is the upper bound for {limit} input tokens). "
+                "Please reduce the length of the input prompt."
+            )
+            raise bad_value(message, "input_text", len(text))
+        ids = self._remembered.ids(text, add_special_tokens)
+        if len(ids) > limit:
+            raise _too_long(limit, limit + 1, "at least ")  # vLLM stops counting there
+        return ids
+
+    def check_ids(self, token_ids: Sequence[int]) -> None:
+        """Raise ApiError for a prompt of token ids that is too long or has an unknown id."""
+        if len(token_ids) > self.max_model_len:
+            raise _too_long(self.max_model_len, len(token_ids), "")
+        largest = max(token_ids)
+        if largest >= self.tokenizer.vocabulary_size:
+            raise ApiError(f"Token id {largest} is out of vocabulary")
+
+    def plan(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        request_id: str,
+        cache_salt: str | None = None,
+        form: AnswerForm = PLAIN,
+        lora: Lora | None = None,
+        priority: int = 0,
+        external: ExternalPrompt | None = None,
+    ) -> list[Generation]:
+        """The `sampling.n` choices for one prompt. Requests share cached blocks only under the same salt and adapter.
+
+        A smaller `priority` is more urgent, where the scheduler looks at priorities. `external` is what another
+        instance has computed of the prompt.
+
+        Raises ApiError for sampling fields out of bounds.
+        """
+        budget = output_budget(sampling, len(prompt), self.max_model_len)
+        check_sampling(sampling, budget)
+        scope = ANYWHERE if lora is None and not cache_salt else Scope(cache_salt or "", lora)
+        repeatable = sampling.is_greedy or sampling.seed is not None
+        digest = token_digest(prompt)
+        generations = []
+        for index in range(sampling.n):
+            number = next(self._numbers)
+            seed = f"{self._seed} {digest} {sampling.seed} {index} {'' if repeatable else number}"
+            self._random.seed(seed)
+            answer = self.composer.compose(self._random, sampling, budget, form, prompt)
+            engine_id = f"{request_id}-{number}"
+            request = Request(
+                id=engine_id,
+                input_tokens=len(prompt),
+                output_tokens=answer.num_tokens,
+                # Prompt and answer: a next turn that repeats both finds both in the cache.
+                blocks=self._name_blocks(engine_id, [*prompt, *answer.token_ids], scope),
+                max_output_tokens=budget,
+                priority=priority,
+                reads_prefix_cache=sampling.num_prompt_logprobs is None,
+                adapter="" if lora is None else lora.name,
+                external=external,
+            )
+            generations.append(Generation(request, answer, crc32(seed.encode("utf-8", "surrogatepass"))))
+        return generations
+
+    def prompt_only(
+        self,
+        prompt: Sequence[int],
+        request_id: str,
+        cache_salt: str | None = None,
+        lora: Lora | None = None,
+        priority: int = 0,
+    ) -> Request:
+        """What the engine is asked for a prompt that is only read: done with the token that ends its prefill."""
+        engine_id = f"{request_id}-{next(self._numbers)}"
+        return Request(
+            id=engine_id,
+            input_tokens=len(prompt),
+            output_tokens=1,
+            blocks=self._name_blocks(engine_id, prompt, Scope(cache_salt or "", lora)),
+            max_output_tokens=1,
+            priority=priority,
+            adapter="" if lora is None else lora.name,
+        )
+
+
+def _too_long(limit: int, num_tokens: int, at_least: str) -> ApiError:
+    message = (
+        f"This model's maximum context length is {limit} tokens. However, your prompt contains {at_least}{num_tokens} "
+        "input tokens, which exceeds this limit even without any output tokens. "
+        "Please reduce the length of the input prompt."
+    )
+    return bad_value(message, "input_tokens", num_tokens)
