@@ -187,7 +187,7 @@ def test_prefill_hands_over_what_decode_takes() -> None:
     assert read_transfer_config(prefill).connector == read_transfer_config(decode).connector == "NixlConnector"
     environment = [variable["name"] for each in DEPLOYMENTS for variable in container_of(each).get("env", ())]
     assert set(environment) == {"VLLM_NIXL_SIDE_CHANNEL_HOST"}
-    assert environment[0] in (PROJECT / "mockserve" / "environment.py").read_text(encoding="utf-8")
+    assert environment[0] in (PROJECT / "mockserve" / "options" / "environment.py").read_text(encoding="utf-8")
 
 
 def test_the_page_about_deploying_names_files_that_exist() -> None:
