@@ -17,11 +17,11 @@ def run(options: ObserveOptions) -> int:
     from observe.event_loop import allow_many_connections, run_loop
     from observe.measurement import measure
     from observe.messages import say
-    from observe.plan import plan_of
-    from observe.ray_cluster import ray_cluster
-    from observe.ray_nodes import nodes_of_cluster, seats
-    from observe.ray_senders import PACKAGES
-    from observe.resume import agenda_of
+    from observe.on_ray.cluster import ray_cluster
+    from observe.on_ray.nodes import nodes_of_cluster, seats
+    from observe.on_ray.senders import PACKAGES
+    from observe.plans.plan import plan_of
+    from observe.plans.resume import agenda_of
 
     agenda = agenda_of(options, plan_of(options))
     if not agenda.plan:

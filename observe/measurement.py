@@ -7,25 +7,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from observe.client import Client
+from observe.client.client import Client
 from observe.dispatch import Dispatcher
 from observe.errors import ObserveError
-from observe.http_request import parse_server
+from observe.http.request import parse_server
 from observe.interrupt import Interrupt
 from observe.messages import say, warn
+from observe.on_ray.senders import send_from_ray
 from observe.options import ObserveOptions
-from observe.preparation import Preparation
-from observe.processes import send_from_processes
-from observe.prompts import PromptBook, TokenScale
-from observe.ray_senders import send_from_ray
-from observe.recorder import Recorder
+from observe.plans.resume import Agenda, check_same_model
+from observe.plans.workload import Workload, preparer
+from observe.processes.senders import send_from_processes
+from observe.recording.recorder import Recorder
 from observe.report import report
-from observe.request_body import RequestStyle
-from observe.resume import Agenda, check_same_model
-from observe.schedule import num_spare_connections
-from observe.scraper import Scraper
-from observe.watched import send_watched
-from observe.workload import Workload, preparer
+from observe.requests.body import RequestStyle
+from observe.requests.prompts import PromptBook, TokenScale
+from observe.requests.schedule import num_spare_connections
+from observe.sending.watched import send_watched
+from observe.server.preparation import Preparation
+from observe.server.scraper import Scraper
 from traces import TraceError, TraceHeader, write_header
 
 

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blis_options import OptionError, check_options, option
-from observe.http_request import check_header, parse_server
-from observe.lengths import Lengths
-from observe.plot import check_plot
-from observe.ray_cluster import check_ray
-from observe.request_body import APIS
-from observe.tls import tls_context
+from observe.extras import check_plot, check_ray
+from observe.http.request import check_header, parse_server
+from observe.http.tls import tls_context
+from observe.requests.body import APIS
+from observe.requests.lengths import Lengths
 from traces import SloTargets, slo_targets_from_flags
 
 

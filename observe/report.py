@@ -2,12 +2,12 @@
 
 from typing import TextIO
 
+from observe.figures.stats import RunStats
+from observe.figures.summary import summarize, summary_text
 from observe.interrupt import Interrupt
 from observe.messages import say, warn
-from observe.recorder import Recorder
-from observe.stats import RunStats
-from observe.summary import summarize, summary_text
-from observe.workload import Workload
+from observe.plans.workload import Workload
+from observe.recording.recorder import Recorder
 from traces import dump_json
 
 _LATE_P99_MS = 5.0
@@ -50,8 +50,8 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result:
 
 
 def _draw(stats: RunStats, path: str) -> None:
-    from observe.plot import draw
-    from observe.timeline import timeline_of
+    from observe.figures.plot import draw
+    from observe.figures.timeline import timeline_of
 
     try:
         draw(timeline_of(stats.log), path)

@@ -10,7 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 from bench.errors import BenchError
-from observe.ray_cluster import ray_cluster
+from observe.on_ray.cluster import ray_cluster
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")

@@ -14,19 +14,19 @@ from bench.serve.answers import Answer, answer_of
 from bench.serve.options import BenchServeOptions
 from bench.serve.request_body import APIS, BodyStyle
 from bench.serve.schedule import plan_at, rates_of
-from observe.client import Client
+from observe.client.client import Client
+from observe.client.exchange import Outcome
 from observe.dispatch import Dispatcher, Prepared, Sent
-from observe.exchange import Outcome
-from observe.http_request import post_bytes
+from observe.figures.request_log import RequestLog
+from observe.figures.stats import RunStats
+from observe.http.request import post_bytes
+from observe.http.tls import tls_context
 from observe.messages import say, warn
-from observe.preparation import Preparation
-from observe.prompts import PromptBook, TokenScale
-from observe.request_body import RequestStyle
-from observe.request_log import RequestLog
-from observe.schedule import Planned, mean_rate, peak_arrivals
-from observe.stats import RunStats
-from observe.tls import tls_context
-from observe.watched import send_watched
+from observe.requests.body import RequestStyle
+from observe.requests.prompts import PromptBook, TokenScale
+from observe.requests.schedule import Planned, mean_rate, peak_arrivals
+from observe.sending.watched import send_watched
+from observe.server.preparation import Preparation
 
 _TIMEOUT_S = 6 * 60 * 60
 _READY_EVERY_S = 5.0

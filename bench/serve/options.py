@@ -10,8 +10,8 @@ from typing import Any
 from bench.dataset_options import DatasetOptions
 from bench.serve.request_body import PATHS
 from blis_options import OptionError, option
-from observe.http_request import Server, check_header, parse_server
-from observe.plot import check_plot
+from observe.extras import check_plot
+from observe.http.request import Server, check_header, parse_server
 
 METRICS = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue")
 GOODPUT_METRICS = ("ttft", "tpot", "e2el")

@@ -12,10 +12,10 @@ from bench.serve.options import BenchServeOptions
 from bench.serve.printed import table
 from bench.serve.rates import Run, draw_runs, runs_table
 from bench.serve.result_file import content, save
+from observe.figures.plot import draw
+from observe.figures.request_log import RequestLog
+from observe.figures.timeline import timeline_of
 from observe.messages import say, warn
-from observe.plot import draw
-from observe.request_log import RequestLog
-from observe.timeline import timeline_of
 
 _MOST_ERRORS = 10
 

@@ -8,7 +8,7 @@ from bench.datasets import Sample
 from bench.rate_search import Verdict, rates_to_try
 from bench.serve.arrivals import Ramp, arrivals_us
 from bench.serve.options import BenchServeOptions
-from observe.schedule import Planned
+from observe.requests.schedule import Planned
 
 
 def rates_of(options: BenchServeOptions) -> Generator[float, Verdict, None]:

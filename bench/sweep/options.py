@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from bench.folders import check_folder, check_table
 from bench.points.options import processes_option, simulation_option, vary_option
 from blis_options import OptionError, check_options, option
-from observe.plot import check_plot
-from observe.ray_cluster import check_ray
+from observe.extras import check_plot, check_ray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from math import isfinite
 from bench.folders import check_table
 from bench.points.options import processes_option, simulation_option, vary_option
 from blis_options import OptionError, check_options, option
-from observe.plot import check_plot
+from observe.extras import check_plot
 
 LIMITED = ("ttft", "itl", "e2e")
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from blis_options import check_options, option
-from observe.http_request import Server, parse_server
+from observe.http.request import Server, parse_server
 
 __all__ = ["TopOptions", "run"]
 

@@ -14,7 +14,7 @@ from itertools import chain
 from rich.live import Live
 
 from observe.errors import ResponseError, RunError
-from observe.http_request import Server
+from observe.http.request import Server
 from observe.messages import warn
 from observe.top.figures import Figures, figures_between
 from observe.top.page import Page, read_page

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from observe.answers.reply import Reply
+from observe.client.exchange import Outcome
 from observe.dispatch import Prepared, Sent
-from observe.exchange import Outcome
-from observe.reply import Reply
-from observe.schedule import Planned
+from observe.requests.schedule import Planned
 
 MS = 1_000_000
 

@@ -1,10 +1,10 @@
 from time import perf_counter_ns
 
-from observe.client import Client
+from observe.client.client import Client
 from observe.clock import sleep_until, start_clock
 from observe.dispatch import Dispatcher, Prepared, Sent
-from observe.http_request import get_bytes, parse_server
-from observe.schedule import Planned
+from observe.http.request import get_bytes, parse_server
+from observe.requests.schedule import Planned
 
 
 def plan(*times_us: int) -> list[Planned]:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from blis_cli.main import run
-from observe.schedule import plan_from_requests
+from observe.requests.schedule import plan_from_requests
 from traces import TraceError, read_trace
 from traces.table import Column, read_table
 from traces.workload import Workload, generate, read_spec

@@ -1,0 +1,1 @@
+"""Connections to the server, and one exchange after the other on each of them."""

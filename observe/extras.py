@@ -1,0 +1,26 @@
+"""What can only be had with the libraries of an extra, and whether they are there."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from blis_options import OptionError
+
+PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def check_plot(flag: str, path: str | None) -> None:
+    """Raise OptionError when the picture that a flag asks for cannot be drawn; None asks for none."""
+    if path is None:
+        return
+    if Path(path).suffix not in PICTURE_SUFFIXES:
+        raise OptionError(f"{flag} must be a file that ends in {', '.join(PICTURE_SUFFIXES)}, got {path}")
+    if not Path(path).parent.is_dir():
+        raise OptionError(f"{flag} must be in a folder that exists, got {path}")
+    if find_spec("matplotlib") is None:
+        raise OptionError(f"{flag} needs matplotlib: pip install 'blis-mockserve[plots]'")
+
+
+def check_ray() -> None:
+    """Raise OptionError where Ray is not installed."""
+    if find_spec("ray") is None:
+        raise OptionError("--ray needs ray: pip install 'blis-mockserve[ray]'")

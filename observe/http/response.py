@@ -1,0 +1,156 @@
+"""The receiving half of HTTP/1.1, without I/O: bytes in, status and body out."""
+
+from enum import Enum, auto
+
+from observe.errors import ResponseError
+from observe.http.head import Head, KnownHeads
+
+_MAX_HEAD_BYTES = 65536
+
+
+class _Part(Enum):
+    HEAD = auto()
+    SIZED_BODY = auto()
+    BODY_UNTIL_EOF = auto()
+    CHUNK_SIZE = auto()
+    CHUNK = auto()
+    CHUNK_END = auto()
+    TRAILERS = auto()
+    COMPLETE = auto()
+
+
+_COMPLETE = _Part.COMPLETE
+_CHUNK_SIZE = _Part.CHUNK_SIZE
+_CHUNK = _Part.CHUNK
+
+
+class ResponseParser:
+    """One response, fed in pieces cut anywhere. Interim (1xx) responses are skipped."""
+
+    __slots__ = ("_heads", "_left", "_part", "_rest", "head")
+
+    def __init__(self, heads: KnownHeads | None = None) -> None:
+        self.head: Head | None = None
+        self._heads = heads or KnownHeads()
+        self._part = _Part.HEAD
+        self._rest = b""
+        self._left = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last byte of the response has been fed."""
+        return self._part is _COMPLETE
+
+    @property
+    def between_chunks(self) -> bool:
+        """Whether the next byte is the first of a chunk, of its size."""
+        return self._part is _CHUNK_SIZE and not self._rest
+
+    def feed(self, data: bytes) -> bytes:
+        """The bytes of the body among these. Raises ResponseError."""
+        pieces = []
+        start = 0
+        while start < len(data):
+            piece, start = self.step(data, start)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def step(self, data: bytes, start: int) -> tuple[bytes, int]:
+        """Feed `data` from this place to the end of a chunk at most: bytes of the body, and the place to go on from.
+
+        Raises ResponseError.
+        """
+        if self._part is _CHUNK:
+            return self._take_chunk(data, start)
+        if self._part is _Part.SIZED_BODY:
+            body = data[start : start + self._left]
+            self._left -= len(body)
+            if not self._left:
+                self._part = _COMPLETE
+            return body, len(data)
+        if self._part is _Part.BODY_UNTIL_EOF:
+            return data[start:], len(data)
+        if self._part is _COMPLETE:
+            return b"", len(data)
+        if self._rest:
+            num_before = len(self._rest)
+            data, self._rest = self._rest + data[start:], b""
+            body, end = self._step_over_text(data, 0)
+            return body, start + end - num_before
+        return self._step_over_text(data, start)
+
+    def end(self) -> None:
+        """The connection was closed: the end of a body that has no other."""
+        if self._part is _Part.BODY_UNTIL_EOF:
+            self._part = _COMPLETE
+
+    def end_chunks(self) -> None:
+        """The last chunk has come, and nothing behind it."""
+        self._part = _COMPLETE
+
+    def _step_over_text(self, data: bytes, start: int) -> tuple[bytes, int]:
+        """Take in the head, or a line around the chunks; what is incomplete is kept for the next time."""
+        if self._part is _Part.HEAD:
+            return b"", self._take_head(data, start)
+        end = data.find(b"\r\n", start)
+        if end < 0:
+            self._rest = data[start:]
+            return b"", len(data)
+        if self._part is not _CHUNK_SIZE:
+            self._take_line(data[start:end])
+            return b"", end + 2
+        self._take_size(data[start:end])
+        if self._left:
+            return self._take_chunk(data, end + 2)
+        if data.startswith(b"\r\n", end + 2):
+            self._part = _COMPLETE
+        return b"", end + 2
+
+    def _take_head(self, data: bytes, start: int) -> int:
+        end = data.find(b"\r\n\r\n", start)
+        if end < 0:
+            if len(data) - start > _MAX_HEAD_BYTES:
+                raise ResponseError(f"no end of the headers within {_MAX_HEAD_BYTES} bytes")
+            self._rest = data[start:]
+            return len(data)
+        head = self._heads.parse(data[start:end])
+        if head.is_interim:
+            return end + 4
+        self.head = head
+        if head.chunked:
+            self._part = _CHUNK_SIZE
+        elif head.length is None:
+            self._part = _Part.BODY_UNTIL_EOF
+        else:
+            self._left = head.length
+            self._part = _Part.SIZED_BODY if head.length else _COMPLETE
+        return end + 4
+
+    def _take_size(self, line: bytes) -> None:
+        try:
+            self._left = int(line.partition(b";")[0], 16)
+        except ValueError:
+            raise ResponseError(f"expected the size of a chunk, got {line[:60]!r}") from None
+        if self._left < 0:
+            raise ResponseError(f"expected the size of a chunk, got {line[:60]!r}")
+        self._part = _CHUNK if self._left else _Part.TRAILERS
+
+    def _take_chunk(self, data: bytes, start: int) -> tuple[bytes, int]:
+        end = start + self._left
+        if data.startswith(b"\r\n", end):
+            self._part = _CHUNK_SIZE
+            return data[start:end], end + 2
+        piece = data[start:end]
+        self._left -= len(piece)
+        if not self._left:
+            self._part = _Part.CHUNK_END
+        return piece, start + len(piece)
+
+    def _take_line(self, line: bytes) -> None:
+        """A line behind a chunk, which is empty, or behind the last one: a trailer, or the end."""
+        if self._part is _Part.CHUNK_END:
+            if line:
+                raise ResponseError(f"expected the end of a chunk, got {line[:60]!r}")
+            self._part = _CHUNK_SIZE
+        elif not line:
+            self._part = _COMPLETE

@@ -1,0 +1,163 @@
+"""What a run shows of itself while it lasts."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass
+from time import perf_counter_ns
+from typing import NoReturn, Protocol
+
+from observe.clock import Nanos
+from observe.live.progress import Progress
+from observe.messages import say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The state of a run at one moment. Latencies are of the most recent requests, None before the first."""
+
+    elapsed_s: float
+    planned: int
+    sent: int
+    in_flight: int
+    in_line: int
+    finished: int
+    errors: int
+    asked_per_s: float
+    sent_per_s: float
+    ttft_p50_ms: float | None = None
+    ttft_p99_ms: float | None = None
+    e2e_p50_ms: float | None = None
+    e2e_p99_ms: float | None = None
+    lag_p99_ms: float | None = None
+
+
+def snapshot_of(progress: Progress, *, elapsed_s: float, num_planned: int, asked_per_s: float) -> Snapshot:
+    """The state of this run, now."""
+    return Snapshot(
+        elapsed_s=elapsed_s,
+        planned=num_planned,
+        sent=progress.num_sent,
+        in_flight=progress.num_in_flight,
+        in_line=progress.num_in_line,
+        finished=progress.num_ok,
+        errors=progress.num_ended - progress.num_ok,
+        asked_per_s=asked_per_s,
+        sent_per_s=progress.num_sent / elapsed_s if elapsed_s > 0 else 0.0,
+        ttft_p50_ms=percentile_ms(progress.ttft, 50),
+        ttft_p99_ms=percentile_ms(progress.ttft, 99),
+        e2e_p50_ms=percentile_ms(progress.e2e, 50),
+        e2e_p99_ms=percentile_ms(progress.e2e, 99),
+        lag_p99_ms=percentile_ms(progress.lag, 99),
+    )
+
+
+class View(Protocol):
+    """Somewhere to show snapshots, wanted every `period_s` seconds."""
+
+    period_s: float
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Show this moment."""
+        ...
+
+    def close(self) -> None:
+        """Show no more; what is written to the terminal afterwards comes below."""
+        ...
+
+
+def open_view() -> View:
+    """A live table when standard error is a terminal that can draw, else a line of text now and then."""
+    if sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        return TerminalView()
+    return LogView()
+
+
+async def keep_showing(
+    view: View, progress: Callable[[], Progress], num_planned: Callable[[], int], *, origin: Nanos, asked_per_s: float
+) -> NoReturn:
+    """Show a run that begins at `origin`, again and again, until this is cancelled."""
+    while True:
+        await asyncio.sleep(view.period_s)
+        elapsed_s = (perf_counter_ns() - origin) / 1e9
+        view.show(snapshot_of(progress(), elapsed_s=elapsed_s, num_planned=num_planned(), asked_per_s=asked_per_s))
+
+
+class LogView:
+    """A line of text every five seconds."""
+
+    period_s = 5.0
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Write one line."""
+        say(snapshot_line(snapshot))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class TerminalView:
+    """A table that is redrawn in place, by a process of its own.
+
+    Drawing takes milliseconds, during which no answer could be stamped.
+    """
+
+    period_s = 0.5
+
+    def __init__(self) -> None:
+        # A session of its own, so that Ctrl-C does not reach it: the table stays until the run has stopped.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "observe.live.screen"], stdin=subprocess.PIPE, start_new_session=True
+        )
+        assert self._process.stdin is not None
+        self._pipe = self._process.stdin.fileno()
+        os.set_blocking(self._pipe, False)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Hand the snapshot over; one that the other side has no room for is left out."""
+        try:
+            os.write(self._pipe, json.dumps(asdict(snapshot)).encode() + b"\n")
+        except OSError:
+            return
+
+    def close(self) -> None:
+        """Wait for the last drawing."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def percentile_ms(nanos: Collection[int], percent: float) -> float | None:
+    """Linear interpolation at rank p/100 (n - 1), in milliseconds; None of nothing."""
+    if not nanos:
+        return None
+    ordered = sorted(nanos)
+    rank = percent / 100 * (len(ordered) - 1)
+    below = int(rank)
+    above = min(below + 1, len(ordered) - 1)
+    return (ordered[below] + (ordered[above] - ordered[below]) * (rank - below)) / 1e6
+
+
+def snapshot_line(snapshot: Snapshot) -> str:
+    """The snapshot as one line of text."""
+    return (
+        f"{snapshot.elapsed_s:.0f} s: sent {snapshot.sent}/{snapshot.planned}"
+        f" at {snapshot.sent_per_s:.2f} of {snapshot.asked_per_s:.2f}/s,"
+        f" in flight {snapshot.in_flight}, in line {snapshot.in_line},"
+        f" finished {snapshot.finished}, errors {snapshot.errors},"
+        f" TTFT p50/p99 {milliseconds(snapshot.ttft_p50_ms)}/{milliseconds(snapshot.ttft_p99_ms)} ms,"
+        f" E2E p50/p99 {milliseconds(snapshot.e2e_p50_ms)}/{milliseconds(snapshot.e2e_p99_ms)} ms,"
+        f" send lag p99 {milliseconds(snapshot.lag_p99_ms)} ms"
+    )
+
+
+def milliseconds(value: float | None) -> str:
+    """A latency to show, a dash when there is none yet."""
+    return "-" if value is None else f"{value:.1f}"

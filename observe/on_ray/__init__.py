@@ -1,0 +1,1 @@
+"""One schedule sent from the machines of a Ray cluster."""

@@ -1,0 +1,1 @@
+"""One schedule sent by several processes of this machine."""

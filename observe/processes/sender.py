@@ -1,0 +1,99 @@
+"""A process that sends a share of a schedule: what it is told comes through stdin, what it has to say goes to stdout.
+
+It writes rows into the files of the run itself, so that none is lost with whoever reads its messages. When that one is
+gone, it stops.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+from observe.dispatch import Dispatcher
+from observe.errors import RunError
+from observe.event_loop import allow_many_connections, run_loop
+from observe.live.progress import progress_of
+from observe.processes.pipes import packed, read_packed, receive
+from observe.recording.recorder import Recorder
+from observe.sending.ready import connected_client, ready_dispatcher
+from observe.sending.share import Begin, Done, Ready, Share
+from traces import TraceError
+
+_PERIOD_S = 0.5
+
+Tell = Callable[[object], None]
+
+
+def main() -> None:
+    """Take a share, send it, tell what became of it."""
+    messages = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing else gets among the messages
+
+    def tell(value: object) -> None:
+        with suppress(BrokenPipeError):
+            messages.write(packed(value))
+            messages.flush()
+
+    with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as orders:
+        share = read_packed(orders)
+    allow_many_connections()
+    tell(run_loop(_send(share, tell)))
+
+
+async def _send(share: Share, tell: Tell) -> Done:
+    options = share.options
+    stop = asyncio.Event()
+    try:
+        client = await connected_client(share, share.clock)
+    except (RunError, OSError) as error:
+        return Done(problem=str(error))
+    try:
+        recorder = Recorder(
+            client.clock,
+            options.paths,
+            None,
+            options.warmup_requests,
+            joins=True,
+            failed=stop.set,
+        )
+    except (OSError, TraceError) as error:
+        await client.close()
+        return Done(problem=str(error))
+    dispatcher = ready_dispatcher(share, client, recorder.record)
+    tell(Ready())
+    try:
+        await _until_the_end(dispatcher, recorder, stop, tell)
+    finally:
+        num_not_sent = dispatcher.stop()
+        client.cancel_all()
+        recorder.close()
+        await client.close()
+    return Done(stats=recorder.stats, num_not_sent=num_not_sent, failure=recorder.failure, rescued=recorder.rescued)
+
+
+async def _until_the_end(dispatcher: Dispatcher, recorder: Recorder, stop: asyncio.Event, tell: Tell) -> None:
+    """Send when told to begin, until all is sent, a file cannot be written or nobody is there to tell any more."""
+    orders = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
+    begin: Begin | None = await receive(orders)
+    if begin is None:
+        return
+    sending = asyncio.create_task(dispatcher.run(begin.origin))
+    telling = asyncio.create_task(_keep_telling(dispatcher, recorder, tell))
+    others = [telling, asyncio.create_task(receive(orders)), asyncio.create_task(stop.wait())]
+    await asyncio.wait([sending, *others], return_when=asyncio.FIRST_COMPLETED)
+    if sending.done():
+        sending.result()
+    for task in (sending, *others):
+        task.cancel()
+
+
+async def _keep_telling(dispatcher: Dispatcher, recorder: Recorder, tell: Tell) -> None:
+    while True:
+        await asyncio.sleep(_PERIOD_S)
+        tell(progress_of(dispatcher, recorder.stats))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The rows of a trace, written as requests end."""

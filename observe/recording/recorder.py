@@ -1,0 +1,137 @@
+"""From requests that have ended to the rows of a trace, written as they end."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import mkdtemp
+
+from observe.client.exchange import CANCELLED
+from observe.clock import Clock
+from observe.dispatch import Sent
+from observe.figures.stats import RunStats
+from observe.options import OutputPaths
+from observe.plans.resume import Earlier
+from observe.recording.row_lines import RowLines
+from traces import ItlWriter, TraceError, TraceWriter
+
+COLUMNS = frozenset({"x_request_id"})
+SESSION_COLUMNS = COLUMNS | {"think_time_us", "context_tokens"}
+_DELAY_S = 0.005
+_MOST_WAITING = 64
+
+
+class Recorder:
+    """Writes each request that has ended and counts it; the first `num_warm_up` are left out altogether.
+
+    Requests that end within a few milliseconds are written together. Must be used inside a running event loop.
+
+    The files begin with the rows of the `earlier` part of the recording. A file that cannot be written any more is
+    kept in `failure` and told through `failed`, once. What ends after that is written elsewhere; `rescued` says where.
+    With `joins` the files are there, and other processes write to them, too.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        paths: OutputPaths,
+        earlier: Earlier | None,
+        num_warm_up: int,
+        *,
+        has_sessions: bool = False,
+        joins: bool = False,
+        failed: Callable[[], None],
+    ) -> None:
+        self.stats = RunStats()
+        self.failure = ""
+        self.rescued = ""
+        self.num_earlier = 0 if earlier is None else len(earlier.rows)
+        self._clock = clock
+        self._num_warm_up = num_warm_up
+        self._failed = failed
+        self._paths = paths
+        self._columns = SESSION_COLUMNS if has_sessions else COLUMNS
+        self._unwritten: list[Sent] = []
+        self._waiting: list[Sent] = []
+        self._timer: asyncio.TimerHandle | None = None
+        chunks = earlier.chunks if earlier else None
+        self._itl = ItlWriter(paths.itl, chunks, joins=joins) if paths.itl else None
+        try:
+            self._rows = TraceWriter(paths.data, self._columns, earlier.rows if earlier else None, joins=joins)
+        except BaseException:
+            if self._itl is not None:
+                self._itl.close()
+            raise
+        self._lines = RowLines(self._rows, clock)
+
+    def record(self, sent: Sent) -> None:
+        """Write and count one request."""
+        if sent.prepared.request_id < self._num_warm_up:
+            return
+        self.stats.add(sent)
+        if self.failure:
+            self._unwritten.append(sent)
+            return
+        self._waiting.append(sent)
+        if len(self._waiting) >= _MOST_WAITING:
+            self._write_in_time()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_DELAY_S, self._write_in_time)
+
+    def close(self) -> None:
+        """Close the files; what there was no room for goes to the folder for temporary files."""
+        self._write_waiting()
+        self._rescue()
+        for writer in (self._rows, self._itl):
+            try:
+                if writer is not None:
+                    writer.close()
+            except OSError as error:
+                self._note(error)
+
+    def _write_in_time(self) -> None:
+        self._write_waiting()
+        if self.failure:
+            self._failed()
+
+    def _write_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        try:
+            self._write(waiting, self._rows, self._itl)
+        except OSError as error:
+            self._unwritten += waiting
+            self._note(error)
+
+    def _write(self, ended: list[Sent], rows: TraceWriter, itl: ItlWriter | None) -> None:
+        # A row is there only when all that belongs to it is.
+        if itl is not None:
+            itl.write_all((sent.prepared.request_id, self._chunk_times_us(sent)) for sent in ended)
+        rows.write_lines(map(self._lines.line, ended))
+
+    def _chunk_times_us(self, sent: Sent) -> list[int]:
+        ahead_ns = self._clock.epoch_ns - self._clock.counter_ns
+        return [(ahead_ns + at) // 1000 for at in sent.outcome.reply.chunk_times]
+
+    def _rescue(self) -> None:
+        finished = [sent for sent in self._unwritten if sent.outcome.kind != CANCELLED]
+        if not finished:
+            return
+        try:
+            folder = Path(mkdtemp(prefix="blis-observe-"))
+            with ExitStack() as files:
+                rows = files.enter_context(TraceWriter(folder / "rest.csv", self._columns))
+                itl = files.enter_context(ItlWriter(folder / "rest.itl.csv")) if self._itl else None
+                self._write(finished, rows, itl)
+            self.rescued = f"{len(finished)} finished requests did not fit there and are in {folder / 'rest.csv'}"
+        except (OSError, TraceError) as error:
+            self.rescued = f"{len(finished)} finished requests did not fit there and are lost ({error})"
+
+    def _note(self, error: OSError) -> None:
+        if not self.failure:
+            names = " or ".join(str(path) for path in (self._paths.data, self._paths.itl) if path)
+            self.failure = f"cannot write {names}: {(error.strerror or str(error)).lower()}"

@@ -1,0 +1,1 @@
+"""How a process sends its share of a schedule, the only process included."""

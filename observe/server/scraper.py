@@ -1,0 +1,97 @@
+"""Reading the server's metrics before, during and after a run into a file beside the recording."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import orjson
+
+from observe.client.client import Client
+from observe.client.exchange import CANCELLED
+from observe.http.request import get_bytes
+from observe.messages import warn
+from observe.server.metrics import Reading, cache_settings, header_settings, observed_hit_rate, reading_of
+from traces import JsonLinesWriter
+
+_TIMEOUT_S = 5
+
+
+class Scraper:
+    """Reads `/metrics` of one server and appends each reading, a JSON object per line, to a file.
+
+    The first line of a new file has the settings that the server tells of itself. A page that does not come is
+    counted in `num_failed`, a file that cannot be written any more ends the reading.
+    """
+
+    def __init__(self, client: Client, headers: Mapping[str, str], path: Path, *, resume: bool) -> None:
+        self.num_failed = 0
+        self.readings: list[Reading] = []
+        self._client = client
+        self._headers = headers
+        self._writer = JsonLinesWriter(path, resume=resume)
+
+    async def begin(self) -> dict[str, Any]:
+        """Take the first reading; what it says about the server for the header of the recording."""
+        reading = await self._read()
+        cache = cache_settings(reading) if reading is not None else {}
+        models = await self._client.fetch(get_bytes(self._client.server, "/v1/models", self._headers))
+        version = await self._client.fetch(get_bytes(self._client.server, "/version", self._headers))
+        card = models.reply.json() if models.status == "ok" else None
+        settings = {
+            "version": version.reply.json() if version.status == "ok" else None,
+            "models": card,
+            "cache_config": cache,
+        }
+        self._write({"server": settings})
+        if reading is None:
+            warn(f"{self._client.server.url}/metrics has no metrics to read")
+        else:
+            self._keep(reading, "before")
+        return header_settings(cache, _max_model_len(card))
+
+    async def keep_reading(self, interval_s: float) -> None:
+        """Take a reading every so many seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(interval_s)
+            reading = await self._read()
+            if reading is not None:
+                self._keep(reading, "during")
+
+    async def end(self) -> dict[str, Any] | None:
+        """Take the last reading and close the file; the prefix cache's hit rate during the run, if it is known."""
+        reading = await self._read()
+        if reading is not None:
+            self._keep(reading, "after")
+        self._writer.close()
+        if self.num_failed:
+            warn(f"{self.num_failed} readings of the server's metrics failed")
+        return None if len(self.readings) < 2 else observed_hit_rate(self.readings[0], self.readings[-1])
+
+    async def _read(self) -> Reading | None:
+        request = get_bytes(self._client.server, "/metrics", self._headers)
+        outcome = await self._client.fetch(request, timeout_s=_TIMEOUT_S)
+        # The body of any answer is read, whether or not it is JSON.
+        if outcome.reply.status_code != 200 or not outcome.reply.complete:
+            # One that the end of the run cut is followed by the last one.
+            self.num_failed += outcome.kind != CANCELLED
+            return None
+        return reading_of(outcome.reply.text, self._client.clock.epoch_us(perf_counter_ns()))
+
+    def _keep(self, reading: Reading, phase: str) -> None:
+        self.readings = [*self.readings[:1], reading]
+        self._write({"at_us": reading.at_us, "phase": phase, "samples": dict(reading.samples)})
+
+    def _write(self, entry: Mapping[str, Any]) -> None:
+        try:
+            self._writer.write(orjson.dumps(entry).decode())
+        except OSError as error:
+            warn(f"the server's metrics cannot be written: {(error.strerror or str(error)).lower()}")
+
+
+def _max_model_len(card: Any) -> Any:
+    try:
+        return card["data"][0]["max_model_len"]
+    except (KeyError, IndexError, TypeError):
+        return None

@@ -1,0 +1,77 @@
+"""A workload spec gives the server the requests that it gives the simulator."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+import yaml
+
+from blis_options import BlisError
+from observe.command import ObserveOptions
+from observe.plans.plan import plan_of
+from traces.workload import generate, read_spec
+
+Observe: TypeAlias = Callable[..., Any]
+Seen: TypeAlias = Callable[[], list[dict[str, Any]]]
+
+
+def written(folder: Path, **keys: Any) -> str:
+    """A spec of two clients, one with a shared prefix and a model of its own."""
+    lengths = {
+        "input_distribution": {"type": "gaussian", "params": {"mean": 30, "std_dev": 9, "min": 5, "max": 60}},
+        "output_distribution": {"type": "constant", "params": {"value": 3}},
+        "arrival": {"process": "poisson"},
+        "rate_fraction": 1,
+    }
+    first = {"id": "a", "slo_class": "critical", "prefix_group": "g", "prefix_length": 40, "model": "ok-5-0", **lengths}
+    second = {"id": "b", "slo_class": "batch", "tenant_id": "t", "timeout": 400_000, **lengths, **keys}
+    path = folder / "spec.yaml"
+    spec = {"version": "2", "seed": 3, "aggregate_rate": 100.0, "num_requests": 20, "clients": [first, second]}
+    spec["goodput_slo_targets"] = {"critical": {"ttft_ms": 50}}
+    path.write_text(yaml.safe_dump(spec))
+    return str(path)
+
+
+def test_what_is_sent_is_what_the_spec_generates(observe: Observe, seen: Seen, tmp_path: Path) -> None:
+    path = written(tmp_path)
+    run = observe(workload_spec=path, model="ok", rate=None, num_requests=None)
+    assert run.code == 0
+    rows = sorted(run.trace.rows, key=lambda row: row.request_id)
+    expected = generate(read_spec(path)).requests
+    assert [(row.arrival_time_us, row.client_id, row.tenant_id, row.slo_class, row.model) for row in rows] == [
+        (each.arrival_us, each.client_id, each.tenant_id, each.slo_class, each.model) for each in expected
+    ]
+    assert [row.server_input_tokens for row in rows] == [each.prefix_tokens + each.input_tokens for each in expected]
+    assert {each["body"]["model"] for each in seen() if each["body"]["stream"]} == {"ok", "ok-5-0"}
+    assert run.trace.header.workload_spec == path
+    assert run.trace.header.goodput_slo_targets["critical"].ttft_ms == 50
+
+
+def test_classes_and_tenants_are_told_in_headers(observe: Observe, seen: Seen, tmp_path: Path) -> None:
+    observe(workload_spec=written(tmp_path), model="ok", rate=None, num_requests=None)
+    names = ("x-gateway-inference-objective", "x-gateway-inference-fairness-id")
+    asked = [each["headers"] for each in seen() if "x-request-id" in each["headers"]]
+    assert {tuple(headers.get(name) for name in names) for headers in asked} == {("critical", None), ("batch", "t")}
+
+
+def test_a_client_may_give_up_earlier_than_the_run(observe: Observe, tmp_path: Path) -> None:
+    path = written(tmp_path, model="slow")
+    run = observe(workload_spec=path, model="ok", rate=None, num_requests=6)
+    status = {row.status for row in run.trace.rows if row.client_id == "b"}
+    assert status == {"timeout"}
+    assert {row.status for row in run.trace.rows if row.client_id == "a"} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "options", "message"),
+    [
+        ({}, {"warmup_requests": 20}, r"expected more requests than --warmup-requests \(20\), got 20"),
+        ({}, {"rate": 1.0, "num_requests": 5}, "--workload-spec excludes --rate and --trace"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused(
+    keys: dict[str, Any], options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BlisError, match=message):
+        plan_of(ObserveOptions(url="http://h:1", output="out", workload_spec=written(tmp_path, **keys), **options))
