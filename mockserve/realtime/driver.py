@@ -7,16 +7,11 @@ deadlines are absolute, so being late once delays nothing that comes after, and 
 import math
 import time
 from collections.abc import Callable, Collection
-from heapq import heapify, heappop, heappush
 from http import HTTPStatus
-from itertools import count, pairwise
 from typing import TypeVar
 
 from engine.core import Engine
-from engine.delivery import output_delay, output_overheads
-from engine.events import CacheChanged, Event, Finished, Preempted, Scheduled, StepDone, StepsDone
 from engine.request import Request
-from engine.sequence import Outcome
 from engine.simulation import Simulation
 from engine.units import Micros
 from mockserve.flight import Flight, FlightRecorder, Reply, Siblings, new_siblings
@@ -24,15 +19,15 @@ from mockserve.realtime.alarm import Alarm
 from mockserve.realtime.backlog_slices import BacklogSlices
 from mockserve.realtime.clocks import clock_of
 from mockserve.realtime.conditions import Conditions
+from mockserve.realtime.deliveries import Deliveries, ignore_step
 from mockserve.realtime.engine_output import EngineOutput
 from mockserve.realtime.interface import EngineFailedError
-from mockserve.realtime.outcomes import STATUSES
 from mockserve.realtime.wire import Wire
 
 T = TypeVar("T")
 
 
-class RealtimeDriver:
+class RealtimeDriver(Deliveries):
     """Runs `engine` against the clock, `speed` simulated seconds per real second. Use it from one event loop only."""
 
     def __init__(
@@ -53,39 +48,16 @@ class RealtimeDriver:
         self.engine = engine
         self.output = EngineOutput(engine, recorder)
         self._simulation: Simulation = engine if simulation is None else simulation
-        self.wire = wire
-        """How what is handed over leaves, and where it is measured."""
+        super().__init__(wire, clock_of(self._simulation, speed, monotonic, origin_s), BacklogSlices(monotonic))
         self.failure: BaseException | None = None
         """What the engine broke with; from then on every request fails."""
-        self.tell_step: Callable[[Micros], None] = _ignore_step
-        """Who wants to know when a step has ended."""
         self.tell_failure: Callable[[BaseException], None] = _ignore_failure
         """Who wants to know that the engine broke."""
         self._monotonic = monotonic
-        self._clock = clock_of(self._simulation, speed, monotonic, origin_s)
         self._jumps = math.isinf(speed)
-        self._slices = BacklogSlices(monotonic)
-        self._flights: dict[str, Flight] = {}
-        self._outbox: list[tuple[Micros, int, Flight, int, bool]] = []
-        self._numbers = count()
         self._conditions = Conditions()
         self._wake_at: Micros | None = None
         self._alarm = Alarm(self._wake, monotonic)
-
-    @property
-    def num_flights(self) -> int:
-        """Requests whose last token the engine has not produced yet."""
-        return len(self._flights)
-
-    @property
-    def num_waiting_tokens(self) -> int:
-        """Prompt tokens of the requests that have no token yet. Cost: O(requests)."""
-        return sum(flight.request.input_tokens for flight in self._flights.values() if not flight.num_tokens)
-
-    @property
-    def request_ids(self) -> Collection[str]:
-        """Their ids."""
-        return self._flights.keys()
 
     def clock(self) -> Micros:
         """The present instant in simulated microseconds."""
@@ -94,10 +66,6 @@ class RealtimeDriver:
     def instant_at(self, reading_s: float) -> Micros:
         """The simulated instant at which the monotonic clock reads `reading_s`."""
         return self._clock.instant_at(reading_s)
-
-    def seconds_at(self, at: Micros) -> float:
-        """The reading of the monotonic clock at a simulated instant."""
-        return self._clock.seconds_at(at)
 
     def submit(
         self,
@@ -149,10 +117,7 @@ class RealtimeDriver:
     def end_early(self, request_ids: Collection[str] | None = None) -> int:
         """Let requests, all or those named, end with the tokens they have. Returns how many did."""
         ending = [each for id, each in self._flights.items() if request_ids is None or id in request_ids]
-        # Tokens still under way to their clients would come after the end.
-        leaving = set(map(id, ending))
-        self._outbox = [entry for entry in self._outbox if id(entry[2]) not in leaving]
-        heapify(self._outbox)
+        self._withdraw(ending)
         now = self.clock()
         for flight in ending:
             output = self._output_of(flight.request.id)
@@ -238,158 +203,21 @@ class RealtimeDriver:
         finally:
             self.wire.release()
 
-    # --- what is due ---
-
-    def _deliver_due(self, now: Micros) -> None:
-        """Hand over the frames whose time has come."""
-        outbox = self._outbox
-        while outbox and outbox[0][0] <= now:
-            due_at, _, flight, number, is_last = heappop(outbox)
-            self._deliver(due_at, flight, number, is_last)
-
     def _run_engine(self, until: Micros, now: Micros) -> None:
         # Who listens to steps wants to know what is so at each of them.
-        for event in self.engine.advance(until, leaps=self.tell_step is _ignore_step):
+        for event in self.engine.advance(until, leaps=self.tell_step is ignore_step):
             self._happened(self.output, event, now)
-
-    def _happened(self, output: EngineOutput, event: Event, now: Micros) -> None:
-        if isinstance(event, StepDone):
-            self._step_done(output, event, now)
-        elif isinstance(event, StepsDone):
-            self._steps_done(output, event, now)
-        elif isinstance(event, Scheduled):
-            self._scheduled(output, event)
-        elif isinstance(event, Preempted):
-            self._preempted(event)
-        elif isinstance(event, CacheChanged):
-            output.tell_cache_changes(event.changes)
-        else:
-            self._finished(output, event, now)
-
-    def _step_done(self, output: EngineOutput, event: StepDone, now: Micros) -> None:
-        """Each sequence that emitted has more tokens; those that it had before a preemption are not sent again."""
-        at, index, engine, flights = event.at, event.index, output.engine, self._flights
-        gaps: dict[Micros, int] = {}
-        output.num_outputs = num_outputs = len(event.emitted)
-        overhead_us, token_overhead_us = output_overheads(engine.config, engine.latency, num_outputs)
-        due_at = at + overhead_us
-        self.wire.due_s = self.seconds_at(due_at)
-        num_tokens = num_prompt_tokens = 0
-        for sequence in event.emitted:
-            flight = flights.get(sequence.request.id)
-            if flight is None:
-                continue
-            number, num_before = sequence.tokens_at(index), flight.num_tokens
-            if number <= num_before:
-                continue
-            flight.num_tokens = number
-            num_tokens += number - num_before
-            if token_overhead_us:
-                due_at = at + overhead_us + number * token_overhead_us
-            if num_before:
-                gap = at - flight.last_token_at
-                gaps[gap] = gaps.get(gap, 0) + 1
-            else:
-                flight.first_token_at = at
-                num_prompt_tokens += flight.num_computed_prompt_tokens
-                output.recorder.first_token(flight, due_at - flight.arrived_at)
-            flight.last_token_at = at
-            if number >= flight.request.output_tokens:
-                continue  # it comes with the end
-            if due_at <= now:
-                flight.reply.token(number)
-            else:
-                heappush(self._outbox, (due_at, next(self._numbers), flight, number, False))
-        if num_tokens:
-            output.recorder.step(num_prompt_tokens, num_tokens, gaps)
-        self._slices.learn(event, gaps, len(flights))
-        self.tell_step(at)
-
-    def _steps_done(self, output: EngineOutput, event: StepsDone, now: Micros) -> None:
-        """As many `_step_done`; if all of it is due, each request's tokens are handed over together."""
-        ends, first, engine, flights = event.ends, event.first, output.engine, self._flights
-        overhead_us, token_overhead_us = output_overheads(engine.config, engine.latency, len(event.emitted))
-        if token_overhead_us or ends[-1] + overhead_us > now:
-            for index, at in enumerate(ends, first):
-                self._step_done(output, StepDone(at, index, at, event.emitted), now)
-            return
-        self.wire.due_s = self.seconds_at(ends[0] + overhead_us)
-        gaps: dict[Micros, int] = {}
-        last = first + len(ends) - 1
-        for sequence in event.emitted:
-            flight = flights.get(sequence.request.id)
-            if flight is None:
-                continue
-            gap = ends[0] - flight.last_token_at
-            gaps[gap] = gaps.get(gap, 0) + 1
-            num_before, flight.num_tokens = flight.num_tokens, sequence.tokens_at(last)
-            flight.last_token_at = ends[-1]
-            flight.reply.tokens(num_before + 1, flight.num_tokens)
-        num_flights = sum(gaps.values())
-        output.recorder.step(0, num_flights, gaps)
-        self.tell_step(ends[0])
-        for before, at in pairwise(ends):
-            output.recorder.step(0, num_flights, {at - before: num_flights})
-            self.tell_step(at)
-
-    def _scheduled(self, output: EngineOutput, event: Scheduled) -> None:
-        flight = self._flights.get(event.sequence.request.id)
-        if flight is not None:
-            flight.num_cached_tokens = event.sequence.num_cached_tokens
-            flight.num_external_tokens = event.sequence.num_external_tokens
-            output.recorder.scheduled(flight, event.at)
-
-    def _preempted(self, event: Preempted) -> None:
-        flight = self._flights.get(event.sequence.request.id)
-        if flight is not None:
-            flight.num_preemptions += 1
-
-    def _finished(self, output: EngineOutput, event: Finished, now: Micros) -> None:
-        flight = self._flights.pop(event.sequence.request.id, None)
-        if flight is None:
-            return
-        if event.outcome in (Outcome.COMPLETED, Outcome.LENGTH_CAPPED):
-            engine, number = output.engine, flight.num_tokens
-            due_at = event.at + output_delay(engine.config, engine.latency, number, output.num_outputs, is_last=True)
-            output.recorder.completed(flight, due_at - flight.arrived_at, flight.reply.finish_reason)
-            self._send_last(due_at, now, flight, number)
-        else:
-            flight.reply.fail(f"the request was {event.outcome}: {event.detail}", self._status_of(event))
-
-    def _status_of(self, event: Finished) -> HTTPStatus:
-        """What the client of a request that was not completed is told."""
-        return STATUSES.get(event.outcome, HTTPStatus.BAD_REQUEST)
-
-    def _send_last(self, due_at: Micros, now: Micros, flight: Flight, number: int) -> None:
-        """Hand over the end now if it is due. What was due before has been handed over already."""
-        if due_at <= now:
-            self._deliver(due_at, flight, number, True)
-        else:
-            heappush(self._outbox, (due_at, next(self._numbers), flight, number, True))
-
-    def _deliver(self, due_at: Micros, flight: Flight, number: int, is_last: bool) -> None:
-        self.wire.due_s = self.seconds_at(due_at)
-        if not is_last:
-            flight.reply.token(number)
-            return
-        if not flight.reply.is_streamed:
-            self.wire.measure()
-        flight.reply.finish(number)
 
     def fail(self, error: BaseException) -> None:
         """The engine is broken: nobody may wait for it any longer."""
         if self.failure is not None:
             return
         self.failure = error
-        waiting = [*self._flights.values(), *(entry[2] for entry in self._outbox)]
+        waiting = self._all_waiting()
         self.close()
-        for flight in {id(flight): flight for flight in waiting}.values():
+        for flight in waiting:
             flight.reply.fail(str(error), HTTPStatus.INTERNAL_SERVER_ERROR)
         self.tell_failure(error)
-
-
-def _ignore_step(_at: Micros) -> None:
-    """Nobody listens."""
 
 
 def _ignore_failure(_error: BaseException) -> None:

@@ -1,0 +1,201 @@
+"""What the engine's events become: calls of the replies that wait for them, each when it is due."""
+
+from collections.abc import Callable, Collection, Iterable
+from heapq import heapify, heappop, heappush
+from http import HTTPStatus
+from itertools import count, pairwise
+
+from engine.delivery import output_delay, output_overheads
+from engine.events import CacheChanged, Event, Finished, Preempted, Scheduled, StepDone, StepsDone
+from engine.sequence import Outcome
+from engine.units import Micros
+from mockserve.flight import Flight
+from mockserve.realtime.backlog_slices import BacklogSlices
+from mockserve.realtime.clocks import Clock
+from mockserve.realtime.engine_output import EngineOutput
+from mockserve.realtime.outcomes import STATUSES
+from mockserve.realtime.wire import Wire
+
+
+def ignore_step(_at: Micros) -> None:
+    """Nobody listens."""
+
+
+class Deliveries:
+    """The requests under way, and their tokens that have been produced and are not due yet.
+
+    Whoever tells it of events says what the present instant is.
+    """
+
+    def __init__(self, wire: Wire, clock: Clock, slices: BacklogSlices) -> None:
+        """`slices` learns what handing tokens over costs."""
+        self.wire = wire
+        """How what is handed over leaves, and where it is measured."""
+        self.tell_step: Callable[[Micros], None] = ignore_step
+        """Who wants to know when a step has ended."""
+        self._clock = clock
+        self._slices = slices
+        self._flights: dict[str, Flight] = {}
+        self._outbox: list[tuple[Micros, int, Flight, int, bool]] = []
+        self._numbers = count()
+
+    @property
+    def num_flights(self) -> int:
+        """Requests whose last token the engine has not produced yet."""
+        return len(self._flights)
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Prompt tokens of the requests that have no token yet. Cost: O(requests)."""
+        return sum(flight.request.input_tokens for flight in self._flights.values() if not flight.num_tokens)
+
+    @property
+    def request_ids(self) -> Collection[str]:
+        """Their ids."""
+        return self._flights.keys()
+
+    def seconds_at(self, at: Micros) -> float:
+        """The reading of the monotonic clock at a simulated instant."""
+        return self._clock.seconds_at(at)
+
+    def _all_waiting(self) -> Collection[Flight]:
+        """Whose replies have not ended."""
+        waiting = [*self._flights.values(), *(entry[2] for entry in self._outbox)]
+        return {id(flight): flight for flight in waiting}.values()
+
+    def _withdraw(self, flights: Iterable[Flight]) -> None:
+        """Hand over nothing more to them: tokens still under way to their clients would come after the end."""
+        leaving = set(map(id, flights))
+        self._outbox = [entry for entry in self._outbox if id(entry[2]) not in leaving]
+        heapify(self._outbox)
+
+    def _deliver_due(self, now: Micros) -> None:
+        """Hand over the frames whose time has come."""
+        outbox = self._outbox
+        while outbox and outbox[0][0] <= now:
+            due_at, _, flight, number, is_last = heappop(outbox)
+            self._deliver(due_at, flight, number, is_last)
+
+    def _happened(self, output: EngineOutput, event: Event, now: Micros) -> None:
+        if isinstance(event, StepDone):
+            self._step_done(output, event, now)
+        elif isinstance(event, StepsDone):
+            self._steps_done(output, event, now)
+        elif isinstance(event, Scheduled):
+            self._scheduled(output, event)
+        elif isinstance(event, Preempted):
+            self._preempted(event)
+        elif isinstance(event, CacheChanged):
+            output.tell_cache_changes(event.changes)
+        else:
+            self._finished(output, event, now)
+
+    def _step_done(self, output: EngineOutput, event: StepDone, now: Micros) -> None:
+        """Each sequence that emitted has more tokens; those that it had before a preemption are not sent again."""
+        at, index, engine, flights = event.at, event.index, output.engine, self._flights
+        gaps: dict[Micros, int] = {}
+        output.num_outputs = num_outputs = len(event.emitted)
+        overhead_us, token_overhead_us = output_overheads(engine.config, engine.latency, num_outputs)
+        due_at = at + overhead_us
+        self.wire.due_s = self.seconds_at(due_at)
+        num_tokens = num_prompt_tokens = 0
+        for sequence in event.emitted:
+            flight = flights.get(sequence.request.id)
+            if flight is None:
+                continue
+            number, num_before = sequence.tokens_at(index), flight.num_tokens
+            if number <= num_before:
+                continue
+            flight.num_tokens = number
+            num_tokens += number - num_before
+            if token_overhead_us:
+                due_at = at + overhead_us + number * token_overhead_us
+            if num_before:
+                gap = at - flight.last_token_at
+                gaps[gap] = gaps.get(gap, 0) + 1
+            else:
+                flight.first_token_at = at
+                num_prompt_tokens += flight.num_computed_prompt_tokens
+                output.recorder.first_token(flight, due_at - flight.arrived_at)
+            flight.last_token_at = at
+            if number >= flight.request.output_tokens:
+                continue  # it comes with the end
+            if due_at <= now:
+                flight.reply.token(number)
+            else:
+                heappush(self._outbox, (due_at, next(self._numbers), flight, number, False))
+        if num_tokens:
+            output.recorder.step(num_prompt_tokens, num_tokens, gaps)
+        self._slices.learn(event, gaps, len(flights))
+        self.tell_step(at)
+
+    def _steps_done(self, output: EngineOutput, event: StepsDone, now: Micros) -> None:
+        """As many `_step_done`; if all of it is due, each request's tokens are handed over together."""
+        ends, first, engine, flights = event.ends, event.first, output.engine, self._flights
+        overhead_us, token_overhead_us = output_overheads(engine.config, engine.latency, len(event.emitted))
+        if token_overhead_us or ends[-1] + overhead_us > now:
+            for index, at in enumerate(ends, first):
+                self._step_done(output, StepDone(at, index, at, event.emitted), now)
+            return
+        self.wire.due_s = self.seconds_at(ends[0] + overhead_us)
+        gaps: dict[Micros, int] = {}
+        last = first + len(ends) - 1
+        for sequence in event.emitted:
+            flight = flights.get(sequence.request.id)
+            if flight is None:
+                continue
+            gap = ends[0] - flight.last_token_at
+            gaps[gap] = gaps.get(gap, 0) + 1
+            num_before, flight.num_tokens = flight.num_tokens, sequence.tokens_at(last)
+            flight.last_token_at = ends[-1]
+            flight.reply.tokens(num_before + 1, flight.num_tokens)
+        num_flights = sum(gaps.values())
+        output.recorder.step(0, num_flights, gaps)
+        self.tell_step(ends[0])
+        for before, at in pairwise(ends):
+            output.recorder.step(0, num_flights, {at - before: num_flights})
+            self.tell_step(at)
+
+    def _scheduled(self, output: EngineOutput, event: Scheduled) -> None:
+        flight = self._flights.get(event.sequence.request.id)
+        if flight is not None:
+            flight.num_cached_tokens = event.sequence.num_cached_tokens
+            flight.num_external_tokens = event.sequence.num_external_tokens
+            output.recorder.scheduled(flight, event.at)
+
+    def _preempted(self, event: Preempted) -> None:
+        flight = self._flights.get(event.sequence.request.id)
+        if flight is not None:
+            flight.num_preemptions += 1
+
+    def _finished(self, output: EngineOutput, event: Finished, now: Micros) -> None:
+        flight = self._flights.pop(event.sequence.request.id, None)
+        if flight is None:
+            return
+        if event.outcome in (Outcome.COMPLETED, Outcome.LENGTH_CAPPED):
+            engine, number = output.engine, flight.num_tokens
+            due_at = event.at + output_delay(engine.config, engine.latency, number, output.num_outputs, is_last=True)
+            output.recorder.completed(flight, due_at - flight.arrived_at, flight.reply.finish_reason)
+            self._send_last(due_at, now, flight, number)
+        else:
+            flight.reply.fail(f"the request was {event.outcome}: {event.detail}", self._status_of(event))
+
+    def _status_of(self, event: Finished) -> HTTPStatus:
+        """What the client of a request that was not completed is told."""
+        return STATUSES.get(event.outcome, HTTPStatus.BAD_REQUEST)
+
+    def _send_last(self, due_at: Micros, now: Micros, flight: Flight, number: int) -> None:
+        """Hand over the end now if it is due. What was due before has been handed over already."""
+        if due_at <= now:
+            self._deliver(due_at, flight, number, True)
+        else:
+            heappush(self._outbox, (due_at, next(self._numbers), flight, number, True))
+
+    def _deliver(self, due_at: Micros, flight: Flight, number: int, is_last: bool) -> None:
+        self.wire.due_s = self.seconds_at(due_at)
+        if not is_last:
+            flight.reply.token(number)
+            return
+        if not flight.reply.is_streamed:
+            self.wire.measure()
+        flight.reply.finish(number)
