@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from engine.cluster.admission.policy import AdmissionPolicy
 from engine.cluster.agenda import Agenda, ClusterDue
-from engine.cluster.counters import ClusterCounters
+from engine.cluster.counters import NOBODY_ANSWERS, ClusterCounters
 from engine.cluster.decisions import DecisionLog
 from engine.cluster.freshness import Freshness
 from engine.cluster.known import Known
@@ -286,7 +286,7 @@ class Cluster:
         self.look_if_needed(at)
         if not self.state.candidates:
             self.counters.num_rejected_at_routing += 1
-            self.end(sequence, Outcome.REJECTED, at, "no instance takes requests")
+            self.end(sequence, Outcome.REJECTED, at, NOBODY_ANSWERS)
             return
         choice = self.router.choose(sequence.request, self.state)
         if self.decisions is not None:

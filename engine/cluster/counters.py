@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass, field
 
+NOBODY_ANSWERS = "no instance takes requests"
+NOBODY_PREFILLS = "no instance computes prompts"
+"""Why requests are rejected at routing, in words for their clients."""
+
 
 @dataclass(slots=True)
 class ClusterCounters:

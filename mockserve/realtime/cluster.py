@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import TypeVar
 
 from engine.cluster.cluster import Cluster
+from engine.cluster.counters import NOBODY_PREFILLS
 from engine.cluster.member import Life
 from engine.core import Engine
 from engine.events import Event, Finished, Scheduled
@@ -46,8 +47,8 @@ class ClusterDriver(RealtimeDriver):
 
     @property
     def takes_requests(self) -> bool:
-        """Whether any instance does."""
-        return any(member.takes_requests for member in self.cluster.members)
+        """Whether any instance does, of those that answer."""
+        return bool(self.cluster.state.candidates)
 
     def flights_at(self, number: int) -> list[Flight]:
         """Those on one instance. Cost: O(requests)."""
@@ -145,7 +146,8 @@ class ClusterDriver(RealtimeDriver):
         super()._scheduled(output, event)
 
     def _status_of(self, event: Finished) -> HTTPStatus:
-        if event.outcome is Outcome.REJECTED and not self.takes_requests:
+        is_for_want = not self.takes_requests or event.detail == NOBODY_PREFILLS
+        if event.outcome is Outcome.REJECTED and is_for_want:
             return HTTPStatus.SERVICE_UNAVAILABLE
         return super()._status_of(event)
 

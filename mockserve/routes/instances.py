@@ -6,6 +6,7 @@ from typing import Any
 from aiohttp import web
 
 from blis_options import OptionError
+from engine.cluster.autoscaling.delays import LONGEST_DELAY_S
 from mockserve.protocol.errors import ApiError
 from mockserve.routes.handlers import json_response
 from mockserve.routes.shared import json_reply, read_body
@@ -25,9 +26,10 @@ async def add_instance(request: web.Request) -> web.StreamResponse:
     control = _control(request)
     body = await read_body(request) if request.can_read_body else {}
     startup_s: Any = body.pop("startup_s", 0)
-    is_time = isinstance(startup_s, int | float) and not isinstance(startup_s, bool) and startup_s >= 0
-    if body or not is_time:
-        raise ApiError(f"the body may have startup_s, seconds from 0 up, got {body or startup_s!r}")
+    is_number = isinstance(startup_s, int | float) and not isinstance(startup_s, bool)
+    if body or not is_number or not 0 <= startup_s <= LONGEST_DELAY_S:
+        wanted = f"startup_s, seconds from 0 to {LONGEST_DELAY_S:g}"
+        raise ApiError(f"the body may have {wanted}, got {body or startup_s!r}")
     try:
         number = await control.add(startup_s)
     except OptionError as error:

@@ -148,13 +148,16 @@ def test_an_instance_takes_a_while_to_start() -> None:
         assert finished(server, 1) >= 1
 
 
-@pytest.mark.parametrize("body", [{"startup_s": -1}, {"startup_s": True}, {"count": 2}])
+@pytest.mark.parametrize(
+    "body", [{"startup_s": -1}, {"startup_s": 86_401}, {"startup_s": 1e300}, {"startup_s": True}, {"count": 2}]
+)
 def test_what_cannot_be_asked_of_a_new_instance_is_refused(body: dict[str, Any]) -> None:
     with controlled() as server:
         refused = call(server, "POST", "/blis/instances", body)
         assert refused.status == 400
-        assert refused.json["error"]["message"].startswith("the body may have startup_s, seconds from 0 up, got ")
+        assert refused.json["error"]["message"].startswith("the body may have startup_s, seconds from 0 to 86400, got ")
         assert lives(server) == ["ready"]
+        assert complete(server, **BODY).status == 200
 
 
 def test_an_instance_that_there_is_not_cannot_be_killed() -> None:
@@ -167,6 +170,15 @@ def test_no_instance_joins_those_with_roles() -> None:
     with controlled(num_instances=2, prefill_instances=1, decode_instances=1, pd_decider="always") as server:
         refused = call(server, "POST", "/blis/instances")
         assert (refused.status, refused.json["error"]["type"]) == (409, "ConflictError")
+
+
+@pytest.mark.parametrize(("gone", "why"), [(0, "no instance computes prompts"), (1, "no instance takes requests")])
+def test_a_pool_without_instances_is_no_fault_of_the_client(gone: int, why: str) -> None:
+    with controlled(num_instances=2, prefill_instances=1, decode_instances=1, pd_decider="always") as server:
+        kill(server, gone)
+        refused = complete(server, **BODY)
+        assert (refused.status, refused.json["error"]["message"]) == (503, f"the request was rejected: {why}")
+        assert call(server, "GET", "/health").status == (200 if gone == 0 else 503)
 
 
 def test_every_request_ends_once_while_instances_come_and_go() -> None:

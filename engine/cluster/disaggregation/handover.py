@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from engine.cluster.agenda import ClusterDue
 from engine.cluster.cluster import Cluster
+from engine.cluster.counters import NOBODY_PREFILLS
 from engine.cluster.disaggregation.deciders import DECIDERS, Prompt
 from engine.cluster.disaggregation.settings import DisaggregationSettings
 from engine.cluster.disaggregation.transfer import TransferNetwork
@@ -113,7 +114,7 @@ class Disaggregation:
         cluster.look_if_needed(at)
         with cluster.state.only(self._pools.prefill) as candidates:
             if not candidates:
-                self._end(handover, Outcome.REJECTED, at, "no instance computes prompts")
+                self._end(handover, Outcome.REJECTED, at, NOBODY_PREFILLS)
                 cluster.counters.num_rejected_at_routing += 1
                 return
             number = candidates[self._prefill_router.choose(sequence.request, cluster.state).place].instance
