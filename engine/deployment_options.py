@@ -10,6 +10,7 @@ from engine.scheduler.preemption import VICTIMS
 from engine.scheduler.priorities import PRIORITIES
 from engine.scheduler.registry import SCHEDULINGS
 from engine.scheduler.waiting import ORDERS
+from engine.units import LONGEST_DELAY_US
 
 if TYPE_CHECKING:
     from engine.speculation import Speculation
@@ -131,7 +132,11 @@ class DeploymentOptions:
         at_most=1,
     )
     speculative_draft_time: int = option(
-        0, "Microseconds that drafting adds to each step that samples.", at_least=0, metavar="US"
+        0,
+        "Microseconds that drafting adds to each step that samples.",
+        at_least=0,
+        at_most=LONGEST_DELAY_US,
+        metavar="US",
     )
     speculative_seed: int = option(0, "Seed of the draws that accept drafted tokens.", at_least=0)
     enable_chunked_prefill: bool = option(True, "Split prompts that exceed the token budget. vLLM's scheduling only.")

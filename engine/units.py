@@ -4,3 +4,6 @@ from typing import TypeAlias
 
 Micros: TypeAlias = int
 """An instant or a duration in integer microseconds."""
+
+LONGEST_DELAY_US: Micros = 10**15
+"""No delay that somebody asks for is longer. It is 31 years; thousands of them are less than a 64-bit integer holds."""

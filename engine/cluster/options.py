@@ -6,6 +6,7 @@ from blis_options import names_in, option
 from engine.cluster.freshness import DEFAULT_CACHE_DELAY_US, DEFAULT_REFRESH_INTERVAL_US
 from engine.cluster.scorers.weights import DEFAULT_WEIGHTS, Weights, parse_weights
 from engine.deployment_options import DeploymentOptions
+from engine.units import LONGEST_DELAY_US
 
 MOST_INSTANCES = 10_000
 _LORA = "lora-affinity"
@@ -34,13 +35,21 @@ class ClusterOptions(DeploymentOptions):
     )
     admission_policy: str = option("always-admit", "Who is let in.", choices=_ADMISSIONS)
     admission_latency: int = option(
-        0, "Microseconds from an arrival until it is let in or not.", at_least=0, metavar="US"
+        0,
+        "Microseconds from an arrival until it is let in or not.",
+        at_least=0,
+        at_most=LONGEST_DELAY_US,
+        metavar="US",
     )
     token_bucket_capacity: float = option(10_000.0, "Prompt tokens that the bucket of token-bucket holds.", above=0)
     token_bucket_refill_rate: float = option(1_000.0, "Prompt tokens that come to it each second.", above=0)
     routing_policy: str = option("round-robin", "Which instance gets a request.", choices=_ROUTERS)
     routing_latency: int = option(
-        0, "Microseconds from being let in until a request is at its instance.", at_least=0, metavar="US"
+        0,
+        "Microseconds from being let in until a request is at its instance.",
+        at_least=0,
+        at_most=LONGEST_DELAY_US,
+        metavar="US",
     )
     routing_scorers: str = option(
         "",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from blis_options import OptionError, names_in, option, options_of
 from engine.cluster.options import ClusterOptions
-from engine.units import Micros
+from engine.units import LONGEST_DELAY_US, Micros
 
 if TYPE_CHECKING:
     from engine.cluster.gateway.settings import FlowControlSettings
@@ -87,6 +87,7 @@ class GatewayOptions(ClusterOptions):
         "Microseconds between two looks at the queue, each of which lets at most one request pass; 0 looks whenever a "
         "request ends instead.",
         at_least=0,
+        at_most=LONGEST_DELAY_US,
         metavar="US",
     )
 
