@@ -32,6 +32,7 @@ class Option:
     metavar: str | None = None
     hidden: bool = False
     repeatable: bool = False
+    writes: tuple[str, ...] = ()
 
     @property
     def help(self) -> str:
@@ -102,13 +103,15 @@ def option(
     metavar: str | None = None,
     hidden: bool = False,
     repeatable: bool = False,
+    writes: tuple[str, ...] = (),
 ) -> Any:
     """A dataclass field that is also a setting. Without a default the setting is required.
 
     `at_least` and `at_most` include their limit, `above` does not. `infinity` is the word for a number without limit,
-    which is refused where there is no such word. `choices` closes the set of strings. A
-    `repeatable` tuple may be given in several places, and its items are taken as they are. `help` and `choices` may be
-    functions, which are called when somebody asks for help or says something else than the default.
+    which is refused where there is no such word. `choices` closes the set of strings. A `repeatable` tuple may be given
+    in several places, and its items are taken as they are. `writes` are the endings that its value gets in the names of
+    the files that are written there. `help` and `choices` may be functions, which are called when somebody asks for
+    help or says something else than the default.
     """
     known = Option(
         help_text=help,
@@ -122,6 +125,7 @@ def option(
         metavar=metavar,
         hidden=hidden,
         repeatable=repeatable,
+        writes=writes,
     )
     return dataclasses.field(default=default, metadata={_METADATA_KEY: known})
 

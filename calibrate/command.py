@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_options import OptionError, check_options, option
+from blis_options import OptionError, check_options, check_outputs, option
 
 if TYPE_CHECKING:
     from calibrate.calibration import Calibration
@@ -35,8 +35,10 @@ class CalibrateOptions:
     )
     second_itl_data: str | None = option(None, "Token times of the second recording (CSV).", metavar="FILE")
     itl_data: str | None = option(None, "Token times of the recording (CSV); adds ITL to the metrics.", metavar="FILE")
-    report: str | None = option(None, "Write the comparison here (JSON).", metavar="FILE")
-    html: str | None = option(None, "Write the comparison here as one page with pictures (HTML).", metavar="FILE")
+    report: str | None = option(None, "Write the comparison here (JSON).", metavar="FILE", writes=("",))
+    html: str | None = option(
+        None, "Write the comparison here as one page with pictures (HTML).", metavar="FILE", writes=("",)
+    )
     plots: str | None = option(None, "Write the pictures to this folder (PNG).", metavar="DIR")
     fail_over: str = option(
         "",
@@ -66,8 +68,11 @@ class CalibrateOptions:
     compat: bool = option(False, "Count and grade exactly as the original BLIS does, with its report.")
 
     def __post_init__(self) -> None:
+        from traces import data_of
+
         check_options(self)
         _ = self.limits
+        check_outputs(self, *data_of(self.trace, self.trace_header, self.second_recording))
         if self.adapter_reference is not None:
             if self.sim_metrics is None:
                 raise OptionError("--adapter-reference needs --sim-metrics, the metrics to compare with it")

@@ -250,5 +250,9 @@ class ObserveOptions:
         written = [path for path in (self.paths.header, self.paths.data, self.paths.itl, self.paths.metrics) if path]
         if len(set(written)) < len(written):
             raise OptionError(f"the files of a recording must differ, got {written[0]} and {written[1]}")
-        if self.trace is not None and any(path.with_suffix("") == Path(self.trace).with_suffix("") for path in written):
-            raise OptionError(f"the recording would overwrite {self.trace}, which is to be sent; give another --output")
+        stem = None if self.trace is None else Path(self.trace).with_suffix("")
+        source = Path(self.source).resolve() if self.source else None
+        if any(path.with_suffix("") == stem or path.resolve() == source for path in written):
+            raise OptionError(
+                f"the recording would overwrite {self.source}, which is to be sent; give another --output"
+            )

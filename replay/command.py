@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_options import OptionError, option
+from blis_options import OptionError, check_outputs, option
 from engine.cluster.gateway.options import DEFAULT_MAX_CONCURRENCY
 from engine.cluster.ties import DEFAULT_SEED
+from engine.units import LONGEST_DELAY_US
 from replay.collector import no_cycle_search
 from replay.report_options import ReportOptions
+from traces import data_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +61,7 @@ class ReplayOptions(ReportOptions):
         None,
         "With --session-mode closed-loop: the pause before each round. Default: as recorded.",
         at_least=0,
+        at_most=LONGEST_DELAY_US // 1000,
     )
     phase_average: int = option(
         1,
@@ -87,6 +90,7 @@ class ReplayOptions(ReportOptions):
             raise OptionError("--think-time-ms needs --session-mode closed-loop")
         if self.phase_average > 1 and self.itl_path is not None:
             raise OptionError("--phase-average cannot be used with --itl-path: tokens have no average times")
+        check_outputs(self, *data_of(self.trace, self.trace_header))
 
     @property
     def header_path(self) -> Path:

@@ -39,7 +39,7 @@ class ReportOptions(ScalingOptions):
     )
     saturation_config: str | None = option(None, "Settings of the detectors (YAML).", metavar="FILE")
     saturation_report: str | None = option(
-        None, "Write what each detector says after every arrival and answer here (JSON).", metavar="FILE"
+        None, "Write what each detector says after every arrival and answer here (JSON).", metavar="FILE", writes=("",)
     )
     saturation_final_window: str = option(
         "",
@@ -52,9 +52,9 @@ class ReportOptions(ScalingOptions):
         f"Adds one weighted figure of merit for the run. Metrics: {', '.join(METRICS)}.",
         metavar="METRIC:WEIGHT,...",
     )
-    results_path: str | None = option(None, "Write latencies per request here (JSON).", metavar="FILE")
+    results_path: str | None = option(None, "Write latencies per request here (JSON).", metavar="FILE", writes=("",))
     metrics_path: str | None = option(
-        None, "Write aggregate metrics with a row per request here (JSON).", metavar="FILE"
+        None, "Write aggregate metrics with a row per request here (JSON).", metavar="FILE", writes=("",)
     )
     trace_level: str = option("none", "What of the cluster's decisions is kept.", choices=TRACE_LEVELS)
     counterfactual_k: int = option(
@@ -66,13 +66,20 @@ class ReportOptions(ScalingOptions):
         "Write where each request was sent and what the best instances looked like here (JSON); needs --trace-level "
         "decisions.",
         metavar="FILE",
+        writes=("",),
     )
     trace_output: str | None = option(
-        None, "Write what was simulated as a trace, to PREFIX.yaml and PREFIX.csv.", metavar="PREFIX"
+        None,
+        "Write what was simulated as a trace, to PREFIX.yaml and PREFIX.csv.",
+        metavar="PREFIX",
+        writes=(".yaml", ".csv"),
     )
     record_itl: bool = option(False, "Write when each token of each completed request came.")
     itl_output: str | None = option(
-        None, "Write token times here (CSV). Default: beside the rows of --trace-output, as .itl.csv.", metavar="FILE"
+        None,
+        "Write token times here (CSV). Default: beside the rows of --trace-output, as .itl.csv.",
+        metavar="FILE",
+        writes=("",),
     )
     json: bool = option(False, "Print one JSON object, with the breakdowns in it, instead of text.")
 

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from blis_options import OptionError, option, options_of
+from blis_options import OptionError, check_outputs, option, options_of
+from engine.units import LONGEST_DELAY_US
 from replay.report_options import ReportOptions
 from traces.workload import DISTRIBUTION, PRESETS, Lengths, Preset
 from traces.workload.arrivals import WEIBULL_CV
@@ -39,7 +40,9 @@ class RunOptions(ReportOptions):
     concurrency: int = option(
         0, "Send by this many users instead of at a rate; each waits for the reply before it sends again.", at_least=0
     )
-    think_time_ms: int = option(0, "Pause of a user between a reply and the next request.", at_least=0)
+    think_time_ms: int = option(
+        0, "Pause of a user between a reply and the next request.", at_least=0, at_most=LONGEST_DELAY_US // 1000
+    )
     num_requests: int | None = option(
         None,
         "How many requests to generate, 0 for no limit but the horizon. Closed-loop conversations that have begun by "
@@ -59,6 +62,7 @@ class RunOptions(ReportOptions):
         None,
         "Seconds after which a request is given up, negative for never (default: what the spec says of its clients, "
         f"without a spec {DEFAULT_TIMEOUT_S}).",
+        at_most=LONGEST_DELAY_US // 1_000_000,
         metavar="SECONDS",
     )
     seed: int | None = option(None, f"Seed of arrivals and lengths (default: the spec's, without one {DEFAULT_SEED}).")
@@ -71,6 +75,7 @@ class RunOptions(ReportOptions):
 
     def __post_init__(self) -> None:
         ReportOptions.__post_init__(self)
+        check_outputs(self)
         if self.timeout == 0:
             raise OptionError("--timeout must be above 0 seconds, or negative for never, got 0")
         self._check_users()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blis_options import OptionError, check_options, option
+from blis_options import OptionError, check_options, check_outputs, option
 
 __all__ = ["ComposeOptions", "run"]
 
@@ -25,12 +25,14 @@ class ComposeOptions:
         "Write the spec to this file (default: standard output), or the trace to PREFIX.yaml and PREFIX.csv.",
         flags=("--output", "-o"),
         metavar="PREFIX",
+        writes=("", ".yaml", ".csv"),
     )
 
     def __post_init__(self) -> None:
         check_options(self)
         if not self.sources:
             raise OptionError("--from is required, once for each file")
+        check_outputs(self)
 
 
 def run(options: ComposeOptions) -> int:

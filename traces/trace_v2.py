@@ -44,6 +44,12 @@ def read_trace(header_path: Path | str, data_path: Path | str | None = None) -> 
     return Trace(header, read_rows(found), header_path, found)
 
 
+def data_of(*header_paths: str | None) -> list[Path]:
+    """Where the rows of traces may be when nobody says where they are."""
+    given = [Path(path) for path in header_paths if path is not None]
+    return [path.with_suffix(suffix) for path in given if path.name for suffix in _DATA_SUFFIXES]
+
+
 def read_rows(data_path: Path | str) -> list[TraceRow]:
     """Read the rows of a trace. Raises TraceError."""
     return _rows(read_table(Path(data_path), TRACE_COLUMNS))

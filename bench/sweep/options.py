@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from bench.folders import check_folder, check_table
 from bench.points.options import processes_option, simulation_option, vary_option
-from blis_options import OptionError, check_options, option
+from blis_options import OptionError, check_options, check_outputs, option
 from observe.extras import check_plot, check_ray
 
 
@@ -29,13 +29,17 @@ class SweepOptions:
         "Write a row per point here; points that it has are not computed again.",
         flags=("--output", "-o"),
         metavar="FILE",
+        writes=("",),
     )
     overwrite: bool = option(False, "Begin anew where --output exists.")
-    parquet: str | None = option(None, "Write the rows here too (Parquet; needs pyarrow).", metavar="FILE")
+    parquet: str | None = option(
+        None, "Write the rows here too (Parquet; needs pyarrow).", metavar="FILE", writes=("",)
+    )
     plot: str | None = option(
         None,
         "Draw throughput against p99 TTFT, p99 ITL and cost (.png, .svg or .pdf; needs matplotlib).",
         metavar="FILE",
+        writes=("",),
     )
     gpu_cost_per_hour: float | None = option(None, "Dollars per GPU-hour. Adds costs.", above=0)
     processes: int | None = processes_option()
@@ -46,6 +50,7 @@ class SweepOptions:
         check_options(self)
         check_plot("--plot", self.plot)
         check_table("--output", self.output)
+        check_outputs(self)
         if self.ray:
             if self.processes is not None:
                 raise OptionError("--processes and --ray exclude each other: a Ray cluster has its own")

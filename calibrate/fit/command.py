@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_options import OptionError, option
+from blis_options import OptionError, check_outputs, option
 from engine.deployment_options import DeploymentOptions
 from engine.latency.registry import DEFAULT_LATENCY_MODEL
 
@@ -24,7 +24,9 @@ class FitOptions(DeploymentOptions):
     traces: tuple[str, ...] = option(
         (), "Header files (YAML) of the recordings, all of the same server.", positional=True, metavar="TRACE.yaml..."
     )
-    output: str = option("coefficients.yaml", "Write the coefficients here.", flags=("--output", "-o"), metavar="FILE")
+    output: str = option(
+        "coefficients.yaml", "Write the coefficients here.", flags=("--output", "-o"), metavar="FILE", writes=("",)
+    )
     seed: int = option(0, "Seed of the step phases; the same seed gives the same coefficients.", at_least=0)
     reissue: bool = option(
         False,
@@ -39,9 +41,12 @@ class FitOptions(DeploymentOptions):
     coefficients: str | None = option(None, "Not used: coefficients are learned.", hidden=True)
 
     def __post_init__(self) -> None:
+        from traces import data_of
+
         DeploymentOptions.__post_init__(self)
         if not self.traces:
             raise OptionError("give the header files of the recordings, as in `blis fit trace.yaml`")
+        check_outputs(self, *data_of(*self.traces))
         if self.alpha_coeffs or self.coefficients is not None or self.latency_model != DEFAULT_LATENCY_MODEL:
             raise OptionError("blis fit learns a latency model, it takes neither a --latency-model nor coefficients")
         if self.max_concurrency and not self.reissue:

@@ -51,6 +51,14 @@ def test_tables_go_to_stdout_and_nothing_is_said_of_a_clean_run(
     assert any(line[:2] == ["output", "tokens/s"] for line in lines)
 
 
+def test_a_report_never_takes_the_place_of_what_is_compared(tmp_path: Path) -> None:
+    files = _files(tmp_path, ROWS, RESULTS)
+    for read in ("t.yaml", "t.csv", "r.json"):
+        before = (tmp_path / read).read_bytes()
+        assert _error(**files, report=str(tmp_path / read)).startswith(f"--report would write over {tmp_path / read}, ")
+        assert (tmp_path / read).read_bytes() == before
+
+
 def test_output_to_a_file_has_no_escapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _run(**_files(tmp_path, [row(0, slo_class="[bold]" + "x" * 200)], RESULTS))
     out = capsys.readouterr().out

@@ -53,6 +53,8 @@ def test_a_port_out_of_range_is_a_bad_url() -> None:
 def test_a_recording_cannot_overwrite_the_one_that_is_sent() -> None:
     with pytest.raises(BlisError, match=r"would overwrite a/t\.yaml"):
         options(rate=None, trace="a/t.yaml", output="a/t")
+    with pytest.raises(BlisError, match=r"would overwrite w\.yaml"):
+        options(rate=None, workload_spec="w.yaml", output="./w")
 
 
 def test_the_files_of_a_recording_share_the_prefix() -> None:

@@ -56,6 +56,14 @@ def test_no_file_is_written_unless_asked_for(tmp_path: Path, capsys: Captured) -
     assert sorted(path.name for path in tmp_path.iterdir()) == ["trace.csv", "trace.yaml"]
 
 
+@pytest.mark.parametrize(("flag", "file"), [("--results-path", "trace.csv"), ("--trace-output", "trace")])
+def test_a_trace_is_never_written_over(tmp_path: Path, capsys: Captured, flag: str, file: str) -> None:
+    header = written(tmp_path, THREE)
+    before = [header.read_bytes(), header.with_suffix(".csv").read_bytes()]
+    assert refused(capsys, str(header), flag, str(tmp_path / file)).startswith(f"{flag} would write over {tmp_path}")
+    assert [header.read_bytes(), header.with_suffix(".csv").read_bytes()] == before
+
+
 def test_results_per_request_are_written_where_asked(tmp_path: Path, capsys: Captured) -> None:
     replayed(written(tmp_path, THREE), capsys, "--results-path", str(tmp_path / "results.json"))
     results = read_results(tmp_path / "results.json")
