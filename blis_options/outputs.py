@@ -1,6 +1,7 @@
 """Files that a command would write over what it reads, or over each other."""
 
 from collections.abc import Iterator
+from os.path import exists, isfile, realpath  # which take any text for a path
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ def check_outputs(options: Any, *also_read: Path) -> None:
     outputs = list(_written(options))
     if not outputs:
         return
-    read = {path.resolve(): name for path, name in _read(options, also_read) if path.is_file()}
-    written: dict[Path, str] = {}
+    read = {realpath(path): name for path, name in _read(options, also_read) if isfile(path)}
+    written: dict[str, str] = {}
     for path, label in outputs:
-        whole = path.resolve()
-        if path.exists() and not path.is_file():
+        if exists(path) and not isfile(path):
             continue
+        whole = realpath(path)
         if whole in read:
             raise OptionError(f"{label} would write over {path}, which {read[whole]}")
         if whole in written:
@@ -30,20 +31,20 @@ def check_outputs(options: Any, *also_read: Path) -> None:
         written[whole] = label
 
 
-def _written(options: Any) -> Iterator[tuple[Path, str]]:
+def _written(options: Any) -> Iterator[tuple[str, str]]:
     for setting in options_of(type(options)):
         value = getattr(options, setting.name)
         for suffix in setting.option.writes if value else ():
-            yield Path(f"{value}{suffix}"), setting.label
+            yield f"{value}{suffix}", setting.label
 
 
-def _read(options: Any, also_read: tuple[Path, ...]) -> Iterator[tuple[Path, str]]:
+def _read(options: Any, also_read: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
     for path in also_read:
-        yield path, "is read"
+        yield str(path), "is read"
     for setting in options_of(type(options)):
         value = getattr(options, setting.name)
         if setting.option.writes or not value:
             continue
         for each in value if isinstance(value, tuple) else (value,):
-            if isinstance(each, str) and "\0" not in each:
-                yield Path(each), f"{setting.label} reads"
+            if isinstance(each, str):
+                yield each, f"{setting.label} reads"

@@ -46,7 +46,7 @@ def test_no_two_outputs_are_one_file(tmp_path: Path) -> None:
 
 def test_a_file_that_no_setting_reads_may_be_written_again(tmp_path: Path) -> None:
     (tmp_path / "a.json").touch()
-    check_outputs(Copying(source=("not a file", "\0"), report=str(tmp_path / "a.json")))
+    check_outputs(Copying(source=("not a file", "\0", "x" * 1000), report=str(tmp_path / "a.json")))
 
 
 def test_a_device_may_be_read_and_written() -> None:
