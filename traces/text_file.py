@@ -11,6 +11,7 @@ from typing import Any, TextIO
 import orjson
 import yaml
 
+from blis_options.yaml_text import load_yaml
 from traces.errors import TraceError
 
 
@@ -49,7 +50,7 @@ def read_yaml(path: Path) -> Any:
     """The value of a YAML file, None of an empty one. Raises TraceError."""
     text = read_text(path)
     try:
-        return yaml.safe_load(text)
+        return load_yaml(text)
     except yaml.MarkedYAMLError as error:
         place = "" if error.problem_mark is None else f" line {error.problem_mark.line + 1}"
         raise TraceError(f"{path}{place}: expected YAML, {error.problem or error.context}") from error

@@ -17,6 +17,7 @@ from blis_options import BlisError, OptionError
 from blis_options.command_line import values_of_flags
 from blis_options.option import Setting
 from blis_options.text import setting_named, value_of_yaml
+from blis_options.yaml_text import load_yaml
 from engine.deployment import resolve
 
 _DEFAULT_COMMAND = "run"
@@ -150,8 +151,8 @@ def _mapping(path: str | None, key: str, value: Any) -> Mapping[str, Any]:
 
 def _read(path: str) -> Mapping[str, Any]:
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = load_yaml(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise BenchError(f"{path}: {reason}") from error
     found = _mapping(path, "(top)", content)

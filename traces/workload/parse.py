@@ -8,7 +8,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from blis_options.yaml_text import load_yaml
 from traces.errors import TraceError
 from traces.text_file import read_text
 from traces.workload.bounds import Bounds
@@ -148,23 +149,9 @@ def _kind_and_bounds(declared: Any) -> tuple[Any, Bounds]:
     return declared, Bounds()
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML in which a key may stand only once."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            if isinstance(key_node, yaml.ScalarNode) and key_node.tag != "tag:yaml.org,2002:merge":
-                if key_node.value in seen:
-                    problem = f"the key {key_node.value!r} stands twice"
-                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
-                seen.add(key_node.value)
-        return super().construct_mapping(node, deep)
-
-
 def _loaded(text: str, source: str) -> Any:
     try:
-        return yaml.load(text, _Loader)
+        return load_yaml(text)
     except yaml.MarkedYAMLError as error:
         line = "" if error.problem_mark is None else f" line {error.problem_mark.line + 1}"
         raise TraceError(f"{source}{line}: expected YAML, {error.problem or error.context}") from error

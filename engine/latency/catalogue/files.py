@@ -27,9 +27,12 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 def config_path(path: Path) -> Path | None:
     """The model config that `path` names, or contains as `config.json`; None when there is none."""
-    if path.is_dir():
-        path = path / "config.json"
-    return path if path.is_file() and path.suffix in (".json", *YAML_SUFFIXES) else None
+    try:
+        if path.is_dir():
+            path = path / "config.json"
+        return path if path.is_file() and path.suffix in (".json", *YAML_SUFFIXES) else None
+    except OSError:  # no name of a file
+        return None
 
 
 def _parse_json(path: Path, text: str) -> Any:
@@ -42,12 +45,12 @@ def _parse_json(path: Path, text: str) -> Any:
 def _parse_yaml(path: Path, text: str) -> Any:
     import yaml
 
+    from blis_options.yaml_text import load_yaml
+
     try:
-        return yaml.load(text, yaml.CSafeLoader)  # ten times as fast, where it is built in
-    except (AttributeError, yaml.YAMLError):
-        pass  # the other one finds the place of a mistake
-    try:
-        return yaml.safe_load(text)
+        return load_yaml(text)
+    except (ValueError, RecursionError) as error:
+        raise EngineError(f"{path}: it is not valid YAML: {' '.join(str(error).split())}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f"line {mark.line + 1} is" if mark else "it is"
