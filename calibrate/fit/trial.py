@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from calibrate.errors import CalibrateError
 from calibrate.fit.recording import LONG_GAP, MIN_LONG_GAPS, Recording
 from calibrate.fit.shapes import Run, recorded
 from calibrate.fit.terms import PLACE, TERMS, Deployed
@@ -44,9 +45,14 @@ class Trial:
 
 
 def run_trial(recording: Recording, deployed: Deployed, config: EngineConfig, values: Floats, phase: int) -> Trial:
-    """Simulate `recording` with the coefficients `values`, in one phase of its steps."""
+    """Simulate `recording` with the coefficients `values`, in one phase of its steps.
+
+    Raises CalibrateError when no request fits the simulated server.
+    """
     latency = deployed.latency(values)
     shapes, run = recorded(recording, config, PhaseShifted(latency, phase))
+    if not len(shapes):
+        raise CalibrateError(f"no request of {recording.name} fits a context window of {config.max_model_len} tokens")
     steps = _Steps(run, deployed.basis(latency, shapes))
     requests = _Requests(recording, run)
     return Trial(

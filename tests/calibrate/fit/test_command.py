@@ -69,6 +69,12 @@ def test_settings_that_make_no_sense_are_refused(trace: Path, capsys: Captured) 
     )
 
 
+def test_a_server_that_is_too_small_for_every_request_is_refused(trace: Path, capsys: Captured) -> None:
+    assert run(["fit", str(trace), *SERVER, "--max-model-len", "1"]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith(f"no request of {trace.parent.name}/trace.csv fits a context window of 1 tokens\n")
+
+
 def test_a_recording_without_latencies_is_refused_by_name(tmp_path: Path, capsys: Captured) -> None:
     header = written_trace(tmp_path, [row(0, 0), row(1, 10)])
     message = refused(capsys, str(header), *SERVER)
