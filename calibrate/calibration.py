@@ -70,6 +70,13 @@ class Calibration:
     goodput: Goodput | None
     hit_rate: HitRate | None
     ttft_threshold: float
+    is_recording: bool
+    """Whether the other side is a second recording, of which no coefficient is to blame."""
+
+    @property
+    def other(self) -> str:
+        """What the other side is called."""
+        return "second" if self.is_recording else "simulated"
 
     @property
     def ttft_within(self) -> bool:
@@ -88,8 +95,12 @@ def calibrate(
     targets: Mapping[str, SloTargets],
     hit_rate: HitRate | None,
     ttft_threshold: float,
+    is_recording: bool = False,
 ) -> Calibration:
-    """Compare a recording with its simulation. Raises CalibrateError when no pair can be compared."""
+    """Compare a recording with its simulation, or with results that are a second recording's.
+
+    Raises CalibrateError when no pair can be compared.
+    """
     pairing = rules.pair(trace, results, warm_up_requests)
     _check_pairs(trace, pairing)
     times = latencies(pairing, network)
@@ -117,6 +128,7 @@ def calibrate(
         goodput=rules.goodput(pairing, times, itls, targets) if targets else None,
         hit_rate=hit_rate,
         ttft_threshold=ttft_threshold,
+        is_recording=is_recording,
     )
 
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from calibrate.network import Network
     from traces import ResultRow, SloTargets, Trace
 
+LEAST_BANDWIDTH_MBPS = 1e-6
+"""A token takes half a minute over a network as slow as that."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrateOptions:
@@ -47,7 +50,7 @@ class CalibrateOptions:
     )
     warmup_requests: int = option(-1, "Leave the first N requests sent out. -1: as the header says.", at_least=-1)
     network_rtt_us: int = option(
-        -1, "Network round trip to add to simulated latencies. -1: as the header says.", at_least=-1
+        -1, "Network round trip to add to simulated latencies. -1: as the header says.", at_least=-1, at_most=10**12
     )
     network_bandwidth_mbps: float = option(0.0, "Bandwidth of that network in Mbit/s. 0: no transfer delay.")
     slo_ttft: str = option("", "TTFT limits, such as default=100ms,batch=2s. Limits given replace those of the header.")
@@ -71,6 +74,9 @@ class CalibrateOptions:
         from traces import data_of
 
         check_options(self)
+        mbps = self.network_bandwidth_mbps
+        if 0 < mbps < LEAST_BANDWIDTH_MBPS:
+            raise OptionError(f"--network-bandwidth-mbps must be 0 or at least {LEAST_BANDWIDTH_MBPS:g}, got {mbps}")
         _ = self.limits
         check_outputs(self, *data_of(self.trace, self.trace_header, self.second_recording))
         if self.adapter_reference is not None:
@@ -175,6 +181,7 @@ def _calibration(
         targets=_targets(options, trace),
         hit_rate=None if is_recording else _hit_rate(options, trace),
         ttft_threshold=options.ttft_mape_threshold,
+        is_recording=is_recording,
     )
 
 
@@ -231,12 +238,15 @@ def _hit_rate(options: CalibrateOptions, trace: "Trace") -> "HitRate | None":
 def _notes(found: "Calibration", options: CalibrateOptions) -> Iterator[str]:
     """What a reader of the figures should know of the rows behind them."""
     pairing = found.pairing
+    lacking = "rows without a result of the simulation"
+    if found.is_recording:
+        lacking = "rows that the second recording lacks"
     counts = {
         "rows left out as warm-up": pairing.num_warm_up,
         "rows left out because they failed": pairing.num_failed,
         "rows left out for want of usable times": pairing.num_without_times,
         "rows left out because an earlier one has their request_id": pairing.num_repeated,
-        "rows without a result of the simulation": pairing.num_unmatched_rows,
+        lacking: pairing.num_unmatched_rows,
         "results without a row of the recording": pairing.num_unmatched_results,
         "results replaced by a later one of the same request_id": pairing.num_repeated_results,
         "pairs that differ in their number of tokens": pairing.num_token_mismatches,

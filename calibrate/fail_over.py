@@ -22,6 +22,8 @@ def parse_limits(text: str) -> dict[str, float]:
         if name not in METRICS or not 0 <= percent < float("inf"):
             allowed = f"{', '.join(METRICS)} with a percentage, such as ttft=15,e2e=5"
             raise OptionError(f"--fail-over takes {allowed}; got {part!r}")
+        if name in limits:
+            raise OptionError(f"--fail-over names {name} twice")
         limits[name] = percent / 100
     return limits
 

@@ -19,7 +19,7 @@ _SIZE_INCHES = (4.6, 3.4)
 _DOTS_PER_INCH = 110
 _NUM_BINS = 12
 
-Draw = Callable[["Axes", str, Values], None]
+Draw = Callable[["Axes", str, Values, str], None]
 
 
 def figures(found: Calibration) -> Iterator[tuple[str, str, bytes]]:
@@ -32,43 +32,43 @@ def figures(found: Calibration) -> Iterator[tuple[str, str, bytes]]:
     for metric, values in found.values.items():
         for kind, (caption, draw) in _KINDS.items():
             figure = Figure(figsize=_SIZE_INCHES, dpi=_DOTS_PER_INCH, layout="constrained")
-            draw(figure.add_subplot(), NAMES[metric], values)
+            draw(figure.add_subplot(), NAMES[metric], values, found.other)
             buffer = io.BytesIO()
             # Without a date or version in it, the same figures give the same bytes.
             figure.savefig(buffer, format="png", metadata={"Software": None})
-            yield f"{metric}-{kind}", f"{NAMES[metric]}: {caption}", buffer.getvalue()
+            yield f"{metric}-{kind}", f"{NAMES[metric]}: {caption.format(other=found.other)}", buffer.getvalue()
 
 
-def _scatter(axes: "Axes", name: str, values: Values) -> None:
+def _scatter(axes: "Axes", name: str, values: Values, other: str) -> None:
     real, sim = values.real_us / 1000, values.sim_us / 1000
     limit = float(max(real.max(), sim.max())) * 1.05 or 1.0
     axes.plot([0, limit], [0, limit], color="#999999", linewidth=0.8)
     axes.scatter(real, sim, s=5, alpha=0.35, color=REAL, linewidths=0)
-    axes.set(xlabel=f"real {name}, ms", ylabel=f"simulated {name}, ms", xlim=(0, limit), ylim=(0, limit))
+    axes.set(xlabel=f"real {name}, ms", ylabel=f"{other} {name}, ms", xlim=(0, limit), ylim=(0, limit))
 
 
-def _cdf(axes: "Axes", name: str, values: Values) -> None:
-    for each, label, color in ((values.real_us, "real", REAL), (values.sim_us, "simulated", SIMULATED)):
+def _cdf(axes: "Axes", name: str, values: Values, other: str) -> None:
+    for each, label, color in ((values.real_us, "real", REAL), (values.sim_us, other, SIMULATED)):
         axes.plot(np.sort(each) / 1000, np.arange(1, len(each) + 1) / len(each), label=label, color=color)
     axes.set(xlabel=f"{name}, ms", ylabel="share of requests", ylim=(0, 1.02))
     axes.legend(frameon=False)
 
 
-def _over_time(axes: "Axes", name: str, values: Values) -> None:
+def _over_time(axes: "Axes", name: str, values: Values, _other: str) -> None:
     sent_s = np.array([row.send_time_us for row in values.rows], np.float64) / 1e6
     _errors(axes, name, values, sent_s - sent_s.min(), "sent after, s")
 
 
-def _by_load(axes: "Axes", name: str, values: Values) -> None:
+def _by_load(axes: "Axes", name: str, values: Values, _other: str) -> None:
     _errors(axes, name, values, in_flight(values), "requests in flight when sent")
 
 
-def _by_input(axes: "Axes", name: str, values: Values) -> None:
+def _by_input(axes: "Axes", name: str, values: Values, _other: str) -> None:
     inputs = [row.server_input_tokens or row.input_tokens for row in values.rows]
     _errors(axes, name, values, np.array(inputs, np.float64), "prompt, tokens")
 
 
-def _by_output(axes: "Axes", name: str, values: Values) -> None:
+def _by_output(axes: "Axes", name: str, values: Values, _other: str) -> None:
     _errors(axes, name, values, np.array([row.output_tokens for row in values.rows], np.float64), "output, tokens")
 
 
@@ -89,7 +89,7 @@ def _errors(axes: "Axes", name: str, values: Values, cause: Floats, label: str) 
 
 
 _KINDS: dict[str, tuple[str, Any]] = {
-    "scatter": ("simulated against real, each request", _scatter),
+    "scatter": ("{other} against real, each request", _scatter),
     "cdf": ("distributions", _cdf),
     "load": ("error against load", _by_load),
     "time": ("error over time", _over_time),

@@ -44,7 +44,7 @@ def page(
             [_prediction_row(name, found, sureness[name], noise_floor) for name in metrics],
         ),
         "<h2>All requests together, ms</h2>",
-        _table(("", "", *_STATISTICS), [row for name in metrics for row in _latency_rows(name, found.metrics[name])]),
+        _table(("", "", *_STATISTICS), [row for name in metrics for row in _latency_rows(name, found)]),
         _table(
             ("", "mean error", "95 % interval", "p99 error", "95 % interval"),
             [_error_row(name, found.metrics[name], sureness[name]) for name in metrics],
@@ -83,12 +83,13 @@ def _prediction_row(
     ]
 
 
-def _latency_rows(name: str, comparison: Comparison) -> list[list[str]]:
+def _latency_rows(name: str, found: Calibration) -> list[list[str]]:
+    comparison = found.metrics[name]
     real = [getattr(comparison.real, each) for each in _STATISTICS]
     sim = [getattr(comparison.sim, each) for each in _STATISTICS]
     return [
         [NAMES[name], "real", *(f"{value / 1000:,.2f}" for value in real)],
-        ["", "simulated", *(f"{value / 1000:,.2f}" for value in sim)],
+        ["", found.other, *(f"{value / 1000:,.2f}" for value in sim)],
         ["", "error", *(f"{b / a - 1:+.1%}" if a else "-" for a, b in zip(real, sim, strict=True))],
     ]
 
@@ -110,7 +111,7 @@ def _throughput(found: Calibration) -> str:
             real, sim = each.real.per_s, each.sim.per_s
             label = f"goodput of {escape(name)}, requests/s"
             rows.append([label, f"{real:,.3f}", f"{sim:,.3f}", f"{sim / real - 1:+.1%}" if real else "-"])
-    return "<h2>Throughput</h2>" + _table(("", "real", "simulated", "error"), rows)
+    return "<h2>Throughput</h2>" + _table(("", "real", found.other, "error"), rows)
 
 
 def _groups(what: str, groups: Mapping[str, Group]) -> str:

@@ -13,7 +13,7 @@ from calibrate.words import in_words
 from traces import dump_json
 from traces.text_file import write_text
 
-TITLE = "Calibration: recording against simulation"
+TITLE = "Calibration: recording against {other}"
 
 
 def write_all(
@@ -41,7 +41,8 @@ def write_all(
 
         sureness = {name: confidence(each.real_us, each.sim_us) for name, each in found.values.items()}
         words = in_words(found, noise_floor)
-        write_text(Path(html), page(TITLE, found, words, sureness, noise_floor, pictures))
+        title = TITLE.format(other="second recording" if found.is_recording else "simulation")
+        write_text(Path(html), page(title, found, words, sureness, noise_floor, pictures))
 
 
 def json_content(found: Calibration, noise_floor: Mapping[str, Comparison] | None, compat: bool) -> dict[str, Any]:

@@ -25,6 +25,8 @@ def results_of_recording(trace: Trace, second: Trace, chunks: Chunks) -> list[Re
     for row in sorted(second.rows, key=_prompt_tokens, reverse=True):
         if row.status in OK_STATUSES and 0 < row.send_time_us <= row.first_chunk_time_us <= row.last_chunk_time_us:
             waiting[row.arrival_time_us].append(row)
+    if not waiting:
+        raise CalibrateError(f"no row of {second.data_path} can be compared: none was answered, with its times")
     results = []
     for row in sorted(trace.rows, key=_prompt_tokens):
         same = waiting.get(row.arrival_time_us)

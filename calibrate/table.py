@@ -23,7 +23,7 @@ def print_calibration(found: Calibration, file: TextIO, noise_floor: Mapping[str
     """
     console = new_console(file)
     comparisons = {label: found.metrics[name] for name, label in _LABELS.items() if name in found.metrics}
-    rows = [row for label, comparison in comparisons.items() for row in _latency_rows(label, comparison)]
+    rows = [row for label, each in comparisons.items() for row in _latency_rows(label, each, found.other)]
     print_table(console, ["latency in ms", "", *_STATISTICS], rows)
     rows = [_prediction_row(label, comparison) for label, comparison in comparisons.items()]
     print_table(console, ["prediction", "requests", "MAPE", "r", "grade", "bias"], rows)
@@ -36,7 +36,7 @@ def print_calibration(found: Calibration, file: TextIO, noise_floor: Mapping[str
         _pair_row("requests/s", real.requests_per_s, sim.requests_per_s),
         _pair_row("output tokens/s", real.output_tokens_per_s, sim.output_tokens_per_s),
     ]
-    print_table(console, ["throughput", "real", "simulated", "error"], rows)
+    print_table(console, ["throughput", "real", found.other, "error"], rows)
     _print_groups(console, found)
     _print_goodput(console, found)
     _print_verdicts(console, found)
@@ -78,12 +78,12 @@ def print_table(console: Console, names: Sequence[str], rows: Sequence[Sequence[
     console.print()
 
 
-def _latency_rows(label: str, comparison: Comparison) -> list[list[str]]:
+def _latency_rows(label: str, comparison: Comparison, other: str) -> list[list[str]]:
     real = [getattr(comparison.real, name) for name in _STATISTICS]
     sim = [getattr(comparison.sim, name) for name in _STATISTICS]
     return [
         [label, "real", *(f"{value / 1000:.2f}" for value in real)],
-        ["", "simulated", *(f"{value / 1000:.2f}" for value in sim)],
+        ["", other, *(f"{value / 1000:.2f}" for value in sim)],
         ["", "error", *(_signed(one, other) for one, other in zip(real, sim, strict=True))],
     ]
 
@@ -121,7 +121,7 @@ def _print_goodput(console: Console, found: Calibration) -> None:
         ]
         for name, of_class in found.goodput.classes.items()
     ]
-    print_table(console, ["within limits", "requests", "real", "simulated", "real/s", "simulated/s"], rows)
+    print_table(console, ["within limits", "requests", "real", found.other, "real/s", f"{found.other}/s"], rows)
 
 
 def _print_verdicts(console: Console, found: Calibration) -> None:

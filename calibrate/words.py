@@ -17,11 +17,20 @@ MIN_TREND_R = 0.2
 
 def in_words(found: Calibration, noise_floor: Mapping[str, Comparison] | None = None) -> list[str]:
     """One sentence or more per metric, the hint at coefficients, and how much of the error is chance."""
-    sentences = [_summary(name, found.metrics[name]) for name in NAMES if name in found.metrics]
-    sentences.extend(_hints(found))
+    summary = _difference if found.is_recording else _summary
+    sentences = [summary(name, found.metrics[name]) for name in NAMES if name in found.metrics]
+    if not found.is_recording:
+        sentences.extend(_hints(found))
     if noise_floor:
         sentences.extend(_against_noise(found, noise_floor))
     return sentences
+
+
+def _difference(name: str, comparison: Comparison) -> str:
+    much = comparison.sim.mean / comparison.real.mean - 1 if comparison.real.mean else 0.0
+    side = "slower" if much > 0 else "faster"
+    bias = f"it is {abs(much):.1%} {side} on average" if abs(much) >= 0.001 else "it is as fast on average"
+    return f"The second recording has {NAMES[name]} within {comparison.mape:.1%} per request, and {bias}."
 
 
 def _summary(name: str, comparison: Comparison) -> str:

@@ -59,6 +59,14 @@ def test_a_report_never_takes_the_place_of_what_is_compared(tmp_path: Path) -> N
         assert (tmp_path / read).read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    "absurd", [{"network_bandwidth_mbps": 1e-300}, {"network_rtt_us": 10**30}], ids=lambda each: next(iter(each))
+)
+def test_an_absurd_network_is_refused(tmp_path: Path, absurd: dict[str, Any]) -> None:
+    flag = "--" + next(iter(absurd)).replace("_", "-")
+    assert _error(**_files(tmp_path, ROWS, RESULTS), **absurd).startswith(f"{flag} must be ")
+
+
 def test_output_to_a_file_has_no_escapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _run(**_files(tmp_path, [row(0, slo_class="[bold]" + "x" * 200)], RESULTS))
     out = capsys.readouterr().out

@@ -130,6 +130,8 @@ def test_a_limit_is_exceeded_by_more_than_itself() -> None:
     metrics = compared(ttft=1.2).metrics
     assert exceeded(metrics, {"ttft": 0.25}) == []
     assert exceeded(metrics, {"ttft": 0.15}) == ["TTFT MAPE 20.0% is over the limit of 15.0%"]
+    with pytest.raises(OptionError, match="--fail-over names ttft twice"):
+        parse_limits("ttft=15,ttft=5")
     with pytest.raises(OptionError, match="--fail-over itl needs token times"):
         exceeded(metrics, {"itl": 0.1})
 
@@ -159,8 +161,15 @@ def test_the_report_has_intervals_words_tenants_and_the_noise_floor(tmp_path: Pa
 
 def test_a_second_recording_can_take_the_place_of_the_simulation(tmp_path: Path, capsys: Captured) -> None:
     header = files(tmp_path, recorded())
-    assert run(["calibrate", str(header), "--second-recording", str(header)]) == 0
-    assert "TTFT MAPE 0.0%" in capsys.readouterr().out
+    page = tmp_path / "page.html"
+    assert run(["calibrate", str(header), "--second-recording", str(header), "--html", str(page)]) == 0
+    said = capsys.readouterr().out
+    assert "TTFT MAPE 0.0%" in said
+    for text in (said, page.read_text()):
+        assert "second" in text
+        assert "simulated" not in text
+        assert "coefficient" not in text
+    assert "The second recording has TTFT within 0.0% per request, and it is as fast on average." in page.read_text()
 
 
 def test_one_of_both_is_needed(tmp_path: Path, capsys: Captured) -> None:

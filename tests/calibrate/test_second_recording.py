@@ -35,6 +35,11 @@ def test_time_between_tokens_comes_from_token_times_or_else_from_both_ends() -> 
     assert by_chunks.itl_mean_us == 10
 
 
+def test_a_recording_in_which_everything_failed_is_refused() -> None:
+    with pytest.raises(CalibrateError, match=r"no row of t\.csv can be compared: none was answered, with its times"):
+        results_of_recording(trace([row(0)]), trace([row(0, status="error")]), {})
+
+
 def test_recordings_of_different_workloads_are_refused() -> None:
     with pytest.raises(CalibrateError, match=r"t\.csv is no recording of the same workload as t\.csv"):
         results_of_recording(trace([row(0, arrival_time_us=10)]), trace([row(0, arrival_time_us=11)]), {})
