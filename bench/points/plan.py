@@ -87,8 +87,14 @@ def plan_of(words: Sequence[str], vary: Sequence[str], config: str | None) -> Pl
     command = words[0] if has_command else given.get("command", _DEFAULT_COMMAND)
     found = simulation(command)
     settings = dict(_settings_of_file(found, config, given.get("settings", {})))
-    settings |= values_of_flags(found.options, words[1:] if has_command else words)
-    varied = dict(_vary_of_file(found, config, given.get("vary", {}))) | _vary_of_flags(found, vary)
+    by_flags, vary_by_flags = (
+        values_of_flags(found.options, words[1:] if has_command else words),
+        _vary_of_flags(found, vary),
+    )
+    for name in by_flags.keys() & vary_by_flags.keys():
+        raise OptionError(f"--vary {name} and one value for it exclude each other, got {by_flags[name]!r}")
+    settings |= by_flags
+    varied = dict(_vary_of_file(found, config, given.get("vary", {}))) | vary_by_flags
     for name in varied:
         settings.pop(name, None)
     return Plan(found, settings, varied)
@@ -108,7 +114,7 @@ def _vary_of_flag(found: Simulation, text: str) -> tuple[str, Sequence[Any]]:
     name, equals, values = text.partition("=")
     if not equals or not values:
         raise OptionError(f"--vary must be NAME=VALUE,..., got {text!r}")
-    setting = _setting(found, name, "--vary")
+    setting = _setting(found, name, "--vary:")
     try:
         parts = json.loads(values) if values.startswith("[") else [part.strip() for part in values.split(",")]
     except ValueError as error:

@@ -49,14 +49,17 @@ def run(options: SweepOptions) -> int:
     failed = [row for row in rows if row.outcome.error]
     if failed:
         _say(f"{len(failed)} points failed, the first, {failed[0].point.label}: {failed[0].outcome.error}")
-    if not answered(rows):
+    if len(failed) == len(rows):
         _say("error: no point could be computed")
         return 1
-    best = frontier(rows)
-    sys.stdout.write(f"{len(best)} of {len(rows)} points are beaten by no other one:\n")
-    sys.stdout.write(table_text(best[:_MOST_LINES], options.gpu_cost_per_hour))
-    if options.plot is not None:
-        draw(rows, options.plot, options.gpu_cost_per_hour)
+    if answered(rows):
+        best = frontier(rows)
+        sys.stdout.write(f"{len(best)} of {len(rows)} points are beaten by no other one:\n")
+        sys.stdout.write(table_text(best[:_MOST_LINES], options.gpu_cost_per_hour))
+        if options.plot is not None:
+            draw(rows, options.plot, options.gpu_cost_per_hour)
+    else:
+        _say("no point served any request")
     _say(f"all {len(rows)} points are in {path}")
     return 0
 

@@ -63,7 +63,7 @@ def table_of(plan: Plan, points: Sequence[Point], gpu_cost_per_hour: float | Non
 
 
 def read_rows(path: Path, table: Table) -> list[Row]:
-    """The rows with figures that a file has already; a last line that was cut is none.
+    """The rows with figures that a file has already, one for each point; a last line that was cut is none.
 
     Raises BlisError when they are of other points than those of the table.
     """
@@ -77,15 +77,15 @@ def read_rows(path: Path, table: Table) -> list[Row]:
     missing = [name for name in (KEY, ERROR, *table.varied, *FIGURES) if name not in columns]
     if missing:
         raise BenchError(f"{path}: is no sweep of these settings, it has no column {missing[0]}: {advice}")
-    rows = []
+    rows: dict[str, Row] = {}
     for record in cells:
         found = dict(zip(columns, record, strict=False))
         point = table.points.get(found[KEY])
         if point is None:
             raise BenchError(f"{path}: has a point of other settings, {found[KEY]}: {advice}")
         if not found[ERROR]:
-            rows.append(Row(found[KEY], point, Outcome({name: _number(found[name]) for name in FIGURES})))
-    return rows
+            rows[found[KEY]] = Row(found[KEY], point, Outcome({name: _number(found[name]) for name in FIGURES}))
+    return list(rows.values())
 
 
 def open_rows(path: Path, table: Table, kept: Sequence[Row]) -> AppendFile:

@@ -65,7 +65,7 @@ def test_a_sample_is_a_part_of_all_points_in_their_order(size: int, seed: int) -
     ("vary", "message"),
     [
         ("rate", "--vary must be NAME=VALUE,..., got 'rate'"),
-        ("speed=1,2", "--vary no setting is called 'speed' of blis run"),
+        ("speed=1,2", "--vary: no setting is called 'speed' of blis run"),
         ("rate=1,fast", "--rate must be a number, got 'fast'"),
         ("rate=1,1.0", "--vary rate names a value twice"),
         ("rate=[1", "--vary rate must have values with commas, or a JSON list"),

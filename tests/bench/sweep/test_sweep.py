@@ -64,6 +64,29 @@ def test_a_sweep_that_was_cut_goes_on_and_ends_with_the_same_bytes(sweep: Sweep)
     assert again.path.read_bytes() == whole
 
 
+def test_a_point_that_is_there_twice_counts_once(sweep: Sweep) -> None:
+    path = sweep().path
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole.splitlines(keepends=True)[-1])
+    again = sweep()
+    assert "has 4 of 4 points already" in again.said
+    assert path.read_bytes() == whole
+
+
+def test_points_that_serve_nobody_are_computed_all_the_same(sweep: Sweep, tmp_path: Path) -> None:
+    plot = tmp_path / "frontier.svg"
+    found = sweep(vary=("admission_policy=reject-all",), plot=str(plot))
+    assert (found.code, found.printed) == (0, "")
+    assert "no point served any request" in found.said
+    assert [row["rejected_requests"] for row in found.rows] == ["20"]
+    assert not plot.exists()
+
+
+def test_a_setting_is_varied_or_given(sweep: Sweep) -> None:
+    with pytest.raises(BlisError, match=r"--vary rate and one value for it exclude each other, got 3\.0"):
+        sweep(simulation=(*BASE, "--rate", "3"))
+
+
 def test_a_sweep_that_is_interrupted_keeps_what_it_has(tmp_path: Path) -> None:
     path = tmp_path / "sweep.csv"
     rates = ",".join(str(rate) for rate in range(1, 1000))  # more than can be done before the signal comes
