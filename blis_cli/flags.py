@@ -105,7 +105,7 @@ def _default(setting: Setting) -> Any:
 
 def _help(setting: Setting) -> str:
     known = setting.option
-    return f"{known.help} One of: {', '.join(known.choices)}." if known.choices else known.help
+    return f"{known.help} One of: {', '.join(filter(None, known.choices))}." if known.choices else known.help
 
 
 def _number_parser(kind: Callable[[Any], Any], label: str, infinity: str | None) -> Callable[[Any], Any]:

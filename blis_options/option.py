@@ -174,7 +174,7 @@ def check_options(options: Any) -> None:
 def _check_value(setting: Setting, value: Any) -> None:
     known = setting.option
     if known.choices and value not in known.choices:
-        raise OptionError(f"{setting.label} must be one of {', '.join(known.choices)}, got {value!r}")
+        raise OptionError(f"{setting.label} must be one of {', '.join(filter(None, known.choices))}, got {value!r}")
     if isinstance(value, float) and not math.isfinite(value):
         if known.infinity is not None and value > 0:
             return

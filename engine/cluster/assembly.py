@@ -93,7 +93,11 @@ def notes_on_instances(options: ScalingOptions, deployment: Deployment) -> Itera
     for role, each in deployments_of_roles(options, deployment).items():
         if each is not deployment:
             yield from (f"{role} instances: {note}" for note in each.notes if note not in deployment.notes)
-    scaling = policies_of(options).scaling
+    policies = policies_of(options)
+    sheds = policies.tier_shed_threshold is not None or policies.tier_shed_min_priority is not None
+    if sheds and options.admission_policy != "tier-shed":
+        yield "tier_shed_ settings of --policy-config have no effect without admission policy tier-shed"
+    scaling = policies.scaling
     if not scaling.node_pools and (scaling.loading != Delay() or scaling.starts_warm):
         yield "instance_lifecycle of --policy-config has no effect without node_pools"
 

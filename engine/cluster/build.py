@@ -6,6 +6,7 @@ What only a cluster needs is imported for a cluster: most simulations have one e
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from blis_options import options_of
 from engine.cluster.autoscaling.options import ScalingOptions
 from engine.cluster.disaggregation.options import pool_flags_without_effect
 from engine.cluster.gateway.options import gateway_flags_without_effect
@@ -59,6 +60,11 @@ def notes_on_cluster(options: ScalingOptions, deployment: Deployment) -> Iterato
 
 def flags_without_effect_on_cluster(options: ScalingOptions) -> Iterator[str]:
     """What was said that changes nothing, in a line each."""
+    if options.admission_policy != "token-bucket":
+        for setting in options_of(ScalingOptions):
+            is_of_bucket = setting.name.startswith("token_bucket_")
+            if is_of_bucket and getattr(options, setting.name) != setting.default:
+                yield f"{setting.label} has no effect without --admission-policy token-bucket"
     if options.routing_policy != "weighted":
         for flag, value in (
             ("--routing-scorers", options.routing_scorers),

@@ -100,7 +100,8 @@ def _scorers(routing: Section) -> Weights:
     pairs = []
     for each in routing.sections("scorers"):
         each.demand_known("name", "weight")
-        pairs.append((str(each.content.get("name", "")), each.number("weight", above=0) or 0.0))
+        weight = _needed(each, "weight", each.number("weight", above=0))
+        pairs.append((str(each.content.get("name", "")), weight))
     return checked_weights(pairs, f"{routing.path}: routing.scorers")
 
 

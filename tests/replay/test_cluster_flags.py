@@ -1,10 +1,12 @@
 """What can be said wrongly about gateways and pools, and what comes of it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from blis_cli.main import run
+from blis_options import BlisError
 from engine.cluster.build import build_simulation, notes_on_cluster
 from engine.cluster.cluster import Cluster
 from engine.cluster.policies import has_cluster
@@ -21,6 +23,10 @@ POOLS = ["--num-instances", "4", "--prefill-instances", "2", "--decode-instances
         ([*POOLS, "--prefill-decode-instances", "1"], "at most --num-instances (4), got 5"),
         (["--num-instances", "2", "--prefill-instances", "2"], "separate pools need at least one instance"),
         (["--pd-transfer-bandwidth", "0"], "--pd-transfer-bandwidth must be at least 1e-06, got 0.0"),
+        (
+            [*POOLS, "--decode-latency-model", "x"],
+            "must be one of trained-physics, roofline, blackbox, fitted, got 'x'",
+        ),
         (["--routing-latency", "9223372036854775807"], "--routing-latency must be at most 1e+15"),
         (["--admission-latency", "9" * 30], "--admission-latency must be at most 1e+15"),
         (["--dispatch-tick-interval", "9" * 19], "--dispatch-tick-interval must be at most 1e+15"),
@@ -55,6 +61,45 @@ def test_flags_of_what_is_not_there_are_named() -> None:
         "--prefill-tp has no effect without --prefill-instances and --decode-instances",
     ]
     assert not has_cluster(options)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"prefill_tp": 3}, "prefill instances: qwen3-14b has 40 attention heads, which tp 3 does not divide"),
+        ({"decode_hardware": "x"}, "decode instances: GPU 'x' is not in the catalogue"),
+    ],
+)
+def test_an_error_says_which_pool_is_meant(settings: dict[str, Any], message: str) -> None:
+    options = ReplayOptions(
+        model="qwen/qwen3-14b", num_instances=2, prefill_instances=1, decode_instances=1, **settings
+    )
+    with pytest.raises(BlisError, match=message):
+        build_simulation(options, resolve(options))
+
+
+def test_flags_of_another_policy_are_named(tmp_path: Path) -> None:
+    policies = tmp_path / "policies.yaml"
+    policies.write_text("admission: {tier_shed_threshold: 3}\n")
+    options = ReplayOptions(
+        model="qwen/qwen3-14b",
+        num_instances=2,
+        prefill_instances=1,
+        decode_instances=1,
+        pd_decider="always",
+        pd_prefix_threshold=3,
+        flow_control=True,
+        saturation_detector="utilization",
+        gateway_slo_targets="batch=5000000",
+        token_bucket_refill_rate=1.0,
+        policy_config=str(policies),
+    )
+    assert list(notes_on_cluster(options, resolve(options))) == [
+        "tier_shed_ settings of --policy-config have no effect without admission policy tier-shed",
+        "--token-bucket-refill-rate has no effect without --admission-policy token-bucket",
+        "--slo-targets has no effect without --dispatch-order slo-deadline",
+        "--pd-prefix-threshold has no effect without --pd-decider prefix-threshold",
+    ]
 
 
 def test_pools_may_run_on_other_hardware() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from blis_options import BlisError
 from engine.cluster.autoscaling.autoscaler import Autoscaler
 from engine.cluster.autoscaling.fleet import Fleet, Machinery
 from engine.cluster.autoscaling.nodes import Node, NodePool, Nodes
@@ -76,7 +77,10 @@ def _on(options: ScalingOptions, deployment: Deployment, pool: NodePool) -> Depl
     """The deployment on the GPUs of a pool. Raises EngineError."""
     own = deployment
     if pool.gpu_type.lower() != deployment.gpu.name.lower():
-        own = resolve(replace(options, hardware=pool.gpu_type))
+        try:
+            own = resolve(replace(options, hardware=pool.gpu_type))
+        except BlisError as error:
+            raise EngineError(f"{options.policy_config}: node pool {pool.name!r}: {error}") from None
         own = replace(own, config=replace(own.config, slo_priorities=deployment.config.slo_priorities))
     if not pool.gpu_memory_gib or options.total_kv_blocks is not None:
         return own

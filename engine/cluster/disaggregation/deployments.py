@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+from blis_options import BlisError
 from engine.cluster.disaggregation.options import PoolOptions
 from engine.cluster.disaggregation.pools import Role
 from engine.deployment import Deployment, resolve
+from engine.errors import EngineError
 from engine.kv_cache.sizing import kv_bytes_per_token
 
 
@@ -14,8 +16,15 @@ def deployments_of_roles(options: PoolOptions, deployment: Deployment) -> dict[R
     for role in _roles(options):
         if role not in deployments:
             own = options_of_role(options, role)
-            deployments[role] = deployment if own is options else resolve(own)
+            deployments[role] = deployment if own is options else _resolved(own, f"{role} instances")
     return deployments
+
+
+def _resolved(options: PoolOptions, whose: str) -> Deployment:
+    try:
+        return resolve(options)
+    except BlisError as error:
+        raise EngineError(f"{whose}: {error}") from None
 
 
 def deployments_of_instances(options: PoolOptions, deployments: list[Deployment]) -> list[Deployment]:

@@ -130,6 +130,8 @@ def pool_flags_without_effect(options: PoolOptions) -> Iterator[str]:
         needed = "--pd-decider"
         if options.prefill_instances:
             yield "instances of --prefill-instances get nothing to do without --pd-decider"
+    elif options.pd_decider != "prefix-threshold" and options.pd_prefix_threshold != DEFAULT_THRESHOLD_TOKENS:
+        yield "--pd-prefix-threshold has no effect without --pd-decider prefix-threshold"
     general = {setting.name for setting in options_of(GatewayOptions)}
     transfers = ("pd_prefix_threshold", "pd_transfer_bandwidth", "pd_transfer_base_latency", "pd_transfer_contention")
     for setting in options_of(PoolOptions):

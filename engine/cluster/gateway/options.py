@@ -144,6 +144,8 @@ def gateway_flags_without_effect(options: GatewayOptions) -> Iterator[str]:
     """What was said about a gateway that is not there, in a line each."""
     if options.flow_control:
         yield from _detector_flags_without_effect(options)
+        if options.gateway_slo_targets and options.dispatch_order != "slo-deadline":
+            yield "--slo-targets has no effect without --dispatch-order slo-deadline"
         return
     general = {setting.name for setting in options_of(ClusterOptions)}
     own = {setting.name for setting in options_of(GatewayOptions)} - general
