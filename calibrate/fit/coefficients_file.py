@@ -65,7 +65,7 @@ def content(
             {
                 "file": recording.name,
                 "requests": len(recording.arrivals),
-                "token_times": recording.long_gap_us is not None,
+                "token_times": recording.stretches is not None,
                 "slower_than_usual": _OnOneLine(_rounded(each, 2) for each in slower.tolist()),
             }
             for recording, slower in zip(recordings, learned.spans.of_each(learned.estimate.slower), strict=True)

@@ -26,14 +26,17 @@ INDEPENDENT_SHARE = 0.3
 MOST_INDEPENDENT = 1_200
 """More requests make chance smaller, but not the errors of the model itself. Without this limit, small effects that no
 term describes would be forced upon terms that the recordings tell little of."""
+MOST_INDEPENDENT_STRETCHES = 100
+"""Of each recording. Stretches are independent of each other, but all from one server, and servers differ."""
 OUTLIER_SPREADS = 3.0
 """Beyond so many spreads an error counts less, the less the larger it is (Huber)."""
 PHASE_SPREAD = 0.4
 """Standard deviation of a time to first token, in steps: two uniform phases differ by as much."""
 RELATIVE_SPREAD_TTFT = 0.02
 RELATIVE_SPREAD_DECODE = 0.01
-"""Spreads beside that, before they are scaled to what the errors turn out to be."""
-LONG_GAP_SPREAD = 0.01
+SPREAD_STRETCH = 0.01
+"""Spreads beside that, and of a typical stretch (longer ones add up more chance), before they are scaled to what the
+errors turn out to be."""
 MIN_FOR_SPREAD = 20
 MAD_TO_SPREAD = 1.4826
 LEAST_SPREAD = 0.02
@@ -123,10 +126,13 @@ def _all_errors(pair: Pair, now: Estimate, members: Floats, independent: float, 
             (pair.recording.decode_us, trial.decode, other.decode, RELATIVE_SPREAD_DECODE),
         ):
             yield _errors(measured_us, slopes, others, np.hypot(phase_us, relative * measured_us), independent, speeds)
-        if pair.recording.long_gap_us is not None and trial.long_gap is not None and other.long_gap is not None:
-            gap_us = np.array([pair.recording.long_gap_us])
-            overall = _Speeds(now, members.mean(axis=0, keepdims=True), places)
-            yield _errors(gap_us, trial.long_gap, other.long_gap, LONG_GAP_SPREAD * gap_us, 1.0, overall)
+        stretches = pair.recording.stretches
+        if stretches is not None and trial.stretches is not None and other.stretches is not None:
+            durations_us = stretches.durations_us
+            spread_us = SPREAD_STRETCH * np.sqrt(durations_us * float(np.median(durations_us)))
+            share = min(1.0, MOST_INDEPENDENT_STRETCHES / len(stretches)) / 2
+            within = _Speeds(now, members[stretches.requests], places)
+            yield _errors(durations_us, trial.stretches, other.stretches, spread_us, share, within)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrate.errors import CalibrateError
-from calibrate.itl import content_chunks
+from calibrate.fit.steps import steps_of
+from calibrate.fit.stretches import Stretches, stretches_of
 from calibrate.pair import OK_STATUSES
 from engine.config import EngineConfig
 from engine.core import Engine
@@ -23,24 +24,18 @@ from traces import Trace, TraceRow
 
 Floats = npt.NDArray[np.float64]
 
-LONG_GAP = 1.5
-"""Times the median gap between tokens, above which a gap is taken to hold the prompt of another request."""
-MIN_LONG_GAPS = 50
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
     """Requests in order of arrival, with the measured times to the first token and from there to the last (both nan for
-    a request that has none to learn from).
-
-    `long_gap_us` is the median gap between tokens that held the prompt of another request; None without token times.
-    """
+    a request that has none to learn from)."""
 
     name: str
     arrivals: list[Arrival]
     ttft_us: Floats
     decode_us: Floats
-    long_gap_us: float | None = None
+    stretches: Stretches | None = None
+    """What the token times say of steps; None without them."""
     max_concurrency: int | None = None
     """The cap requests are sent under (0: none), by schedule; None sends each when the recording did."""
 
@@ -67,6 +62,7 @@ class Recording:
             arrivals=self.arrivals[:num_requests],
             ttft_us=self.ttft_us[:num_requests],
             decode_us=self.decode_us[:num_requests],
+            stretches=self._stretches(np.arange(len(self.arrivals)) < num_requests),
         )
 
     def without_tail(self, share: float) -> "Recording":
@@ -81,8 +77,14 @@ class Recording:
 
     def _masked(self, keep: npt.NDArray[np.bool_]) -> "Recording":
         return replace(
-            self, ttft_us=np.where(keep, self.ttft_us, np.nan), decode_us=np.where(keep, self.decode_us, np.nan)
+            self,
+            ttft_us=np.where(keep, self.ttft_us, np.nan),
+            decode_us=np.where(keep, self.decode_us, np.nan),
+            stretches=self._stretches(keep),
         )
+
+    def _stretches(self, keep: npt.NDArray[np.bool_]) -> Stretches | None:
+        return None if self.stretches is None else self.stretches.only(keep)
 
 
 def recording_of(
@@ -101,12 +103,13 @@ def recording_of(
     measured = np.array([_measured(row) for row in rows], np.float64).reshape(-1, 2)
     if not np.isfinite(measured[:, 0]).any():
         raise CalibrateError(f"no row of {trace.data_path} can be learned from: none for {model} was answered in time")
+    steps = steps_of(arrivals, chunks, config)
     return Recording(
         name="/".join(trace.data_path.absolute().parts[-2:]),
         arrivals=arrivals,
         ttft_us=measured[:, 0],
         decode_us=measured[:, 1],
-        long_gap_us=_long_gap_us(rows, chunks),
+        stretches=None if steps is None else stretches_of(steps),
         max_concurrency=max_concurrency,
     )
 
@@ -117,17 +120,3 @@ def _measured(row: TraceRow) -> tuple[float, float]:
         return np.nan, np.nan
     decode_us = row.last_chunk_time_us - row.first_chunk_time_us if row.output_tokens > 1 else np.nan
     return row.first_chunk_time_us - row.send_time_us, decode_us
-
-
-def _long_gap_us(rows: list[TraceRow], chunks: Mapping[int, Sequence[int]]) -> float | None:
-    gaps = []
-    for row in rows:
-        times = chunks.get(row.request_id, ())
-        if len(times) > 2:
-            first, last = content_chunks(times, row.output_tokens)
-            gaps.append(np.diff(np.array(times[first : last + 1], np.float64)))
-    if not gaps:
-        return None
-    pooled = np.concatenate(gaps)
-    long = pooled[pooled > LONG_GAP * np.median(pooled)]
-    return float(np.median(long)) if len(long) >= MIN_LONG_GAPS else None

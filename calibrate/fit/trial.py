@@ -6,21 +6,17 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrate.errors import CalibrateError
-from calibrate.fit.recording import LONG_GAP, MIN_LONG_GAPS, Recording
+from calibrate.fit.recording import Recording
 from calibrate.fit.shapes import Run, recorded
 from calibrate.fit.terms import PLACE, TERMS, Deployed
 from engine.batch_shape import BatchShape
 from engine.config import EngineConfig
-from engine.latency.fitted import STEP_TERMS
+from engine.latency.fitted import STEP_TERMS, Fitted
 from engine.latency.phase_shift import PhaseShifted
 from engine.sequence import Sequence
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-
-SURROUNDINGS = ("burst", "prompt_us")
-"""What a prompt costs in the steps before and after its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +33,8 @@ class Trial:
 
     ttft: Slopes
     decode: Slopes
-    long_gap: Slopes | None
-    """One row: the typical step that holds a prompt while others decode. What else the prompt costs is left out."""
+    stretches: Slopes | None
+    """A row per stretch of measured steps; None without token times."""
     typical_step_us: float
     largest: BatchShape
     """The largest value of each sum."""
@@ -58,7 +54,7 @@ def run_trial(recording: Recording, deployed: Deployed, config: EngineConfig, va
     return Trial(
         ttft=_ttft(steps, requests, values),
         decode=_decode(steps, requests, values),
-        long_gap=_long_gap(shapes, steps, values),
+        stretches=_stretches(recording, run, deployed, latency, values),
         typical_step_us=float(np.median(steps.ends - steps.starts)),
         largest=BatchShape(*shapes.max(axis=0).tolist()),
     )
@@ -139,21 +135,13 @@ def _decode(steps: _Steps, requests: _Requests, values: Floats) -> Slopes:
     return requests.only_known(Slopes(step_us + values[PLACE["output_request_us"]] * more_outputs, per_term))
 
 
-def _long_gap(shapes: Ints, steps: _Steps, values: Floats) -> Slopes | None:
-    """Mean of the tenth of long gaps around their median, each step counted once per request that waits in it."""
-    decodes = shapes[:, BatchShape._fields.index("decode_requests")]
-    gaps_us = np.repeat(steps.ends - steps.starts, decodes)
-    if not len(gaps_us):
+def _stretches(recording: Recording, run: Run, deployed: Deployed, latency: Fitted, values: Floats) -> Slopes | None:
+    """What the coefficients make of the measured steps; only what was found in the cache comes from the simulation."""
+    stretches = recording.stretches
+    if stretches is None or not len(stretches):
         return None
-    step_of_gap = np.repeat(np.arange(len(decodes)), decodes)
-    long = np.flatnonzero(gaps_us > LONG_GAP * np.median(gaps_us))
-    if len(long) < MIN_LONG_GAPS:
-        return None
-    around = long[np.argsort(gaps_us[long], kind="stable")][len(long) * 9 // 20 : len(long) * 11 // 20 + 1]
-    per_term = np.zeros((1, len(TERMS)))
-    per_term[0, : len(STEP_TERMS)] = steps.basis[step_of_gap[around]].mean(axis=0)
-    surroundings_us = 0.0
-    for term in SURROUNDINGS:
-        surroundings_us += values[PLACE[term]] * per_term[0, PLACE[term]]
-        per_term[0, PLACE[term]] = 0.0
-    return Slopes(np.array([gaps_us[around].mean() - surroundings_us]), per_term)
+    cached_tokens = np.array([0 if each is None else each.num_cached_tokens for each in run.sequences], np.int64)
+    shapes, begins = stretches.shapes(cached_tokens)
+    per_term = np.zeros((len(begins), len(TERMS)))
+    per_term[:, : len(STEP_TERMS)] = np.add.reduceat(deployed.basis(latency, shapes), begins, axis=0)
+    return Slopes(per_term @ values, per_term)

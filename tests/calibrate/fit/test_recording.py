@@ -24,7 +24,7 @@ def test_latencies_are_those_of_the_client(tmp_path: Path) -> None:
     found = recording_of(trace(tmp_path, [answered(0, 10), answered(1, 20, 70, 90)]), MODEL, CONFIG, {})
     assert found.ttft_us.tolist() == [50, 70]
     assert found.decode_us.tolist() == [200, 90]
-    assert found.long_gap_us is None
+    assert found.stretches is None
 
 
 def test_a_request_without_usable_times_is_simulated_but_not_learned_from(tmp_path: Path) -> None:
@@ -46,11 +46,19 @@ def test_parts_keep_all_requests_they_are_simulated_with(tmp_path: Path) -> None
     assert len(whole.head(3).arrivals) == len(whole.head(3).decode_us) == 3
 
 
-def test_the_typical_gap_with_another_prompt_in_it_comes_from_token_times(tmp_path: Path) -> None:
-    rows = [answered(number, 10 + number, output_tokens=11) for number in range(60)]
-    chunks = {number: np.cumsum([0, *[10] * 9, 40 + number]).tolist() for number in range(60)}
-    found = recording_of(trace(tmp_path, rows), MODEL, CONFIG, chunks)
-    assert found.long_gap_us == 40 + 29.5
+def test_parts_keep_the_stretches_of_their_own_prompts(tmp_path: Path) -> None:
+    rows = [answered(number, 100 + 70 * number, output_tokens=15) for number in range(20)]
+    chunks = {number: [200 + 10 * step for step in range(7 * number, 7 * number + 15)] for number in range(20)}
+    whole = recording_of(trace(tmp_path, rows), MODEL, CONFIG, chunks)
+    assert whole.stretches is not None
+    assert whole.stretches.requests.tolist() == list(range(1, 20))
+    assert set(whole.stretches.durations_us.tolist()) == {70, 110}
+    for part, prompts in ((whole.without_tail(0.25), range(1, 15)), (whole.only_tail(0.25), range(15, 20))):
+        assert part.stretches is not None
+        assert part.stretches.requests.tolist() == list(prompts)
+    first = whole.head(6)
+    assert first.stretches is not None
+    assert first.stretches.requests.tolist() == list(range(1, 6))
 
 
 def test_with_a_cap_requests_arrive_by_schedule(tmp_path: Path) -> None:

@@ -1,0 +1,138 @@
+"""When the steps of a server ended and what each of them held, as the token times of its clients tell."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrate.itl import HAIR, content_chunks
+from engine.config import EngineConfig
+from replay.arrivals import Arrival
+from traces import TraceRow
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Steps in order: those whose tokens reached the clients.
+
+    A prompt stands in the step that brought its first token. Steps are `plain` if that says all of what they held, and
+    if they began when the one before ended.
+    """
+
+    ends_us: Floats
+    decodes: Ints
+    context_tokens: Ints
+    """Of all that decode, before the step."""
+    plain: Bools
+    prompt_steps: Ints
+    """Of each prompt, ascending."""
+    prompt_requests: Ints
+    """Whose prompt, by the place of its arrival."""
+    prompt_tokens: Ints
+
+
+def steps_of(arrivals: Sequence[Arrival], chunks: Mapping[int, Sequence[int]], config: EngineConfig) -> Steps | None:
+    """The steps between the token times `chunks` of each request; None without any."""
+    tokens = [_token_times(each, chunks) for each in arrivals]
+    told = [place for place, times in enumerate(tokens) if len(times)]
+    if not told:
+        return None
+    counts = np.array([len(tokens[place]) for place in told])
+    starts = np.cumsum(counts) - counts
+    times = np.concatenate([tokens[place] for place in told])
+    steps, ends_us = _clustered(times, starts)
+    input_tokens = np.array([arrivals[place].request.input_tokens for place in told])
+    first, last = steps[starts], steps[starts + counts - 1]
+    num_steps = len(ends_us)
+    decodes = _covered(first + 1, last + 1, np.ones(len(told), np.int64), num_steps)
+    # A request has its prompt and one token less than there are steps from its first to this one.
+    behind = _covered(first + 1, last + 1, input_tokens - first - 1, num_steps)
+    plain = decodes > 0
+    plain &= ~_irregular(steps, starts, num_steps)
+    plain &= ~_with_hidden(arrivals, tokens, ends_us)
+    by_step = np.argsort(first, kind="stable")
+    prompt_tokens = np.bincount(first, weights=input_tokens, minlength=num_steps).astype(np.int64)
+    plain &= ~_in_pieces(prompt_tokens + decodes, first, input_tokens, config)
+    return Steps(
+        ends_us=ends_us,
+        decodes=decodes,
+        context_tokens=behind + decodes * np.arange(num_steps),
+        plain=plain,
+        prompt_steps=first[by_step],
+        prompt_requests=np.array(told)[by_step],
+        prompt_tokens=input_tokens[by_step],
+    )
+
+
+def _token_times(arrival: Arrival, chunks: Mapping[int, Sequence[int]]) -> Floats:
+    """When each token came; none for a request whose chunks are not tokens, one by one."""
+    row = arrival.row
+    times = chunks.get(row.request_id, ()) if isinstance(row, TraceRow) else ()
+    if not times or not isinstance(row, TraceRow):
+        return np.zeros(0)
+    first, last = content_chunks(times, row.output_tokens)
+    tokens = np.array(times[first : last + 1], np.float64)
+    return tokens if len(tokens) == row.output_tokens else np.zeros(0)
+
+
+def _clustered(times: Floats, starts: Ints) -> tuple[Ints, Floats]:
+    """The step of each token, and when steps ended: the tokens of one come almost together."""
+    gaps = np.diff(times)
+    within = np.delete(gaps, starts[1:] - 1)
+    apart_us = HAIR * float(np.median(within)) if len(within) else 0.0
+    order = np.argsort(times, kind="stable")
+    begins = np.concatenate([[True], np.diff(times[order]) > apart_us])
+    steps = np.empty(len(times), np.int64)
+    steps[order] = np.cumsum(begins) - 1
+    return steps, times[order][begins]
+
+
+def _covered(first: Ints, end: Ints, amounts: Ints, num_steps: int) -> Ints:
+    """Sum of the `amounts` of all that reach from `first` up to, not including, `end`, at each step."""
+    changes = np.zeros(num_steps + 1, np.int64)
+    np.add.at(changes, first, amounts)
+    np.add.at(changes, end, -amounts)
+    sums: Ints = np.cumsum(changes)[:-1]
+    return sums
+
+
+def _irregular(steps: Ints, starts: Ints, num_steps: int) -> Bools:
+    """Steps in which a request that runs did not get exactly one token: it was preempted, or its client stalled."""
+    advances = np.diff(steps)
+    own = np.ones(len(advances), np.bool_)
+    own[starts[1:] - 1] = False
+    odd = np.flatnonzero(own & (advances != 1))
+    first, last = np.minimum(steps[odd] + 1, steps[odd + 1]), np.maximum(steps[odd], steps[odd + 1])
+    return _covered(first, last + 1, np.ones(len(odd), np.int64), num_steps) > 0
+
+
+def _with_hidden(arrivals: Sequence[Arrival], tokens: Sequence[Floats], ends_us: Floats) -> Bools:
+    """Steps during which a request ran whose tokens are not known."""
+    spans = [
+        (each.row.send_time_us, max(each.row.send_time_us, each.row.last_chunk_time_us))
+        for each, times in zip(arrivals, tokens, strict=True)
+        if not len(times) and isinstance(each.row, TraceRow)
+    ]
+    instants = np.array(spans, np.float64).reshape(-1, 2)
+    first, end = ends_us.searchsorted(instants[:, 0]), ends_us.searchsorted(instants[:, 1], side="right")
+    return _covered(first, end, np.ones(len(instants), np.int64), len(ends_us)) > 0
+
+
+def _in_pieces(num_tokens: Ints, first: Ints, input_tokens: Ints, config: EngineConfig) -> Bools:
+    """Steps that may have held a piece of a prompt: of one that did not fit in beside the others, or is longer than
+    what is computed at a time."""
+    longest = np.zeros(len(num_tokens) + 1, np.int64)
+    np.maximum.at(longest, first, input_tokens)
+    is_crowded = num_tokens + longest[1:] > config.max_num_batched_tokens
+    at_a_time = min(config.long_prefill_token_threshold or config.max_num_batched_tokens, config.max_num_batched_tokens)
+    is_long = input_tokens > at_a_time
+    # Twice as many steps as it has pieces: each may have had to share its step.
+    begins = np.maximum(0, first - 2 * -(-input_tokens // at_a_time))[is_long]
+    with_long = _covered(begins, first[is_long] + 1, np.ones(int(is_long.sum()), np.int64), len(num_tokens)) > 0
+    in_pieces: Bools = is_crowded | np.concatenate([[False], is_crowded[:-1]]) | with_long
+    return in_pieces
