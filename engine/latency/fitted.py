@@ -26,8 +26,9 @@ LONGEST_BURST_US = 25_000.0
 """A burst longer than this, at peak rate, has the same consequences as one that is as long."""
 HOT_BY_ITSELF_US = 50_000.0
 """After so long at peak rate a step has made the GPU as hot as it gets, whatever was before it."""
-TILE_TOKENS = 128
-"""Matrix multiplications work on tiles of so many tokens, and a tile begun is a tile paid, in part."""
+TILE_TOKENS = 256
+"""Matrix multiplications work on tiles of so many tokens, and a tile begun is a tile paid, in part. With Qwen3-14B on
+an H100 a step of 1,025 tokens takes 5.9 ms longer than one of 1,024; tiles of 128 would account for 3.6 ms of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
