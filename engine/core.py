@@ -228,6 +228,12 @@ class Engine:
         return self._instance.steps
 
     @property
+    def num_begun_steps(self) -> int:
+        """How many steps have begun, though the log may lack the latest of them. While the latency model is asked how
+        long a step takes, that is the number of this step."""
+        return self._stepping.num_begun_steps
+
+    @property
     def counters(self) -> EngineCounters:
         """What has happened so far, in figures."""
         return self._instance.counters

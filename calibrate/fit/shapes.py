@@ -1,7 +1,7 @@
 """The shape of every step of a fast run.
 
-The engine asks the latency model about each step that holds prompts, right before it begins. Steps in which everyone
-decodes it takes many at a time, but what they held follows from who got a token in them.
+The engine asks the latency model about each step that holds prompts when it begins. Steps in which everyone decodes it
+takes many at a time, but what they held follows from who got a token in them.
 """
 
 from collections.abc import Sequence as SequenceOf
@@ -30,13 +30,13 @@ _CONTEXT = BatchShape._fields.index("decode_context_tokens")
 class _PromptRecorder(WrappedLatency):
     """`model`, with the shape of each step that holds prompts by the number of the step."""
 
-    steps: StepLog = field(default_factory=StepLog)
-    """The log of the engine that asks."""
+    engine: Engine | None = None
+    """Who asks."""
     with_prompts: dict[int, BatchShape] = field(default_factory=dict)
 
     def step_time(self, shape: BatchShape) -> Micros:
-        if shape.prefill_tokens:
-            self.with_prompts[len(self.steps)] = shape
+        if shape.prefill_tokens and self.engine is not None:
+            self.with_prompts[self.engine.num_begun_steps] = shape
         return self.model.step_time(shape)
 
 
@@ -77,7 +77,7 @@ def recorded(recording: Recording, config: EngineConfig, latency: LatencyModel) 
     """Simulate `recording`: a row per step, whose columns are the fields of `BatchShape`, and the run."""
     recorder = _PromptRecorder(latency)
     engine = Engine(config, recorder, reports_steps=False)
-    recorder.steps = engine.steps
+    recorder.engine = engine
     run = Run(engine.steps, recording.sequences(engine))
     shapes = np.zeros((len(engine.steps), len(BatchShape._fields)), np.int64)
     shapes[:, _DECODES], shapes[:, _CONTEXT] = run.decodes_by_step()

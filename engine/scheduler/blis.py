@@ -46,6 +46,10 @@ class BlisStepping:
     def num_deferred(self) -> int:
         return 0
 
+    @property
+    def num_begun_steps(self) -> int:
+        return len(self._instance.steps)
+
     def reserve(self, sequence: Sequence) -> bool:
         """Blocks for a whole prompt that will come computed from elsewhere; False, and nothing changed, without room.
 

@@ -51,6 +51,10 @@ class SlotStepping:
     def num_waiting(self) -> int:
         return len(self._waiting)
 
+    @property
+    def num_begun_steps(self) -> int:
+        return len(self._instance.steps)
+
     def enqueue(self, sequence: Sequence, at: Micros) -> None:
         self._waiting.append(sequence)
         self._plan(at)

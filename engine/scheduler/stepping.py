@@ -68,6 +68,12 @@ class Stepping(Protocol):
         """Those of them that were passed over in the latest composition."""
         ...
 
+    @property
+    def num_begun_steps(self) -> int:
+        """How many steps have begun, though the log may lack the latest of them. While the latency model is asked how
+        long a step takes, that is the number of this step."""
+        ...
+
     def enqueue(self, sequence: Sequence, at: Micros) -> None:
         """A request that passed the guards joins the wait queue."""
         ...

@@ -71,6 +71,10 @@ class VllmStepping:
     def num_deferred(self) -> int:
         return self._batch.num_deferred
 
+    @property
+    def num_begun_steps(self) -> int:
+        return len(self._instance.steps)
+
     def enqueue(self, sequence: Sequence, at: Micros) -> None:
         self.waiting.append(sequence)
         if not self._steps:

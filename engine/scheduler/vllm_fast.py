@@ -38,6 +38,10 @@ class FastVllmStepping(VllmStepping):
         self._newcomers = Newcomers(instance, self._fast)
         self._max_num_seqs = config.max_num_seqs
 
+    @property
+    def num_begun_steps(self) -> int:
+        return self._fast.next_step - len(self._steps)
+
     def compose(self, at: Micros) -> Step | None:
         fast = self._fast
         if fast.explicit:
