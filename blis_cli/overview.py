@@ -20,14 +20,21 @@ def show_overview(group: str, arguments: list[str], program: str) -> int:
         version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
     ) -> None:
         if version:
-            from importlib.metadata import version as installed_version
-
-            typer.echo(installed_version("blis-mockserve"))
+            typer.echo(_version())
             raise typer.Exit
 
     for name in members(group):
         app.command(name=name.removeprefix(f"{group} "), help=COMMANDS[name].help)(_never_called)
     return answer(app, arguments or ["--help"], program)
+
+
+def _version() -> str:
+    from importlib.metadata import version
+    from importlib.util import find_spec
+
+    core = find_spec("engine.core")
+    is_compiled = core is not None and core.origin is not None and not core.origin.endswith(".py")
+    return f"{version('blis-mockserve')}{' (compiled engine)' if is_compiled else ''}"
 
 
 def _never_called() -> None:

@@ -79,7 +79,9 @@ def test_every_list_of_packages_names_the_same_ones() -> None:
     assert sorted(path.parent.name for path in PROJECT.glob("*/__init__.py")) == PACKAGES
     assert tools["hatch"]["build"]["targets"]["wheel"]["packages"] == PACKAGES
     assert tools["importlinter"]["root_packages"] == PACKAGES
-    assert sorted(tools["mypy"]["files"]) == sorted([*PACKAGES, "benchmarks", "docs", "examples", "tests"])
+    assert sorted(tools["mypy"]["files"]) == sorted(
+        [*PACKAGES, "benchmarks", "docs", "examples", "hatch_build.py", "tests"]
+    )
 
 
 def imported(file: Path) -> Iterator[str]:

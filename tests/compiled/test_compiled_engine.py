@@ -1,0 +1,116 @@
+"""The engine compiled to C is the engine: built as `pip install` builds it, it gives the same bytes."""
+
+import json
+import os
+import shutil
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.project import pyproject
+from tests.compiled.builds import PROJECT, demand, pip, python
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+MODULES = [
+    file.removesuffix(".py").replace("/", ".")
+    for file in pyproject()["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["modules"]
+]
+FILE_OF_EACH = "import importlib, sys; print(*(importlib.import_module(name).__file__ for name in sys.argv[1:]))"
+RUN_EACH = """
+import contextlib, json, os, sys
+from blis_cli.main import run
+for name, flags in json.loads(sys.argv[1]).items():
+    os.mkdir(name)
+    os.chdir(name)
+    with open("run.txt", "w") as said, contextlib.redirect_stdout(said):
+        code = run(["run", *flags, "--results-path", "run.json", "--trace-output", "trace"])
+    model = flags[: flags.index("--tp") + 2]
+    with open("replay.txt", "w") as said, contextlib.redirect_stdout(said):
+        code += run(["replay", "trace.yaml", *model, "--results-path", "replay.json", "--json"])
+    assert code == 0, name
+    os.chdir("..")
+"""
+"""What each run prints and writes, and what a replay of what it has written does."""
+PYTEST_WITH_IT = """
+import sys, engine.core, pytest
+assert not engine.core.__file__.endswith(".py")
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+QWEN = ("--model", "qwen/qwen3-14b", "--hardware", "H100", "--tp", "1")
+LLAMA = ("--model", "meta-llama/llama-3.1-8b-instruct", "--tp", "2", "--workload", "chatbot", "--num-requests", "400")
+TIGHT = ("--total-kv-blocks", "300", "--rate", "30", "--num-requests", "150")
+DRAFTS = '{"method": "eagle3", "model": "a/head", "num_speculative_tokens": 3}'
+FITTED = ("--latency-model", "fitted", "--coefficients", str(PROJECT / "examples" / "qwen3-14b-h100.coefficients.yaml"))
+POOLS = ("--prefill-instances", "1", "--decode-instances", "3")
+RUNS = {
+    "one instance": (*QWEN, "--rate", "10", "--num-requests", "500"),
+    "more than it can serve": (*QWEN, "--rate", "60", "--num-requests", "800", "--timeout", "5"),
+    "users who wait for replies": (*LLAMA, "--concurrency", "8", "--think-time-ms", "100"),
+    "a storm of preemptions": (*QWEN, *TIGHT),
+    "priorities": (*QWEN, *TIGHT, "--scheduler", "priority-fcfs", "--preemption-policy", "priority"),
+    "shared prefixes": (*QWEN, "--rate", "20", "--num-requests", "300", "--prefix-tokens", "1000"),
+    "classes and conversations": (*QWEN, "--workload-spec", str(PROJECT / "examples" / "workload.yaml")),
+    "BLIS's scheduling": (*QWEN, *TIGHT, "--scheduling", "blis"),
+    "BLIS's with CPU memory": (*QWEN, *TIGHT, "--scheduling", "blis", "--kv-cpu-blocks", "200"),
+    "speculative decoding": (
+        *(*QWEN, "--rate", "5", "--num-requests", "100"),
+        *("--speculative-config", DRAFTS, "--speculative-acceptance-rate", "0.8,0.6,0.5"),
+    ),
+    "synchronous steps": (*QWEN, "--rate", "10", "--num-requests", "200", "--no-async-scheduling"),
+    "learned step times": (*QWEN, *FITTED, "--rate", "10", "--num-requests", "300"),
+    "step times from peak rates": (*QWEN, "--latency-model", "roofline", "--rate", "10", "--num-requests", "300"),
+    "a cluster in turn": (*LLAMA, "--rate", "50", "--num-instances", "4", "--routing-policy", "round-robin"),
+    "a cluster by scores": (*LLAMA, "--rate", "50", "--num-instances", "4", "--routing-policy", "weighted"),
+    "a cluster with pools": (*LLAMA, "--rate", "50", "--num-instances", "4", *POOLS),
+}
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an installation with a compiled engine."""
+    demand("hatchling", "mypyc", "pip", "setuptools")
+    compiler = os.environ.get("CC") or sysconfig.get_config_var("CC")
+    if not compiler or shutil.which(compiler.split()[0]) is None:
+        pytest.skip(f"there is no C compiler {compiler}")
+    site = tmp_path_factory.mktemp("compiled") / "site"
+    done = pip("install", "--quiet", "--target", str(site), BLIS_COMPILE="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return site
+
+
+def test_each_of_the_modules_is_compiled_and_no_other(compiled: Path, tmp_path: Path) -> None:
+    files = python(compiled, tmp_path, "-W", "error", "-c", FILE_OF_EACH, *MODULES).stdout.split()
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    assert files == [f"{compiled}/{name.replace('.', '/')}{suffix}" for name in MODULES]
+    assert len(list(compiled.rglob(f"*{suffix}"))) == len(MODULES) + 1  # what they share
+
+
+def test_the_version_says_so(compiled: Path, tmp_path: Path) -> None:
+    said = python(compiled, tmp_path, "-m", "blis_cli", "--version").stdout
+    assert said == f"{pyproject()['project']['version']} (compiled engine)\n"
+
+
+@pytest.fixture(scope="module")
+def written(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What all runs have written, by the kind of engine."""
+    folders = {"compiled": tmp_path_factory.mktemp("by_compiled"), "plain": tmp_path_factory.mktemp("by_plain")}
+    for kind, site in (("compiled", compiled), ("plain", PROJECT)):
+        done = python(site, folders[kind], "-c", RUN_EACH, json.dumps(RUNS))
+        assert done.returncode == 0, done.stderr
+    return folders
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_it_gives_the_same_bytes(name: str, written: dict[str, Path]) -> None:
+    ours, theirs = ({path.name: path.read_bytes() for path in (folder / name).iterdir()} for folder in written.values())
+    assert {"run.txt", "run.json", "trace.csv", "replay.txt", "replay.json"} <= ours.keys()
+    assert ours == theirs
+
+
+def test_the_tests_of_the_engine_pass_with_it(compiled: Path) -> None:
+    folders = [f"tests/{name}" for name in ("engine", "golden", "laws")]
+    options = ["-o", f"pythonpath={compiled} .", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile"]
+    done = python(compiled, PROJECT, "-c", PYTEST_WITH_IT, *options, *folders)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]

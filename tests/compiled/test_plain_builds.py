@@ -1,0 +1,76 @@
+"""Where the engine is not compiled it is plain Python, and who builds it is told why."""
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.compiled.builds import PROJECT, demand, pip
+
+
+@pytest.fixture(autouse=True)
+def _requirements() -> None:
+    demand("hatchling", "pip", "setuptools")
+
+
+def assert_is_plain(folder: Path) -> None:
+    (wheel,) = folder.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith((".so", ".pyd"))] == []
+
+
+def test_without_a_c_compiler_the_wheel_is_plain_python(tmp_path: Path) -> None:
+    done = pip("wheel", "--verbose", "--wheel-dir", str(tmp_path), CC="/bin/false", BLIS_COMPILE="")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = (line for line in (done.stdout + done.stderr).splitlines() if "The engine stays plain Python" in line)
+    assert "/bin/false" in line
+    assert_is_plain(tmp_path)
+
+
+def test_who_demands_a_compiled_engine_gets_it_or_an_error(tmp_path: Path) -> None:
+    done = pip("wheel", "--wheel-dir", str(tmp_path), CC="/bin/false", BLIS_COMPILE="1")
+    assert done.returncode != 0
+    assert "CannotCompileError: " in done.stdout + done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whoever_asks_for_plain_python_gets_it(tmp_path: Path) -> None:
+    done = pip("wheel", "--verbose", "--wheel-dir", str(tmp_path), BLIS_COMPILE="0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "stays plain Python" not in done.stdout + done.stderr
+    assert_is_plain(tmp_path)
+
+
+def test_other_wishes_are_refused(tmp_path: Path) -> None:
+    done = pip("wheel", "--wheel-dir", str(tmp_path), BLIS_COMPILE="yes")
+    assert "BLIS_COMPILE must be 0 or 1, got 'yes'" in done.stdout + done.stderr
+    assert done.returncode != 0
+
+
+def test_an_editable_installation_is_plain_python_whatever_is_demanded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demand("editables")
+    monkeypatch.setenv("BLIS_COMPILE", "1")
+    hatchling("wheel:editable", tmp_path)
+    assert_is_plain(tmp_path)
+
+
+def test_the_source_distribution_holds_what_compiles(tmp_path: Path) -> None:
+    hatchling("sdist", tmp_path)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+    assert {"hatch_build.py", "pyproject.toml", "engine/core.py"} <= names
+
+
+def test_nothing_compiled_is_left_in_the_checkout() -> None:
+    assert [path for path in PROJECT.glob("engine/**/*") if path.suffix in (".so", ".pyd", ".c")] == []
+
+
+def hatchling(target: str, folder: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)]
+    subprocess.run(command, cwd=PROJECT, check=True, capture_output=True)
