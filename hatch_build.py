@@ -13,8 +13,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-LIBRARY = "engine.compiled"
-"""Holds the code of all modules; what stands beside each of them only finds it there."""
+LIBRARY = "blis_engine"
+"""Holds the code of all modules, beside the packages; what stands beside each module only finds it there."""
 MYPY_SETTINGS = """[mypy]
 ignore_missing_imports = True
 [mypy-numpy.*]
