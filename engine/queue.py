@@ -74,9 +74,15 @@ class EventQueue:
         """Take the first entry if it is due by `until`, else None."""
         heap, arrivals, deadlines = self._heap, self._arrivals, self._deadlines
         while True:
-            line = arrivals if not deadlines or (arrivals and arrivals[0] < deadlines[0]) else deadlines
-            if line and line[0][0] <= until and (not heap or line[0] < heap[0]):
-                entry = line.popleft()
+            if (
+                arrivals
+                and (first := arrivals[0])[0] <= until
+                and (not deadlines or first < deadlines[0])
+                and (not heap or first < heap[0])
+            ):
+                return arrivals.popleft()
+            if deadlines and deadlines[0][0] <= until and (not heap or deadlines[0] < heap[0]):
+                entry = deadlines.popleft()
             elif heap and heap[0][0] <= until:
                 entry = heappop(heap)
             else:

@@ -181,10 +181,13 @@ class CountingKVCache:
 
     def take(self, num_blocks: int) -> None:
         """Take free blocks, of which there must be enough, and forget what they held."""
-        lost = self.free.take(num_blocks)
-        if lost:
-            for name in lost:
-                self.index.forget(name)
+        free = self.free
+        if num_blocks <= free.num_next:  # mostly nothing is forgotten
+            free.num_next -= num_blocks
+            free.num_free -= num_blocks
+            return
+        for name in free.take(num_blocks):
+            self.index.forget(name)
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold so many tokens, no more than one request can ever have."""

@@ -17,10 +17,10 @@ class FreeRuns:
         "_freed",
         "_next_name",
         "_next_run",
-        "_num_next",
         "num_blocks",
         "num_changes",
         "num_free",
+        "num_next",
         "references",
     )
 
@@ -31,7 +31,7 @@ class FreeRuns:
         """Grows whenever a block may have been given back or named: while it stays, nobody finds more than before."""
         self.references: dict[int, int] = {}
         """Holders of each named block; 0 while it is free."""
-        self._num_next = num_blocks
+        self.num_next = num_blocks
         """Nameless blocks that are reused before all others."""
         self._freed: OrderedDict[int, int] = OrderedDict()
         """The others: a name and 1, or a negative number and how many nameless blocks."""
@@ -50,11 +50,11 @@ class FreeRuns:
     def take(self, num_blocks: int) -> Sequence[int]:
         """Take blocks, which must be free, in the order of reuse. Returns the names that are no more."""
         self.num_free -= num_blocks
-        num_left = self._num_next - num_blocks
+        num_left = self.num_next - num_blocks
         if num_left >= 0:
-            self._num_next = num_left
+            self.num_next = num_left
             return ()
-        self._num_next = 0
+        self.num_next = 0
         return self._take_freed(-num_left)
 
     def _take_freed(self, num_blocks: int) -> list[int]:
@@ -67,14 +67,14 @@ class FreeRuns:
                 del self.references[key]
                 lost.append(key)
             elif count > num_blocks:
-                self._num_next = count - num_blocks
+                self.num_next = count - num_blocks
                 break
             num_blocks -= count
         return lost
 
     def take_in_turn(self, num_blocks: int) -> list[tuple[int, int]]:
         """Take blocks as `take` does. Returns each name that is no more with its turn, counted from 0."""
-        nameless = min(num_blocks, self._num_next)
+        nameless = min(num_blocks, self.num_next)
         self.take(nameless)
         self.num_free -= num_blocks - nameless
         lost: list[tuple[int, int]] = []
@@ -87,7 +87,7 @@ class FreeRuns:
                 turn += 1
             else:
                 used = min(count, num_blocks - turn)
-                self._num_next = count - used
+                self.num_next = count - used
                 turn += used
         return lost
 
@@ -135,16 +135,16 @@ class FreeRuns:
             self._freed[self._next_run] = num_findable
             self._next_run -= 1
             num_blocks -= num_findable
-        self._num_next += num_blocks
+        self.num_next += num_blocks
 
     def free_useless(self, num_blocks: int) -> None:
         """Blocks that nobody can find are the first to be reused."""
         self.num_changes += 1
-        self._num_next += num_blocks
+        self.num_next += num_blocks
         self.num_free += num_blocks
 
     def check(self) -> None:
         """Raise AssertionError unless the counts add up."""
         freed = sum(self._freed.values())
-        assert self.num_free == self._num_next + freed
+        assert self.num_free == self.num_next + freed
         assert 0 <= self.num_free <= self.num_blocks

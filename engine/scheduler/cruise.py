@@ -1,7 +1,7 @@
 """Sequences that only decode, kept as sums: what they do in a step costs nothing per sequence."""
 
-import heapq
 from bisect import bisect_right
+from heapq import heappop, heappush
 from itertools import accumulate
 
 from engine.sequence import Cruise, Sequence
@@ -58,17 +58,18 @@ class Cruising:
         self.offset += lead
         self.needs[-lead % self._block_size] += 1
         last, end = cruise.last_granted_step, cruise.last_step
-        if last not in self.leaves:
+        leaving, ending = self.leaves.get(last), self.ends.get(end)
+        if leaving is None:
             self.leaves[last] = [sequence]
-            heapq.heappush(self._step_heap, last)
+            heappush(self._step_heap, last)
         else:
-            self.leaves[last].append(sequence)
-        if end not in self.ends:
+            leaving.append(sequence)
+        if ending is None:
             self.ends[end] = [sequence]
             if end != last:
-                heapq.heappush(self._step_heap, end)
+                heappush(self._step_heap, end)
         else:
-            self.ends[end].append(sequence)
+            ending.append(sequence)
 
     def context_tokens(self, step: int) -> int:
         """Sum of the contexts before `step`."""
@@ -113,7 +114,7 @@ class Cruising:
             step = heap[0]
             if step in self.ends or step in self.leaves:
                 return step
-            heapq.heappop(heap)
+            heappop(heap)
         return -1
 
     def num_equal_steps(self, step: int) -> int:
@@ -138,9 +139,8 @@ class Cruising:
 
     def leave_after(self, step: int) -> None:
         """`step` has been composed; those it was the last one for are no longer part of the sums."""
-        sequences = self.sequences
         for sequence in self.leaves.pop(step, ()):
-            if sequence in sequences and (cruise := sequence.cruise) is not None:
+            if (cruise := sequence.cruise) is not None:
                 self._subtract(sequence, cruise)
 
     def ended_by(self, step: int) -> list[Sequence]:

@@ -23,14 +23,17 @@ class Newcomers:
     With asynchronous scheduling, where a step is composed before the one before it ends.
     """
 
-    __slots__ = ("_batch", "_block_size", "_config", "_instance", "_longest")
+    __slots__ = ("_batch", "_block_size", "_budget", "_instance", "_longest", "_longest_alone", "_max_num_seqs")
 
     def __init__(self, instance: Instance, batch: FastVllmBatch) -> None:
-        self._config = instance.config
+        config = instance.config
         self._instance = instance
         self._batch = batch
-        self._block_size = instance.config.block_size_tokens
-        self._longest = instance.config.limit_tokens - 2  # with a first token and another one
+        self._block_size = config.block_size_tokens
+        self._budget = config.max_num_batched_tokens
+        self._max_num_seqs = config.max_num_seqs
+        self._longest_alone = longest = config.limit_tokens - 2  # with a first token and another one
+        self._longest = min(longest, config.long_prefill_token_threshold or longest)
 
     def compose(self, at: Micros, starts_at: Micros) -> tuple[list[Sequence], BatchShape] | None:
         """Compose a step at `at`, when there are blocks for all that cruise. Returns who joins and what it is like when
@@ -77,15 +80,16 @@ class Newcomers:
 
         Nobody if somebody might join that the general rules must be asked about.
         """
-        config, batch, longest = self._config, self._batch, self._longest
+        batch, longest = self._batch, self._longest
         waiting, num_running = batch.waiting, batch.num_running
-        num_seats = config.max_num_seqs - num_running
-        budget = config.max_num_batched_tokens - batch.cruising.num_sequences
+        num_seats = self._max_num_seqs - num_running
+        budget = self._budget - batch.cruising.num_sequences
         if num_running:
             num_free -= batch.counting.watermark_blocks
-        if num_running + len(waiting) > 1:
-            longest = min(longest, config.long_prefill_token_threshold or longest)
+        if len(waiting) > 1:
             batch.put_in_order()
+        elif not num_running:
+            longest = self._longest_alone
         num_joining = 0
         for sequence in waiting:
             if num_joining == num_seats or not budget:

@@ -206,11 +206,13 @@ class FastVllmStepping(VllmStepping):
         take_leap, let_join, free = self._leaper.take, self._newcomers.compose, fast.counting.free
         explicit, waiting, leaves, ends = fast.explicit, fast.waiting, cruising.leaves, cruising.ends
         needs, size, max_num_seqs = cruising.needs, len(cruising.needs), self._max_num_seqs
-        head = composed[0]
+        head, most_cruising = composed[0], fast.most_cruising
         # Only of a step with prompts more is known than how many decode. The prompts have grants, or are newcomers'.
         grants, joined, shape = head.grants, NOBODY, self._with_prompts(head.shape, at)
         num_sequences, context = head.shape.decode_requests, head.shape.decode_context_tokens
-        unlogged_from, unlogged_ends = at, list[Micros]()  # of steps taken here
+        step_index, successor = fast.next_step - 1, fast.next_step
+        # The log and the cache are told of steps when somebody else is about to change or to ask them.
+        unlogged_from, unlogged_ends, num_free, leaps_before = at, list[Micros](), free.num_free, last
         while True:
             if shape is None:
                 ends_at = at + decode_time(num_sequences, context)
@@ -219,66 +221,71 @@ class FastVllmStepping(VllmStepping):
                 add_prompts(shape.prefill_tokens, ends_at)
             if explicit:
                 fast.let_cruise()
-            successor, num_left = fast.next_step, cruising.num_sequences
-            num_blocks = needs[successor % size]
-            is_calm = not explicit and num_blocks <= free.num_free and num_left <= fast.most_cruising
+            num_left, num_blocks = cruising.num_sequences, needs[successor % size]
+            is_calm = not explicit and num_blocks <= num_free and num_left <= most_cruising
             if is_calm and num_left and (not waiting or fast.num_running >= max_num_seqs or fast.stays_blocked()):
                 most = 0
-                if num_left == num_sequences and shape is None and not grants:
+                if ends_at < leaps_before and num_left == num_sequences and shape is None and not grants:
                     # Steps take ever longer as contexts grow, so this is how many can start by then at most.
-                    most = (last - at) // (ends_at - at) + 1
-                    if most >= MIN_LEAP_STEPS:
-                        most = min(most, cruising.num_equal_steps(successor - 1), MAX_LEAP_STEPS)
+                    most = min((last - at) // (ends_at - at) + 1, cruising.num_equal_steps(step_index), MAX_LEAP_STEPS)
                 if most >= MIN_LEAP_STEPS:
                     if unlogged_ends:
                         log.extend_by_few(unlogged_from, unlogged_ends)
                         unlogged_ends.clear()
-                    most = cruising.num_steps_within(successor, most, free.num_free)
+                    most = cruising.num_steps_within(successor, most, num_free)
                     count, at, ends_at = take_leap(at, last, num_sequences, context, most)
                     num_blocks = cruising.compose(successor, count)
                     context += num_sequences * (count - 1)
+                    step_index += count - 1
                     successor += count - 1
                     num_left, unlogged_from = cruising.num_sequences, ends_at
                 else:
                     unlogged_ends.append(ends_at)
-                if num_blocks:
-                    kv.take(num_blocks)
+                num_free -= num_blocks
                 fast.next_step = successor + 1
                 next_grants, next_joined, next_shape = NO_GRANTS, NOBODY, None
                 num_next, next_context = num_left, cruising.offset + num_left * successor
                 if successor in leaves:
                     cruising.leave_after(successor)
-            elif is_calm and waiting and (newcomers := let_join(at, ends_at)) is not None:
-                unlogged_ends.append(ends_at)
-                next_grants, (next_joined, next_shape) = NO_GRANTS, newcomers
-                num_next, next_context = num_left, next_shape.decode_context_tokens
             else:
-                head = Step(grants or grants_of(joined), shape or decodes(num_sequences, context))
-                head.index = successor - 1
+                if num_free < free.num_free:
+                    kv.take(free.num_free - num_free)
                 unlogged_ends.append(ends_at)
-                step = self._compose_behind(head, at)
-                if step is None:
-                    break
-                grants, joined = head.grants, NOBODY  # more than before, if those that cruised were spelled out
-                next_grants, next_joined, next_shape = step.grants, NOBODY, self._with_prompts(step.shape, ends_at)
-                num_next, next_context = step.shape.decode_requests, step.shape.decode_context_tokens
-            step_index = successor - 1
+                if is_calm and waiting and (newcomers := let_join(at, ends_at)) is not None:
+                    next_grants, (next_joined, next_shape) = NO_GRANTS, newcomers
+                    num_next, next_context = num_left, next_shape.decode_context_tokens
+                else:
+                    head = Step(grants or grants_of(joined), shape or decodes(num_sequences, context), step_index)
+                    step, num_free = self._compose_behind(head, at), free.num_free
+                    if step is None:
+                        break
+                    grants, joined = head.grants, NOBODY  # more than before, if those that cruised were spelled out
+                    next_grants, next_joined, next_shape = step.grants, NOBODY, self._with_prompts(step.shape, ends_at)
+                    num_next, next_context = step.shape.decode_requests, step.shape.decode_context_tokens
+                num_free = free.num_free
             if ends_at > last:
                 last = self._caught_up(ends_at)
+                leaps_before = last - (MIN_LEAP_STEPS - 2) * (ends_at - at)  # later there are too few steps left
                 if ends_at > last:
                     head = Step(grants or grants_of(joined), shape or decodes(num_sequences, context), step_index)
                     next_grants = next_grants or grants_of(next_joined)
                     composed.append(Step(next_grants, next_shape or decodes(num_next, next_context)))
                     break
             at = ends_at
-            if leaving:
-                self._take_out_leaving(step_index, at)
+            if step_index in ends or grants or leaving:
+                if num_free < free.num_free:
+                    kv.take(free.num_free - num_free)
+                if leaving:
+                    self._take_out_leaving(step_index, at)
+                self._take_tokens(grants, step_index, at)
+                num_free = free.num_free
             if joined:
                 give_first_tokens(joined, step_index, at)
-            if grants or step_index in ends:
-                self._take_tokens(grants, step_index, at)
+            step_index, successor = successor, successor + 1
             grants, joined, shape = next_grants, next_joined, next_shape
             num_sequences, context = num_next, next_context
+        if num_free < free.num_free:
+            kv.take(free.num_free - num_free)
         if unlogged_ends:
             log.extend_by_few(unlogged_from, unlogged_ends)
         composed[0], instance.last_shape = head, head.shape
@@ -292,9 +299,8 @@ class FastVllmStepping(VllmStepping):
     def _caught_up(self, ends_at: Micros) -> Micros:
         """Let come or go who does so during a step, which only queues up for its end. Returns the last free instant."""
         instance = self._instance
-        if ends_at > instance.until:
-            return self._last_free_instant()
-        next_at, until = instance.catch_up(ends_at - 1), instance.until
+        until = instance.until
+        next_at = instance.queue.next_at() if ends_at > until else instance.catch_up(ends_at - 1)
         return until if next_at is None or next_at > until else next_at - 1
 
     def _compose_behind(self, head: Step, at: Micros) -> Step | None:
