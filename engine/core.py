@@ -29,7 +29,7 @@ from engine.units import Micros
 if TYPE_CHECKING:
     from engine.scheduler.blis import BlisStepping
 
-_STEP_END, _QUEUED = Due.STEP_END, Due.QUEUED
+_STEP_END, _QUEUED, _DEADLINE = Due.STEP_END, Due.QUEUED, Due.DEADLINE
 
 
 class Engine:
@@ -85,7 +85,7 @@ class Engine:
         """
         live, queueing_time = self._instance.live, self.latency.queueing_time
         now = -1 if self.now is None else self.now
-        entries = []
+        instants: list[Micros] = []
         try:
             for sequence in sequences:
                 request, at = sequence.request, sequence.arrived_at
@@ -98,10 +98,10 @@ class Engine:
                 if request_id in live:
                     raise ValueError(f"request {request_id!r} is still in the engine")
                 live[request_id] = sequence
-                entries.append((queued_at, at, sequence))
+                instants.append(queued_at)
         finally:
-            self._queue.push_queued(entries)
-        return min([queued_at for queued_at, _, _ in entries], default=None)
+            self._queue.push_queued(instants, sequences)
+        return min(instants, default=None)
 
     def enter(self, sequence: Sequence, at: Micros) -> Micros:
         """Let a request that has arrived somewhere else come here at `at`; else as `submit`.
@@ -336,7 +336,7 @@ class Engine:
         sequence.priority = self._priority(request, sequence.arrived_at)
         sequence.queued_at = at
         if deadline_us > 0:
-            self._queue.push(deadline_us, Due.DEADLINE, sequence)
+            self._queue.push(deadline_us, _DEADLINE, sequence)
         self._stepping.enqueue(sequence, at)
 
     def _is_let_in(self, sequence: Sequence, at: Micros) -> bool:

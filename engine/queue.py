@@ -7,6 +7,7 @@ from heapq import heappop, heappush
 from itertools import chain, count
 from typing import Any, TypeAlias
 
+from engine.sequence import Sequence
 from engine.units import Micros
 
 Payload: TypeAlias = Any
@@ -60,11 +61,11 @@ class EventQueue:
             if due == _ABORT:
                 self.num_aborts += 1
 
-    def push_queued(self, entries: Iterable[tuple[Micros, Micros, Payload]]) -> None:
-        """Push many of kind `QUEUED`: instants, ranks and payloads. Costs less for each than `push`."""
+    def push_queued(self, instants: Iterable[Micros], sequences: Iterable[Sequence]) -> None:
+        """Push many of kind `QUEUED`, ranked by their arrival, as many as instants. Costs less for each than `push`."""
         arrivals, numbers = self._arrivals, self._numbers
-        for at, rank, payload in entries:
-            entry = (at, _QUEUED, rank, next(numbers), payload)
+        for at, sequence in zip(instants, sequences, strict=False):
+            entry = (at, _QUEUED, sequence.arrived_at, next(numbers), sequence)
             if not arrivals or arrivals[-1] < entry:
                 arrivals.append(entry)
             else:

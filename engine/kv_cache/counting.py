@@ -5,7 +5,6 @@ free and on the order in which findable ones are reused, never on block numbers.
 could ever find again are kept as counts; they get names only when that request is preempted.
 """
 
-from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 
 from engine.config import EngineConfig
@@ -103,22 +102,17 @@ class CountingKVCache:
         self.register(sequence, min(after, num_known))
         return True
 
-    def take_for(self, newcomers: Iterable[Sequence], num_blocks: int) -> None:
-        """Take so many blocks, and those for all of the prompts of others, which nobody shares, at once.
+    def hold_prompt(self, sequence: Sequence, num_tokens: int) -> int:
+        """`admit` and `count_lookup` at the first admission of a prompt of so many tokens, which nobody shares.
 
-        For each of them `admit` and `count_lookup` at its first admission.
+        Returns how many blocks are to be taken for it.
         """
-        size, caches = self._block_size, self._caches
-        for sequence in newcomers:
-            request = sequence.request
-            num_tokens = request.input_tokens
-            sequence.num_blocks = needed = -(-num_tokens // size)
-            num_blocks += needed
-            if caches:
-                sequence.num_registered_blocks = num_tokens // size
-                if request.reads_prefix_cache:
-                    self.queried_tokens += num_tokens
-        self.take(num_blocks)
+        sequence.num_blocks = num_blocks = -(-num_tokens // self._block_size)
+        if self._caches:
+            sequence.num_registered_blocks = num_tokens // self._block_size
+            if sequence.request.reads_prefix_cache:
+                self.queried_tokens += num_tokens
+        return num_blocks
 
     def may_fit(self, sequence: Sequence, num_hits: int) -> bool:
         """Whether free blocks suffice for all of a waiting sequence if others hold as many of those found as they can.

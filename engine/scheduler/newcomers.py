@@ -47,32 +47,32 @@ class Newcomers:
         num_joining, is_blocked = self._num_joining(kv.free.num_free - num_blocks)
         if not num_joining:
             return None
-        num_cruising, context = cruising.num_sequences, cruising.offset + cruising.num_sequences * step
+        instance, num_cruising = self._instance, cruising.num_sequences
+        context = cruising.offset + num_cruising * step
         joined: list[Sequence] = []
-        number, events, tells_admissions = batch.num_admissions, self._instance.events, self._instance.tells_admissions
         num_tokens = squares = 0
         for _ in range(num_joining):
             sequence = waiting.popleft()
             joined.append(sequence)
-            number += 1
+            batch.num_admissions = number = batch.num_admissions + 1
             sequence.running, sequence.running_number, sequence.scheduled_at = True, number, at
             sequence.num_computed_tokens = new = sequence.request.input_tokens
             num_tokens += new
             squares += new * new
+            num_blocks += kv.hold_prompt(sequence, new)
             cruise = batch.cruise_of(sequence, step + 1, 1)
             assert cruise is not None
             cruising.join(sequence, cruise)
-            if tells_admissions:
-                events.append(Scheduled(at, sequence))
-        kv.take_for(joined, num_blocks)
-        batch.num_admissions = number
+            if instance.tells_admissions:
+                instance.events.append(Scheduled(at, sequence))
+        kv.take(num_blocks)
         batch.num_running += num_joining
         if is_blocked:
             batch.note_blocked(waiting[0], 0)
         if step in cruising.leaves:
             cruising.leave_after(step)
         batch.next_step = step + 1
-        recent = self._instance.recent_prompts.tokens_at(starts_at)
+        recent = instance.recent_prompts.tokens_at(starts_at)
         return joined, _shape((num_joining, num_tokens, squares, 0, 0, squares, num_cruising, context, recent))
 
     def _num_joining(self, num_free: int) -> tuple[int, bool]:

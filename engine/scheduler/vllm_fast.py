@@ -212,7 +212,8 @@ class FastVllmStepping(VllmStepping):
         num_sequences, context = head.shape.decode_requests, head.shape.decode_context_tokens
         step_index, successor = fast.next_step - 1, fast.next_step
         # The log and the cache are told of steps when somebody else is about to change or to ask them.
-        unlogged_from, unlogged_ends, num_free, leaps_before = at, list[Micros](), free.num_free, last
+        unlogged_ends: list[Micros] = []
+        unlogged_from, num_free, leaps_before = at, free.num_free, last
         while True:
             if shape is None:
                 ends_at = at + decode_time(num_sequences, context)

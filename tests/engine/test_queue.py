@@ -101,29 +101,30 @@ def test_what_is_due_later_stays() -> None:
 
 def test_many_arrivals_at_once_come_out_as_one_by_one() -> None:
     together, alone = EventQueue(), EventQueue()
-    arrivals = [(7, 3, "a"), (5, 4, "b"), (7, 2, "c"), (7, 3, "d")]
+    arrivals = [(7, 3), (5, 4), (7, 2), (7, 3)]
+    instants, sequences = [at for at, _ in arrivals], [Sequence(request(), arrived_at) for _, arrived_at in arrivals]
     for queue in (together, alone):
         queue.push(6, Due.STEP)
-    together.push_queued(arrivals)
-    for at, rank, payload in arrivals:
-        alone.push(at, Due.QUEUED, payload, rank)
+    together.push_queued(instants, sequences)
+    for at, sequence in zip(instants, sequences, strict=True):
+        alone.push(at, Due.QUEUED, sequence, sequence.arrived_at)
     assert [taken(together) for _ in range(5)] == [taken(alone) for _ in range(5)]
 
 
-ARRIVALS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.none()), max_size=4)
+ARRIVALS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=4)
 OTHERS = st.tuples(st.integers(0, 9), st.sampled_from([Due.STEP_END, Due.QUEUED, Due.STEP]))
 
 
 @given(st.lists(ARRIVALS | OTHERS, max_size=6))
 def test_arrivals_come_out_in_order_beside_anything_else(
-    pushed: list[list[tuple[int, int, None]] | tuple[int, Due]],
+    pushed: list[list[tuple[int, int]] | tuple[int, Due]],
 ) -> None:
     queue = EventQueue()
     for each in pushed:
         if isinstance(each, tuple):
             queue.push(*each)
         else:
-            queue.push_queued(each)
+            queue.push_queued([at for at, _ in each], [Sequence(request(), arrived_at) for _, arrived_at in each])
     entries = []
     while (due_at := queue.next_at()) is not None:
         assert queue.pop_due(due_at - 1) is None
