@@ -1,6 +1,7 @@
 """When each step started and ended: the single source of all token times."""
 
 from array import array
+from bisect import bisect_right
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +44,7 @@ class StepLog:
     def extend_by_few(self, started_at: Micros, ends: list[Micros]) -> None:
         """`extend` at the cost of a list."""
         if ends[-1] > MAX_INSTANT_US:
-            raise _too_late(started_at)
+            raise _too_late([started_at, *ends][bisect_right(ends, MAX_INSTANT_US)])
         self._starts.append(started_at)
         self._starts.fromlist(ends[:-1])
         self._ends.fromlist(ends)

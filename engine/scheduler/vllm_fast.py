@@ -197,7 +197,7 @@ class FastVllmStepping(VllmStepping):
 
         At `at` one composed step, the head, is about to start. Its successor is composed at its start; its outputs are
         processed at its end. Returns that end when there is no successor. A step in which everybody cruises costs about
-        1.5 us, less when many are taken at once because nobody leaves meanwhile, and 5 us more for each newcomer; other
+        1.2 us, less when many are taken at once because nobody leaves meanwhile, and 4 us more for each newcomer; other
         steps cost 10 us and more.
         """
         fast, instance, composed, leaving = self._fast, self._instance, self._steps, self._leaving
@@ -211,7 +211,7 @@ class FastVllmStepping(VllmStepping):
         grants, joined, shape = head.grants, NOBODY, self._with_prompts(head.shape, at)
         num_sequences, context = head.shape.decode_requests, head.shape.decode_context_tokens
         step_index, successor = fast.next_step - 1, fast.next_step
-        # The log and the cache are told of steps when somebody else is about to change or to ask them.
+        # The log and the cache are told of steps before somebody else asks or changes them.
         unlogged_ends: list[Micros] = []
         unlogged_from, num_free, leaps_before = at, free.num_free, last
         while True:
@@ -249,8 +249,7 @@ class FastVllmStepping(VllmStepping):
                 if successor in leaves:
                     cruising.leave_after(successor)
             else:
-                if num_free < free.num_free:
-                    kv.take(free.num_free - num_free)
+                kv.take(free.num_free - num_free)
                 unlogged_ends.append(ends_at)
                 if is_calm and waiting and (newcomers := let_join(at, ends_at)) is not None:
                     next_grants, (next_joined, next_shape) = NO_GRANTS, newcomers
@@ -274,8 +273,7 @@ class FastVllmStepping(VllmStepping):
                     break
             at = ends_at
             if step_index in ends or grants or leaving:
-                if num_free < free.num_free:
-                    kv.take(free.num_free - num_free)
+                kv.take(free.num_free - num_free)
                 if leaving:
                     self._take_out_leaving(step_index, at)
                 self._take_tokens(grants, step_index, at)
@@ -285,8 +283,7 @@ class FastVllmStepping(VllmStepping):
             step_index, successor = successor, successor + 1
             grants, joined, shape = next_grants, next_joined, next_shape
             num_sequences, context = num_next, next_context
-        if num_free < free.num_free:
-            kv.take(free.num_free - num_free)
+        kv.take(free.num_free - num_free)
         if unlogged_ends:
             log.extend_by_few(unlogged_from, unlogged_ends)
         composed[0], instance.last_shape = head, head.shape
