@@ -69,6 +69,7 @@ class Sequence:
         "num_computed_tokens",
         "num_drafts",
         "num_external_tokens",
+        "num_found_blocks",
         "num_granted_tokens",
         "num_in_flight_tokens",
         "num_output_tokens",
@@ -122,6 +123,8 @@ class Sequence:
         self.num_blocks = 0
         """Blocks it holds, where only their number is kept; `named_blocks` are the leading ones others may share."""
         self.named_blocks: list[int] = []
+        self.num_found_blocks = 0
+        """How many of these were there already when it joined."""
         self.num_stored_tokens = 0
         """Tokens held in `block_ids`; the last block may be partly full."""
         self.first_token_at: Micros | None = None

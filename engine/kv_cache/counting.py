@@ -96,6 +96,7 @@ class CountingKVCache:
         if hits:
             self.free.hold(hits)
             sequence.named_blocks.extend(hits)
+            sequence.num_found_blocks = num_hits
         sequence.num_registered_blocks = num_hits
         sequence.num_blocks = blocks
         self.take(blocks - num_hits)
@@ -189,8 +190,9 @@ class CountingKVCache:
 
     def _give_back_rest(self, sequence: Sequence) -> None:
         """Give back the named blocks, the last first, and those nobody can find."""
-        self.free.let_go(sequence.named_blocks)
+        self.free.let_go(sequence.named_blocks, sequence.num_found_blocks)
         self.free.free_useless(sequence.num_blocks - max(sequence.num_registered_blocks, len(sequence.named_blocks)))
         sequence.named_blocks = []
+        sequence.num_found_blocks = 0
         sequence.num_blocks = 0
         sequence.num_registered_blocks = 0

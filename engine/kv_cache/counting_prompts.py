@@ -71,6 +71,7 @@ class CountingPromptCache:
         if num_cached:
             free.hold(cached)
             sequence.named_blocks.extend(cached)
+            sequence.num_found_blocks = num_cached
             self.num_hit_blocks += num_cached
         sequence.num_blocks += num_cached + new_blocks
         sequence.num_stored_tokens = stored = sequence.num_stored_tokens + num_cached * size + min(spare, num_tokens)
@@ -169,8 +170,9 @@ class CountingPromptCache:
         return min(num_shareable, sequence.request.input_tokens) if self._block_size == 1 else num_shareable
 
     def _give_back_named(self, sequence: Sequence) -> None:
-        self.free.let_go(sequence.named_blocks)
+        self.free.let_go(sequence.named_blocks, sequence.num_found_blocks)
         sequence.named_blocks = []
+        sequence.num_found_blocks = 0
         sequence.num_blocks = 0
         sequence.num_stored_tokens = 0
 
