@@ -69,6 +69,8 @@ class EngineConfig:
             _at_least(name, getattr(self, name), 1)
         for name in ("long_prefill_token_threshold", "max_model_len"):
             _at_least(name, getattr(self, name), 0)
+        if not self.kv_capacity_tokens:
+            raise EngineError("total_kv_blocks must be at least 2 with vllm scheduling, which keeps one, got 1")
         if self.max_model_len > self.kv_capacity_tokens:
             raise EngineError(
                 f"max_model_len must fit in the KV cache of {self.kv_capacity_tokens} tokens, got {self.max_model_len}"

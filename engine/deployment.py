@@ -147,6 +147,8 @@ def _placement(options: DeploymentOptions) -> tuple[str, int]:
 
 def _total_kv_blocks(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, notes: list[str]) -> int:
     if options.total_kv_blocks is not None:
+        if options.total_kv_blocks == 1 and options.scheduling == "vllm":
+            raise EngineError("--total-kv-blocks must be at least 2 with vLLM's scheduling, which keeps one, got 1")
         return options.total_kv_blocks
     if model.lacks_expert_count:
         notes.append(

@@ -66,6 +66,14 @@ def test_a_max_model_len_larger_than_the_kv_cache_is_cut_with_a_note() -> None:
     assert deployment.notes == ("--max-model-len, 161 tokens, is cut to the 160 tokens that the KV cache holds",)
 
 
+def test_one_kv_block_is_too_few_for_vllm_which_keeps_it() -> None:
+    with pytest.raises(EngineError, match=r"--total-kv-blocks must be at least 2 with vLLM's scheduling"):
+        resolve(DeploymentOptions(model="qwen3-14b", total_kv_blocks=1))
+    assert (
+        resolve(DeploymentOptions(model="qwen3-14b", total_kv_blocks=1, scheduling="blis")).config.max_model_len == 16
+    )
+
+
 def test_a_config_folder_that_is_not_there_gives_way_to_the_catalogue_with_a_note() -> None:
     options = DeploymentOptions(model="qwen3-14b", model_config_folder="model_configs/qwen3-14b")
     deployment = resolve(options)
