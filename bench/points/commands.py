@@ -53,9 +53,9 @@ class Simulation:
         return self.options(**{**settings, "json": True})
 
 
-def simulation(name: str) -> Simulation:
-    """The command of this name. Raises OptionError."""
-    row = SIMULATIONS.get(name)
+def simulation(name: Any) -> Simulation:
+    """The command of this name, or of whatever stands in its place in a file. Raises OptionError."""
+    row = SIMULATIONS.get(name) if isinstance(name, str) else None
     if row is None:
         raise OptionError(f"unknown command {name!r}, known are {', '.join(SIMULATIONS)}")
     module = importlib.import_module(row.module)

@@ -127,13 +127,20 @@ def _vary_of_file(found: Simulation, path: str | None, vary: Any) -> Iterator[tu
         if not isinstance(values, list) or not values:
             raise BenchError(f"{path} key vary.{name}: expected a list of values, got {values!r}")
         setting = _setting(found, name, f"{path} key vary:")
-        yield setting.name, _distinct(setting, [value_of_yaml(setting, value) for value in values])
+        yield setting.name, _distinct(setting, [_value(setting, value, f"{path} key vary.{name}") for value in values])
 
 
 def _settings_of_file(found: Simulation, path: str | None, settings: Any) -> Iterator[tuple[str, Any]]:
     for name, value in _mapping(path, "settings", settings).items():
         setting = _setting(found, name, f"{path} key settings:")
-        yield setting.name, value_of_yaml(setting, value)
+        yield setting.name, _value(setting, value, f"{path} key settings.{name}")
+
+
+def _value(setting: Setting, value: Any, place: str) -> Any:
+    try:
+        return value_of_yaml(setting, value)
+    except OptionError as error:
+        raise BenchError(f"{place}: {error}") from error
 
 
 def _setting(found: Simulation, name: str, place: str) -> Setting:

@@ -5,6 +5,7 @@ from engine.gpu_spec import GpuSpec
 from engine.model_spec import ModelSpec
 
 _GIB = 2**30
+_MOST_MEMORY_GIB = 1e6
 _ACTIVATION_GIB_DENSE = 5.5
 _ACTIVATION_GIB_MOE = 8.0
 _OTHER_GIB_ONE_GPU = 0.15
@@ -88,6 +89,10 @@ def _check(model: ModelSpec, gpu: GpuSpec) -> None:
     advice = "give --total-kv-blocks instead"
     if gpu.memory_gib <= 0:
         raise EngineError(f"the memory of GPU {gpu.name} is not known, so its KV blocks cannot be counted; {advice}")
+    if gpu.memory_gib > _MOST_MEMORY_GIB:
+        raise EngineError(
+            f"GPU {gpu.name} must have at most {_MOST_MEMORY_GIB:g} GiB of memory, got {gpu.memory_gib:g}"
+        )
     if model.vocab_size < 1 or model.intermediate_size < 1:
         key = "intermediate_size" if model.intermediate_size < 1 else "vocab_size"
         raise EngineError(f"{model.name}: {key} is missing, so the weights cannot be counted; {advice}")
