@@ -10,7 +10,7 @@ from engine.scheduler.preemption import VICTIMS
 from engine.scheduler.priorities import PRIORITIES
 from engine.scheduler.registry import SCHEDULINGS
 from engine.scheduler.waiting import ORDERS
-from engine.units import LONGEST_DELAY_US
+from engine.units import LARGEST_COEFFICIENT, LONGEST_DELAY_US
 
 if TYPE_CHECKING:
     from engine.speculation import Speculation
@@ -61,10 +61,16 @@ class DeploymentOptions:
         choices=LATENCY_MODELS,
     )
     alpha_coeffs: tuple[float, ...] = option(
-        (), "Coefficients of the time outside of steps, in microseconds; needs --beta-coeffs.", at_least=0
+        (),
+        "Coefficients of the time outside of steps, in microseconds; needs --beta-coeffs.",
+        at_least=0,
+        at_most=LARGEST_COEFFICIENT,
     )
     beta_coeffs: tuple[float, ...] = option(
-        (), "Coefficients of the step time, instead of those shipped; needs --alpha-coeffs.", at_least=0
+        (),
+        "Coefficients of the step time, instead of those shipped; needs --alpha-coeffs.",
+        at_least=0,
+        at_most=LARGEST_COEFFICIENT,
     )
     coefficients: str | None = option(
         None, "Coefficients that `blis fit` has learned; needs --latency-model fitted.", metavar="FILE"

@@ -1,6 +1,5 @@
 """The file that `blis fit` writes and the fitted latency model is built from."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -10,6 +9,7 @@ from engine.errors import EngineError
 from engine.latency.catalogue.files import read_mapping
 from engine.latency.fitted import RequestCoefficients, StepCoefficients
 from engine.latency.range_watch import WATCHED
+from engine.units import LARGEST_COEFFICIENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,8 @@ def _terms(
 
 def _number(path: Path, section_name: str, section: Mapping[str, Any], key: str) -> float:
     value = section.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST_COEFFICIENT:
         found = "nothing" if value is None else repr(value)
-        raise EngineError(f"{path}: {section_name}.{key} must be a number of at least 0, got {found}")
+        wanted = f"a number from 0 to {LARGEST_COEFFICIENT:g}"
+        raise EngineError(f"{path}: {section_name}.{key} must be {wanted}, got {found}")
     return float(value)

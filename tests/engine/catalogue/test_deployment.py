@@ -136,6 +136,7 @@ def test_a_communication_backend_without_data_parallelism_is_noted() -> None:
     [
         ({"model": " "}, "--model must name a model, got an empty string"),
         ({"alpha_coeffs": (1.0, 2.0, 3.0)}, "--alpha-coeffs needs --beta-coeffs"),
+        ({"alpha_coeffs": (1e30,) * 3, "beta_coeffs": (1.0,) * 7}, "--alpha-coeffs must be at most 1e+12, got 1e+30"),
         ({"beta_coeffs": (1.0,) * 7}, "--beta-coeffs needs --alpha-coeffs"),
         (
             {"alpha_coeffs": (1.0,) * 3, "beta_coeffs": (1.0,) * 7, "latency_model": "roofline"},

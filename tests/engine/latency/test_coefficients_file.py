@@ -27,7 +27,7 @@ def test_coefficients_that_a_file_does_not_name_are_0(tmp_path: Path) -> None:
     step = {name: value for name, value in CONTENT["step"].items() if name not in ("layer_us", "decodes", "burst")}
     learned = read_coefficients(written(tmp_path, step=step))
     assert (learned.step.layer_us, learned.step.decodes, learned.step.burst) == (0, 0, 0)
-    with pytest.raises(EngineError, match=r"step\.weights must be a number of at least 0, got nothing"):
+    with pytest.raises(EngineError, match=r"step\.weights must be a number from 0 to 1e\+12, got nothing"):
         read_coefficients(written(tmp_path, step={"tokens": 1.0}))
 
 
@@ -37,11 +37,13 @@ def test_coefficients_that_a_file_does_not_name_are_0(tmp_path: Path) -> None:
         ({"latency_model": "blackbox"}, "latency_model must be fitted, got 'blackbox'"),
         ({"step": None}, "step must be a mapping of names to values, got nothing"),
         ({"step": {**CONTENT["step"], "warp": 1}}, "step has an unknown key 'warp', known are weights, layer_us"),
-        ({"step": {**CONTENT["step"], "kv": "fast"}}, "step.kv must be a number of at least 0, got 'fast'"),
-        ({"request": {}}, "request.arrival_us must be a number of at least 0, got nothing"),
+        ({"step": {**CONTENT["step"], "kv": "fast"}}, "step.kv must be a number from 0 to 1e+12, got 'fast'"),
+        ({"step": {**CONTENT["step"], "kv": 1e30}}, "step.kv must be a number from 0 to 1e+12, got 1e+30"),
+        ({"step": {**CONTENT["step"], "kv": 10**400}}, "step.kv must be a number from 0 to 1e+12, got 1000"),
+        ({"request": {}}, "request.arrival_us must be a number from 0 to 1e+12, got nothing"),
         ({"seen": {"input_tokens": 7}}, "seen.input_tokens must be the fewest and most tokens of prompts, got 7"),
-        ({"seen": {"input_tokens": [1, "x"]}}, "seen.input_tokens must be a number of at least 0, got 'x'"),
-        ({"learned_for": {"tp": -1}}, "learned_for.tp must be a number of at least 0, got -1"),
+        ({"seen": {"input_tokens": [1, "x"]}}, "seen.input_tokens must be a number from 0 to 1e+12, got 'x'"),
+        ({"learned_for": {"tp": -1}}, "learned_for.tp must be a number from 0 to 1e+12, got -1"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_by_name_and_key(
