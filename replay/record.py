@@ -137,9 +137,9 @@ class Record:
         self._live.update(zip(sequences, range(len(self), len(self) + len(sequences)), strict=True))
         self.rows.extend(rows)
         self.ids.extend([request.id for request in requests])
-        self._arrived_at.extend([sequence.arrived_at for sequence in sequences])
-        self._input_tokens.extend([request.input_tokens for request in requests])
-        self._planned_output_tokens.extend([request.output_tokens for request in requests])
+        self._arrived_at.fromlist([sequence.arrived_at for sequence in sequences])
+        self._input_tokens.fromlist([request.input_tokens for request in requests])
+        self._planned_output_tokens.fromlist([request.output_tokens for request in requests])
 
     def note(self, events: Iterable[Event]) -> list[Finished]:
         """These things have happened in the simulation; returns those of them that are ends of requests."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import repeat
+from itertools import chain, repeat
 from operator import add
 from typing import Any
 
@@ -21,8 +21,7 @@ _DEFAULTS = Request._field_defaults
 
 def first_requests(workload: Workload) -> Iterator[WorkloadRequest]:
     """Every request that is known before any reply."""
-    yield from workload.requests
-    yield from (session.first for session in workload.sessions)
+    return chain(workload.requests, (session.first for session in workload.sessions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +32,11 @@ class GeneratedArrivals:
     config: EngineConfig
 
     def __iter__(self) -> Iterator[Arrival]:
-        for first in range(0, len(self.requests), MADE_AT_ONCE):
-            yield from arrivals_of_some(self.requests[first : first + MADE_AT_ONCE], first, self.config)
+        requests, config = self.requests, self.config
+        return chain.from_iterable(
+            arrivals_of_some(requests[first : first + MADE_AT_ONCE], first, config)
+            for first in range(0, len(requests), MADE_AT_ONCE)
+        )
 
 
 def served_by(model: str, workload: Workload) -> tuple[Workload, int]:

@@ -44,10 +44,10 @@ class TokenGaps:
         """Count the gaps of completed requests."""
         self._pools.clear()
         runs = [sequence.token_runs for sequence in sequences]
-        self._instances.extend([sequence.instance for sequence in sequences])
-        self._starts.extend([sequence.first_token_step or 0 for sequence in sequences])
-        self._num_runs.extend(map(len, runs))
-        self._runs.extend(chain.from_iterable(chain.from_iterable(runs)))
+        self._instances.fromlist([sequence.instance for sequence in sequences])
+        self._starts.fromlist([sequence.first_token_step or 0 for sequence in sequences])
+        self._num_runs.fromlist(list(map(len, runs)))
+        self._runs.fromlist(list(chain.from_iterable(chain.from_iterable(runs))))
 
     def pool(self, instance: int | None = None, steps_at_once: int = STEPS_AT_ONCE) -> Pool:
         """All gaps counted so far, or those of one instance."""

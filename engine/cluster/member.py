@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 from heapq import heappop, heappush
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from engine.cluster.snapshot import Snapshot
@@ -108,8 +109,7 @@ class Members(list[Member]):
 
     def take_events(self) -> Iterator[Event]:
         """What has happened since, instance by instance."""
-        for _, events in self.take_told():
-            yield from events
+        return chain.from_iterable(events for _, events in self.take_told())
 
     def take_told(self) -> list[tuple[int, list[Event]]]:
         """The same, with the number of each instance."""
