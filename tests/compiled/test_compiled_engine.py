@@ -109,6 +109,13 @@ def test_it_gives_the_same_bytes(name: str, written: dict[str, Path]) -> None:
     assert ours == theirs
 
 
+def test_policies_of_ones_own_work_with_it(compiled: Path, tmp_path: Path) -> None:
+    example = str(PROJECT / "examples" / "cluster_policies.py")
+    with_it, without = (python(site, tmp_path, example) for site in (compiled, PROJECT))
+    assert (with_it.returncode, with_it.stderr) == (0, "")
+    assert with_it.stdout == without.stdout
+
+
 def test_the_tests_of_the_engine_pass_with_it(compiled: Path) -> None:
     folders = [f"tests/{name}" for name in ("engine", "golden", "laws")]
     options = ["-o", f"pythonpath={compiled} .", "-p", "no:cacheprovider", "-p", "no:xdist"]
