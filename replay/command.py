@@ -89,7 +89,7 @@ class ReplayOptions(ReportOptions):
         if self.think_time_ms is not None and self.session_mode != "closed-loop":
             raise OptionError("--think-time-ms needs --session-mode closed-loop")
         if self.phase_average > 1 and self.itl_path is not None:
-            raise OptionError("--phase-average cannot be used with --itl-path: tokens have no average times")
+            raise OptionError("--phase-average cannot be used with --record-itl: tokens have no average times")
         check_outputs(self, *data_of(self.trace, self.trace_header))
 
     @property

@@ -1,0 +1,34 @@
+"""Every flag that a help text or an error speaks of exists."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import PROJECT
+
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]")
+_REFERENCE = ("cli.md", "vllm-flags.md", "llm-d-inference-sim.md")
+_PACKAGES = ("blis_cli", "bench", "calibrate", "engine", "mockserve", "observe", "replay", "traces")
+_OF_OTHERS = ("mockserve/vllm_arguments", "mockserve/inference_sim", "bench/serve", "bench/offline")
+"""Where flags of other programs are translated."""
+
+
+def _texts(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+@pytest.mark.parametrize("package", _PACKAGES)
+def test_a_flag_that_is_spoken_of_is_in_the_reference(package: str) -> None:
+    known = {flag for page in _REFERENCE for flag in _FLAG.findall((PROJECT / "docs" / page).read_text())}
+    known |= {"--version", "--slo"}  # of `blis` itself; the beginning of three flags
+    files = [
+        file for file in (PROJECT / package).rglob("*.py") if not str(file.relative_to(PROJECT)).startswith(_OF_OTHERS)
+    ]
+    assert files
+    unknown = {(file.name, flag) for file in files for text in _texts(file) for flag in _FLAG.findall(text)}
+    assert {(name, flag) for name, flag in unknown if flag not in known} == set()
