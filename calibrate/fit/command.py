@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from calibrate.fit.recording import Recording
     from engine.deployment import Deployment
 
+FEW_REQUESTS = 100
+"""Fewer than these hardly move a coefficient from what is expected of it."""
+
 ITL_NAMES = (".itl.csv", ".itl.csv.gz")
 """What token times are named, in place of the header's suffix."""
 
@@ -72,6 +75,9 @@ def run(options: FitOptions) -> int:
     for note in deployment.notes:
         _say(note)
     recordings = [_recording(Path(path), options, deployment) for path in options.traces]
+    num_answered = sum(each.num_answered for each in recordings)
+    if num_answered < FEW_REQUESTS:
+        _say(f"few requests to learn from, {num_answered}: what is expected decides most, see the last columns")
     deployed = Deployed(deployment.model, deployment.gpu, deployment.tp)
     with progress_bar("learning", num_trials(recordings)) as advance:
         learned = learn(recordings, deployed, deployment.config, seed=options.seed, on_progress=advance)

@@ -39,6 +39,11 @@ class Recording:
     max_concurrency: int | None = None
     """The cap requests are sent under (0: none), by schedule; None sends each when the recording did."""
 
+    @property
+    def num_answered(self) -> int:
+        """Requests with a measured time to the first token."""
+        return int(np.isfinite(self.ttft_us).sum())
+
     def simulated(self, engine: Engine) -> Record:
         """What becomes of the requests in a fresh engine, in the order they are sent."""
         if self.max_concurrency is None:

@@ -69,6 +69,13 @@ def test_settings_that_make_no_sense_are_refused(trace: Path, capsys: Captured) 
     )
 
 
+def test_a_recording_of_few_requests_is_learned_from_with_a_warning(tmp_path: Path, capsys: Captured) -> None:
+    times = {"send_time_us": 1000, "first_chunk_time_us": 41_000, "last_chunk_time_us": 141_000, "status": "ok"}
+    header = written_trace(tmp_path, [row(0, 1000, output_tokens=9, **times)])
+    assert run(["fit", str(header), *SERVER, "-o", str(tmp_path / "learned.yaml")]) == 0
+    assert "blis fit: few requests to learn from, 1: what is expected decides most" in capsys.readouterr().err
+
+
 def test_a_server_that_is_too_small_for_every_request_is_refused(trace: Path, capsys: Captured) -> None:
     assert run(["fit", str(trace), *SERVER, "--max-model-len", "1"]) == 2
     said = capsys.readouterr().err
