@@ -55,7 +55,7 @@ def test_the_image_is_built_from_the_packages_and_nothing_else() -> None:
     lines = (DOCKER / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
     allowed = {line.removeprefix("!") for line in lines if line.startswith("!")}
     assert "*" in lines
-    assert allowed == {*PACKAGES, "pyproject.toml", "README.md", "LICENSE"}
+    assert allowed == {*PACKAGES, "hatch_build.py", "pyproject.toml", "README.md", "LICENSE"}
     assert [name for name in allowed if not (PROJECT / name).exists()] == []
 
 
