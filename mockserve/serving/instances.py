@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
+from blis_options import OptionError
 from engine.cluster.member import Life
 from mockserve.engines.cluster import LiveCluster
 from mockserve.faults.draw import FaultSource
@@ -35,6 +36,8 @@ class InstanceControl:
         self._live = live
         self._pending: set[asyncio.Task[None]] = set()
         """Ports that are being opened or closed."""
+        self._opening: dict[int, asyncio.Task[None]] = {}
+        """Those that somebody who added an instance waits for."""
         for number in range(len(live.engines)):
             self.services.append(_service_of(front, live, number))
         front.suspension = SuspensionOfAll(self._suspensions)
@@ -49,10 +52,17 @@ class InstanceControl:
     async def add(self, after_s: float) -> int:
         """One more instance, which takes requests after so many simulated seconds. Returns its number.
 
-        Raises OptionError where there can be no more.
+        Raises OptionError where there can be no more; one that cannot listen is killed.
         """
         number = await self._live.add(round(after_s * 1e6))
-        await asyncio.gather(*self._pending)
+        opening = self._opening.pop(number, None)
+        if opening is not None:
+            try:
+                await opening
+            except OptionError:
+                self._live.driver.kill(number)
+                await self._live.driver.until_killed(number)
+                raise
         return number
 
     async def drain(self, number: int) -> None:
@@ -66,7 +76,7 @@ class InstanceControl:
         self._live.driver.kill(number)
         await self._live.driver.until_killed(number)
         if self.hang_up is not None:
-            self._begin(self.hang_up(number))
+            _ = self._begin(self.hang_up(number))  # which takes as long as its replies
 
     def described(self, number: int) -> Mapping[str, Any]:
         """How an instance is by now."""
@@ -105,12 +115,13 @@ class InstanceControl:
         source.engines.append(MeasuredEngine(engine.driver, engine.metrics))
         self.services.append(_service_of(self._front, self._live, number))
         if self.listen is not None:
-            self._begin(self.listen(number))
+            self._opening[number] = self._begin(self.listen(number))
 
-    def _begin(self, change: Coroutine[None, None, None]) -> None:
+    def _begin(self, change: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(change)
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
+        return task
 
     def _check_alive(self, number: int) -> None:
         if self.service(number).driver.failure is not None:

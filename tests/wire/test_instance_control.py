@@ -1,6 +1,7 @@
 """Instances that come and go while the server runs, and control routes that act on one of them."""
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -211,6 +212,19 @@ def test_a_new_instance_listens_and_a_killed_one_hangs_up() -> None:
             assert time.monotonic() < deadline
         with pytest.raises(ConnectionRefusedError):
             call(second, "GET", "/health")
+
+
+def test_an_instance_whose_port_is_taken_is_not_added() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        with controlled(num_instances=1, instance_ports=taken - 1) as server:
+            refused = call(server, "POST", "/blis/instances")
+            assert (refused.status, refused.json["error"]["type"]) == (409, "ConflictError")
+            assert f":{taken}: " in refused.json["error"]["message"]
+            assert lives(server) == ["ready", "killed"]
+            assert complete(server, **BODY).status == 200
 
 
 def who_is_paused(server: TestServer) -> list[bool]:
