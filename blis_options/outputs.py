@@ -1,7 +1,7 @@
-"""Files that a command would write over what it reads, or over each other."""
+"""Files that a command would write over what it reads, over each other, or nowhere: known before it begins."""
 
 from collections.abc import Iterator
-from os.path import exists, isfile, realpath  # which take any text for a path
+from os.path import dirname, exists, isdir, isfile, realpath  # which take any text for a path
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from blis_options.option import options_of
 
 
 def check_outputs(options: Any, *also_read: Path) -> None:
-    """Raise OptionError for a file that is to be written although another setting names it too.
+    """Raise OptionError for a file that is to be written although another setting names it too, or has no folder.
 
     Every value of another setting that names a file counts as read; `also_read` are files that no value names. Devices
     and pipes may be written by several.
@@ -23,6 +23,8 @@ def check_outputs(options: Any, *also_read: Path) -> None:
     for path, label in outputs:
         if exists(path) and not isfile(path):
             continue
+        if not isdir(dirname(path) or "."):
+            raise OptionError(f"{path}: cannot be written, no such folder")
         whole = realpath(path)
         if whole in read:
             raise OptionError(f"{label} would write over {path}, which {read[whole]}")

@@ -50,7 +50,6 @@ class SweepOptions:
         check_options(self)
         check_plot("--plot", self.plot)
         check_table("--output", self.output)
-        check_outputs(self)
         if self.ray:
             if self.processes is not None:
                 raise OptionError("--processes and --ray exclude each other: a Ray cluster has its own")
@@ -60,6 +59,7 @@ class SweepOptions:
         if self.parquet is not None:
             check_folder("--parquet", self.parquet)
             check_parquet()
+        check_outputs(self)
 
 
 def check_parquet() -> None:

@@ -44,6 +44,12 @@ def test_no_two_outputs_are_one_file(tmp_path: Path) -> None:
         check_outputs(Copying(report=str(tmp_path / "a.csv"), trace=str(tmp_path / "a")))
 
 
+def test_a_file_without_a_folder_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"gone/a\.yaml: cannot be written, no such folder"):
+        check_outputs(Copying(trace=str(tmp_path / "gone" / "a")))
+    check_outputs(Copying(trace="a", report="./b"))
+
+
 def test_a_file_that_no_setting_reads_may_be_written_again(tmp_path: Path) -> None:
     (tmp_path / "a.json").touch()
     check_outputs(Copying(source=("not a file", "\0", "x" * 1000), report=str(tmp_path / "a.json")))
