@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 
 from bench.folders import check_folder
-from blis_options import option
+from blis_options import check_outputs, option
 from engine.deployment_options import DeploymentOptions
 
 __all__ = ["LatencyOptions", "rewritten", "run"]
@@ -23,12 +23,13 @@ class LatencyOptions(DeploymentOptions):
     batch_size: int = option(8, "Requests in the batch.", at_least=1)
     num_iters_warmup: int = option(10, "How often to compute the batch before the time is taken.", at_least=0)
     num_iters: int = option(30, "How often to compute it then.", at_least=1)
-    output_json: str | None = option(None, "Write the results here (JSON).", metavar="FILE")
+    output_json: str | None = option(None, "Write the results here (JSON).", metavar="FILE", writes=("",))
     enable_prefix_caching: bool = option(False, "Let a batch find the prompts of the one before it, which are its own.")
 
     def __post_init__(self) -> None:
         DeploymentOptions.__post_init__(self)
         check_folder("--output-json", self.output_json)
+        check_outputs(self)
 
 
 def rewritten(arguments: list[str]) -> list[str]:

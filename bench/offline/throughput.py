@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bench.dataset_options import DatasetOptions
 from bench.folders import check_folder
-from blis_options import option
+from blis_options import check_outputs, option
 from engine.deployment_options import DeploymentOptions
 
 __all__ = ["ThroughputOptions", "rewritten", "run"]
@@ -19,12 +19,13 @@ class ThroughputOptions(DatasetOptions, DeploymentOptions):
     """The settings of `blis bench throughput`: what to compute, on which engine."""
 
     num_warmups: int = option(0, "Requests to compute before the time is taken.", at_least=0)
-    output_json: str | None = option(None, "Write the results here (JSON).", metavar="FILE")
+    output_json: str | None = option(None, "Write the results here (JSON).", metavar="FILE", writes=("",))
 
     def __post_init__(self) -> None:
         DeploymentOptions.__post_init__(self)
         DatasetOptions.__post_init__(self)
         check_folder("--output-json", self.output_json)
+        check_outputs(self)
 
 
 def rewritten(arguments: list[str]) -> list[str]:

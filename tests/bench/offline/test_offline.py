@@ -100,3 +100,7 @@ def test_what_cannot_be_computed_is_one_line(tmp_path: Path) -> None:
         throughput_of(tmp_path, input_len=200_000)
     with pytest.raises(BlisError, match="--output-json must be in a folder that exists"):
         latency_of(tmp_path, output_json=str(tmp_path / "none" / "out.json"))
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "a"}\n')
+    with pytest.raises(BlisError, match=r"--output-json would write over .*prompts\.jsonl, which --dataset-path reads"):
+        throughput_of(tmp_path, dataset_name="custom", dataset_path=str(prompts), output_json=str(prompts))
