@@ -59,5 +59,4 @@ class EngineStats:
 
     @property
     def kv_usage_fraction(self) -> float:
-        """0 where there is nothing to use: of one block in all, vLLM leaves none for requests."""
-        return self.kv_blocks_used / self.kv_blocks_total if self.kv_blocks_total else 0.0
+        return self.kv_blocks_used / self.kv_blocks_total

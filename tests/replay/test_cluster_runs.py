@@ -110,12 +110,6 @@ def test_averages_over_phases_know_instances(trace: Path) -> None:
     assert metrics["completed_requests"] == 12
 
 
-def test_instances_without_a_block_for_requests_are_not_in_use(trace: Path) -> None:
-    weighted = ("--routing-policy", "weighted", "--routing-scorers", "kv-utilization:1")
-    metrics = replayed(trace, "--num-instances", "2", *weighted, "--total-kv-blocks", "1")
-    assert metrics["dropped_unservable"] == 12
-
-
 def test_workloads_with_conversations_run_on_several_instances(tmp_path: Path) -> None:
     path = tmp_path / "metrics.json"
     flags = ["--concurrency", "6", "--num-requests", "30", "--num-instances", "3", "--metrics-path", str(path)]
