@@ -37,8 +37,8 @@ def test_a_final_window_is_a_duration() -> None:
 
 
 def test_token_times_go_beside_the_trace_unless_said_otherwise() -> None:
-    assert options(record_itl=True, trace_output="a/run").itl_path == Path("a/run.itl.csv")
-    assert options(record_itl=True, trace_output="a/run", itl_output="b.csv").itl_path == Path("b.csv")
+    assert options(record_itl=True, trace_output="run").itl_path == Path("run.itl.csv")
+    assert options(record_itl=True, trace_output="run", itl_output="b.csv").itl_path == Path("b.csv")
     assert options(record_itl=True, itl_output="b.csv.gz").itl_path == Path("b.csv.gz")
 
 
