@@ -120,11 +120,9 @@ class Sequence:
         self.block_ids: list[int] = []
         self.blocks_aligned = True
         """Whether block i holds stretch i. Not so after a prompt found whole in the cache: BLIS claims none of it."""
-        self.num_blocks = 0
-        """Blocks it holds, where only their number is kept; `named_blocks` are the leading ones others may share."""
-        self.named_blocks: list[int] = []
-        self.num_found_blocks = 0
-        """How many of these were there already when it joined."""
+        self.num_blocks = self.num_found_blocks = 0
+        """Blocks it holds, where only their number is kept, and how many it found when it joined."""
+        self.named_blocks: list[int] = []  # the leading ones, which others may share; those found come first
         self.num_stored_tokens = 0
         """Tokens held in `block_ids`; the last block may be partly full."""
         self.first_token_at: Micros | None = None

@@ -42,7 +42,9 @@ class StepLog:
         self._ends.frombytes(data)
 
     def extend_by_few(self, started_at: Micros, ends: list[Micros]) -> None:
-        """`extend` at the cost of a list."""
+        """`extend` at the cost of a list, which may be empty."""
+        if not ends:
+            return
         if ends[-1] > MAX_INSTANT_US:
             raise _too_late([started_at, *ends][bisect_right(ends, MAX_INSTANT_US)])
         self._starts.append(started_at)
