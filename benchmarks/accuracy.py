@@ -27,10 +27,10 @@ from engine.deployment import Deployment, resolve
 from engine.deployment_options import DeploymentOptions
 from engine.latency.phase_shift import PhaseShifted
 from engine.latency.registry import DEFAULT_LATENCY_MODEL
-from replay.arrivals import arrivals_of
-from replay.outputs import result_rows
-from replay.phases import averaged
-from replay.simulate import simulate
+from replay.arrivals.recorded import arrivals_of
+from replay.output.metrics import result_rows
+from replay.output.phases import averaged
+from replay.running.simulate import simulate
 from traces import ResultRow, Trace, TraceRow, read_itl, read_trace
 
 METRICS = ("ttft", "e2e", "itl")

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from engine.cluster.build import build_simulation
 from engine.deployment import resolve
 from engine.virtual import run_virtual
+from replay.arrivals.synthetic import GeneratedArrivals
 from replay.run_command import spec_of
 from replay.run_options import RunOptions
-from replay.synthetic import GeneratedArrivals
 from traces.workload import generate
 
 ROUTERS = ("round-robin", "least-loaded", "weighted")

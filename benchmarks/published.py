@@ -28,8 +28,8 @@ from engine.core import Engine
 from engine.deployment import resolve
 from engine.deployment_options import DeploymentOptions
 from engine.request import PrefixGroupBlocks, Request, UniqueBlocks
-from replay.arrivals import Arrival
-from replay.simulate import simulate
+from replay.arrivals.arrival import Arrival
+from replay.running.simulate import simulate
 from traces import TraceRow
 
 LEARNED = Path(__file__).parents[1] / "examples" / "qwen3-14b-h100.coefficients.yaml"

@@ -1,6 +1,6 @@
 """Recorded traces and synthetic workloads through the simulated engine, in virtual time.
 
-Reading order: `arrivals.py` (rows of a trace to requests), `simulate.py` (the run), `measure.py` (what each request
-experienced), `outputs.py` (the files), `command.py` (`blis replay`). Then `synthetic.py` (a generated workload to
-requests), `sessions.py` (those that wait for answers) and `run_command.py` (`blis run`).
+Reading order: `arrivals/` (rows of a trace and generated requests to requests with arrival times), `running/` (the run,
+and what each request experienced), `loops/` (requests that wait for replies), `figures/` and `output/` (what is said of
+it). `command.py` is `blis replay`, `run_command.py` is `blis run`.
 """

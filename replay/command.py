@@ -9,8 +9,8 @@ from blis_options import OptionError, check_outputs, option
 from engine.cluster.gateway.options import DEFAULT_MAX_CONCURRENCY
 from engine.cluster.ties import DEFAULT_SEED
 from engine.units import LONGEST_DELAY_US
-from replay.collector import no_cycle_search
 from replay.report_options import ReportOptions
+from replay.running.collector import no_cycle_search
 from traces import data_of
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from engine.cluster.ties import Ties
     from engine.deployment import Deployment
     from engine.latency.model import LatencyModel
-    from replay.arrivals import Arrivals
-    from replay.record import OnTokens
-    from replay.simulate import Simulated
+    from replay.arrivals.recorded import Arrivals
+    from replay.running.record import OnTokens
+    from replay.running.simulate import Simulated
     from traces import Trace
 
 
@@ -114,10 +114,10 @@ def replay(options: ReplayOptions, ties: "Ties") -> int:
     from engine.cluster.build import notes_on_cluster
     from engine.cluster.policies import with_policies
     from engine.deployment import notes_after, resolve
-    from replay.arrivals import arrivals_of
+    from replay.arrivals.recorded import arrivals_of
+    from replay.output.report import questions_of, recording_tokens, report
     from replay.progress import progress_bar
-    from replay.report import questions_of, recording_tokens, report
-    from replay.simulate import Simulated
+    from replay.running.simulate import Simulated
     from traces import TraceHeader, read_trace
 
     options = with_policies(options)
@@ -150,8 +150,8 @@ def replay(options: ReplayOptions, ties: "Ties") -> int:
     if len(runs) == 1:
         report(options, questions, runs[0], header)
         return 0
-    from replay.outputs import aggregate
-    from replay.phases import averaged, mean_metrics
+    from replay.output.metrics import aggregate
+    from replay.output.phases import averaged, mean_metrics
 
     mean = Simulated(runs[0].simulation, averaged([run.requests for run in runs]))
     report(options, questions, mean, header, mean_metrics([aggregate(run) for run in runs]))
@@ -170,7 +170,7 @@ def _run(
 ) -> "Simulated":
     """One replay; with several, each in a phase of its own."""
     from engine.cluster.build import build_simulation
-    from replay.simulate import simulate
+    from replay.running.simulate import simulate
 
     def adjusted(latency: "LatencyModel") -> "LatencyModel":
         if options.phase_average == 1:
@@ -181,13 +181,13 @@ def _run(
 
     simulation = build_simulation(options, deployment, ties=ties, adjusted=adjusted, decisions=options.decision_log)
     if options.reissue:
-        from replay.reissue import simulate_reissued
+        from replay.loops.reissue import simulate_reissued
 
         cap = options.max_concurrency or 0
         return simulate_reissued(simulation, arrivals.arrivals, cap, options.horizon, on_finished, on_tokens)
     if options.session_mode == "closed-loop":
-        from replay.closed_loop import run_closed_loop
-        from replay.rounds import RecordedRounds
+        from replay.loops.closed_loop import run_closed_loop
+        from replay.loops.rounds import RecordedRounds
 
         think_time_us = None if options.think_time_ms is None else options.think_time_ms * 1000
         rounds = RecordedRounds(arrivals, is_real=is_real, think_time_us=think_time_us)

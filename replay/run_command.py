@@ -5,8 +5,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from blis_options import OptionError
-from replay.collector import no_cycle_search
 from replay.run_options import DEFAULT_NUM_REQUESTS, DEFAULT_RATE, DEFAULT_SEED, RunOptions
+from replay.running.collector import no_cycle_search
 
 if TYPE_CHECKING:
     from traces.workload import Workload, WorkloadSpec
@@ -21,9 +21,9 @@ def run(options: RunOptions) -> int:
     from engine.cluster.policies import with_policies
     from engine.cluster.ties import SeededTies
     from engine.deployment import notes_after, resolve
+    from replay.loops.sessions import simulate_workload
+    from replay.output.report import questions_of, recording_tokens, report
     from replay.progress import progress_bar
-    from replay.report import questions_of, recording_tokens, report
-    from replay.sessions import simulate_workload
     from traces import TraceHeader
 
     options = with_policies(options)
@@ -86,7 +86,7 @@ def _synthetic_spec(options: RunOptions) -> "WorkloadSpec":
 
 def _workload(options: RunOptions, spec: "WorkloadSpec") -> "Workload":
     """What is to be simulated; what is left out or without effect is said. Raises BlisError when nothing is left."""
-    from replay.synthetic import first_requests, served_by
+    from replay.arrivals.synthetic import first_requests, served_by
     from traces.workload import generate
 
     for flag in options.flags_without_effect:

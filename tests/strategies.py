@@ -12,7 +12,7 @@ from engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBl
 from engine.scheduler.priorities import PRIORITIES
 from engine.speculation import DRAFTERS, Speculation
 from engine.units import Micros
-from replay.conversation_blocks import ConversationBlocks
+from replay.arrivals.conversation_blocks import ConversationBlocks
 from tests.fakes import TestLatency, config
 
 GRID_US = 500

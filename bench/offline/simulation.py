@@ -13,9 +13,9 @@ from engine.deployment_options import DeploymentOptions
 from engine.guards import refusal
 from engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from engine.units import Micros
-from replay.arrivals import Arrival
-from replay.record import Record
-from replay.simulate import simulate
+from replay.arrivals.arrival import Arrival
+from replay.running.record import Record
+from replay.running.simulate import simulate
 from traces import TraceRow
 
 

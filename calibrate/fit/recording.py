@@ -16,10 +16,11 @@ from engine.core import Engine
 from engine.events import Finished, Scheduled
 from engine.sequence import Sequence as RunningSequence
 from engine.virtual import run_virtual
-from replay.arrivals import Arrival, arrivals_of
-from replay.record import Record
-from replay.reissue import reissued, simulate_reissued
-from replay.simulate import simulate
+from replay.arrivals.arrival import Arrival
+from replay.arrivals.recorded import arrivals_of
+from replay.loops.reissue import reissued, simulate_reissued
+from replay.running.record import Record
+from replay.running.simulate import simulate
 from traces import Trace, TraceRow
 
 Floats = npt.NDArray[np.float64]

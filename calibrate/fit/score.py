@@ -11,8 +11,8 @@ from calibrate.fit.terms import Deployed
 from engine.config import EngineConfig
 from engine.core import Engine
 from engine.latency.phase_shift import PhaseShifted
-from replay.phases import averaged
-from replay.record import Record
+from replay.output.phases import averaged
+from replay.running.record import Record
 
 Floats = npt.NDArray[np.float64]
 

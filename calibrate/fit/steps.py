@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from calibrate.itl import HAIR, content_chunks
 from engine.config import EngineConfig
-from replay.arrivals import Arrival
+from replay.arrivals.arrival import Arrival
 from traces import TraceRow
 
 Floats = npt.NDArray[np.float64]

@@ -84,7 +84,13 @@ def test_a_replay_loads_one_scheduling_and_one_latency_model(loaded_by_a_replay:
 
 
 def test_a_replay_loads_no_answers_to_questions_that_are_not_asked(loaded_by_a_replay: set[str]) -> None:
-    answers = ["replay.anomalies", "replay.cpu_tier", "replay.fitness", "replay.goodput", "traces.saturation.labels"]
+    answers = [
+        "replay.figures.anomalies",
+        "replay.figures.cpu_tier",
+        "replay.figures.fitness",
+        "replay.figures.goodput",
+        "traces.saturation.labels",
+    ]
     assert among([*answers, "traces.workload", "traces.importers"], loaded_by_a_replay) == []
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from engine.cluster.cluster import Cluster
 from engine.cluster.disaggregation.pools import Role
 from engine.events import Event, Finished
-from replay.measure import COMPLETED
+from replay.running.measure import COMPLETED
 from tests.laws.controlled_workloads import ControlledWorkload, controlled_workloads
 from tests.laws.test_cluster_laws import drained, endings, in_pieces
 from tests.laws.test_engine_laws import told

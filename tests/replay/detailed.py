@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from replay.outputs import aggregate, metrics_file
-from replay.simulate import Simulated
+from replay.output.metrics import aggregate, metrics_file
+from replay.running.simulate import Simulated
 
 
 def in_detail(run: Simulated) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from engine.core import Engine
 from engine.request import Request
 from engine.units import Micros
-from replay.arrivals import Arrival
-from replay.simulate import Simulated, simulate
+from replay.arrivals.arrival import Arrival
+from replay.running.simulate import Simulated, simulate
 from tests.fakes import TestLatency, config
 from tests.replay.small_traces import row
 from tests.strategies import workloads

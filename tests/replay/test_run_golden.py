@@ -10,10 +10,10 @@ import pytest
 from engine.core import Engine
 from engine.deployment import resolve
 from engine.deployment_options import DeploymentOptions
-from replay.findings import Questions, examine
-from replay.sessions import simulate_workload
-from replay.simulate import Simulated
-from replay.summary import summary
+from replay.loops.sessions import simulate_workload
+from replay.output.findings import Questions, examine
+from replay.output.summary import summary
+from replay.running.simulate import Simulated
 from tests.replay.detailed import in_detail
 from traces import TraceRow, read_rows
 from traces.workload import Round, Session, Workload, WorkloadRequest

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from blis_cli.main import run
 from engine.core import Engine
-from replay.arrivals import arrivals_of
-from replay.outputs import result_rows
-from replay.sessions import simulate_workload
-from replay.simulate import simulate
-from replay.trace_output import write_simulated
+from replay.arrivals.recorded import arrivals_of
+from replay.loops.sessions import simulate_workload
+from replay.output.metrics import result_rows
+from replay.output.trace import write_simulated
+from replay.running.simulate import simulate
 from tests.fakes import TestLatency, config
 from tests.replay.detailed import in_detail
 from tests.traces.workload.specs import client, generated, users

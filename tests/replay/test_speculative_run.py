@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from engine.core import Engine
 from engine.speculation import Speculation
-from replay.arrivals import Arrival
-from replay.outputs import aggregate
-from replay.simulate import Simulated, simulate
+from replay.arrivals.arrival import Arrival
+from replay.output.metrics import aggregate
+from replay.running.simulate import Simulated, simulate
 from tests.fakes import TestLatency, config, request
 from tests.replay.small_traces import row
 

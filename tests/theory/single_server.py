@@ -6,9 +6,9 @@ import numpy as np
 
 from engine.core import Engine
 from engine.request import Request, UniqueBlocks
-from replay.arrivals import Arrival
-from replay.record import Measured
-from replay.simulate import Simulated, simulate
+from replay.arrivals.arrival import Arrival
+from replay.running.record import Measured
+from replay.running.simulate import Simulated, simulate
 from tests.fakes import TestLatency, config
 from traces import TraceRow
 

@@ -8,7 +8,7 @@ import pytest
 from engine.core import Engine
 from engine.events import Finished
 from engine.stats import EngineStats
-from replay.arrivals import Arrival
+from replay.arrivals.arrival import Arrival
 from tests.fakes import TestLatency, config, run
 from tests.theory.single_server import SCHEDULINGS, poisson, served
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from engine.core import Engine
 from engine.latency.blackbox import Blackbox
-from replay.arrivals import Arrival
-from replay.record import Measured
-from replay.simulate import simulate
+from replay.arrivals.arrival import Arrival
+from replay.running.record import Measured
+from replay.running.simulate import simulate
 from tests.fakes import TestLatency, config, request
 from traces import TraceRow
 

@@ -9,9 +9,9 @@ from engine.core import Engine
 from engine.latency.catalogue.reader import load_gpu, load_model
 from engine.latency.phase_shift import PhaseShifted
 from engine.request import Request, UniqueBlocks
-from replay.arrivals import Arrival
-from replay.record import Record
-from replay.simulate import simulate
+from replay.arrivals.arrival import Arrival
+from replay.running.record import Record
+from replay.running.simulate import simulate
 from tests.replay.small_traces import row
 
 DEPLOYED = Deployed(load_model("qwen3-14b"), load_gpu("H100"), 1)

@@ -14,7 +14,7 @@ from engine.events import Finished
 from engine.latency.phase_shift import PhaseShifted
 from engine.sequence import Sequence
 from engine.virtual import run_virtual
-from replay.arrivals import Arrival
+from replay.arrivals.arrival import Arrival
 from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, KNOWN, VALUES
 from tests.replay.small_traces import row
 

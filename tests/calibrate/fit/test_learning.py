@@ -10,7 +10,7 @@ from engine.batch_shape import BatchShape
 from engine.core import Engine
 from engine.latency.fitted import STEP_TERMS
 from engine.latency.phase_shift import PhaseShifted
-from replay.simulate import simulate
+from replay.running.simulate import simulate
 from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, VALUES, arrivals, measured, recording
 
 SMALL = Budget(per_round=120, per_final_round=120, in_final_rounds=360)

@@ -11,7 +11,7 @@ from calibrate.fit.steps import Steps, steps_of
 from engine.batch_shape import BatchShape
 from engine.core import Engine
 from engine.latency.phase_shift import PhaseShifted
-from replay.simulate import simulate
+from replay.running.simulate import simulate
 from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, KNOWN, VALUES, recording
 from tests.calibrate.fit.known_server_tokens import Chunks, answered, token_times
 

@@ -1,0 +1,118 @@
+"""From the rows of a trace to requests with arrival times on the engine's clock."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from engine.config import EngineConfig
+from engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
+from engine.units import Micros
+from replay.arrivals.arrival import Arrival
+from replay.arrivals.conversations import blocks_of_conversations, prompt_tokens_of_conversations
+from traces import Trace, TraceRow
+
+FAILED_STATUSES = frozenset({"error", "timeout"})
+"""Statuses of a real recording whose rows do not say what the server really did for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """A trace made ready: arrivals ascending by instant, in file order where equal, and what was left out."""
+
+    arrivals: list[Arrival]
+    num_failed_left_out: int
+    num_other_models_left_out: int
+
+
+def arrivals_of(
+    trace: Trace, model: str, config: EngineConfig, include_failed: bool = False, as_scheduled: bool = False
+) -> Arrivals:
+    """The requests of a trace.
+
+    A row is injected when it was sent, or at its scheduled arrival if it never was, or if `as_scheduled`. Clocks that
+    start elsewhere, such as the Unix epoch of a recording, are shifted so that the first one sent is sent at the first
+    arrival. Rounds of a conversation that say how much of it they repeat find that in the KV cache. In recordings of
+    mode "real", rows that failed are left out unless `include_failed`. Rows that name another
+    model than `model`, whatever the case of letters, are left out too.
+    """
+    leave_failed = trace.header.mode == "real" and not include_failed
+    present = [row for row in trace.rows if not (leave_failed and row.status in FAILED_STATUSES)]
+    served = [row for row in present if _is_served(row, model)]
+    offset = _clock_offset(served)
+    prefix_tokens = _prefix_tokens(served)
+    ids = _unique_ids(served)
+    prompt_tokens = prompt_tokens_of_conversations(served)
+    conversations = blocks_of_conversations(served, ids, prompt_tokens, config)
+    arrivals = [
+        Arrival(
+            at=row.send_time_us - offset if row.send_time_us > 0 and not as_scheduled else row.arrival_time_us,
+            request=_request(row, ids[place], prompt_tokens[place], conversations[place])
+            if place in conversations
+            else _request(row, ids[place], *_prompt(row, ids[place], prefix_tokens, config)),
+            row=row,
+        )
+        for place, row in enumerate(served)
+    ]
+    arrivals.sort(key=lambda arrival: arrival.at)
+    return Arrivals(arrivals, len(trace.rows) - len(present), len(present) - len(served))
+
+
+def _is_served(row: TraceRow, model: str) -> bool:
+    return not row.model or row.model.lower() == model.lower()
+
+
+def _clock_offset(rows: list[TraceRow]) -> Micros:
+    """How far the sending clock is ahead of the arrival clock, by the rows that were sent."""
+    sent = [row for row in rows if row.send_time_us > 0]
+    if not sent:
+        return 0
+    return min(row.send_time_us for row in sent) - min(row.arrival_time_us for row in sent)
+
+
+def _prefix_tokens(rows: Iterable[TraceRow]) -> dict[str, int]:
+    """Length of each group's shared prefix: the group's first row decides."""
+    lengths: dict[str, int] = {}
+    for row in rows:
+        if row.prefix_group:
+            lengths.setdefault(row.prefix_group, row.prefix_length)
+    return lengths
+
+
+def _unique_ids(rows: Iterable[TraceRow]) -> list[str]:
+    """`request_<id>` for each row; a repeated id gets a number, for the engine must tell the requests apart."""
+    seen: Counter[int] = Counter()
+    ids = []
+    for row in rows:
+        seen[row.request_id] += 1
+        repeated = seen[row.request_id]
+        ids.append(f"request_{row.request_id}" + (f"#{repeated}" if repeated > 1 else ""))
+    return ids
+
+
+def _prompt(
+    row: TraceRow, request_id: str, prefix_tokens: dict[str, int], config: EngineConfig
+) -> tuple[int, BlockIdentities]:
+    """Tokens and blocks of a prompt that stands for itself, or is shared with a group."""
+    if not row.prefix_group:
+        return row.server_input_tokens or row.input_tokens, UniqueBlocks(request_id)
+    shared = prefix_tokens[row.prefix_group]
+    blocks = PrefixGroupBlocks(request_id, row.prefix_group, config.num_identified_blocks(shared))
+    return shared + row.input_tokens, blocks
+
+
+def _request(row: TraceRow, request_id: str, input_tokens: int, blocks: BlockIdentities) -> Request:
+    return Request(  # by position, for there are millions
+        request_id,
+        input_tokens,
+        row.output_tokens,
+        blocks,
+        row.output_tokens,
+        row.deadline_us,
+        row.slo_class,
+        None,
+        True,
+        row.adapter,
+        None,
+        row.tenant_id,
+        row.slo_target_us,
+    )

@@ -1,0 +1,133 @@
+"""The figures of a run by class, model, tenant and conversation."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from operator import attrgetter
+
+import numpy as np
+
+from replay.figures.distribution import Distribution, distribution
+from replay.figures.groups import groups_of
+from replay.running.record import NEVER, Record
+from traces.slo import class_name
+
+
+@dataclass(frozen=True, slots=True)
+class ClassLatencies:
+    """Latencies of one SLO class in microseconds: TTFT of whoever got a token, the others of completed requests.
+
+    ITL is each request's mean.
+    """
+
+    ttft: Distribution
+    itl: Distribution
+    e2e: Distribution
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFigures:
+    """One model's latencies in microseconds, as of a class; its completed requests and their tokens per second."""
+
+    ttft: Distribution
+    e2e: Distribution
+    requests_per_s: float
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TenantFigures:
+    """What one tenant got: completed requests, and the output tokens these were for."""
+
+    num_requests: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFigures:
+    """Conversations: TTFT of first rounds (cold) and of later ones (warm), and how long each lasted, in milliseconds.
+
+    A conversation lasts from the arrival of its first completed request to its last answer.
+    """
+
+    num_sessions: int
+    ttft_cold: Distribution
+    ttft_warm: Distribution
+    duration: Distribution
+
+
+def by_slo_class(record: Record) -> dict[str, ClassLatencies]:
+    """Each class of which a request got a token, by name; requests without a class are `default`."""
+    ttft_us, e2e_us, itl_us = record.ttft_us, record.e2e_us, record.itl_mean_us
+    completed = record.is_completed
+    groups = groups_of(map(attrgetter("slo_class"), record.rows), class_name)
+    by_id = record.by_id
+    started = by_id[ttft_us[by_id] != NEVER]
+    found = {}
+    for name, places in groups.members(started):
+        ended = places[completed[places]]
+        found[name] = ClassLatencies(
+            ttft=distribution(ttft_us[places]), itl=distribution(itl_us[ended]), e2e=distribution(e2e_us[ended])
+        )
+    return found
+
+
+def by_model(record: Record, duration_s: float) -> dict[str, ModelFigures]:
+    """Each model that requests name and of which one got a token, by name."""
+    ttft_us, e2e_us, tokens = record.ttft_us, record.e2e_us, record.planned_output_tokens
+    completed = record.is_completed
+    groups = groups_of(map(attrgetter("model"), record.rows))
+    started = np.flatnonzero(ttft_us != NEVER)
+    found = {}
+    for name, places in groups.members(started):
+        ended = places[completed[places]]
+        if name:
+            found[name] = ModelFigures(
+                ttft=distribution(ttft_us[places]),
+                e2e=distribution(e2e_us[ended]),
+                requests_per_s=len(ended) / duration_s if duration_s > 0 else 0.0,
+                tokens_per_s=int(tokens[ended].sum()) / duration_s if duration_s > 0 else 0.0,
+            )
+    return found
+
+
+def by_tenant(record: Record) -> dict[str, TenantFigures]:
+    """Each tenant of whom a request completed, by name."""
+    tokens = record.planned_output_tokens
+    groups = groups_of(map(attrgetter("tenant_id"), record.rows))
+    return {
+        name: TenantFigures(len(places), int(tokens[places].sum()))
+        for name, places in groups.members(np.flatnonzero(record.is_completed))
+        if name
+    }
+
+
+def jain_index(shares: Collection[float]) -> float:
+    """Jain's fairness index, (sum x)^2 / (n * sum x^2): 1 when all get the same, 1/n when one gets all.
+
+    1 as well when nobody gets anything.
+    """
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
+
+
+def by_session(record: Record) -> SessionFigures | None:
+    """The conversations of which a request got a token; None without any."""
+    ttft_us, e2e_us, arrived_at = record.ttft_us, record.e2e_us, record.arrived_at
+    groups = groups_of(map(attrgetter("session_id"), record.rows))
+    has_session = np.array([bool(name) for name in groups.names], np.bool_)[groups.codes]
+    started = has_session & (ttft_us != NEVER)
+    if not started.any():
+        return None
+    is_first = np.array([row.round_index == 0 for row in record.rows], np.bool_)
+    ended = has_session & record.is_completed
+    firsts_us = np.full(len(groups.names), np.iinfo(np.int64).max)
+    lasts_us = np.full(len(groups.names), -1)
+    np.minimum.at(firsts_us, groups.codes[ended], arrived_at[ended])
+    np.maximum.at(lasts_us, groups.codes[ended], (arrived_at + e2e_us)[ended])
+    answered = lasts_us >= 0
+    return SessionFigures(
+        num_sessions=len(np.unique(groups.codes[started])),
+        ttft_cold=distribution(ttft_us[started & is_first] / 1000),
+        ttft_warm=distribution(ttft_us[started & ~is_first] / 1000),
+        duration=distribution((lasts_us - firsts_us)[answered] / 1000),
+    )

@@ -1,0 +1,187 @@
+"""The figures and files of a run: aggregate metrics, results per request. Field names and order are the original's."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engine.cluster.snapshot import instance_name
+from engine.scheduler.stepping import KVUsage
+from engine.sequence import Outcome
+from engine.stats import EngineCounters
+from replay.figures.columns import columns_of
+from replay.figures.separated import without_prompts
+from replay.figures.totals import totals_of
+from replay.running.pool import Pool, pool_of
+from replay.running.record import NEVER, Ints, Measured, Record
+from replay.running.simulate import Simulated
+from traces import ResultRow
+
+if TYPE_CHECKING:
+    from replay.figures.goodput import ClassGoodput, Goodput
+
+JsonObject = dict[str, Any]
+_REFUSED = frozenset({Outcome.DROPPED, Outcome.REJECTED})
+
+
+def result_rows(record: Record) -> Iterator[ResultRow]:
+    """One row per completed request, ascending by number; of a repeated one the last stays."""
+    completed = np.flatnonzero(record.is_completed)
+    last_of = {record.number(place): place for place in completed.tolist()}
+    for number in sorted(last_of):
+        each = record[last_of[number]]
+        assert each.ttft_us is not None
+        assert each.e2e_us is not None
+        yield ResultRow(
+            request_id=number,
+            ttft_us=each.ttft_us,
+            e2e_us=each.e2e_us,
+            input_tokens=each.input_tokens,
+            output_tokens=each.output_tokens,
+            slo_class=each.row.slo_class,
+            model=each.row.model,
+            itl_mean_us=each.itl_mean_us or None,
+        )
+
+
+CLUSTER = "cluster"
+"""What metrics call all instances together, even when there is only one."""
+
+
+def aggregate(simulated: Simulated, instance: int | None = None) -> JsonObject:
+    """The aggregate metrics of a run, or of what one instance did; durations in the unit their names say."""
+    simulation, record = simulated.simulation, simulated.requests
+    engines = [engine for number, engine in enumerate(simulation.instances) if instance in (None, number)]
+    totals = totals_of(engines) if instance is not None else without_prompts(totals_of(engines), simulation)
+    columns = columns_of(simulated, instance)
+    num_completed = int(columns.is_completed.sum())
+    ended = totals.ended
+    duration_s = (simulation.clock if instance is None else engines[0].clock) / 1e6
+    output_tokens = totals.output_tokens
+    per_second = (lambda amount: amount / duration_s) if num_completed and duration_s > 0 else (lambda amount: 0)
+    metrics: JsonObject = {
+        "instance_id": CLUSTER if instance is None else instance_name(instance),
+        "completed_requests": num_completed,
+        "still_queued": totals.num_waiting,
+        "still_running": totals.num_running,
+        "injected_requests": sum(ended.values()) + totals.num_waiting + totals.num_running,
+        "total_input_tokens": totals.input_tokens,
+        "total_output_tokens": output_tokens,
+        "vllm_estimated_duration_s": duration_s,
+        "responses_per_sec": per_second(num_completed),
+        "tokens_per_sec": per_second(output_tokens),
+        **_latencies("e2e", pool_of(columns.e2e_us[columns.is_completed])),
+        **_latencies("ttft", _pool_of_known(columns.ttft_us)),
+        **_latencies("itl", record.gaps.pool(instance)),
+        "scheduling_delay_p99_ms": _pool_of_known(columns.scheduling_delay_us).percentile_ms(99),
+    }
+    if totals.num_kv_allocation_failures:
+        metrics["kv_allocation_failures"] = totals.num_kv_allocation_failures
+    metrics["preemption_count"] = totals.num_preemptions
+    metrics["dropped_unservable"] = ended[Outcome.DROPPED]
+    metrics["length_capped_requests"] = ended[Outcome.LENGTH_CAPPED]
+    metrics["timed_out_requests"] = ended[Outcome.TIMED_OUT]
+    if any(engine.config.speculation is not None for engine in engines):
+        metrics |= _drafts(totals)
+    return metrics
+
+
+def cache_hit_rate(simulated: Simulated) -> float:
+    """The share of prompt tokens found in the prefix cache, 0 when none were looked for: the mean of the instances."""
+    rates = [_hit_rate(engine.kv) for engine in simulated.simulation.instances]
+    return sum(rates) / len(rates) if rates else 0
+
+
+def _hit_rate(kv: KVUsage) -> float:
+    return kv.hit_tokens / kv.queried_tokens if kv.queried_tokens else 0
+
+
+def metrics_file(simulated: Simulated, metrics: JsonObject, judged: JsonObject) -> JsonObject:
+    """The aggregate metrics with the cache hit rate, one row per request by arrival, and what is `judged` of them.
+
+    The rows are made one by one as they are asked for. Requests that were refused have none.
+    """
+    detailed: JsonObject = {}
+    for key, value in metrics.items():
+        detailed[key] = value
+        if key == "preemption_count":
+            detailed["cache_hit_rate"] = cache_hit_rate(simulated)
+    rows = (_request_row(each) for each in simulated.requests if each.outcome not in _REFUSED)
+    return {**detailed, "requests": rows, **judged}
+
+
+def judgements(labels: Mapping[str, str], goodput: "Goodput | None") -> JsonObject:
+    """Saturation labels and goodput as the metrics have them, the last of all; what is empty or zero is left out."""
+    content: JsonObject = {}
+    if labels:
+        content["saturation"] = dict(labels)
+    if goodput is not None:
+        content["goodput_rps"] = goodput.per_s
+        content["slo_attainment"] = goodput.share
+        content["per_class"] = {name: _class_goodput(of_class) for name, of_class in goodput.classes.items()}
+    return {key: value for key, value in content.items() if value}
+
+
+def _class_goodput(of_class: "ClassGoodput") -> JsonObject:
+    attained, latencies = of_class.attained, of_class.latencies
+    content: JsonObject = {
+        "count": of_class.count,
+        "goodput_rps": attained.per_s,
+        "slo_attainment": attained.share,
+        "slo_attainment_by_dim": attained.by_limit,
+    }
+    if latencies is not None:
+        content["ttft_p99_ms"] = latencies.ttft.percentile(99) / 1000
+    if latencies is not None and len(latencies.e2e):
+        content["e2e_p99_ms"] = latencies.e2e.percentile(99) / 1000
+        content["itl_mean_ms"] = latencies.itl.mean / 1000
+    return dict(sorted(content.items()))
+
+
+def _pool_of_known(column_us: Ints) -> Pool:
+    return pool_of(column_us[column_us != NEVER])
+
+
+def _latencies(name: str, pool: Pool) -> JsonObject:
+    return {
+        f"{name}_mean_ms": pool.mean_ms(),
+        f"{name}_p90_ms": pool.percentile_ms(90),
+        f"{name}_p95_ms": pool.percentile_ms(95),
+        f"{name}_p99_ms": pool.percentile_ms(99),
+    }
+
+
+def _drafts(counters: EngineCounters) -> JsonObject:
+    """What became of drafted tokens, under the names that vLLM's metrics have."""
+    return {
+        "spec_decode_num_drafts": counters.num_drafts,
+        "spec_decode_num_draft_tokens": counters.num_draft_tokens,
+        "spec_decode_num_accepted_tokens": counters.num_accepted_tokens,
+        "spec_decode_num_accepted_tokens_per_pos": counters.num_accepted_per_position,
+    }
+
+
+def _request_row(each: Measured) -> JsonObject:
+    row = each.row
+    optional = {
+        "slo_class": row.slo_class,
+        "tenant_id": row.tenant_id,
+        "handled_by": instance_name(each.instance) if each.instance >= 0 else "",
+        "model": row.model,
+        "adapter": row.adapter,
+        "length_capped": each.outcome is Outcome.LENGTH_CAPPED,
+        "gateway_queue_delay_ms": each.gateway_wait_us / 1000,
+        "session_id": row.session_id,
+    }
+    return {
+        "arrived_at": each.arrived_at / 1e6,
+        "requestID": each.id,
+        "num_prefill_tokens": each.input_tokens,
+        "num_decode_tokens": each.planned_output_tokens,
+        "ttft_ms": (each.ttft_us or 0) / 1000,
+        "itl_ms": each.itl_mean_us / 1000,
+        "e2e_ms": (each.e2e_us or 0) / 1000,
+        "scheduling_delay_ms": (each.scheduling_delay_us or 0) / 1000,
+        **{key: value for key, value in optional.items() if value},
+        "round_index": row.round_index,
+    }

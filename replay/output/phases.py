@@ -1,0 +1,56 @@
+"""One prediction from several runs that differ in the phase of the engine's steps alone.
+
+How long a request waits for the step under way to end is chance, in a real server as well. The mean over the phases
+predicts one request better than any single run does. It also varies less than single runs do, so figures over all
+requests, percentiles above all, are those of the single runs, averaged.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from replay.output.metrics import JsonObject
+from replay.running.record import NEVER, Floats, Ints, Record
+
+
+def averaged(runs: Sequence[Record]) -> Record:
+    """The first run's record with each request's mean latencies over `runs`, which have the same requests in any order.
+
+    A request that did not complete in all of them is as in the first.
+    """
+    first = runs[0]
+    places = [_places(first, run) for run in runs]
+    in_all = np.all([run.is_completed[order] for run, order in zip(runs, places, strict=True)], axis=0)
+
+    def mean(name: str) -> Floats:
+        columns = [getattr(run, name)[order] for run, order in zip(runs, places, strict=True)]
+        means: Floats = np.where(in_all, np.mean(columns, axis=0), columns[0])
+        return means
+
+    ttft_us, e2e_us, delay_us = (mean(name) for name in ("ttft_us", "e2e_us", "scheduling_delay_us"))
+    return first.with_latencies(_whole(ttft_us), _whole(e2e_us), mean("itl_mean_us"), _whole(delay_us))
+
+
+def _places(first: Record, run: Record) -> Ints:
+    """Where the requests of `first` are in `run`; -1 does for those that never arrived there, for they did not end."""
+    place_of = {request_id: place for place, request_id in enumerate(run.ids)}
+    return np.array([place_of.get(request_id, NEVER) for request_id in first.ids], np.int64)
+
+
+def _whole(values: Floats) -> Ints:
+    return np.rint(values).astype(np.int64)
+
+
+def mean_metrics(runs: Sequence[JsonObject]) -> JsonObject:
+    """Each figure's mean over `runs`; whole if it is whole in all of them and the mean is."""
+    return {
+        key: first if isinstance(first, str) else _mean_number([run.get(key, 0) for run in runs])
+        for key, first in max(runs, key=len).items()
+    }
+
+
+def _mean_number(values: list[float]) -> float:
+    total = sum(values)
+    if all(isinstance(value, int) for value in values) and total % len(values) == 0:
+        return total // len(values)
+    return total / len(values)

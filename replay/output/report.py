@@ -1,0 +1,112 @@
+"""From a finished run to what the user asked for: files, and a summary on standard output."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from replay.report_options import ReportOptions
+
+if TYPE_CHECKING:
+    from replay.output.findings import Findings, Questions
+    from replay.output.metrics import JsonObject
+    from replay.running.record import Ints, OnTokens
+    from replay.running.simulate import Simulated
+    from traces import SloTargets, TraceHeader
+
+
+def questions_of(options: ReportOptions, targets: "Mapping[str, SloTargets]") -> "Questions":
+    """What is to be found out; `targets` are those of the workload, for want of flags. Raises TraceError."""
+    from replay.output.findings import Questions
+    from traces.saturation.settings import SaturationSettings, read_settings
+
+    path = options.saturation_config
+    settings = SaturationSettings() if path is None else read_settings(path)
+    if options.final_window_us is not None:
+        settings = replace(settings, final_window_us=options.final_window_us)
+    return Questions(
+        targets=options.slo_targets or targets,
+        weights=options.weights,
+        detectors=options.detector_names,
+        saturation=settings,
+    )
+
+
+@contextmanager
+def recording_tokens(options: ReportOptions) -> "Iterator[OnTokens | None]":
+    """What writes the token times of a request as soon as it has completed, if they are wanted. Raises TraceError."""
+    from traces import ItlWriter
+    from traces.text_file import naming_write_errors
+
+    path = options.itl_path
+    if path is None:
+        yield None
+        return
+    with naming_write_errors(path):
+        writer = ItlWriter(path)
+
+    def write(number: int, times_us: "Ints") -> None:
+        with naming_write_errors(path):
+            writer.write(number, times_us.tolist())
+
+    try:
+        yield write
+    finally:
+        with naming_write_errors(path):
+            writer.close()
+
+
+def report(
+    options: ReportOptions,
+    questions: "Questions",
+    simulated: "Simulated",
+    header: "TraceHeader",
+    metrics: "JsonObject | None" = None,
+) -> None:
+    """Write the files asked for, `header` on top of a trace, and print the summary. Raises TraceError.
+
+    `metrics` replaces the aggregate metrics of the run.
+    """
+    from replay.output.findings import examine
+
+    found = examine(simulated, questions)
+    if metrics is not None:
+        found = replace(found, metrics=metrics)
+    _write_files(options, questions, simulated, header, found)
+    if options.json:
+        from replay.output.breakdown_json import as_json
+        from traces import dump_json
+
+        sys.stdout.write(dump_json(as_json(found)) + "\n")
+    else:
+        from replay.output.summary import summary
+
+        sys.stdout.write(summary(found, options.summarize_trace))
+
+
+def _write_files(
+    options: ReportOptions, questions: "Questions", simulated: "Simulated", header: "TraceHeader", found: "Findings"
+) -> None:
+    from replay.output.metrics import judgements, metrics_file, result_rows
+    from traces import write_json, write_results
+
+    if options.results_path is not None:
+        write_results(options.results_path, result_rows(simulated.requests))
+    if options.metrics_path is not None:
+        judged = judgements(found.labels, found.goodput)
+        write_json(options.metrics_path, metrics_file(simulated, found.metrics, judged))
+    if options.saturation_report is not None:
+        from replay.output.findings import events_of
+        from traces.saturation.report import write_report
+
+        events = events_of(simulated.requests)
+        write_report(options.saturation_report, events, questions.detectors, questions.saturation, found.labels)
+    if options.decisions_path is not None:
+        from replay.figures.door import decision_rows
+
+        write_json(options.decisions_path, decision_rows(simulated.simulation))
+    if options.trace_output is not None:
+        from replay.output.trace import write_simulated
+
+        write_simulated(f"{options.trace_output}.yaml", header, simulated)

@@ -1,0 +1,109 @@
+"""A run as a trace: what arrived, and what became of it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from engine.sequence import Outcome
+from replay.arrivals.arrival import Origin
+from replay.running.record import Measured, Record
+from replay.running.simulate import Simulated
+from traces import TraceHeader, TraceRow, write_trace
+from traces.workload import WorkloadRequest
+
+
+def write_simulated(path: Path | str, header: TraceHeader, simulated: Simulated) -> None:
+    """Write the requests of a run with their simulated times. Raises TraceError."""
+    write_trace(path, header, trace_rows(simulated), _columns(simulated.requests))
+
+
+def trace_rows(simulated: Simulated) -> Iterator[TraceRow]:
+    """The rows of that trace, in order of arrival.
+
+    The last chunk is that of the last token; the overhead after it, which is part of E2E, has no column.
+    """
+    instances = simulated.simulation.instances
+    said: dict[str, int] = {}
+    for each in simulated.requests:
+        row = _row(each, instances[each.instance].latency.post_decode_time)
+        if isinstance(each.row, WorkloadRequest) and each.row.keeps_context:
+            before = said.get(row.session_id, 0)
+            said[row.session_id] = each.input_tokens + each.planned_output_tokens
+            row = replace(row, context_tokens=min(before, each.input_tokens))
+        yield row
+
+
+def _columns(record: Record) -> set[str]:
+    # Not slo_target_us: BLIS misreads the columns before it where it is present, and then serves no request.
+    wanted = {name for name in ("adapter", "think_time_us") if any(getattr(row, name) for row in record.rows)}
+    if any(map(_repeats, record.rows)):
+        wanted.add("context_tokens")
+    return wanted
+
+
+def _repeats(row: Origin) -> bool:
+    return row.keeps_context if isinstance(row, WorkloadRequest) else row.context_tokens > 0
+
+
+def _row(each: Measured, post_decode_us: int) -> TraceRow:
+    at = each.arrived_at
+    first_us = last_us = 0
+    if each.ttft_us is not None:
+        first_us = last_us = at + each.ttft_us
+    if each.e2e_us is not None:
+        last_us = at + each.e2e_us - (post_decode_us if each.planned_output_tokens else 0)
+    status = "ok" if each.is_completed else "timeout" if each.outcome is Outcome.TIMED_OUT else "incomplete"
+    row = _generated(each.row, each.number) if isinstance(each.row, WorkloadRequest) else _replayed(each.row, each)
+    return replace(
+        row,
+        arrival_time_us=at,
+        send_time_us=at,
+        first_chunk_time_us=first_us,
+        last_chunk_time_us=last_us,
+        status=status,
+    )
+
+
+def _replayed(row: TraceRow, each: Measured) -> TraceRow:
+    """A recorded row without what only the recorded server said, its prompt as long as the simulated one."""
+    prefix_tokens = each.input_tokens - row.input_tokens if row.prefix_group else 0
+    if row.server_input_tokens == each.input_tokens:
+        # The server counted more than what is shared and what is not: the words around them.
+        prefix_tokens = min(each.input_tokens, row.prefix_length)
+    return replace(
+        row,
+        prefix_length=prefix_tokens,
+        input_tokens=each.input_tokens - prefix_tokens,
+        vllm_priority=None,
+        server_input_tokens=0,
+        num_chunks=0,
+        error_message="",
+        finish_reason="",
+    )
+
+
+def _generated(request: WorkloadRequest, number: int) -> TraceRow:
+    return TraceRow(
+        request_id=number,
+        client_id=request.client_id,
+        tenant_id=request.tenant_id,
+        slo_class=request.slo_class,
+        session_id=request.session_id,
+        round_index=request.round_index,
+        prefix_group=request.prefix_group,
+        prefix_length=request.prefix_tokens,
+        streaming=request.streaming,
+        input_tokens=request.input_tokens,
+        output_tokens=request.output_tokens,
+        text_tokens=request.text_tokens,
+        image_tokens=request.image_tokens,
+        audio_tokens=request.audio_tokens,
+        video_tokens=request.video_tokens,
+        reason_ratio=request.reason_ratio,
+        model=request.model,
+        deadline_us=request.deadline_us,
+        slo_target_us=request.slo_target_us,
+        arrival_time_us=request.arrival_us,
+        adapter=request.adapter,
+        think_time_us=request.think_time_us,
+    )

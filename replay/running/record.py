@@ -1,0 +1,274 @@
+"""What became of every request of a run, in columns: written as requests end, so that nothing else of them is kept."""
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as SequenceOf
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.events import Event, Finished
+from engine.sequence import NOWHERE, Outcome, Sequence
+from engine.simulation import Simulation
+from engine.units import Micros
+from replay.arrivals.arrival import Origin
+from replay.running.latencies import COMPLETED_CODES, NO_OUTCOME, OUTCOMES, Told, told_of
+from replay.running.measure import COMPLETED, NEVER, ClientView, token_times
+from replay.running.token_gaps import TokenGaps
+from replay.running.turns import OutputTurns
+from traces import TraceRow
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+OnTokens = Callable[[int, Ints], None]
+"""Takes a completed request's number and when its tokens reached the client, step by step, in microseconds."""
+
+__all__ = ["NEVER", "Floats", "Ints", "Measured", "OnTokens", "Record"]
+
+TOLD_AT_ONCE = 1024
+"""How many requests have ended before their latencies are worked out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One request that has arrived, with its latencies in microseconds; None for what never happened."""
+
+    id: str
+    number: int
+    """By which results and traces call it."""
+    row: Origin
+    arrived_at: Micros
+    input_tokens: int
+    """Of the whole prompt, what it shares with others included."""
+    planned_output_tokens: int
+    outcome: Outcome | None
+    """None for one that had not ended at the horizon."""
+    ttft_us: Micros | None
+    e2e_us: Micros | None
+    itl_mean_us: float
+    scheduling_delay_us: Micros | None
+    output_tokens: int
+    instance: int
+    """Which one served it; -1 for one that came to none."""
+    gateway_wait_us: Micros
+    """How long it waited in front of all instances."""
+
+    @property
+    def is_completed(self) -> bool:
+        return self.outcome in COMPLETED
+
+
+class Record:
+    """One entry per request that has arrived, in order of arrival: a few numbers each, whatever its tokens.
+
+    The driver tells of each arrival, hands on the events, and closes the record at the end. Entries and columns can be
+    read from then on.
+    """
+
+    def __init__(self, simulation: Simulation, on_tokens: OnTokens | None = None) -> None:
+        self.rows: list[Origin] = []
+        """What each request was made from."""
+        self.ids: list[str] = []
+        self.gaps = TokenGaps(simulation.instances)
+        self._turns = OutputTurns(simulation.instances)
+        self._simulation = simulation
+        self._on_tokens = on_tokens
+        self._live: dict[Sequence, int] = {}
+        """Requests of which nothing has been told, and their places here."""
+        self._ended: list[Finished] = []
+        """Those of them that have ended."""
+        self._views: list[ClientView] = []
+        """By number of instance."""
+        self._told = array("q")
+        """What has become of requests, one after the other as they ended: their place and the columns below."""
+        self._itl_told = array("d")
+        """`itl_mean_us` likewise."""
+        self._arrived_at = array("q")
+        self._input_tokens = array("q")
+        self._planned_output_tokens = array("q")
+        self._outcome = array("b")
+        self._ttft_us = array("q")
+        self._e2e_us = array("q")
+        self._itl_mean_us = array("d")
+        self._scheduling_delay_us = array("q")
+        self._output_tokens = array("q")
+        self._instance = array("i")
+        self._queued_at = array("q")
+        self._gateway_wait_us: dict[int, Micros] = {}
+        """By place, of those who waited."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[Measured]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, place: int) -> Measured:
+        outcome = self._outcome[place]
+        return Measured(
+            id=self.ids[place],
+            number=self.number(place),
+            row=self.rows[place],
+            arrived_at=self._arrived_at[place],
+            input_tokens=self._input_tokens[place],
+            planned_output_tokens=self._planned_output_tokens[place],
+            outcome=None if outcome == NO_OUTCOME else OUTCOMES[outcome],
+            ttft_us=_known(self._ttft_us[place]),
+            e2e_us=_known(self._e2e_us[place]),
+            itl_mean_us=self._itl_mean_us[place],
+            scheduling_delay_us=_known(self._scheduling_delay_us[place]),
+            output_tokens=self._output_tokens[place],
+            instance=self._instance[place],
+            gateway_wait_us=self._gateway_wait_us.get(place, 0),
+        )
+
+    def number(self, place: int) -> int:
+        """What results and traces call a request: as its trace does, else by its place among all arrivals."""
+        row = self.rows[place]
+        return row.request_id if isinstance(row, TraceRow) else place
+
+    def arrived(self, sequences: SequenceOf[Sequence], rows: Iterable[Origin]) -> None:
+        """Requests, made from as many rows, have been handed to the simulation in this order."""
+        requests = [sequence.request for sequence in sequences]
+        self._live.update(zip(sequences, range(len(self), len(self) + len(sequences)), strict=True))
+        self.rows.extend(rows)
+        self.ids.extend([request.id for request in requests])
+        self._arrived_at.fromlist([sequence.arrived_at for sequence in sequences])
+        self._input_tokens.fromlist([request.input_tokens for request in requests])
+        self._planned_output_tokens.fromlist([request.output_tokens for request in requests])
+
+    def note(self, events: Iterable[Event]) -> list[Finished]:
+        """These things have happened in the simulation; returns those of them that are ends of requests."""
+        ended = [event for event in events if isinstance(event, Finished)]
+        self._ended += ended
+        if len(self._ended) >= TOLD_AT_ONCE:
+            self._tell_ended()
+        return ended
+
+    def close(self) -> None:
+        """The run is over: tell what is known of the requests that have not ended, and put all in order."""
+        self._tell_ended()
+        self._tell(list(self._live), [self._simulation.now or 0] * len(self._live))
+        self._enter_all()
+        self._wait_for_turns()
+
+    def with_latencies(self, ttft_us: Ints, e2e_us: Ints, itl_mean_us: Floats, scheduling_delay_us: Ints) -> "Record":
+        """The same requests with other latencies, in the same order; `NEVER` for what has not happened."""
+        other = copy(self)
+        other._ttft_us = array("q", ttft_us.tolist())
+        other._e2e_us = array("q", e2e_us.tolist())
+        other._itl_mean_us = array("d", itl_mean_us.tolist())
+        other._scheduling_delay_us = array("q", scheduling_delay_us.tolist())
+        return other
+
+    def _wait_for_turns(self) -> None:
+        """Add what tokens wait for the others of their step."""
+        for place, first_us, last_us in self._turns.delays():
+            if self._ttft_us[place] != NEVER:
+                self._ttft_us[place] += first_us
+            if self._e2e_us[place] != NEVER:
+                self._e2e_us[place] += last_us
+                self._itl_mean_us[place] += (last_us - first_us) / max(self._output_tokens[place] - 1, 1)
+
+    @property
+    def by_id(self) -> Ints:
+        """The places of all requests in the order of their ids as text, in which the original adds up."""
+        return np.array(sorted(range(len(self)), key=self.ids.__getitem__), np.int64)
+
+    @property
+    def arrived_at(self) -> Ints:
+        return np.array(self._arrived_at, np.int64)
+
+    @property
+    def planned_output_tokens(self) -> Ints:
+        return np.array(self._planned_output_tokens, np.int64)
+
+    @property
+    def is_completed(self) -> Bools:
+        return np.isin(np.array(self._outcome, np.int8), COMPLETED_CODES)
+
+    @property
+    def ttft_us(self) -> Ints:
+        return np.array(self._ttft_us, np.int64)
+
+    @property
+    def e2e_us(self) -> Ints:
+        return np.array(self._e2e_us, np.int64)
+
+    @property
+    def itl_mean_us(self) -> Floats:
+        return np.array(self._itl_mean_us, np.float64)
+
+    @property
+    def scheduling_delay_us(self) -> Ints:
+        return np.array(self._scheduling_delay_us, np.int64)
+
+    @property
+    def instance(self) -> Ints:
+        return np.array(self._instance, np.int64)
+
+    @property
+    def queued_at(self) -> Ints:
+        """When each joined the wait queue of its instance; `NEVER` for those that did not."""
+        return np.array(self._queued_at, np.int64)
+
+    def _tell_ended(self) -> None:
+        ended, self._ended = self._ended, []
+        self._tell([event.sequence for event in ended], [event.at for event in ended])
+
+    def _tell(self, sequences: list[Sequence], ended_at: list[Micros]) -> None:
+        """Note what has become of requests, each of which ended at its instant if it has."""
+        if not sequences:
+            return
+        views, engines = self._views, self._simulation.instances
+        views.extend(map(ClientView, engines[len(views) :]))
+        places = list(map(self._live.pop, sequences))
+        told = told_of(sequences, ended_at, views)
+        self._told.frombytes(np.stack([places, *told[:-1]], axis=1).astype(np.int64, copy=False).tobytes())
+        self._itl_told.frombytes(told.itl_mean_us.tobytes())
+        self.gaps.add([sequences[each] for each in np.flatnonzero(told.e2e_us != NEVER)])
+        for place, sequence in zip(places, sequences, strict=True):
+            if sequence.gateway_wait_us and sequence.instance != NOWHERE:
+                self._gateway_wait_us[place] = sequence.gateway_wait_us
+        self._add_turns(places, sequences)
+        self._tell_tokens(places, sequences, told)
+
+    def _add_turns(self, places: list[int], sequences: list[Sequence]) -> None:
+        if any(view.has_turns for view in self._views):
+            for place, sequence in zip(places, sequences, strict=True):
+                if sequence.instance != NOWHERE and self._views[sequence.instance].has_turns:
+                    self._turns.add(place, sequence)
+
+    def _tell_tokens(self, places: list[int], sequences: list[Sequence], told: Told) -> None:
+        if self._on_tokens is not None:
+            for each in np.flatnonzero(told.e2e_us != NEVER).tolist():  # those that have completed
+                engine = self._views[sequences[each].instance].engine
+                self._on_tokens(self.number(places[each]), token_times(engine, sequences[each]))
+
+    def _enter_all(self) -> None:
+        """From what was told to columns; empty where nothing was."""
+        told = np.array(self._told, np.int64).reshape(-1, 8).T
+        places = told[0]
+
+        def column(values: Ints | Floats, empty: float, typecode: str) -> Any:
+            whole = np.full(len(self), empty, typecode)
+            whole[places] = values
+            return array(typecode, whole.tobytes())
+
+        self._outcome = column(told[1], NO_OUTCOME, "b")
+        self._ttft_us = column(told[2], NEVER, "q")
+        self._e2e_us = column(told[3], NEVER, "q")
+        self._scheduling_delay_us = column(told[4], NEVER, "q")
+        self._output_tokens = column(told[5], 0, "q")
+        self._instance = column(told[6], NOWHERE, "i")
+        self._queued_at = column(told[7], NEVER, "q")
+        self._itl_mean_us = column(np.array(self._itl_told), 0.0, "d")
+        self._told, self._itl_told = array("q"), array("d")
+
+
+def _known(value: int) -> int | None:
+    return None if value == NEVER else value

@@ -1,0 +1,222 @@
+"""The files and figures of a run: which fields, in which order, and what they say of an odd run."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.core import Engine
+from engine.request import PrefixGroupBlocks, Request, UniqueBlocks
+from replay.arrivals.arrival import Arrival
+from replay.output.metrics import aggregate, result_rows
+from replay.running.simulate import Simulated, simulate
+from tests.fakes import TestLatency, config, request
+from tests.replay.detailed import in_detail
+from tests.replay.small_traces import row
+from traces import ResultRow, TraceRow
+
+LATENCY = TestLatency(step_us=1_000, queueing_us=300, output_token_time=7, post_decode_time=50)
+
+AGGREGATE = [
+    "instance_id",
+    "completed_requests",
+    "still_queued",
+    "still_running",
+    "injected_requests",
+    "total_input_tokens",
+    "total_output_tokens",
+    "vllm_estimated_duration_s",
+    "responses_per_sec",
+    "tokens_per_sec",
+    *(f"{latency}_{figure}_ms" for latency in ("e2e", "ttft", "itl") for figure in ("mean", "p90", "p95", "p99")),
+    "scheduling_delay_p99_ms",
+    "preemption_count",
+    "dropped_unservable",
+    "length_capped_requests",
+    "timed_out_requests",
+]
+REQUEST = [
+    "arrived_at",
+    "requestID",
+    "num_prefill_tokens",
+    "num_decode_tokens",
+    "ttft_ms",
+    "itl_ms",
+    "e2e_ms",
+    "scheduling_delay_ms",
+    "handled_by",
+    "round_index",
+]
+
+
+def simulated(
+    *arrivals: tuple[int, Request, TraceRow], horizon_us: int | None = None, **settings: int | str
+) -> Simulated:
+    engine = Engine(config(**settings), LATENCY)  # type: ignore[arg-type]
+    return simulate(engine, [Arrival(*arrival) for arrival in arrivals], horizon_us)
+
+
+def figures(run: Simulated) -> dict[str, Any]:
+    return aggregate(run)
+
+
+def test_the_aggregate_has_its_fields_in_their_order() -> None:
+    assert list(figures(simulated((0, request(), row())))) == AGGREGATE
+
+
+def test_the_file_adds_the_hit_rate_and_one_row_per_request() -> None:
+    detailed = in_detail(simulated((0, request(), row())))
+    assert [key for key in detailed if key not in AGGREGATE] == ["cache_hit_rate", "requests"]
+    assert list(detailed)[-1] == "requests"
+    assert list(detailed)[list(detailed).index("preemption_count") + 1] == "cache_hit_rate"
+
+
+def test_a_lone_request_is_all_there_is_to_say() -> None:
+    run = figures(simulated((0, request(input_tokens=10, output_tokens=3), row())))
+    assert (run["completed_requests"], run["injected_requests"]) == (1, 1)
+    assert (run["total_input_tokens"], run["total_output_tokens"]) == (10, 3)
+    assert run["vllm_estimated_duration_s"] == 0.0033, "the last step's end, without what comes after"
+    assert run["responses_per_sec"] == 1 / 0.0033
+    assert run["tokens_per_sec"] == 3 / 0.0033
+    assert (run["ttft_mean_ms"], run["itl_mean_ms"], run["e2e_mean_ms"]) == (1.307, 1.007, 3.371)
+    assert run["scheduling_delay_p99_ms"] == 0.3
+
+
+def test_each_percentile_stands_under_its_own_name() -> None:
+    lengths = [3, 1, 8, 20, 5, 13]
+    run = simulated(*((90_000 * n, request(str(n), output_tokens=length), row(n)) for n, length in enumerate(lengths)))
+    e2e_ms = [1.307 + (length - 1) * 1.007 + 0.05 for length in lengths]
+    for percent in (90, 95, 99):
+        assert figures(run)[f"e2e_p{percent}_ms"] == pytest.approx(np.percentile(e2e_ms, percent))
+    assert figures(run)["e2e_mean_ms"] == pytest.approx(np.mean(e2e_ms))
+
+
+def test_rates_are_0_when_nothing_completed() -> None:
+    run = figures(simulated((0, request(output_tokens=99), row()), horizon_us=5_000))
+    assert run["vllm_estimated_duration_s"] > 0
+    assert (run["completed_requests"], run["responses_per_sec"], run["tokens_per_sec"]) == (0, 0, 0)
+
+
+def test_figures_of_what_never_happened_are_0() -> None:
+    run = figures(simulated((0, request(input_tokens=10_000), row())))
+    assert [run[key] for key in AGGREGATE if key.endswith("_ms")] == [0] * 13
+
+
+def test_requests_that_never_ended_count_for_ttft_only() -> None:
+    run = figures(simulated((0, request(output_tokens=99), row()), horizon_us=5_000))
+    assert run["ttft_mean_ms"] == 1.307
+    assert (run["e2e_mean_ms"], run["itl_mean_ms"]) == (0, 0)
+
+
+def test_every_injected_request_is_in_exactly_one_place() -> None:
+    run = figures(
+        simulated(
+            (0, request("completed", output_tokens=1), row(0)),
+            (0, request("dropped", input_tokens=10_000), row(1)),
+            (0, request("timed out", output_tokens=99, deadline_us=2_000), row(2)),
+            (15_000, request("running", output_tokens=99), row(4)),
+            (15_000, request("queued", output_tokens=99), row(5)),
+            horizon_us=18_000,
+            max_num_seqs=1,
+        )
+    )
+    places = ["completed_requests", "dropped_unservable", "timed_out_requests", "still_running", "still_queued"]
+    assert [run[place] for place in places] == [1, 1, 1, 1, 1]
+    assert run["injected_requests"] == 5
+
+
+def test_capped_requests_are_counted_among_the_completed() -> None:
+    run = figures(simulated((0, Request("a", 10, 99, UniqueBlocks("a")), row()), max_model_len=18))
+    assert (run["completed_requests"], run["length_capped_requests"], run["total_output_tokens"]) == (1, 1, 8)
+
+
+def test_preempted_dropped_and_late_requests_are_counted() -> None:
+    run = figures(
+        simulated(
+            (0, request("a", 8, 6), row(0)),
+            (0, request("b", 8, 6), row(1)),
+            (0, request("c", 99, 6), row(2)),
+            (0, request("d", 8, 6, deadline_us=100), row(3)),
+            total_kv_blocks=6,
+        )
+    )
+    assert (run["preemption_count"], run["dropped_unservable"], run["timed_out_requests"]) == (1, 1, 1)
+    assert run["injected_requests"] == 4
+
+
+def test_failed_allocations_are_mentioned_only_when_there_were_any() -> None:
+    """The last token of a prompt of two full blocks wants a third."""
+    arrival = (0, request(input_tokens=8, output_tokens=1), row())
+    assert "kv_allocation_failures" not in figures(simulated(arrival, total_kv_blocks=3))
+    run = figures(simulated(arrival, total_kv_blocks=2))
+    assert run["kv_allocation_failures"] == 1
+    assert list(run)[list(run).index("preemption_count") - 1] == "kv_allocation_failures"
+
+
+def test_the_hit_rate_is_the_share_of_blocks_found() -> None:
+    def grouped(name: str) -> Request:
+        return request(name, 12, 1, blocks=PrefixGroupBlocks(name, "g", 2))
+
+    assert in_detail(simulated((0, grouped("a"), row(0)), (9_000, grouped("b"), row(1))))["cache_hit_rate"] == 2 / 8
+    assert in_detail(simulated((0, request(input_tokens=10_000), row())))["cache_hit_rate"] == 0
+
+
+def test_a_row_has_its_fields_in_their_order_and_leaves_out_what_is_empty() -> None:
+    (bare,) = in_detail(simulated((1_500_000, request(), row())))["requests"]
+    assert list(bare) == REQUEST
+    assert (bare["arrived_at"], bare["ttft_ms"], bare["itl_ms"], bare["e2e_ms"]) == (1.5, 1.307, 1.007, 3.371)
+    assert bare["scheduling_delay_ms"] == 0.3
+
+
+def test_a_row_says_whose_request_it_was() -> None:
+    labels = {"slo_class": "batch", "tenant_id": "t", "model": "m", "adapter": "l", "session_id": "s"}
+    (labelled,) = in_detail(simulated((0, request(), row(0, 0, round_index=2, **labels))))["requests"]
+    assert list(labelled) == [
+        *REQUEST[:8],
+        "slo_class",
+        "tenant_id",
+        "handled_by",
+        "model",
+        "adapter",
+        "session_id",
+        "round_index",
+    ]
+    assert labelled["round_index"] == 2
+    assert {key: labelled[key] for key in labels} == labels
+
+
+def test_a_capped_row_says_so_and_keeps_the_planned_length() -> None:
+    (capped,) = in_detail(simulated((0, Request("a", 10, 99, UniqueBlocks("a")), row()), max_model_len=18))["requests"]
+    assert (capped["length_capped"], capped["num_decode_tokens"]) == (True, 99)
+
+
+def test_refused_requests_and_those_beyond_the_horizon_have_no_row() -> None:
+    run = simulated(
+        (0, request("kept"), row(0)),
+        (1, request("refused", input_tokens=10_000), row(1)),
+        (99_000, request("beyond"), row(2)),
+        horizon_us=50_000,
+    )
+    assert [each["requestID"] for each in in_detail(run)["requests"]] == ["kept"]
+
+
+def test_a_request_under_way_at_the_horizon_has_a_row_with_zeros() -> None:
+    (unfinished,) = in_detail(simulated((0, request(output_tokens=99), row()), horizon_us=400))["requests"]
+    assert (unfinished["e2e_ms"], unfinished["itl_ms"]) == (0, 0)
+
+
+def test_results_hold_completed_requests_by_ascending_id() -> None:
+    run = simulated(
+        (0, request("late", output_tokens=1), row(9)),
+        (0, request("early", output_tokens=3), row(2, slo_class="batch", model="m")),
+        (0, request("given up", output_tokens=99, deadline_us=2_000), row(5)),
+    )
+    assert list(result_rows(run.requests)) == [
+        ResultRow(2, 1_307, 3_371, 10, 3, "batch", "m", 1_007),
+        ResultRow(9, 1_307, 1_357, 10, 1),
+    ]
+
+
+def test_of_a_repeated_id_the_last_request_stays() -> None:
+    run = simulated((0, request("a", 10), row(4)), (9_000, request("b", 20), row(4)))
+    assert [each.input_tokens for each in list(result_rows(run.requests))] == [20]

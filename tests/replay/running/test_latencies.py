@@ -1,0 +1,47 @@
+"""What has become of many requests at once is what has become of each."""
+
+import pytest
+from hypothesis import given, settings
+
+from engine.events import Finished
+from engine.sequence import NOWHERE, Outcome, Sequence
+from replay.running.latencies import NO_OUTCOME, OUTCOMES, told_of
+from replay.running.measure import NEVER, ClientView
+from tests.fakes import request
+from tests.replay.labelled_runs import ran
+from tests.replay.step_by_step import drained
+from tests.strategies import Workload, workloads
+
+
+@pytest.mark.parametrize("scheduling", ["blis", "vllm"])
+@given(workload=workloads(with_hang_ups=False, with_speculation=False))
+@settings(max_examples=60, deadline=None)
+def test_latencies_of_many_are_those_of_each(scheduling: str, workload: Workload) -> None:
+    workload.settings["scheduling"] = scheduling
+    if scheduling == "vllm":
+        workload.settings["total_kv_blocks"] = int(workload.settings["total_kv_blocks"]) + 1
+    engine, events = drained(workload)
+    ended = [event for event in events if isinstance(event, Finished)]
+    if not ended:
+        return
+    view = ClientView(engine)
+    told = told_of([event.sequence for event in ended], [event.at for event in ended], [view])
+    columns = (told.ttft_us, told.e2e_us, told.itl_mean_us, told.scheduling_delay_us, told.output_tokens)
+    assert list(zip(*(column.tolist() for column in columns), strict=True)) == [
+        view.latencies(event.sequence, event.at) for event in ended
+    ]
+    assert [OUTCOMES[code] for code in told.outcome] == [event.outcome for event in ended]
+    assert told.queued_at.tolist() == [
+        NEVER if event.sequence.queued_at is None else event.sequence.queued_at for event in ended
+    ]
+
+
+def test_of_a_request_on_no_instance_only_its_outcome_is_known() -> None:
+    turned_away, waiting = Sequence(request("a"), 7), Sequence(request("b"), 9)
+    turned_away.outcome, turned_away.instance, waiting.instance = Outcome.REJECTED, NOWHERE, NOWHERE
+    told = told_of([turned_away, waiting], [8, 8], [ClientView(ran().engine)])
+    assert told.outcome.tolist() == [OUTCOMES.index(Outcome.REJECTED), NO_OUTCOME]
+    assert told.instance.tolist() == [NOWHERE, NOWHERE]
+    for column in (told.ttft_us, told.e2e_us, told.scheduling_delay_us, told.queued_at):
+        assert column.tolist() == [NEVER, NEVER]
+    assert told.output_tokens.tolist() == [0, 0]
