@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,7 @@ def test_a_replay_loads_no_answers_to_questions_that_are_not_asked(loaded_by_a_r
         "replay.figures.goodput",
         "traces.saturation.labels",
     ]
+    assert all(find_spec(each) for each in answers)
     assert among([*answers, "traces.workload", "traces.importers"], loaded_by_a_replay) == []
 
 
