@@ -75,6 +75,10 @@ def run(options: FitOptions) -> int:
     for note in deployment.notes:
         _say(note)
     recordings = [_recording(Path(path), options, deployment) for path in options.traces]
+    for recording in recordings:
+        if refusals := recording.refusals(deployment.config):
+            of_all = f"{len(refusals)} of {len(recording.arrivals)} requests"
+            _say(f"{recording.name}: {of_all} are left out, for the server as described refuses them: {refusals[0]}")
     num_answered = sum(each.num_answered for each in recordings)
     if num_answered < FEW_REQUESTS:
         _say(f"few requests to learn from, {num_answered}: what is expected decides most, see the last columns")

@@ -14,6 +14,7 @@ from calibrate.pair import OK_STATUSES
 from engine.config import EngineConfig
 from engine.core import Engine
 from engine.events import Finished, Scheduled
+from engine.guards import refusal
 from engine.sequence import Sequence as RunningSequence
 from engine.virtual import run_virtual
 from replay.arrivals.arrival import Arrival
@@ -44,6 +45,12 @@ class Recording:
     def num_answered(self) -> int:
         """Requests with a measured time to the first token."""
         return int(np.isfinite(self.ttft_us).sum())
+
+    def refusals(self, config: EngineConfig) -> list[str]:
+        """Why a server with this configuration refuses requests, for each that it does."""
+        requests = (arrival.request for arrival in self.arrivals)
+        reasons = (refusal(config, each.input_tokens, each.max_output_tokens) for each in requests)
+        return [reason for reason in reasons if reason is not None]
 
     def simulated(self, engine: Engine) -> Record:
         """What becomes of the requests in a fresh engine, in the order they are sent."""

@@ -76,6 +76,17 @@ def test_a_recording_of_few_requests_is_learned_from_with_a_warning(tmp_path: Pa
     assert "blis fit: few requests to learn from, 1: what is expected decides most" in capsys.readouterr().err
 
 
+def test_requests_that_the_described_server_would_refuse_are_counted(tmp_path: Path, capsys: Captured) -> None:
+    times = {"send_time_us": 1000, "first_chunk_time_us": 41_000, "last_chunk_time_us": 141_000, "status": "ok"}
+    rows = [row(number, 1000, input_tokens=tokens, output_tokens=9, **times) for number, tokens in enumerate((8, 900))]
+    header = written_trace(tmp_path, rows)
+    assert run(["fit", str(header), *SERVER, "--max-model-len", "500", "-o", str(tmp_path / "learned.yaml")]) == 0
+    assert (
+        "1 of 2 requests are left out, for the server as described refuses them: "
+        "the prompt has 900 tokens, at most 499 fit\n" in capsys.readouterr().err
+    )
+
+
 def test_a_server_that_is_too_small_for_every_request_is_refused(trace: Path, capsys: Captured) -> None:
     assert run(["fit", str(trace), *SERVER, "--max-model-len", "1"]) == 2
     said = capsys.readouterr().err
