@@ -10,7 +10,8 @@ from blis_options.option import options_of
 
 
 def check_outputs(options: Any, *also_read: Path) -> None:
-    """Raise OptionError for a file that is to be written although another setting names it too, or has no folder.
+    """Raise OptionError for a file that is to be written although another setting names it too, or has no folder,
+    or is one.
 
     Every value of another setting that names a file counts as read; `also_read` are files that no value names. Devices
     and pipes may be written by several.
@@ -21,10 +22,12 @@ def check_outputs(options: Any, *also_read: Path) -> None:
     read = {realpath(path): name for path, name in _read(options, also_read) if isfile(path)}
     written: dict[str, str] = {}
     for path, label in outputs:
+        if isdir(path):
+            raise OptionError(f"{label} must be a file, got the folder {path}")
         if exists(path) and not isfile(path):
             continue
         if not isdir(dirname(path) or "."):
-            raise OptionError(f"{path}: cannot be written, no such folder")
+            raise OptionError(f"{label} must be in a folder that exists, got {path}")
         whole = realpath(path)
         if whole in read:
             raise OptionError(f"{label} would write over {path}, which {read[whole]}")

@@ -44,7 +44,7 @@ def read_trace(header_path: Path | str, data_path: Path | str | None = None) -> 
     return Trace(header, read_rows(found), header_path, found)
 
 
-def data_of(*header_paths: str | None) -> list[Path]:
+def data_of(*header_paths: Path | str | None) -> list[Path]:
     """Where the rows of traces may be when nobody says where they are."""
     given = [Path(path) for path in header_paths if path is not None]
     return [path.with_suffix(suffix) for path in given if path.name for suffix in _DATA_SUFFIXES]
@@ -146,7 +146,7 @@ class TraceWriter:
 
 
 def _data_beside(header_path: Path) -> Path:
-    tried = [header_path.with_suffix(suffix) for suffix in _DATA_SUFFIXES]
+    tried = data_of(header_path)
     for path in tried:
         if path != header_path and path.is_file():
             return path

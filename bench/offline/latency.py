@@ -3,7 +3,6 @@
 import sys
 from dataclasses import dataclass
 
-from bench.folders import check_folder
 from blis_options import check_outputs, option
 from engine.deployment_options import DeploymentOptions
 
@@ -28,7 +27,6 @@ class LatencyOptions(DeploymentOptions):
 
     def __post_init__(self) -> None:
         DeploymentOptions.__post_init__(self)
-        check_folder("--output-json", self.output_json)
         check_outputs(self)
 
 

@@ -4,7 +4,6 @@ import sys
 from dataclasses import dataclass
 
 from bench.dataset_options import DatasetOptions
-from bench.folders import check_folder
 from blis_options import check_outputs, option
 from engine.deployment_options import DeploymentOptions
 
@@ -24,7 +23,6 @@ class ThroughputOptions(DatasetOptions, DeploymentOptions):
     def __post_init__(self) -> None:
         DeploymentOptions.__post_init__(self)
         DatasetOptions.__post_init__(self)
-        check_folder("--output-json", self.output_json)
         check_outputs(self)
 
 

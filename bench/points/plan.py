@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from math import prod
 from pathlib import Path
 from random import Random
@@ -19,6 +19,7 @@ from blis_options.option import Setting
 from blis_options.text import setting_named, value_of_yaml
 from blis_options.yaml_text import load_yaml
 from engine.deployment import resolve
+from traces import data_of
 
 _DEFAULT_COMMAND = "run"
 _KEYS = ("command", "settings", "vary")
@@ -63,6 +64,13 @@ class Plan:
             if number in wanted
         ]
 
+    def paths_read(self) -> list[Path]:
+        """What the points may read if it is there: whatever a setting names, and the rows of traces."""
+        values = chain(self.settings.values(), *self.vary.values())
+        texts = [text for each in values for text in (each if isinstance(each, tuple) else (each,))]
+        names = [text for text in texts if isinstance(text, str)]
+        return [*map(Path, names), *data_of(*names)]
+
     def check_some_fit(self, points: Sequence[Point]) -> None:
         """Raise the BlisError of the first point if none of them has settings that make a deployment."""
         first: BlisError | None = None
@@ -87,10 +95,8 @@ def plan_of(words: Sequence[str], vary: Sequence[str], config: str | None) -> Pl
     command = words[0] if has_command else given.get("command", _DEFAULT_COMMAND)
     found = simulation(command)
     settings = dict(_settings_of_file(found, config, given.get("settings", {})))
-    by_flags, vary_by_flags = (
-        values_of_flags(found.options, words[1:] if has_command else words),
-        _vary_of_flags(found, vary),
-    )
+    by_flags = values_of_flags(found.options, words[1:] if has_command else words)
+    vary_by_flags = _vary_of_flags(found, vary)
     for name in by_flags.keys() & vary_by_flags.keys():
         raise OptionError(f"--vary {name} and one value for it exclude each other, got {by_flags[name]!r}")
     settings |= by_flags

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.sweep.options import SweepOptions
-from blis_options import OptionError
+from blis_options import OptionError, check_outputs
 
 if TYPE_CHECKING:
     from bench.points.plan import Plan
@@ -35,6 +35,7 @@ def run(options: SweepOptions) -> int:
     plan = plan_of(options.simulation, options.vary, options.config)
     if not plan.vary:
         raise OptionError("--vary NAME=VALUE,... must say what is to vary")
+    check_outputs(options, *plan.paths_read())
     points = plan.points(options.sample, options.sample_seed)
     plan.check_some_fit(points)
     table = table_of(plan, points, options.gpu_cost_per_hour)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from bench.folders import check_folder, check_table
 from bench.points.options import processes_option, simulation_option, vary_option
-from blis_options import OptionError, check_options, check_outputs, option
+from bench.tables import check_table
+from blis_options import OptionError, check_options, option
 from observe.extras import check_plot, check_ray
 
 
@@ -57,9 +57,7 @@ class SweepOptions:
         elif self.ray_address is not None:
             raise OptionError("--ray-address needs --ray")
         if self.parquet is not None:
-            check_folder("--parquet", self.parquet)
             check_parquet()
-        check_outputs(self)
 
 
 def check_parquet() -> None:

@@ -5,7 +5,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from bench.tune.options import TuneOptions
-from blis_options import OptionError
+from blis_options import OptionError, check_outputs
 
 if TYPE_CHECKING:
     from bench.points.plan import Plan
@@ -26,6 +26,7 @@ def run(options: TuneOptions) -> int:
     from bench.tune.report import best_of, draw, rate_text, table_text, write_trials
 
     plan = _plan(options)
+    check_outputs(options, *plan.paths_read())
     setups = _searched(options, plan)
     sys.stdout.write(table_text(setups, list(plan.vary)))
     if options.output is not None:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
-from bench.folders import check_table
 from bench.points.options import processes_option, simulation_option, vary_option
+from bench.tables import check_table
 from blis_options import OptionError, check_options, option
 from observe.extras import check_plot
 
@@ -35,10 +35,13 @@ class TuneOptions:
     )
     tolerance: float = option(0.02, "How exactly the rate is found, as a share of it.", at_least=0.001, at_most=0.5)
     output: str | None = option(
-        None, "Write every simulation of the search here (CSV).", flags=("--output", "-o"), metavar="FILE"
+        None, "Write every simulation of the search here (CSV).", flags=("--output", "-o"), metavar="FILE", writes=("",)
     )
     plot: str | None = option(
-        None, "Draw throughput against p99 TTFT and ITL (.png, .svg or .pdf; needs matplotlib).", metavar="FILE"
+        None,
+        "Draw throughput against p99 TTFT and ITL (.png, .svg or .pdf; needs matplotlib).",
+        metavar="FILE",
+        writes=("",),
     )
     processes: int | None = processes_option()
 

@@ -45,9 +45,14 @@ def test_no_two_outputs_are_one_file(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_folder_is_refused_before_anything_is_done(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"gone/a\.yaml: cannot be written, no such folder"):
+    with pytest.raises(OptionError, match=r"--trace must be in a folder that exists, got .*gone/a\.yaml"):
         check_outputs(Copying(trace=str(tmp_path / "gone" / "a")))
     check_outputs(Copying(trace="a", report="./b"))
+
+
+def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=f"--report must be a file, got the folder {tmp_path}"):
+        check_outputs(Copying(report=str(tmp_path)))
 
 
 def test_a_file_that_no_setting_reads_may_be_written_again(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert _error(**files, itl_data="/nope") == "/nope: no such file"
     assert _error(**files, sim_metrics=str(tmp_path)) == f"{tmp_path}: expected a file, got a folder"
     assert _error(**files | {"sim_results": "/nope/r.json"}) == "/nope/r.json: no such folder"
-    assert _error(**files, report="/nope/out.json") == "/nope/out.json: cannot be written, no such folder"
+    assert _error(**files, report="/nope/out.json") == "--report must be in a folder that exists, got /nope/out.json"
 
 
 def test_the_modules_behind_the_command_are_loaded_only_when_it_runs() -> None:

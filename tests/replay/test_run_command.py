@@ -256,7 +256,7 @@ def test_a_spec_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, capsy
 def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path, capsys: Captured) -> None:
     for flag in ("--results-path", "--metrics-path", "--trace-output"):
         message = refused(capsys, "--num-requests", "2", flag, str(tmp_path / "no" / "file"))
-        assert "cannot be written, no such folder" in message
+        assert f"{flag} must be in a folder that exists, got {tmp_path}/no/file" in message
 
 
 def test_the_refusals_of_the_original_are_refused(shared: Path, capsys: Captured) -> None:

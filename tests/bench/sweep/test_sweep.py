@@ -197,6 +197,31 @@ def test_what_cannot_be_swept_is_refused(sweep: Sweep, options: dict[str, Any], 
         sweep(**options)
 
 
+@pytest.mark.parametrize("flag", ["--output", "--parquet"])
+def test_a_recording_that_is_replayed_is_not_written_over(tmp_path: Path, flag: str) -> None:
+    if flag == "--parquet":
+        pytest.importorskip("pyarrow")
+    rows = tmp_path / "t.csv"
+    rows.write_text("rows")
+    given: dict[str, Any] = {"output": str(tmp_path / "sweep.csv"), flag.removeprefix("--"): str(rows)}
+    words = ("replay", str(tmp_path / "t.yaml"), "--model", "qwen/qwen3-14b")
+    with pytest.raises(BlisError, match=f"{flag} would write over {rows}, which is read"):
+        run(SweepOptions(simulation=words, vary=("max_num_seqs=1,2",), overwrite=True, **given))
+    assert rows.read_text() == "rows"
+
+
+def test_nor_is_one_that_the_plan_names(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(
+        "command: replay\nsettings: {model: qwen/qwen3-14b}\nvary: {trace: [a.yaml, %s]}\n" % (tmp_path / "b.yaml")
+    )
+    rows = tmp_path / "b.csv"
+    rows.write_text("rows")
+    with pytest.raises(BlisError, match=f"--output would write over {rows}, which is read"):
+        run(SweepOptions(config=str(plan), output=str(rows), overwrite=True))
+    assert rows.read_text() == "rows"
+
+
 def test_who_was_turned_away_stands_beside_what_others_got(sweep: Sweep) -> None:
     bucket = ("--admission-policy", "token-bucket", "--token-bucket-capacity", "2000")
     swept = sweep(simulation=(*BASE, *bucket), vary=("rate=4,8",))

@@ -95,3 +95,12 @@ def test_what_cannot_be_tuned_is_refused(
 ) -> None:
     with pytest.raises(BlisError, match=message):
         tuned(tmp_path, capsys, **options)
+
+
+def test_what_the_simulations_read_is_not_written_over(tmp_path: Path) -> None:
+    learned = tmp_path / "learned.csv"
+    learned.write_text("coefficients")
+    words = (*BASE, "--latency-model", "fitted")
+    with pytest.raises(BlisError, match=f"--output would write over {learned}, which is read"):
+        run(TuneOptions(simulation=words, vary=(f"coefficients={learned}",), limit=("ttft:5",), output=str(learned)))
+    assert learned.read_text() == "coefficients"
