@@ -5,6 +5,8 @@ from typing import Any
 import orjson
 
 _UNSAID = ("reasoning_content", "reasoning", "tool_calls")
+_MOST_TOKENS = 2**31 - 1
+"""No reply is longer; what claims to be would not fit into the columns of a recording."""
 
 
 def first_choice(event: dict[str, Any]) -> dict[str, Any] | None:
@@ -39,10 +41,10 @@ def carries_tokens(choice: dict[str, Any]) -> bool:
     return bool(choice.get("text")) or not choice.get("finish_reason")
 
 
-def count_of(usage: dict[str, Any], name: str, otherwise: int | None) -> int | None:
-    """A count of tokens."""
+def count_of(usage: dict[str, Any], name: str, otherwise: int | None = None) -> int | None:
+    """A count of tokens; `otherwise` for what can be none."""
     value = usage.get(name)
-    return value if isinstance(value, int) and value >= 0 else otherwise
+    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else otherwise
 
 
 def error_text(error: Any) -> str:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from observe.answers.completion_event import count_of
+
 _ENDS = frozenset({"completed", "incomplete", "failed", "cancelled"})
 
 
@@ -47,22 +49,26 @@ def _of_answer(answer: dict[str, Any]) -> ResponsesEvent:
     counts = usage if isinstance(usage, dict) else {}
     error = answer.get("error")
     return ResponsesEvent(
-        prompt_tokens=_count(counts, "input_tokens"),
-        completion_tokens=_count(counts, "output_tokens"),
+        prompt_tokens=count_of(counts, "input_tokens"),
+        completion_tokens=count_of(counts, "output_tokens"),
         finish_reason=_finish_reason(status, answer.get("incomplete_details")),
         problem=str(error.get("message") if isinstance(error, dict) else error) if error else "",
-        is_last=status in _ENDS,
+        is_last=isinstance(status, str) and status in _ENDS,
     )
 
 
 def _text(answer: dict[str, Any]) -> str:
     """The words of a whole answer, without what the model thought."""
-    parts = [part for item in _items(answer) for part in item.get("content") or () if isinstance(part, dict)]
+    parts = [part for item in _items(answer) for part in _objects(item.get("content"))]
     return "".join(str(part.get("text", "")) for part in parts if part.get("type") == "output_text")
 
 
 def _items(answer: dict[str, Any]) -> list[dict[str, Any]]:
-    return [item for item in answer.get("output") or () if isinstance(item, dict)]
+    return _objects(answer.get("output"))
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _is_unsaid(item: dict[str, Any]) -> bool:
@@ -74,8 +80,3 @@ def _finish_reason(status: Any, details: Any) -> str:
         reason = details.get("reason") if isinstance(details, dict) else None
         return "length" if reason == "max_output_tokens" else str(reason or "incomplete")
     return "stop" if status == "completed" else ""
-
-
-def _count(usage: dict[str, Any], name: str) -> int | None:
-    value = usage.get(name)
-    return value if isinstance(value, int) and value >= 0 else None

@@ -32,7 +32,7 @@ def parse_head(head: bytes) -> Head:
     """What a head says, given without the empty line at its end. Raises ResponseError."""
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
-    if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
+    if not version.startswith("HTTP/1.") or not rest[:3].isdecimal():
         raise ResponseError(f"expected a status line of HTTP/1.1, got {first[:60]!r}")
     headers = {}
     for line in lines:
@@ -74,6 +74,6 @@ def _length(status: int, headers: Mapping[str, str]) -> int | None:
     if status in _NO_BODY:
         return 0
     length = headers.get("content-length")
-    if length is not None and not length.isdecimal():
+    if length is not None and not (length.isdecimal() and len(length) < 20):
         raise ResponseError(f"content-length must be a number, got {length[:60]!r}")
     return None if length is None else int(length)

@@ -4,12 +4,14 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _QUERIES = "vllm:prefix_cache_queries_total"
 _HITS = "vllm:prefix_cache_hits_total"
 _CACHE_SETTINGS = "vllm:cache_config_info{"
+_MOST_TOKENS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +48,17 @@ def cache_settings(reading: Reading) -> dict[str, str]:
 
 
 def header_settings(cache: Mapping[str, str], max_model_len: Any) -> dict[str, Any]:
-    """Those settings that the header of a trace has room for."""
+    """Those settings that the header of a trace has room for, where they can be true."""
     found: dict[str, Any] = {}
-    if cache.get("block_size", "").isdecimal():
-        found["block_size"] = int(cache["block_size"])
-    with suppress(KeyError, ValueError):
-        found["gpu_memory_utilization"] = float(cache["gpu_memory_utilization"])
-    if isinstance(max_model_len, int) and max_model_len > 0:
-        found["max_model_len"] = max_model_len
+    for name, value, kind, most in (
+        ("block_size", cache.get("block_size"), int, _MOST_TOKENS),
+        ("gpu_memory_utilization", cache.get("gpu_memory_utilization"), float, 1),
+        ("max_model_len", max_model_len if type(max_model_len) is int else None, int, _MOST_TOKENS),
+    ):
+        with suppress(ValueError):
+            setting = kind(value or "")
+            if 0 < setting <= most:
+                found[name] = setting
     return found
 
 
@@ -64,7 +69,7 @@ def observed_hit_rate(before: Reading, after: Reading) -> dict[str, Any] | None:
     """
     queries = after.total(_QUERIES) - before.total(_QUERIES)
     hits = after.total(_HITS) - before.total(_HITS)
-    if queries <= 0 or not 0 <= hits <= queries:
+    if queries <= 0 or not 0 <= hits <= queries < inf:
         return None
     return {
         "source": "gpu-prefix-cache-fallback",

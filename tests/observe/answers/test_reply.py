@@ -179,3 +179,27 @@ def test_a_response_that_failed_says_why() -> None:
 
 def test_a_response_that_just_stops_is_no_answer() -> None:
     assert streamed({"type": "response.output_text.delta", "delta": "a"}).problem == "the stream ended without [DONE]"
+
+
+@pytest.mark.parametrize("count", [True, -1, 2**31, 2**63, 2**64 - 1, 1e300, "7", None])
+def test_a_count_that_no_reply_has_is_none(count: Any) -> None:
+    assert streamed(text("a", "stop") | {"usage": {"completion_tokens": count}}).completion_tokens is None
+    answer = {"type": "response.completed", "response": {"status": "completed", "usage": {"output_tokens": count}}}
+    assert streamed(answer).completion_tokens is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"status": ["completed"]},
+        {"status": {}, "output": 7},
+        {"status": None, "output": [{"type": "message", "content": 7}, 8]},
+        {"status": "incomplete", "output": True, "incomplete_details": []},
+    ],
+)
+def test_a_response_of_another_shape_says_nothing_and_breaks_nothing(answer: dict[str, Any]) -> None:
+    assert streamed({"type": "response.completed", "response": answer}).said == ""
+    body = json.dumps({"object": "response", **answer}).encode()
+    whole = Reply(streaming=False)
+    assert whole.feed(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body), 1)
+    assert whole.said == ""

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 
-from observe.server.metrics import Reading, observed_hit_rate, reading_of
+from observe.server.metrics import Reading, header_settings, observed_hit_rate, reading_of
 
 Observe: TypeAlias = Callable[..., Any]
 
@@ -67,11 +68,20 @@ def test_lines_that_are_no_samples_are_passed_over() -> None:
     assert reading_of(page, 7) == Reading(7, {'vllm:x{a="b c"}': 1.5})
 
 
-@pytest.mark.parametrize(("before", "after"), [((0, 0), (0, 0)), ((9, 5), (3, 1)), ((1, 5), (9, 2))])
+@pytest.mark.parametrize(
+    ("before", "after"), [((0, 0), (0, 0)), ((9, 5), (3, 1)), ((1, 5), (9, 2)), ((1, 0), (inf, 2))]
+)
 def test_counters_that_stood_still_or_began_anew_give_no_hit_rate(
     before: tuple[float, float], after: tuple[float, float]
 ) -> None:
     assert observed_hit_rate(counted(*before), counted(*after)) is None
+
+
+@pytest.mark.parametrize("block_size", ["nan", "0", "-1", "9" * 30, "9" * 5000, "x"])
+@pytest.mark.parametrize("share", ["nan", "inf", "-1", "7", "x"])
+@pytest.mark.parametrize("max_model_len", [True, 0, -1, 2**64 - 1, "4096", 4096.0])
+def test_settings_that_cannot_be_true_stay_out_of_the_header(block_size: str, share: str, max_model_len: Any) -> None:
+    assert header_settings({"block_size": block_size, "gpu_memory_utilization": share}, max_model_len) == {}
 
 
 def counted(queries: float, hits: float) -> Reading:
