@@ -5,6 +5,16 @@ Read `option.py` first: a frozen dataclass whose fields are made by `option()` i
 
 from blis_options.errors import BlisError, OptionError
 from blis_options.option import Option, check_options, names_in, option, options_of
-from blis_options.outputs import check_outputs
+from blis_options.outputs import check_outputs, check_written
 
-__all__ = ["BlisError", "Option", "OptionError", "check_options", "check_outputs", "names_in", "option", "options_of"]
+__all__ = [
+    "BlisError",
+    "Option",
+    "OptionError",
+    "check_options",
+    "check_outputs",
+    "check_written",
+    "names_in",
+    "option",
+    "options_of",
+]

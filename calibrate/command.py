@@ -71,14 +71,14 @@ class CalibrateOptions:
     compat: bool = option(False, "Count and grade exactly as the original BLIS does, with its report.")
 
     def __post_init__(self) -> None:
-        from traces import data_of
+        from traces import beside
 
         check_options(self)
         mbps = self.network_bandwidth_mbps
         if 0 < mbps < LEAST_BANDWIDTH_MBPS:
             raise OptionError(f"--network-bandwidth-mbps must be 0 or at least {LEAST_BANDWIDTH_MBPS:g}, got {mbps}")
         _ = self.limits
-        check_outputs(self, *data_of(self.trace, self.trace_header, self.second_recording))
+        check_outputs(self, *beside(self.trace, self.trace_header, self.trace_data, self.second_recording))
         if self.adapter_reference is not None:
             if self.sim_metrics is None:
                 raise OptionError("--adapter-reference needs --sim-metrics, the metrics to compare with it")

@@ -1,16 +1,17 @@
 """The settings of `blis observe`, and what follows from them."""
 
 import ssl
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from blis_options import OptionError, check_options, option
+from blis_options import OptionError, check_options, check_written, option
 from observe.extras import check_plot, check_ray
 from observe.http.request import check_header, parse_server
 from observe.http.tls import tls_context
 from observe.requests.body import APIS
 from observe.requests.lengths import Lengths
-from traces import SloTargets, slo_targets_from_flags
+from traces import SloTargets, beside, slo_targets_from_flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,12 +248,29 @@ class ObserveOptions:
             raise OptionError("--record-itl needs streamed answers, leave --no-streaming out")
         if self.itl_output is not None and not self.record_itl:
             raise OptionError("--itl-output needs --record-itl")
-        written = [path for path in (self.paths.header, self.paths.data, self.paths.itl, self.paths.metrics) if path]
-        if len(set(written)) < len(written):
-            raise OptionError(f"the files of a recording must differ, got {written[0]} and {written[1]}")
-        stem = None if self.trace is None else Path(self.trace).with_suffix("")
-        source = Path(self.source).resolve() if self.source else None
-        if any(path.with_suffix("") == stem or path.resolve() == source for path in written):
-            raise OptionError(
-                f"the recording would overwrite {self.source}, which is to be sent; give another --output"
-            )
+        check_written(self._written(), self._read())
+
+    def _written(self) -> Iterator[tuple[str, str]]:
+        """The files that are written, each with the flag that names it."""
+        paths = self.paths
+        data = "--output" if self.trace_data is None else "--trace-data"
+        yield str(paths.header), "--output" if self.trace_header is None else "--trace-header"
+        yield str(paths.data), data
+        if paths.itl is not None:
+            yield str(paths.itl), data if self.itl_output is None else "--itl-output"
+        if paths.metrics is not None:
+            yield str(paths.metrics), data
+        if self.plot is not None:
+            yield self.plot, "--plot"
+
+    def _read(self) -> Iterator[tuple[str, str]]:
+        """The files that are read, and those that belong to a recording that is."""
+        for flag, path in (
+            ("--trace", self.trace),
+            ("--workload-spec", self.workload_spec),
+            ("--prompts", self.prompts),
+            ("--ca-file", self.ca_file),
+        ):
+            if path is not None:
+                yield path, f"{flag} reads"
+        yield from ((str(path), "belongs to the recording that --trace reads") for path in beside(self.trace))

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_options import OptionError, check_outputs, option
+from blis_options import OptionError, option
 from engine.cluster.gateway.options import DEFAULT_MAX_CONCURRENCY
 from engine.cluster.ties import DEFAULT_SEED
 from engine.units import LONGEST_DELAY_US
 from replay.report_options import ReportOptions
 from replay.running.collector import no_cycle_search
-from traces import data_of
+from traces import beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +90,7 @@ class ReplayOptions(ReportOptions):
             raise OptionError("--think-time-ms needs --session-mode closed-loop")
         if self.phase_average > 1 and self.itl_path is not None:
             raise OptionError("--phase-average cannot be used with --record-itl: tokens have no average times")
-        check_outputs(self, *data_of(self.trace, self.trace_header))
+        self.check_files(*beside(self.trace, self.trace_header, self.trace_data))
 
     @property
     def header_path(self) -> Path:

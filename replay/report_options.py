@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_options import OptionError, names_in, option
+from blis_options import OptionError, check_outputs, names_in, option
 from engine.cluster.autoscaling.options import ScalingOptions
 from replay.fitness_weights import METRICS, parse_weights
 from traces import SloTargets, parse_duration_ms, slo_targets_from_flags
@@ -153,3 +153,9 @@ class ReportOptions(ScalingOptions):
         if self.itl_output is None and self.trace_output is None:
             raise OptionError("--record-itl needs --trace-output or --itl-output, or it does not know where to write")
         return Path(self.itl_output or f"{self.trace_output}.itl.csv")
+
+    def check_files(self, *also_read: Path) -> None:
+        """Raise OptionError when a file would be written over another that is written, or read."""
+        beside_rows = self.record_itl and self.itl_output is None
+        also_written = [(str(self.itl_path), "--trace-output")] if beside_rows else []
+        check_outputs(self, *also_read, also_written=also_written)

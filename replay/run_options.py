@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from blis_options import OptionError, check_outputs, option, options_of
+from blis_options import OptionError, option, options_of
 from engine.units import LONGEST_DELAY_US
 from replay.report_options import ReportOptions
 from traces.workload import DISTRIBUTION, PRESETS, Lengths, Preset
@@ -75,7 +75,7 @@ class RunOptions(ReportOptions):
 
     def __post_init__(self) -> None:
         ReportOptions.__post_init__(self)
-        check_outputs(self)
+        self.check_files()
         if self.timeout == 0:
             raise OptionError("--timeout must be above 0 seconds, or negative for never, got 0")
         self._check_users()

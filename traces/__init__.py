@@ -12,7 +12,7 @@ from traces.json_text import dump_json, number_text, write_json
 from traces.results import ResultRow, read_results, write_results
 from traces.rows import TRACE_COLUMNS, TraceRow, columns_worth_writing
 from traces.slo import SloTargets, parse_duration_ms, slo_targets_from_flags
-from traces.trace_v2 import Trace, TraceWriter, data_of, read_cut_rows, read_rows, read_trace, write_trace
+from traces.trace_v2 import Trace, TraceWriter, beside, read_cut_rows, read_rows, read_trace, write_trace
 
 __all__ = [
     "TRACE_COLUMNS",
@@ -25,8 +25,8 @@ __all__ = [
     "TraceHeader",
     "TraceRow",
     "TraceWriter",
+    "beside",
     "columns_worth_writing",
-    "data_of",
     "dump_json",
     "number_text",
     "parse_duration_ms",

@@ -32,7 +32,9 @@ class ComposeOptions:
         check_options(self)
         if not self.sources:
             raise OptionError("--from is required, once for each file")
-        check_outputs(self)
+        from traces import beside
+
+        check_outputs(self, *beside(*self.sources))
 
 
 def run(options: ComposeOptions) -> int:

@@ -20,6 +20,7 @@ from traces.table import Table, no_search_for_cycles, read_table
 from traces.text_file import naming_write_errors
 
 _DATA_SUFFIXES = (".csv", ".csv.gz")
+_OTHER_SUFFIXES = (".itl.csv", ".itl.csv.gz", ".metrics.jsonl")
 _QUOTED = frozenset(',"\r\n')
 
 
@@ -44,10 +45,11 @@ def read_trace(header_path: Path | str, data_path: Path | str | None = None) -> 
     return Trace(header, read_rows(found), header_path, found)
 
 
-def data_of(*header_paths: Path | str | None) -> list[Path]:
-    """Where the rows of traces may be when nobody says where they are."""
-    given = [Path(path) for path in header_paths if path is not None]
-    return [path.with_suffix(suffix) for path in given if path.name for suffix in _DATA_SUFFIXES]
+def beside(*paths: Path | str | None) -> list[Path]:
+    """The files that may belong to recordings of which one file is named: rows, token times, metrics of the server."""
+    stems = [Path(str(path).removesuffix(".gz")) for path in paths if path]
+    suffixes = (".yaml", *_DATA_SUFFIXES, *_OTHER_SUFFIXES)
+    return [stem.with_suffix(suffix) for stem in stems if stem.name for suffix in suffixes]
 
 
 def read_rows(data_path: Path | str) -> list[TraceRow]:
@@ -146,7 +148,7 @@ class TraceWriter:
 
 
 def _data_beside(header_path: Path) -> Path:
-    tried = data_of(header_path)
+    tried = [header_path.with_suffix(suffix) for suffix in _DATA_SUFFIXES] if header_path.name else []
     for path in tried:
         if path != header_path and path.is_file():
             return path

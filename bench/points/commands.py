@@ -33,6 +33,9 @@ _OF_ONE_RUN = (
 )
 """Settings that say where the output of one run goes."""
 
+RECORDINGS = ("trace", "trace_header", "trace_data")
+"""Settings that name a file of a recording."""
+
 
 @dataclass(frozen=True, slots=True)
 class Simulation:

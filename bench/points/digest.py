@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.points.commands import RECORDINGS
+
 _DIGITS = 16
 
 
@@ -34,14 +36,21 @@ def _is_path(value: Any) -> bool:
 
 
 def _files(settings: Mapping[str, Any]) -> Iterator[bytes]:
-    """The content of the files that settings name; beside the header of a trace lie its rows."""
+    """The content of the files that settings name."""
     for name in sorted(settings):
-        value = settings[name]
-        if not _is_path(value):
-            continue
-        for each in (Path(value), Path(value).with_suffix(".csv")):
-            try:
-                if each.is_file():
-                    yield hashlib.sha256(each.read_bytes()).digest()
-            except OSError:  # one that may not be read: the point itself will say so
-                continue
+        if isinstance(settings[name], str) and settings[name]:
+            for path in _named(name, Path(settings[name])):
+                try:
+                    if path.is_file():
+                        yield hashlib.sha256(path.read_bytes()).digest()
+                except (OSError, ValueError):  # no name of a file, or one that may not be read: the point will say so
+                    continue
+
+
+def _named(setting: str, path: Path) -> Iterator[Path]:
+    """The files that are read for a setting: a model may be a folder, and rows lie beside the header of a trace."""
+    yield path
+    yield path / "config.json"
+    if setting in RECORDINGS and path.name:
+        yield path.with_suffix(".csv")
+        yield path.with_suffix(".csv.gz")

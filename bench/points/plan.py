@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, product
+from itertools import product
 from math import prod
 from pathlib import Path
 from random import Random
@@ -12,14 +12,14 @@ from typing import Any
 import yaml
 
 from bench.errors import BenchError
-from bench.points.commands import SIMULATIONS, Simulation, simulation
+from bench.points.commands import RECORDINGS, SIMULATIONS, Simulation, simulation
 from blis_options import BlisError, OptionError
 from blis_options.command_line import values_of_flags
 from blis_options.option import Setting
 from blis_options.text import setting_named, value_of_yaml
 from blis_options.yaml_text import load_yaml
 from engine.deployment import resolve
-from traces import data_of
+from traces import beside
 
 _DEFAULT_COMMAND = "run"
 _KEYS = ("command", "settings", "vary")
@@ -65,11 +65,11 @@ class Plan:
         ]
 
     def paths_read(self) -> list[Path]:
-        """What the points may read if it is there: whatever a setting names, and the rows of traces."""
-        values = chain(self.settings.values(), *self.vary.values())
-        texts = [text for each in values for text in (each if isinstance(each, tuple) else (each,))]
-        names = [text for text in texts if isinstance(text, str)]
-        return [*map(Path, names), *data_of(*names)]
+        """What the points may read if it is there: whatever a setting names, and what belongs to recordings."""
+        values = {name: (value,) for name, value in self.settings.items()} | dict(self.vary)
+        names = [name for each in values.values() for name in _texts(each)]
+        recordings = [name for setting in RECORDINGS for name in _texts(values.get(setting, ()))]
+        return [*map(Path, names), *beside(*recordings)]
 
     def check_some_fit(self, points: Sequence[Point]) -> None:
         """Raise the BlisError of the first point if none of them has settings that make a deployment."""
@@ -83,6 +83,11 @@ class Plan:
                 return
         if first is not None:
             raise first
+
+
+def _texts(values: Sequence[Any]) -> Iterator[str]:
+    for value in values:
+        yield from (each for each in (value if isinstance(value, tuple) else (value,)) if isinstance(each, str))
 
 
 def plan_of(words: Sequence[str], vary: Sequence[str], config: str | None) -> Plan:

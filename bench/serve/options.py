@@ -5,11 +5,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isnan
+from pathlib import Path
 from typing import Any
 
 from bench.dataset_options import DatasetOptions
 from bench.serve.request_body import PATHS
-from blis_options import OptionError, option
+from blis_options import OptionError, check_written, option
 from observe.extras import check_plot
 from observe.http.request import Server, check_header, parse_server
 
@@ -105,6 +106,7 @@ class BenchServeOptions(DatasetOptions):
         # Making these checks them.
         _ = self.rates, self.limits_ms, self.headers, self.extra_fields, self.extra_results, self.server, self.path
         check_plot("--plot", self.plot)
+        self._check_files()
         self._check_ramp()
         if self.find_rate and not self.goodput:
             raise OptionError("--find-rate needs --goodput NAME:MS to know which requests are good")
@@ -184,6 +186,21 @@ class BenchServeOptions(DatasetOptions):
         if not path.startswith("/") or not path.endswith(usual.removeprefix("/v1")):
             raise OptionError(f"--endpoint must end with {usual} with --backend {self.backend}, got {path}")
         return path
+
+    @property
+    def result_path(self) -> Path | None:
+        """Where results go; None when their file is to be named after them, or none is wanted."""
+        if self.result_filename is None or not (self.save_result or self.append_result):
+            return None
+        return Path(self.result_dir or ".") / self.result_filename
+
+    def _check_files(self) -> None:
+        """Raise OptionError when a file would be written over another. Folders of results are made when it is time."""
+        path = self.result_path
+        written = [] if path is None or not path.parent.is_dir() else [(str(path), "--result-filename")]
+        if self.plot is not None:
+            written.append((self.plot, "--plot"))
+        check_written(written, [] if self.dataset_path is None else [(self.dataset_path, "--dataset-path reads")])
 
     def _check_ramp(self) -> None:
         if self.ramp_up_strategy is None:

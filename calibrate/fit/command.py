@@ -44,12 +44,12 @@ class FitOptions(DeploymentOptions):
     coefficients: str | None = option(None, "Not used: coefficients are learned.", hidden=True)
 
     def __post_init__(self) -> None:
-        from traces import data_of
+        from traces import beside
 
         DeploymentOptions.__post_init__(self)
         if not self.traces:
             raise OptionError("give the header files of the recordings, as in `blis fit trace.yaml`")
-        check_outputs(self, *data_of(*self.traces))
+        check_outputs(self, *beside(*self.traces))
         if self.alpha_coeffs or self.coefficients is not None or self.latency_model != DEFAULT_LATENCY_MODEL:
             raise OptionError("blis fit learns a latency model, it takes neither a --latency-model nor coefficients")
         if self.max_concurrency and not self.reissue:

@@ -35,7 +35,7 @@ def test_a_prefix_stands_for_the_files_that_begin_with_it(tmp_path: Path) -> Non
     (tmp_path / "a.csv").touch()
     options = Copying(trace=str(tmp_path / "a"))
     check_outputs(options)
-    with pytest.raises(OptionError, match=r"--trace would write over .*a\.csv, which is read"):
+    with pytest.raises(OptionError, match=r"--trace would write over .*a\.csv, which belongs to what is read"):
         check_outputs(options, tmp_path / "a.csv")
 
 
@@ -62,3 +62,15 @@ def test_a_file_that_no_setting_reads_may_be_written_again(tmp_path: Path) -> No
 
 def test_a_device_may_be_read_and_written() -> None:
     check_outputs(Copying(source=("/dev/null",), report="/dev/null"))
+
+
+def test_a_file_with_two_names_is_one(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").touch()
+    (tmp_path / "b.csv").hardlink_to(tmp_path / "a.csv")
+    with pytest.raises(OptionError, match=r"--report would write over .*b\.csv, which --source reads"):
+        check_outputs(Copying(source=(str(tmp_path / "a.csv"),), report=str(tmp_path / "b.csv")))
+
+
+def test_what_no_setting_names_is_written_by_itself_too(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"--report and --more would both write .*a\.csv"):
+        check_outputs(Copying(report=str(tmp_path / "a.csv")), also_written=[(str(tmp_path / "a.csv"), "--more")])

@@ -27,7 +27,7 @@ def options(**given: Any) -> ObserveOptions:
         ({"warmup_requests": 5}, "--warmup-requests must be below --num-requests (5), got 5"),
         ({"record_itl": True, "streaming": False}, "--record-itl needs streamed answers, leave --no-streaming out"),
         ({"itl_output": "x"}, "--itl-output needs --record-itl"),
-        ({"trace_data": "out.yaml"}, "the files of a recording must differ, got out.yaml and out.yaml"),
+        ({"trace_data": "out.yaml"}, "--output and --trace-data would both write out.yaml"),
         (
             {"prompt_tokens": 9, "prompt_tokens_max": 8},
             "--prompt-tokens must be at most --prompt-tokens-max (8), got 9",
@@ -50,16 +50,57 @@ def test_a_port_out_of_range_is_a_bad_url() -> None:
         options(url="http://x:99999")
 
 
-def test_a_recording_cannot_overwrite_the_one_that_is_sent() -> None:
-    with pytest.raises(BlisError, match=r"would overwrite a/t\.yaml"):
-        options(rate=None, trace="a/t.yaml", output="a/t")
-    with pytest.raises(BlisError, match=r"would overwrite w\.yaml"):
-        options(rate=None, workload_spec="w.yaml", output="./w")
+@pytest.mark.parametrize(
+    ("given", "flag", "lost"),
+    [
+        ({"output": "{there}/t"}, "--output", "t.yaml"),
+        ({"output": "./../here/t"}, "--output", "t.yaml"),
+        ({"trace_header": "new.yaml", "trace_data": "{there}/t.csv"}, "--trace-data", "t.csv"),
+        ({"trace_header": "new.yaml", "trace_data": "symbolic.csv"}, "--trace-data", "symbolic.csv"),
+        ({"trace_header": "new.yaml", "trace_data": "hard.csv"}, "--trace-data", "hard.csv"),
+        ({"trace_data": "t.csv.gz"}, "--trace-data", "t.csv.gz"),
+        ({"record_itl": True, "itl_output": "t.itl.csv"}, "--itl-output", "t.itl.csv"),
+        ({"scrape_metrics": True, "trace_data": "t"}, "--trace-data", "t.metrics.jsonl"),
+    ],
+)
+def test_a_recording_cannot_overwrite_the_one_that_is_sent(
+    given: dict[str, Any], flag: str, lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    for name in ("t.yaml", "t.csv", "t.csv.gz", "t.itl.csv", "t.metrics.jsonl"):
+        Path(name).touch()
+    Path("symbolic.csv").symlink_to("t.csv")
+    Path("hard.csv").hardlink_to("t.csv")
+    named = {name: value.format(there=here) if isinstance(value, str) else value for name, value in given.items()}
+    with pytest.raises(BlisError, match=rf"{flag} would write over .*{lost}, which .*--trace reads"):
+        options(rate=None, trace="t.yaml", **{"output": "new", **named})
+
+
+@pytest.mark.parametrize("flag", ["workload_spec", "prompts"])
+def test_nor_what_says_what_to_send(flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("w.yaml").touch()
+    rate = {"rate": 1.0} if flag == "prompts" else {"rate": None}
+    with pytest.raises(BlisError, match=r"--output would write over w\.yaml, which --.* reads"):
+        options(**rate, **{flag: "w.yaml"}, output="./w")
+
+
+def test_a_picture_is_no_file_of_the_recording() -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(BlisError, match=r"--itl-output and --plot would both write a\.svg"):
+        options(record_itl=True, itl_output="a.svg", plot="a.svg")
+
+
+def test_a_recording_needs_a_folder_before_anything_is_sent() -> None:
+    with pytest.raises(BlisError, match=r"--output must be in a folder that exists, got gone/t\.yaml"):
+        options(output="gone/t")
 
 
 def test_the_files_of_a_recording_share_the_prefix() -> None:
-    paths = options(output="a/b", record_itl=True).paths
-    assert (paths.header, paths.data, paths.itl) == (Path("a/b.yaml"), Path("a/b.csv"), Path("a/b.itl.csv"))
+    paths = options(output="./b", record_itl=True).paths
+    assert (paths.header, paths.data, paths.itl) == (Path("b.yaml"), Path("b.csv"), Path("b.itl.csv"))
 
 
 def test_each_file_can_be_named_by_itself() -> None:

@@ -24,7 +24,7 @@ class ConvertOptions:
         " this very file. Default for specs: standard output.",
         flags=("--output", "-o"),
         metavar="PREFIX",
-        writes=("", ".yaml", ".csv"),
+        writes=("", ".yaml", ".csv", ".itl.csv"),
     )
     num_requests: int | None = option(
         None, "How many requests a preset has (default 100), or how many of a file to take (default all).", at_least=1

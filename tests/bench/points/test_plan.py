@@ -132,7 +132,27 @@ def test_a_point_is_told_from_others_by_its_settings_and_by_what_is_in_their_fil
     assert digest_of("run", settings) != before
     assert digest_of("replay", {**settings, "tp": 1}) != before
     (tmp_path / "t.csv").write_text("rows")
-    assert digest_of("replay", settings) != before
+    with_rows = digest_of("replay", settings)
+    assert with_rows != before
+    (tmp_path / "t.csv.gz").write_text("rows")
+    assert digest_of("replay", settings) != with_rows
+
+
+def test_a_model_in_a_folder_is_told_by_its_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    before = digest_of("run", {"model": str(tmp_path)})
+    (tmp_path / "config.json").write_text("{ }")
+    assert digest_of("run", {"model": str(tmp_path)}) != before
+
+
+def test_what_lies_beside_a_workload_is_none_of_it(tmp_path: Path) -> None:
+    (tmp_path / "w.yaml").touch()
+    whole = plan("seed=1,2", words=(*MODEL, "--workload-spec", str(tmp_path / "w.yaml")))
+    (point, _) = whole.points()
+    before = digest_of("run", point.settings)
+    (tmp_path / "w.csv").write_text("rows of a sweep")
+    assert digest_of("run", point.settings) == before
+    assert tmp_path / "w.csv" not in whole.paths_read()
 
 
 def test_files_get_whole_paths_and_names_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

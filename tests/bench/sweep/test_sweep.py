@@ -205,7 +205,7 @@ def test_a_recording_that_is_replayed_is_not_written_over(tmp_path: Path, flag: 
     rows.write_text("rows")
     given: dict[str, Any] = {"output": str(tmp_path / "sweep.csv"), flag.removeprefix("--"): str(rows)}
     words = ("replay", str(tmp_path / "t.yaml"), "--model", "qwen/qwen3-14b")
-    with pytest.raises(BlisError, match=f"{flag} would write over {rows}, which is read"):
+    with pytest.raises(BlisError, match=f"{flag} would write over {rows}, which belongs to what is read"):
         run(SweepOptions(simulation=words, vary=("max_num_seqs=1,2",), overwrite=True, **given))
     assert rows.read_text() == "rows"
 
@@ -217,7 +217,7 @@ def test_nor_is_one_that_the_plan_names(tmp_path: Path) -> None:
     )
     rows = tmp_path / "b.csv"
     rows.write_text("rows")
-    with pytest.raises(BlisError, match=f"--output would write over {rows}, which is read"):
+    with pytest.raises(BlisError, match=f"--output would write over {rows}, which belongs to what is read"):
         run(SweepOptions(config=str(plan), output=str(rows), overwrite=True))
     assert rows.read_text() == "rows"
 

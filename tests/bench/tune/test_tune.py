@@ -101,6 +101,6 @@ def test_what_the_simulations_read_is_not_written_over(tmp_path: Path) -> None:
     learned = tmp_path / "learned.csv"
     learned.write_text("coefficients")
     words = (*BASE, "--latency-model", "fitted")
-    with pytest.raises(BlisError, match=f"--output would write over {learned}, which is read"):
+    with pytest.raises(BlisError, match=f"--output would write over {learned}, which belongs to what is read"):
         run(TuneOptions(simulation=words, vary=(f"coefficients={learned}",), limit=("ttft:5",), output=str(learned)))
     assert learned.read_text() == "coefficients"
