@@ -33,7 +33,7 @@ class AppendFile:
             raise cannot_write(path, error) from error
         self._joins = joins
         self._size = 0
-        self._encoding: _Encoding = _Gzip() if path.suffix == ".gz" else _Plain()
+        self._encoding: _Encoding = _Gzip() if path.suffix == ".gz" and not joins else _Plain()
         self._closed = False
 
     def write(self, text: str) -> None:

@@ -3,12 +3,15 @@
 import json
 import os
 from collections.abc import Mapping
+from contextlib import closing
+from itertools import chain, count
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from bench.errors import BenchError
 from bench.serve.options import BenchServeOptions
+from traces.append_file import AppendFile
 
 _DETAILS = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "errors")
 
@@ -40,16 +43,30 @@ def content(
 
 def save(options: BenchServeOptions, found: Mapping[str, Any], rate: float) -> Path:
     """Write it and return where. Raises BenchError when that fails."""
-    path = Path(options.result_dir or ".") / (options.result_filename or _name(options, found, rate))
+    path = options.result_path or _unused(Path(options.result_dir or ".") / _name(options, found, rate))
+    text = json.dumps(found)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a" if options.append_result else "w", encoding="utf-8") as file:
-            if options.append_result and file.tell():
-                file.write("\n")
-            json.dump(found, file)
+        if options.append_result:
+            _append(path, text)
+        else:
+            path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise BenchError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
     return path
+
+
+def _unused(path: Path) -> Path:
+    """The path, or one like it where there is a file already: two short runs at one rate end in the same second."""
+    others = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
+    return next(each for each in chain([path], others) if not each.exists())
+
+
+def _append(path: Path, text: str) -> None:
+    """Add a line, or nothing if there is no room for all of it."""
+    path.touch()
+    with closing(AppendFile(path, joins=True)) as file:
+        file.write(f"\n{text}" if path.stat().st_size else text)
 
 
 def check_place(options: BenchServeOptions) -> None:

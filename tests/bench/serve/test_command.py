@@ -1,7 +1,10 @@
 """Whole benchmarks against a server that answers as the name of its model says."""
 
 import json
-from collections.abc import Callable
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -57,6 +60,35 @@ def test_without_details_the_file_has_only_the_figures(bench: Bench) -> None:
     (result,) = bench(save_result=True, metadata=("team=a",), label="mine", max_concurrency=3).results
     assert "ttfts" not in result
     assert (result["team"], result["label"], result["max_concurrency"]) == ("a", "mine", 3)
+
+
+def test_short_runs_at_one_rate_have_a_file_each(bench: Bench) -> None:
+    found = bench(save_result=True, request_rate=("inf",) * 4, num_prompts=1)
+    assert len(found.files) == len(found.results) == 4
+
+
+@contextmanager
+def full_after(num_bytes: int) -> Iterator[None]:
+    """No file can become larger."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+
+def test_results_that_do_not_fit_leave_those_before_as_they_are(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "results" / "all.json"
+    given: dict[str, Any] = {"append_result": True, "result_filename": "all.json"}
+    bench(**given)
+    before = path.read_bytes()
+    with full_after(len(before) + 20), pytest.raises(BlisError, match=r"cannot write .*all\.json: file too large"):
+        bench(**given)
+    assert path.read_bytes() == before
+    assert len(bench(**given).results) == 2
 
 
 def test_several_rates_are_compared(bench: Bench, tmp_path: Path) -> None:
