@@ -3,8 +3,11 @@
 import asyncio
 import signal
 import threading
+from collections.abc import Coroutine
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
+
+Result = TypeVar("Result")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -39,6 +42,16 @@ class Interrupt:
         if self._stopped:
             self._task.uncancel()
         return self._stopped
+
+    async def see_through(self, work: Coroutine[object, object, Result]) -> Result:
+        """What the work gives; it goes on where the cancellation comes meanwhile, which then counts as dealt with."""
+        task = asyncio.ensure_future(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not self.taken():
+                raise
+            return await task
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():

@@ -101,7 +101,9 @@ async def _record(client: Client, workload: Workload, interrupt: Interrupt) -> t
         if reading is not None:
             reading.cancel()
     if scraper is not None:
-        await _note_hit_rate(scraper, options.paths.header, header, is_whole=earlier is None)
+        observed = await interrupt.see_through(scraper.end())
+        if observed is not None and earlier is None:
+            _note_hit_rate(options.paths.header, header, observed)
     return recorder, num_not_sent
 
 
@@ -112,16 +114,15 @@ def _scraper(client: Client, workload: Workload) -> Scraper | None:
     return Scraper(client, options.headers, options.paths.metrics, resume=workload.agenda.earlier is not None)
 
 
-async def _note_hit_rate(scraper: Scraper, path: Path, header: TraceHeader, *, is_whole: bool) -> None:
+def _note_hit_rate(path: Path, header: TraceHeader, observed: Mapping[str, Any]) -> None:
     """Write the header once more with what the metrics say of the whole run, which a resumed part cannot know."""
-    observed = await scraper.end()
-    if observed is not None and is_whole:
-        complete = path.with_name(f".complete-{path.name}")
-        try:
-            write_header(complete, replace(header, observed_kv_metrics=observed))
-            complete.replace(path)
-        except (OSError, TraceError) as error:
-            warn(f"the hit rate of the prefix cache cannot be noted in {path}: {error}")
+    path = path.resolve() if path.is_symlink() else path
+    complete = path.with_name(f".complete-{path.name}")
+    try:
+        write_header(complete, replace(header, observed_kv_metrics=observed))
+        complete.replace(path)
+    except (OSError, TraceError) as error:
+        warn(f"the hit rate of the prefix cache cannot be noted in {path}: {error}")
 
 
 async def _run(client: Client, recorder: Recorder, workload: Workload, interrupt: Interrupt) -> int:

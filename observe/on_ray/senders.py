@@ -137,9 +137,13 @@ async def send_from_ray(workload: Workload, clock: Clock, recorder: Recorder, in
         if not interrupt.taken():
             raise
     finally:
-        failures = await asyncio.gather(*(sender.end() for sender in senders))
+        failures = await interrupt.see_through(_ended(senders))
     recorder.failure = recorder.failure or "; ".join(filter(None, failures))
     return sum(sender.num_not_sent for sender in senders)
+
+
+async def _ended(senders: Sequence[_Sender]) -> list[str]:
+    return await asyncio.gather(*(sender.end() for sender in senders))
 
 
 def _seated(workload: Workload, clock: Clock, recorder: Recorder) -> Iterator[_Sender]:

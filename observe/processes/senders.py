@@ -88,7 +88,7 @@ async def send_from_processes(workload: Workload, clock: Clock, recorder: Record
     finally:
         for sender in senders:
             sender.stop()
-        ended = [await sender.end() for sender in senders]
+        ended = await interrupt.see_through(_ended(senders))
     for done in ended:
         if done.stats is not None:
             recorder.stats.absorb(done.stats)
@@ -131,6 +131,10 @@ async def _run(senders: Sequence[_Sender], workload: Workload, stop: asyncio.Eve
     finally:
         for task in tasks:
             task.cancel()
+
+
+async def _ended(senders: Sequence[_Sender]) -> list[Done]:
+    return [await sender.end() for sender in senders]
 
 
 async def _all_ended(senders: Sequence[_Sender]) -> None:

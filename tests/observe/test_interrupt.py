@@ -1,4 +1,6 @@
+import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -7,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from observe.interrupt import Interrupt
 from traces import read_itl, read_trace
 
 SCRIPT = """
@@ -50,6 +53,28 @@ def test_rows_are_on_disk_before_the_run_ends(server_url: str, tmp_path: Path) -
         wait_for_rows(tmp_path / "out.csv", 5)
         process.kill()
     assert len(read_trace(tmp_path / "out.yaml").rows) >= 5
+
+
+async def test_last_words_are_heard_even_if_the_signal_comes_meanwhile() -> None:
+    async def last_words() -> str:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.05)
+        return "all is well"
+
+    with Interrupt() as interrupt:
+        assert await interrupt.see_through(last_words()) == "all is well"
+    assert interrupt.exit_code == 143
+    await asyncio.sleep(0)  # nothing is left that would be cancelled
+
+
+async def test_another_cancellation_is_none_of_its_business() -> None:
+    with Interrupt() as interrupt:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_soon(task.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await interrupt.see_through(asyncio.sleep(0.05))
+        task.uncancel()
 
 
 def wait_for_rows(path: Path, count: int) -> None:
