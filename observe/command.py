@@ -10,6 +10,13 @@ def run(options: ObserveOptions) -> int:
 
     Exit codes: 0 done, 1 nothing could be measured or written, 128 + n stopped by signal n. Bad input raises.
     """
+    from traces.append_file import sole_writer
+
+    with sole_writer(options.paths.header):
+        return _run(options)
+
+
+def _run(options: ObserveOptions) -> int:
     import sys
     from contextlib import nullcontext
 

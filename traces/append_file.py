@@ -2,9 +2,10 @@
 
 import fcntl
 import os
+import stat
 import zlib
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -23,14 +24,19 @@ class AppendFile:
     file cannot be opened.
 
     With `joins` the file is there already, and other processes may append to it at the same time; it is not gzipped.
+    With `is_sole` nobody else may have it open in this way, which is a TraceError, too.
     """
 
-    def __init__(self, path: Path, *, joins: bool = False) -> None:
-        flags = os.O_WRONLY | os.O_CLOEXEC | (os.O_APPEND if joins else os.O_CREAT | os.O_TRUNC)
+    def __init__(self, path: Path, *, joins: bool = False, is_sole: bool = False) -> None:
+        beginning = os.O_APPEND if joins else os.O_CREAT if is_sole else os.O_CREAT | os.O_TRUNC
         try:
-            self._descriptor = os.open(path, flags, 0o666)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | beginning, 0o666)
         except OSError as error:
             raise cannot_write(path, error) from error
+        if is_sole:
+            _lock(path, self._descriptor)
+            with suppress(OSError):  # a device has no length
+                os.ftruncate(self._descriptor, 0)
         self._joins = joins
         self._size = 0
         self._encoding: _Encoding = _Gzip() if path.suffix == ".gz" and not joins else _Plain()
@@ -77,14 +83,20 @@ class AppendFile:
             os.close(self._descriptor)
 
 
-def open_with_header(path: Path, header: str, kept: Iterable[str] | None = None) -> AppendFile:
+def open_with_header(
+    path: Path, header: str, kept: Iterable[str] | None = None, *, is_sole: bool = False
+) -> AppendFile:
     """A new file with its first line on disk; with `kept` the pieces of one that is there, whose place it takes.
 
-    The earlier file stays as it is until all of them are written. Raises TraceError, and OSError when a piece cannot
-    be written.
+    The earlier file stays as it is until all of them are written, and a link to it stays a link. With `is_sole` nobody
+    else may be writing it in this way. Raises TraceError, and OSError when a piece cannot be written.
     """
+    path = path.resolve() if kept is not None and path.is_symlink() else path
+    if is_sole and path.is_file():
+        with sole_writer(path):
+            pass
     written = path if kept is None else path.with_name(f".resumed-{path.name}")
-    file = AppendFile(written)
+    file = AppendFile(written, is_sole=is_sole)
     try:
         file.write(header + "\n")
         for piece in kept or ():
@@ -100,16 +112,42 @@ def open_with_header(path: Path, header: str, kept: Iterable[str] | None = None)
     return file
 
 
+@contextmanager
+def sole_writer(path: Path) -> Iterator[None]:
+    """While this is open nobody else can open it; raises TraceError. The file is made if it is not there, and goes away
+    again if nothing has been written to it."""
+    is_new = not path.exists()
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    try:
+        _lock(path, descriptor)
+        yield
+    finally:
+        if is_new and not os.fstat(descriptor).st_size:
+            path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _lock(path: Path, descriptor: int) -> None:
+    """Keep others who ask from writing, until the descriptor is closed."""
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # devices may have several writers
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise TraceError(f"{path}: another process is writing it") from error
+    except OSError:  # a file system without locks
+        return
+
+
 def whole_records(path: Path) -> str:
     """The complete records of a CSV file whose writer may have been killed; what follows the last one is left out.
 
     A record ends with a newline outside quotes. Raises TraceError when the file cannot be read.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise TraceError(f"{path}: {(error.strerror or str(error)).lower()}") from error
-    content = _unzipped(path, content) if path.suffix == ".gz" else content
+    content = _content(path)
     end = len(content)
     quotes = content.count(b'"')
     while True:
@@ -118,6 +156,20 @@ def whole_records(path: Path) -> str:
         if newline < 0 or quotes % 2 == 0:
             return content[: newline + 1].decode("utf-8", "replace")
         end = newline
+
+
+def whole_lines(path: Path) -> list[str]:
+    """The complete lines of such a file, whatever is in them, each with its newline. Raises TraceError."""
+    *lines, _ = _content(path).decode("utf-8", "replace").split("\n")
+    return [f"{line}\n" for line in lines]
+
+
+def _content(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise TraceError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+    return _unzipped(path, content) if path.suffix == ".gz" else content
 
 
 def _unzipped(path: Path, content: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from traces.append_file import AppendFile, open_with_header, whole_records
+from traces.append_file import AppendFile, open_with_header, whole_lines
 
 
 class JsonLinesWriter:
@@ -12,7 +12,7 @@ class JsonLinesWriter:
     """
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:
-        earlier = whole_records(path).splitlines(keepends=True) if resume and path.exists() else []
+        earlier = whole_lines(path) if resume and path.exists() else []
         if earlier:
             self._file = open_with_header(path, earlier[0].rstrip("\n"), earlier[1:])
         else:

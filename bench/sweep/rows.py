@@ -94,7 +94,7 @@ def open_rows(path: Path, table: Table, kept: Sequence[Row]) -> AppendFile:
     Raises BlisError.
     """
     try:
-        return open_with_header(path, ",".join(table.columns), [table.line(row) for row in kept])
+        return open_with_header(path, ",".join(table.columns), [table.line(row) for row in kept], is_sole=True)
     except OSError as error:
         raise BenchError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
 

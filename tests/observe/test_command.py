@@ -253,7 +253,7 @@ def test_a_server_out_of_reach_is_one_line(
 
 
 def test_a_folder_that_does_not_exist_is_bad_input(server_url: str, tmp_path: Path) -> None:
-    with pytest.raises(BlisError, match="no such folder"):
+    with pytest.raises(BlisError, match="must be in a folder that exists"):
         run(ObserveOptions(url=server_url, model="ok", rate=1.0, num_requests=1, output=str(tmp_path / "no" / "out")))
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from traces import ItlWriter, TraceError, TraceRow, TraceWriter, read_cut_itl, read_cut_rows, read_rows
+from traces import ItlWriter, JsonLinesWriter, TraceError, TraceRow, TraceWriter, read_cut_itl, read_cut_rows, read_rows
+from traces.append_file import open_with_header, sole_writer
 
 _rows = st.lists(
     st.builds(
@@ -72,6 +73,48 @@ def test_kept_rows_and_chunks_stand_before_the_new_ones(tmp_path: Path) -> None:
     assert read_rows(tmp_path / "t.csv") == [first, second]
     assert read_cut_itl(tmp_path / "t.itl.csv") == {1: [5, 6], 2: [7]}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.csv", "t.itl.csv"]
+
+
+def test_lines_of_json_go_on_behind_those_that_were_whole(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    earlier = '{"a": "a quote \\" and \u2028"}\n{"b": 1}\n'
+    path.write_text(earlier + '{"cut', encoding="utf-8")
+    writer = JsonLinesWriter(path, resume=True)
+    writer.write("{}")
+    writer.close()
+    assert path.read_text(encoding="utf-8") == earlier + "{}\n"
+
+
+def test_a_link_to_kept_rows_stays_a_link(tmp_path: Path) -> None:
+    there = tmp_path / "elsewhere" / "t.csv"
+    there.parent.mkdir()
+    TraceWriter(there).close()
+    (tmp_path / "t.csv").symlink_to(there)
+    TraceWriter(
+        tmp_path / "t.csv", (), [TraceRow(request_id=1, input_tokens=1, output_tokens=1, arrival_time_us=0)]
+    ).close()
+    assert (tmp_path / "t.csv").is_symlink()
+    assert len(read_rows(there)) == 1
+
+
+def test_a_file_has_one_writer_of_those_that_ask(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    with (
+        sole_writer(path),
+        pytest.raises(TraceError, match=r"t\.csv: another process is writing it"),
+        sole_writer(path),
+    ):
+        pass
+    assert not path.exists()
+    file = open_with_header(path, "a", ["1\n"], is_sole=True)
+    file.write("2\n")
+    for kept in ([], ["1\n"]):
+        with pytest.raises(TraceError, match=r"t\.csv: another process is writing it"):
+            open_with_header(path, "a", kept, is_sole=True)
+    file.close()
+    assert path.read_text() == "a\n1\n2\n"
+    open_with_header(path, "a", ["3\n"], is_sole=True).close()
+    assert path.read_text() == "a\n3\n"
 
 
 def test_what_is_no_gzip_is_one_line(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from blis_options import BlisError
 from observe.command import ObserveOptions, run
 from traces import read_itl, read_trace
+from traces.append_file import sole_writer
 
 SETTINGS: dict[str, Any] = {"model": "ok-20-5", "rate": 100.0, "prompt_tokens": 20, "output_tokens": 4}
 SERVER = Path(__file__).parents[1] / "fake_server.py"
@@ -178,3 +179,14 @@ def test_a_server_that_dies_takes_no_finished_row_with_it(tmp_path: Path) -> Non
     assert {row.request_id for row in finished} <= read_itl(tmp_path / "out.itl.csv").keys()
     assert all(row.error_message for row in rows if row.status != "ok")
     assert "Traceback" not in messages
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_recording_that_is_being_made_is_left_alone(server_url: str, tmp_path: Path, resume: bool) -> None:
+    assert run(options(server_url, tmp_path)) == 0
+    files = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    header = next(path for path in files if path.suffix == ".yaml")
+    num_more = {"num_requests": 30} if resume else {}
+    with sole_writer(header), pytest.raises(BlisError, match="another process is writing it"):
+        run(options(server_url, tmp_path, resume=resume, **num_more))
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files
