@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from observe.figures.picture import save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,9 +30,8 @@ class Curve:
 def draw_frontier(curves: Sequence[Curve], path: str) -> None:
     """Draw p99 TTFT and ITL, and the cost if there is one, against throughput, to a .png, .svg or .pdf.
 
-    A line joins the points that no other one beats in both. Raises OSError.
+    A line joins the points that no other one beats in both. Raises TraceError.
     """
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     panels = [("p99 TTFT, ms", "ttft_ms"), ("p99 ITL, ms", "itl_ms")]
@@ -46,11 +47,7 @@ def draw_frontier(curves: Sequence[Curve], path: str) -> None:
     if 1 < len(curves) <= _MOST_NAMED_CURVES:
         handles, names = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-    with rc_context({"svg.hashsalt": "blis"}):
-        metadata: dict[str, Any] = {}
-        if not path.endswith(".png"):
-            metadata["CreationDate" if path.endswith(".pdf") else "Date"] = None
-        figure.savefig(path, metadata=metadata)
+    save(figure, path)
 
 
 def _draw_panel(axes: "Axes", curves: Sequence[Curve], name: str) -> None:

@@ -8,7 +8,7 @@ from observe.interrupt import Interrupt
 from observe.messages import say, warn
 from observe.plans.workload import Workload
 from observe.recording.recorder import Recorder
-from traces import dump_json
+from traces import TraceError, dump_json
 
 _LATE_P99_MS = 5.0
 
@@ -55,8 +55,8 @@ def _draw(stats: RunStats, path: str) -> None:
 
     try:
         draw(timeline_of(stats.log), path)
-    except OSError as error:
-        warn(f"cannot write {path}: {(error.strerror or str(error)).lower()}")
+    except TraceError as error:
+        warn(str(error))
 
 
 def warnings_of(stats: RunStats, lag_ms: dict[str, float] | None, *, exact_output: bool) -> list[str]:

@@ -31,7 +31,7 @@ def runs_table(runs: Sequence[Run]) -> str:
 
 
 def draw_runs(runs: Sequence[Run], path: str) -> None:
-    """Draw output throughput against the tails of TTFT and ITL. Raises OSError."""
+    """Draw output throughput against the tails of TTFT and ITL. Raises TraceError."""
     curve = Curve(
         name="",
         throughput=[run.figures.output_throughput for run in runs],

@@ -16,6 +16,7 @@ from observe.figures.plot import draw
 from observe.figures.request_log import RequestLog
 from observe.figures.timeline import timeline_of
 from observe.messages import say, warn
+from traces import TraceError
 
 _MOST_ERRORS = 10
 
@@ -68,8 +69,8 @@ class Reporter:
                     draw_runs(self._runs, options.plot)
                 elif self._log is not None:
                     draw(timeline_of(self._log), options.plot)
-            except OSError as error:
-                warn(f"cannot write {options.plot}: {(error.strerror or str(error)).lower()}")
+            except TraceError as error:
+                warn(str(error))
         if not any(run.figures.completed for run in self._runs):
             say("blis bench serve: error: all requests failed")
             return 1

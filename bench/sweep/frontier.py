@@ -45,7 +45,7 @@ def table_text(rows: Sequence[Row], gpu_cost_per_hour: float | None) -> str:
 
 
 def draw(rows: Sequence[Row], path: str, gpu_cost_per_hour: float | None) -> None:
-    """Draw all rows that served something, a curve for each setting but the load. Raises OSError."""
+    """Draw all rows that served something, a curve for each setting but the load. Raises TraceError."""
     draw_frontier(list(_curves(answered(rows), gpu_cost_per_hour)), path)
 
 

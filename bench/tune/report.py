@@ -63,7 +63,7 @@ def write_trials(path: str, setups: Sequence[Setup], varied: Sequence[str]) -> N
 
 
 def draw(path: str, setups: Sequence[Setup]) -> None:
-    """Draw all simulations, a colour per combination. Raises OSError."""
+    """Draw all simulations, a colour per combination. Raises TraceError."""
     curves = []
     for setup in setups:
         tries = [trial for trial in setup.trials if trial.found.figures.get("tokens_per_sec")]

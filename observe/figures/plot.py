@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from observe.figures.picture import save
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -11,8 +13,7 @@ _MEDIAN, _TAIL, _DOTS = "#4f81bd", "#d62728", "#a6a6a6"
 
 
 def draw(timeline: "Timeline", path: str) -> None:
-    """Draw to a file whose suffix says the format. Raises OSError."""
-    from matplotlib import rc_context
+    """Draw to a file whose suffix says the format. Raises TraceError."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 7), layout="constrained")
@@ -31,9 +32,7 @@ def draw(timeline: "Timeline", path: str) -> None:
     for axes in (ttft, itl, throughput):
         axes.set_ylim(bottom=0)
         axes.spines[["top"]].set_visible(False)
-    with rc_context({"svg.hashsalt": "blis"}):
-        metadata = {} if path.endswith(".png") else {"CreationDate" if path.endswith(".pdf") else "Date": None}
-        figure.savefig(path, metadata=metadata)
+    save(figure, path)
 
 
 def _draw_percentiles(axes: "Axes", timeline: "Timeline", p50: "Floats", p99: "Floats") -> None:

@@ -11,6 +11,7 @@ from observe.figures.plot import draw
 from observe.figures.request_log import RequestLog
 from observe.figures.timeline import Timeline, interval_s, timeline_of
 from tests.observe.ended_requests import ended
+from traces import TraceError
 
 
 def timeline(*requests: object) -> Timeline:
@@ -68,6 +69,15 @@ def test_a_picture_is_drawn_and_the_same_every_time(name: str, tmp_path: Path) -
     content = (tmp_path / name).read_bytes()
     draw(found, str(tmp_path / name))
     assert (tmp_path / name).read_bytes() == content
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
+def test_a_picture_for_which_there_is_no_room_is_one_line(suffix: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"run.{suffix}"
+    path.symlink_to("/dev/full")
+    with pytest.raises(TraceError, match=rf"run\.{suffix}: cannot be written, no space left on device"):
+        draw(timeline(ended(0, (10, 20))), str(path))
 
 
 def test_a_picture_that_cannot_be_drawn_is_refused_before_the_run(tmp_path: Path) -> None:
