@@ -5,6 +5,7 @@ import gc
 import importlib
 import os
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 from blis_cli.commands import COMMANDS, GROUPS, PROGRAMS, CommandRow, members
@@ -13,6 +14,10 @@ from blis_options import BlisError, OptionError
 
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
+
+_STDERR = 2
+_OUT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""What the machine, or a limit of the user, has no more of."""
 
 
 def main() -> None:
@@ -33,8 +38,7 @@ def _end(code: int) -> NoReturn:
 
 def run(arguments: list[str], program: str = "blis") -> int:
     """Run `blis`, or a program that is one command by itself, with these arguments and return the exit code."""
-    if sys.stdout is None:  # started with standard output closed: what is printed goes nowhere
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (it lives as long as the process)
+    _open_standard_streams()
     name, given = ("", arguments) if program in PROGRAMS else _split(arguments)
     row = PROGRAMS.get(program) or COMMANDS.get(name)
     program = f"{program} {name}" if name else program
@@ -54,7 +58,9 @@ def run(arguments: list[str], program: str = "blis") -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except OSError as error:
-        if sys.stdout is None or not _is_about_stdout(error):
+        if error.errno in _OUT_OF:
+            return _complain(program, os.strerror(error.errno).lower(), code=1)
+        if not _is_about_stdout(error):
             raise
         return _cannot_print(program, error)
     return code
@@ -75,6 +81,15 @@ def _run_command(row: CommandRow, arguments: list[str], program: str) -> int:
     return code
 
 
+def _open_standard_streams() -> None:
+    """Those that were closed at the start lead nowhere, lest the first file to be opened takes their place."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (it lives as long as the process)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+
+
 def _split(arguments: list[str]) -> tuple[str, list[str]]:
     """The command that is meant, of one word or two, and what it is given; or as much of its name as there is."""
     for num_words in (2, 1):
@@ -93,11 +108,12 @@ def _cannot_print(program: str, error: OSError) -> int:
     # Python would try to flush what is left once more at exit, and complain.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if not isinstance(error, BrokenPipeError):  # a reader that has gone, as `| head` does, wants no complaint
-        sys.stderr.write(f"{program}: error: cannot write to standard output: {error.strerror}\n")
+        _complain(program, f"cannot write to standard output: {error.strerror}")
     return 1
 
 
-def _complain(program: str, message: str) -> int:
+def _complain(program: str, message: str, code: int = EXIT_BAD_INPUT) -> int:
     one_line = " ".join(message.split())
-    sys.stderr.write(f"{program}: error: {one_line}\n")
-    return EXIT_BAD_INPUT
+    with suppress(OSError):  # nobody listens
+        sys.stderr.write(f"{program}: error: {one_line}\n")
+    return code

@@ -1,12 +1,14 @@
 """What is said to people while a command runs. Standard output is kept for the result."""
 
 import sys
+from contextlib import suppress
 
 
 def say(text: str) -> None:
-    """One line, or some."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    """One line, or some. A log that takes no more, or a reader that has gone, is no reason to stop measuring."""
+    with suppress(OSError):
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
 
 
 def warn(text: str) -> None:

@@ -113,7 +113,7 @@ def test_whatever_is_typed_is_understood_or_refused_in_one_line(blis: Blis, argu
     assert (code, err.count("\n")) in {(0, 0), (2, 1)}
 
 
-@pytest.mark.parametrize(("end", "code"), [("done", 0), ("failed", 1), ("interrupted", 130)])
+@pytest.mark.parametrize(("end", "code"), [("done", 0), ("failed", 1), ("interrupted", 130), ("too many", 1)])
 def test_the_exit_code_tells_how_the_command_ended(blis: Blis, end: str, code: int) -> None:
     assert blis("toy", *REQUIRED, "--end", end)[0] == code
 
@@ -132,3 +132,7 @@ def test_help_shows_defaults_and_choices_but_no_hidden_setting(blis: Blis) -> No
     assert "--streaming / --no-streaming" in text
     assert "[required]" in text
     assert "secret" not in text
+
+
+def test_what_the_machine_has_no_more_of_is_one_line(blis: Blis) -> None:
+    assert blis("toy", *REQUIRED, "--end", "too many")[2] == "blis toy: error: too many open files\n"

@@ -120,3 +120,13 @@ def test_the_console_script_is_the_same_program() -> None:
         pytest.skip("the project is not installed beside this interpreter")
     said = subprocess.run([script, "--version"], capture_output=True, text=True, check=True).stdout
     assert said == python("-m", "blis_cli", "--version").stdout
+
+
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", "2>&-", "2>/dev/full"])
+def test_a_recording_takes_the_place_of_no_stream_that_was_closed(closed: str, tmp_path: Path) -> None:
+    flags = f"--model qwen/qwen3-14b --num-requests 3 --trace-output {tmp_path / 'out'}"
+    command = f"exec {sys.executable} -m blis_cli run {flags} {closed}"
+    assert subprocess.run(["bash", "-c", command], cwd=PROJECT, stdout=subprocess.DEVNULL, check=False).returncode == 0
+    assert (tmp_path / "out.yaml").read_text().startswith("trace_version: ")
+    refused = f"exec {sys.executable} -m blis_cli nonsense {closed}"
+    assert subprocess.run(["bash", "-c", refused], cwd=PROJECT, stdout=subprocess.DEVNULL, check=False).returncode == 2

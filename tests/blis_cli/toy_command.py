@@ -1,5 +1,6 @@
 """A command as any package could add one: a setting of each kind, and an end of each kind."""
 
+import errno
 import sys
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ class ToyOptions:
     order: str = option("fcfs", "Who comes first.", choices=("fcfs", "sjf"))
     tp: int = option(1, "GPUs.", flags=("--tp", "--tensor-parallel-size"))
     secret: str = option("", "Not for everybody.", hidden=True)
-    end: str = option("done", "How to end.", choices=("done", "failed", "bad", "interrupted", "bug"))
+    end: str = option("done", "How to end.", choices=("done", "failed", "bad", "interrupted", "too many", "bug"))
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -32,6 +33,8 @@ def run(options: ToyOptions) -> int:
     """Print the settings, then end as told."""
     sys.stdout.write(f"{options}\n")
     match options.end:
+        case "too many":
+            raise OSError(errno.EMFILE, "Too many open files")
         case "failed":
             return 1
         case "bad":
