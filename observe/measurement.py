@@ -116,6 +116,8 @@ def _scraper(client: Client, workload: Workload) -> Scraper | None:
 
 def _note_hit_rate(path: Path, header: TraceHeader, observed: Mapping[str, Any]) -> None:
     """Write the header once more with what the metrics say of the whole run, which a resumed part cannot know."""
+    if not path.is_file():  # a device has no place to take
+        return
     path = path.resolve() if path.is_symlink() else path
     complete = path.with_name(f".complete-{path.name}")
     try:

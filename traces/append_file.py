@@ -95,7 +95,8 @@ def open_with_header(
     if is_sole and path.is_file():
         with sole_writer(path):
             pass
-    written = path if kept is None else path.with_name(f".resumed-{path.name}")
+    has_place = kept is not None and (path.is_file() or not path.exists())  # not that of a device or a pipe
+    written = path.with_name(f".resumed-{path.name}") if has_place else path
     file = AppendFile(written, is_sole=is_sole)
     try:
         file.write(header + "\n")

@@ -12,7 +12,7 @@ class JsonLinesWriter:
     """
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:
-        earlier = whole_lines(path) if resume and path.exists() else []
+        earlier = whole_lines(path) if resume and path.is_file() else []
         if earlier:
             self._file = open_with_header(path, earlier[0].rstrip("\n"), earlier[1:])
         else:

@@ -67,7 +67,7 @@ def read_rows(path: Path, table: Table) -> list[Row]:
 
     Raises BlisError when they are of other points than those of the table.
     """
-    if not path.exists():
+    if not path.is_file():
         return []
     records = list(csv.reader(StringIO(whole_records(path))))
     if not records:

@@ -78,14 +78,14 @@ def check_same_model(options: ObserveOptions, earlier: Earlier, model: str) -> N
 def _earlier(options: ObserveOptions) -> Earlier | None:
     """None where nothing has been recorded."""
     paths = options.paths
-    if not (paths.header.exists() and paths.data.exists()):
+    if not (paths.header.is_file() and paths.data.is_file()):
         return None
     rows = [row for row in read_cut_rows(paths.data) if row.error_message != CANCELLED]
     if not rows:
         return None
     chunks: dict[int, list[int]] = {}
     if paths.itl is not None:
-        if not paths.itl.exists():
+        if not paths.itl.is_file():
             raise ObserveError(f"--resume with --record-itl needs {paths.itl}, the recording has been made without")
         there = {row.request_id for row in rows}
         chunks = {number: times for number, times in read_cut_itl(paths.itl).items() if number in there}

@@ -1,5 +1,6 @@
 """A recording whose writer was killed at any byte has every row that was whole by then."""
 
+import os
 import resource
 import signal
 from pathlib import Path
@@ -95,6 +96,16 @@ def test_a_link_to_kept_rows_stays_a_link(tmp_path: Path) -> None:
     ).close()
     assert (tmp_path / "t.csv").is_symlink()
     assert len(read_rows(there)) == 1
+
+
+def test_a_pipe_keeps_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    os.mkfifo(path)
+    reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    open_with_header(path, "a", ["1\n"], is_sole=True).close()
+    assert os.read(reading, 100) == b"a\n1\n"
+    os.close(reading)
+    assert path.is_fifo()
 
 
 def test_a_file_has_one_writer_of_those_that_ask(tmp_path: Path) -> None:
