@@ -10,6 +10,9 @@ from traces.importers.imported import in_order
 from traces.importers.settings import ConvertOptions
 from traces.rows import TraceRow
 
+MOST_S = 9_000_000_000
+"""Times in seconds are below: in microseconds they fit into the columns of a trace."""
+
 
 def drawn_arrivals_us(options: ConvertOptions, count: int) -> list[int]:
     """Poisson arrivals at --rate, the first at 0. Raises OptionError without a rate."""

@@ -2,14 +2,14 @@
 
 from collections import Counter
 
-from traces.importers.arrivals import taken
+from traces.importers.arrivals import MOST_S, taken
 from traces.importers.imported import Imported, workload_header
 from traces.importers.settings import ConvertOptions
 from traces.rows import TraceRow
 from traces.table import Column, read_table
 
 _COLUMNS = (
-    Column("timestamp", float, required=True, at_least=0),
+    Column("timestamp", float, required=True, at_least=0, at_most=MOST_S),
     Column("request tokens", int, required=True, at_least=0),
     Column("response tokens", int, required=True, at_least=0),
     Column("log type", str, default=""),

@@ -54,8 +54,8 @@ def _entries(place: str, requests: Mapping[str, Any]) -> Iterator[tuple[str, str
 
 
 def _row(place: str, entry: dict[str, Any], status: str, client: str) -> TraceRow | None:
-    info = entry.get("info") or {}
-    known = {**entry, **(info.get("timings") or {})}
+    info = expect(f"{place} key info", "an object", entry.get("info") or {})
+    known = {**entry, **expect(f"{place} key timings", "an object", info.get("timings") or {})}
     times = {name: _time_us(place, known, keys) for name, keys in _TIMES.items()}
     if not times["sent"]:
         return None
@@ -81,7 +81,7 @@ def _row(place: str, entry: dict[str, Any], status: str, client: str) -> TraceRo
 def _time_us(place: str, known: Mapping[str, Any], keys: tuple[str, ...]) -> int:
     for key in keys:
         if known.get(key) is not None:
-            return round(float(expect(f"{place} key {key}", "a number", known[key])) * 1e6)
+            return round(float(expect(f"{place} key {key}", "a time in seconds", known[key])) * 1e6)
     return 0
 
 

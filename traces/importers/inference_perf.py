@@ -42,7 +42,10 @@ def _of_configuration(source: str, loaded: Mapping[str, Any]) -> Imported:
     if data.get("type") != "shared_prefix":
         raise TraceError(f"{source} key data.type: expected shared_prefix, got {data.get('type')!r}")
     shared = at(f"{source} key data", data, "shared_prefix", "an object")
-    stages = at(f"{source} key load", load, "stages", "a list")
+    stages = [
+        expect(f"{source} key load.stages", "an object", stage)
+        for stage in at(f"{source} key load", load, "stages", "a list")
+    ]
     section = {
         "stages": [{key: stage.get(key) for key in ("rate", "duration")} for stage in stages],
         "shared_prefix": {key: shared[key] for key in _SECTION_KEYS if key in shared},

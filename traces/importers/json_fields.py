@@ -7,9 +7,19 @@ from typing import Any
 import orjson
 
 from traces.errors import TraceError
+from traces.importers.arrivals import MOST_S
 from traces.text_file import read_bytes
 
-_KINDS = {"a number": (int, float), "a whole number": (int,), "a list": (list,), "an object": (dict,), "text": (str,)}
+_NUMBERS = {"a number": 2**53, "a whole number": 2**53, "a time in seconds": MOST_S}
+"""By kind what all numbers are below."""
+_KINDS = {
+    "a number": (int, float),
+    "a whole number": (int,),
+    "a time in seconds": (int, float),
+    "a list": (list,),
+    "an object": (dict,),
+    "text": (str,),
+}
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -35,7 +45,7 @@ def at(place: str, holder: Mapping[str, Any], key: str, kind: str) -> Any:
 def expect(place: str, kind: str, value: Any) -> Any:
     """The value, if it is of this kind; numbers are not negative. Raises TraceError."""
     fits = isinstance(value, _KINDS[kind]) and not isinstance(value, bool)
-    if not fits or (isinstance(value, int | float) and not 0 <= value < 2**53):
+    if not fits or (kind in _NUMBERS and not 0 <= value < _NUMBERS[kind]):
         shown = repr(value)
         raise TraceError(f"{place}: expected {kind}, got {shown if len(shown) <= 60 else shown[:57] + '...'}")
     return value

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from traces.importers.servegen_fit import Fit, lognormal_fit
 from traces.text_file import read_json, read_text
 
 _PROCESSES = {"gamma": "gamma", "weibull": "weibull"}
-_ENTRY = re.compile(r"\s*([0-9.]+)\s*:\s*([0-9.eE+-]+)\s*")
+_NUMBER = r"\s*(\d+\.?\d*|\.\d+)"
+_ENTRY = re.compile(rf"{_NUMBER}\s*:{_NUMBER}([eE][+-]?\d+)?\s*", re.ASCII)
+_MOST_TOKENS = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +115,8 @@ def _fit(place: str, entry: Mapping[str, Any], key: str, left_out: Counter[str])
     weights = {}
     for item in filter(str.strip, at(place, entry, key, "text").strip().strip("{}").split(",")):
         matched = _ENTRY.fullmatch(item)
-        length, weight = (float(matched[1]), float(matched[2])) if matched else (0.0, 0.0)
-        if length > 0 and weight > 0:
+        length, weight = (float(matched[1]), float(matched[2] + (matched[3] or ""))) if matched else (0.0, 0.0)
+        if 0 < length < _MOST_TOKENS and 0 < weight < inf:
             weights[int(length)] = weight
         else:
             left_out[f"shares of {key} without a length above 0"] += 1

@@ -2,14 +2,14 @@
 
 from collections import Counter
 
-from traces.importers.arrivals import drawn_arrivals_us, taken
+from traces.importers.arrivals import MOST_S, drawn_arrivals_us, taken
 from traces.importers.imported import Imported, workload_header
 from traces.importers.settings import ConvertOptions
 from traces.rows import TraceRow
 from traces.table import Column, read_table
 
 _COLUMNS = (
-    Column("arrived_at", float, default=None, at_least=0),
+    Column("arrived_at", float, default=None, at_least=0, at_most=MOST_S),
     Column("num_prefill_tokens", int, required=True, at_least=0),
     Column("num_decode_tokens", int, required=True, at_least=0),
 )

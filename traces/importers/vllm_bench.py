@@ -29,8 +29,11 @@ def convert(options: ConvertOptions) -> Imported:
     if len(set(map(len, lists))) != 1:
         lengths = ", ".join(f"{name} {len(each)}" for name, each in zip(_LISTS, lists, strict=True))
         raise TraceError(f"{source}: expected lists of one length, got {lengths}")
-    order = sorted(range(len(lists[0])), key=lambda place: float(lists[0][place]))
-    first_s = lists[0][order[0]] if order else 0.0
+    starts = [
+        expect(f"{source} request {place} start_time", "a time in seconds", at) for place, at in enumerate(lists[0])
+    ]
+    order = sorted(range(len(starts)), key=lambda place: float(starts[place]))
+    first_s = starts[order[0]] if order else 0.0
     origin_us = _began_us(results, source)
     rows, chunks = [], {}
     for number, place in enumerate(order[: options.num_requests]):
@@ -56,8 +59,10 @@ def convert(options: ConvertOptions) -> Imported:
 def _row(place: str, number: int, entry: dict[str, Any], sent_us: int, due_us: int) -> tuple[TraceRow, list[int]]:
     """The row of a request and its chunk times."""
     error = str(entry["errors"] or "")
-    ttft_s = expect(f"{place} ttft", "a number", entry["ttfts"])
-    gaps_s = [expect(f"{place} itl", "a number", each) for each in expect(f"{place} itls", "a list", entry["itls"])]
+    ttft_s = expect(f"{place} ttft", "a time in seconds", entry["ttfts"])
+    gaps_s = [
+        expect(f"{place} itl", "a time in seconds", each) for each in expect(f"{place} itls", "a list", entry["itls"])
+    ]
     answered = not error and ttft_s > 0
     times = [sent_us + round(at * 1e6) for at in accumulate(gaps_s, initial=ttft_s)] if answered else []
     row = TraceRow(
@@ -82,5 +87,5 @@ def _began_us(results: dict[str, Any], source: str) -> int:
         written = datetime.strptime(str(results.get("date")), "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
     except ValueError:
         raise TraceError(f"{source} key date: expected a time like 20260131-235959") from None
-    duration_s = expect(f"{source} key duration", "a number", results.get("duration", 0))
+    duration_s = expect(f"{source} key duration", "a time in seconds", results.get("duration", 0))
     return round((written.timestamp() - float(duration_s)) * 1e6)

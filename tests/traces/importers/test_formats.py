@@ -9,6 +9,13 @@ import pytest
 from blis_options import BlisError
 from traces.importers import ConvertOptions, Imported, import_from
 
+SHARED = """
+data:
+  type: shared_prefix
+  shared_prefix: {num_unique_system_prompts: 2, num_users_per_system_prompt: 3, system_prompt_len: 10,
+                  question_len: 4, output_len: 5}
+"""
+
 
 def imported(kind: str, path: Path, text: str, **more: Any) -> Imported:
     path.write_text(text)
@@ -137,6 +144,14 @@ def test_vllm_bench_results_without_details_cannot_be_converted(tmp_path: Path) 
         imported("vllm-bench", tmp_path / "r.json", '{"date": "20260131-120010"}')
 
 
+def bench_file(**keys: Any) -> str:
+    return json.dumps(bench_results() | keys)
+
+
+def guidellm_entry(entry: dict[str, Any]) -> str:
+    return json.dumps({"benchmarks": [{"requests": {"successful": [entry]}}]})
+
+
 def test_guidellm_results(tmp_path: Path) -> None:
     timings = {"targeted_start": 1000.0, "request_start": 1000.001, "first_token_iteration": 1000.2}
     timings |= {"last_token_iteration": 1000.5, "token_iterations": 4}
@@ -167,14 +182,7 @@ def test_guidellm_results_of_earlier_versions(tmp_path: Path) -> None:
 
 
 def test_a_configuration_of_inference_perf_becomes_the_section_of_the_same_words(tmp_path: Path) -> None:
-    text = """
-load: {type: poisson, stages: [{rate: 2, duration: 5}]}
-api: {type: completion}
-data:
-  type: shared_prefix
-  shared_prefix: {num_unique_system_prompts: 2, num_users_per_system_prompt: 3, system_prompt_len: 10,
-                  question_len: 4, output_len: 5}
-"""
+    text = "load: {type: poisson, stages: [{rate: 2, duration: 5}]}\napi: {type: completion}" + SHARED
     found = imported("inference-perf", tmp_path / "config.yaml", text)
     assert found.spec is not None
     assert found.spec.inference_perf is not None
@@ -200,6 +208,32 @@ def test_what_goes_beyond_the_wanted_number_is_counted(tmp_path: Path) -> None:
         ("sharegpt", "{}", "expected a list, got {}"),
         ("sharegpt", '[{"id": 1}]', "entry 0 key conversations: expected a list, got None"),
         ("guidellm", '{"benchmarks": [3]}', "benchmark 0: expected an object, got 3"),
+        (
+            "burstgpt",
+            "Timestamp,Request tokens,Response tokens\n1e12,1,2\n",
+            "line 2 column timestamp: expected a number",
+        ),
+        (
+            "vidur",
+            "arrived_at,num_prefill_tokens,num_decode_tokens\n1e26,1,2\n",
+            "line 2 column arrived_at: expected a",
+        ),
+        ("guidellm", guidellm_entry({"info": 7}), "request 0 key info: expected an object, got 7"),
+        ("guidellm", guidellm_entry({"info": {"timings": [1]}}), "request 0 key timings: expected an object, got [1]"),
+        (
+            "guidellm",
+            guidellm_entry({"start_time": 1e15}),
+            "key start_time: expected a time in seconds, got 1000000000",
+        ),
+        ("vllm-bench", bench_file(start_times=["soon", 1, 2]), "request 0 start_time: expected a time in seconds, got"),
+        ("vllm-bench", bench_file(start_times=[1e15, 1, 2]), "request 0 start_time: expected a time in seconds, got 1"),
+        ("vllm-bench", bench_file(duration=1e308), "key duration: expected a time in seconds, got 1e+308"),
+        (
+            "vllm-bench",
+            bench_file(itls=[[1e12], [], []]),
+            "request 0 itl: expected a time in seconds, got 1000000000000",
+        ),
+        ("inference-perf", SHARED + "load: {stages: [soon]}\n", "key load.stages: expected an object, got 'soon'"),
         ("inference-perf", "load: {stages: []}\ndata: {type: random}\n", "key data.type: expected shared_prefix"),
         ("inference-perf", "version: '2'\naggregate_rate: x\n", "aggregate_rate: expected a number"),
     ],
@@ -239,3 +273,13 @@ def test_settings_that_do_not_fit_are_refused(given: dict[str, Any], message: st
 def test_an_unknown_preset_is_refused() -> None:
     with pytest.raises(BlisError, match="the preset must be one of chatbot"):
         import_from(ConvertOptions(format="preset", file="chatty"))
+
+
+def test_shares_of_lengths_that_are_no_numbers_are_left_out_and_counted(tmp_path: Path) -> None:
+    (tmp_path / "chunk-0-trace.csv").write_text("".join(f"{start},1.5,1.2,Gamma,0.8,0.4\n" for start in (0, 600, 1200)))
+    shares = "{1: 0.5, 2: 0.25., 3: 1e999, 1.2.3: 1, %s: 1, 4: 1e-3}" % ("9" * 400)
+    (tmp_path / "chunk-0-dataset.json").write_text(
+        json.dumps({"0": {"input_tokens": shares, "output_tokens": "{5: 1}"}})
+    )
+    found = import_from(ConvertOptions(format="servegen", file=str(tmp_path)))
+    assert left_out(found)["shares of input_tokens without a length above 0"] == 4
