@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -69,22 +70,27 @@ def read_rows(path: Path, table: Table) -> list[Row]:
     """
     if not path.is_file():
         return []
-    records = list(csv.reader(StringIO(whole_records(path))))
+    advice = "give another --output, or --overwrite to begin anew"
+    try:
+        records = list(csv.reader(StringIO(whole_records(path))))
+    except csv.Error as error:
+        raise BenchError(f"{path}: expected comma-separated cells, {error}: {advice}") from error
     if not records:
         return []
     columns, *cells = records
-    advice = "give another --output, or --overwrite to begin anew"
     missing = [name for name in (KEY, ERROR, *table.varied, *FIGURES) if name not in columns]
     if missing:
         raise BenchError(f"{path}: is no sweep of these settings, it has no column {missing[0]}: {advice}")
     rows: dict[str, Row] = {}
-    for record in cells:
-        found = dict(zip(columns, record, strict=False))
+    for record in filter(None, cells):
+        if len(record) != len(columns):
+            raise BenchError(f"{path}: expected {len(columns)} cells as in the header, got {len(record)}: {advice}")
+        found = dict(zip(columns, record, strict=True))
         point = table.points.get(found[KEY])
         if point is None:
             raise BenchError(f"{path}: has a point of other settings, {found[KEY]}: {advice}")
         if not found[ERROR]:
-            rows[found[KEY]] = Row(found[KEY], point, Outcome({name: _number(found[name]) for name in FIGURES}))
+            rows[found[KEY]] = Row(found[KEY], point, Outcome(_figures(path, found)))
     return list(rows.values())
 
 
@@ -111,7 +117,23 @@ def _text(cell: Any) -> str:
     return json.dumps(cell) if isinstance(cell, tuple | bool) else str(cell)
 
 
+def _figures(path: Path, record: Mapping[str, str]) -> dict[str, float | int | None]:
+    """The figures of a record. Raises BenchError."""
+    figures: dict[str, float | int | None] = {}
+    for name in FIGURES:
+        try:
+            figures[name] = _number(record[name])
+        except ValueError:
+            raise BenchError(
+                f"{path} point {record[KEY]} column {name}: expected a number, got {record[name]!r}"
+            ) from None
+    return figures
+
+
 def _number(text: str) -> float | int | None:
     if not text:
         return None
-    return int(text) if text.lstrip("-").isdigit() else float(text)
+    number = int(text) if text.lstrip("-").isdigit() else float(text)
+    if not isfinite(number):
+        raise ValueError
+    return number

@@ -73,6 +73,26 @@ def test_a_point_that_is_there_twice_counts_once(sweep: Sweep) -> None:
     assert path.read_bytes() == whole
 
 
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ((b"\n", b"\r", 1), "expected comma-separated cells, new-line character seen"),
+        ((b",20,", b",many,", 1), "column completed_requests: expected a number, got 'many'"),
+        ((b",20,", b",nan,", 1), "column completed_requests: expected a number, got 'nan'"),
+        ((b",20,", b",", 1), "cells as in the header, got"),
+    ],
+)
+def test_rows_that_were_damaged_are_one_line_and_stay_as_they_are(
+    sweep: Sweep, damage: tuple[bytes, bytes, int], message: str
+) -> None:
+    path = sweep(vary=("rate=1,4",)).path
+    damaged = path.read_bytes().replace(*damage)
+    path.write_bytes(damaged)
+    with pytest.raises(BlisError, match=message):
+        sweep(vary=("rate=1,4",))
+    assert path.read_bytes() == damaged
+
+
 def test_points_that_serve_nobody_are_computed_all_the_same(sweep: Sweep, tmp_path: Path) -> None:
     plot = tmp_path / "frontier.svg"
     found = sweep(vary=("admission_policy=reject-all",), plot=str(plot))
