@@ -92,9 +92,10 @@ def _against_noise(found: Calibration, noise_floor: Mapping[str, Comparison]) ->
         if name not in found.metrics:
             continue
         mape = found.metrics[name].mape
-        verdict = "no more than" if mape <= floor.mape * 1.1 else f"{mape / floor.mape:.1f} times"
-        if floor.mape == 0:
-            verdict = "more than"
+        if mape <= floor.mape * 1.1:
+            verdict = "no more than"
+        else:
+            verdict = f"{mape / floor.mape:.1f} times" if floor.mape else "more than"
         sentences.append(
             f"A second run of the real server predicts {NAMES[name]} within {floor.mape:.1%}; "
             f"the simulation's error is {verdict} that."

@@ -118,6 +118,12 @@ def test_words_say_how_a_second_run_compares() -> None:
     assert any("3.0 times that" in each for each in sentences)
 
 
+@pytest.mark.parametrize(("ttft", "verdict"), [(1.0, "no more than that"), (1.3, "more than that")])
+def test_a_second_run_that_is_the_same_leaves_nothing_to_divide_by(ttft: float, verdict: str) -> None:
+    sentences = in_words(compared(ttft=ttft), compared(ttft=1.0).metrics)
+    assert any(f"within 0.0%; the simulation's error is {verdict}" in sentence for sentence in sentences)
+
+
 def test_limits_are_percentages_per_metric() -> None:
     assert parse_limits("ttft=15, E2E=2.5") == {"ttft": 0.15, "e2e": 0.025}
     assert parse_limits("") == {}
