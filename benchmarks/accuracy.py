@@ -56,7 +56,7 @@ LEARNED_TEXT = """## Learned coefficients
 
 [`blis fit`](fit.md) has learned from the recordings marked *learned from*, and has seen nothing of the others: neither
 their rate nor their prompt lengths. [What it learned](../examples/qwen3-14b-h100.coefficients.yaml). The others were
-looked at nine times in all, the last time for this table; what prompts soon after prompts cost
+looked at ten times in all, the last time for this table; what prompts soon after prompts cost
 beyond 2,000 tokens lies between two guesses that were looked at. Replayed with `--scheduling vllm --latency-model
 fitted`; the first line of each recording is one run, the second `--phase-average {}`. [What limits these
 figures](accuracy-limits.md).

@@ -15,7 +15,7 @@ from scipy.optimize import lsq_linear
 
 from calibrate.fit.recording import Recording
 from calibrate.fit.spans import Spans
-from calibrate.fit.terms import EXPECTED, EXPECTED_COMPUTE, PLACE
+from calibrate.fit.terms import COMPUTE_TERMS, EXPECTED, EXPECTED_COMPUTE, PLACE
 from calibrate.fit.trial import Slopes, Trial
 from engine.latency.fitted import STEP_TERMS
 
@@ -111,7 +111,7 @@ def _expectations(places: Floats, now: Estimate) -> tuple[Floats, Floats]:
     information = np.diag(np.concatenate([1 / spreads**2, certainty]))
     pull = np.concatenate([(means - now.values[places]) / spreads**2, -now.slower * certainty])
     compute = np.zeros(size)
-    compute[: len(places)] = (places == PLACE["tokens"]) | (places == PLACE["tiles"])
+    compute[: len(places)] = np.isin(places, [PLACE[name] for name in COMPUTE_TERMS])
     missing = EXPECTED_COMPUTE.mean - compute[: len(places)] @ now.values[places]
     information += np.outer(compute, compute) / EXPECTED_COMPUTE.spread**2
     return information, pull + compute * missing / EXPECTED_COMPUTE.spread**2

@@ -11,6 +11,7 @@ from engine.latency.fitted import (
     HOT_BY_ITSELF_US,
     LONGEST_BURST_US,
     REQUEST_TERMS,
+    SMALL_TILE_TOKENS,
     STEP_TERMS,
     TILE_TOKENS,
     Fitted,
@@ -39,8 +40,9 @@ class Expectation:
 EXPECTED: dict[str, Expectation] = {
     "weights": Expectation(1.1, 0.05),  # kernels stream large weights at nine tenths of the peak bandwidth
     "layer_us": Expectation(30.0, 10.0),  # about ten small kernels of 3 us
-    "tokens": Expectation(0.45, 0.4),
-    "tiles": Expectation(1.0, 0.4),
+    "tokens": Expectation(0.35, 0.4),
+    "tiles": Expectation(0.9, 0.4),
+    "small_tiles": Expectation(0.2, 0.3),
     "attention": Expectation(2.0, 0.3),  # causal attention over a few thousand tokens reaches half of the peak
     "kv": Expectation(1.1, 0.05),  # read like weights
     "all_reduce": Expectation(1.0, 0.5),
@@ -55,8 +57,9 @@ EXPECTED: dict[str, Expectation] = {
     "output_us": Expectation(900.0, 500.0),
     "output_request_us": Expectation(40.0, 20.0),
 }
+COMPUTE_TERMS = ("tokens", "tiles", "small_tiles")
 EXPECTED_COMPUTE = Expectation(1.45, 0.1)
-"""Of `tokens` and `tiles` together: large multiplications reach about 70 % of the peak arithmetic rate."""
+"""Of these together: large multiplications reach about 70 % of the peak arithmetic rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +87,10 @@ class Deployed:
         shape = dict(zip(BatchShape._fields, shapes.T.astype(np.float64), strict=True))
         num_tokens = shape["prefill_tokens"] + shape["decode_requests"]
         tiled = np.ceil(num_tokens / TILE_TOKENS) * TILE_TOKENS
-        token_us = work.token_compute(1)
-        compute_us = token_us * (latency.step.tokens * num_tokens + latency.step.tiles * tiled)
-        memory_us = latency.step.weights * weights_us(work) + latency.step.layer_us * work.num_layers
+        small = np.ceil(num_tokens / SMALL_TILE_TOKENS) * SMALL_TILE_TOKENS
+        token_us, step = work.token_compute(1), latency.step
+        compute_us = token_us * (step.tokens * num_tokens + step.tiles * tiled + step.small_tiles * small)
+        memory_us = step.weights * weights_us(work) + step.layer_us * work.num_layers
         is_compute_bound = compute_us > memory_us
         prompt_compute_us = token_us * shape["prefill_tokens"]
         recent = np.minimum(token_us * shape["recent_prefill_tokens"], LONGEST_BURST_US) / LONGEST_BURST_US
@@ -95,6 +99,7 @@ class Deployed:
             "layer_us": np.where(is_compute_bound, 0.0, float(work.num_layers)),
             "tokens": np.where(is_compute_bound, token_us * num_tokens, 0.0),
             "tiles": np.where(is_compute_bound, token_us * tiled, 0.0),
+            "small_tiles": np.where(is_compute_bound, token_us * small, 0.0),
             "attention": work.attention_pair_us * (shape["prefill_context_work"] + shape["prefill_tokens_squared"] / 2),
             "kv": work.decode_kv(0, 1.0) * (shape["decode_context_tokens"] + shape["decode_requests"]),
             "all_reduce": all_reduce_us(work, 0) + work.all_reduce(1) * num_tokens,

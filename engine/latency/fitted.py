@@ -29,12 +29,14 @@ HOT_BY_ITSELF_US = 50_000.0
 TILE_TOKENS = 256
 """Matrix multiplications work on tiles of so many tokens, and a tile begun is a tile paid, in part. With Qwen3-14B on
 an H100 a step of 1,025 tokens takes 5.9 ms longer than one of 1,024; tiles of 128 would account for 3.6 ms of it."""
+SMALL_TILE_TOKENS = 64
+"""Others work on smaller ones: at 961 tokens there is such a step, too, of a third of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCoefficients:
-    """A step takes step + max(weights + layers, tokens + tiles) and, beside that, all the others. Those that have a
-    default may be left out of files."""
+    """A step takes step + max(weights + layers, tokens + tiles + small tiles) and, beside that, all the others. Those
+    that have a default may be left out of files."""
 
     weights: float
     """Per time to read the weights once at peak bandwidth, those of the output head included."""
@@ -44,6 +46,8 @@ class StepCoefficients:
     """Per time to multiply the step's tokens with the weights at peak arithmetic rate."""
     tiles: float
     """The same for the tokens rounded up to whole tiles."""
+    small_tiles: float = 0.0
+    """The same for the tokens rounded up to whole small tiles."""
     attention: float
     """Per time to multiply each new prompt token with all tokens before it at peak arithmetic rate."""
     kv: float
@@ -97,8 +101,9 @@ class Fitted:
     _weights_us: float = field(init=False, repr=False, compare=False)
     """Of all layers."""
     _token_us: float = field(init=False, repr=False, compare=False)
-    """Per token, and per token rounded up to whole tiles."""
+    """Per token, and per token rounded up to whole tiles, large and small."""
     _tile_us: float = field(init=False, repr=False, compare=False)
+    _small_tile_us: float = field(init=False, repr=False, compare=False)
     _attention_us: float = field(init=False, repr=False, compare=False)
     _kv_us: float = field(init=False, repr=False, compare=False)
     _request_us: float = field(init=False, repr=False, compare=False)
@@ -108,8 +113,11 @@ class Fitted:
         for coefficients in (self.step, self.request):
             for each in fields(coefficients):
                 checked(each.name, (getattr(coefficients, each.name),), 1, 1)
-        if self.step.weights + self.step.tokens + self.step.tiles + self.step.step_us <= 0:
-            raise EngineError("weights, tokens, tiles and step_us must not all be 0: steps would take no time")
+        step = self.step
+        if step.weights + step.tokens + step.tiles + step.small_tiles + step.step_us <= 0:
+            raise EngineError(
+                "weights, tokens, tiles, small_tiles and step_us must not all be 0: steps would take no time"
+            )
         work = step_work(self.model, self.gpu, self.tp, 1, "naive")
         token_us = work.token_compute(1)
         values = {
@@ -117,6 +125,7 @@ class Fitted:
             "_weights_us": self._memory_us(work),
             "_token_us": self.step.tokens * token_us,
             "_tile_us": self.step.tiles * token_us,
+            "_small_tile_us": self.step.small_tiles * token_us,
             "_attention_us": self.step.attention * work.attention_pair_us,
             "_kv_us": self.step.kv * work.decode_kv(0, 1.0),
             "_request_us": self.step.request_us + self.step.kv * work.decode_kv(0, 1.0) + self.step.decodes * token_us,
@@ -140,8 +149,7 @@ class Fitted:
         """All of a step's time but reading the KV of its decodes, which grows from step to step."""
         prefill_tokens, decodes = shape.prefill_tokens, shape.decode_requests
         num_tokens = prefill_tokens + decodes
-        compute_us = self._token_us * num_tokens + self._tile_us * tiled(num_tokens)
-        total_us = max(self._weights_us, compute_us) + self.step.step_us + self._request_us * decodes
+        total_us = max(self._weights_us, self._compute_us(num_tokens)) + self.step.step_us + self._request_us * decodes
         if self._work.all_reduce_share:
             total_us += self.step.all_reduce * all_reduce_us(self._work, num_tokens)
         if prefill_tokens:
@@ -150,6 +158,13 @@ class Fitted:
             if shape.recent_prefill_tokens:
                 total_us += self.step.burst_again * burst_again_us(self._work, shape)
         return total_us
+
+    def _compute_us(self, num_tokens: int) -> float:
+        return (
+            self._token_us * num_tokens
+            + self._tile_us * tiled(num_tokens, TILE_TOKENS)
+            + self._small_tile_us * tiled(num_tokens, SMALL_TILE_TOKENS)
+        )
 
     def _memory_us(self, work: StepWork) -> float:
         return self.step.weights * weights_us(work) + self.step.layer_us * work.num_layers
@@ -180,12 +195,13 @@ class Fitted:
             return (0.0,) * len(STEP_TERMS)
         work, num_tokens = self._work, shape.num_tokens
         token_us = work.token_compute(1)
-        is_compute_bound = self._token_us * num_tokens + self._tile_us * tiled(num_tokens) > self._weights_us
+        is_compute_bound = self._compute_us(num_tokens) > self._weights_us
         values = {
             "weights": 0.0 if is_compute_bound else weights_us(work),
             "layer_us": 0.0 if is_compute_bound else float(work.num_layers),
             "tokens": token_us * num_tokens if is_compute_bound else 0.0,
-            "tiles": token_us * tiled(num_tokens) if is_compute_bound else 0.0,
+            "tiles": token_us * tiled(num_tokens, TILE_TOKENS) if is_compute_bound else 0.0,
+            "small_tiles": token_us * tiled(num_tokens, SMALL_TILE_TOKENS) if is_compute_bound else 0.0,
             "attention": work.attention_pair_us * prefill_pairs(shape),
             "kv": work.decode_kv(shape.decode_requests, float(shape.decode_context_tokens)),
             "all_reduce": all_reduce_us(work, num_tokens),
@@ -222,9 +238,9 @@ def burst_again_us(work: StepWork, shape: BatchShape) -> float:
     return min(work.token_compute(1) * shape.prefill_tokens, HOT_BY_ITSELF_US) * recent
 
 
-def tiled(num_tokens: int) -> int:
+def tiled(num_tokens: int, tile_tokens: int) -> int:
     """Tokens rounded up to whole tiles."""
-    return -(-num_tokens // TILE_TOKENS) * TILE_TOKENS
+    return -(-num_tokens // tile_tokens) * tile_tokens
 
 
 def prefill_pairs(shape: BatchShape) -> float:

@@ -19,8 +19,9 @@ CONFIG = EngineConfig(18_000, max_num_batched_tokens=4096, max_num_seqs=128, sch
 KNOWN = {
     "weights": 1.03,
     "layer_us": 42.0,
-    "tokens": 0.7,
+    "tokens": 0.6,
     "tiles": 0.8,
+    "small_tiles": 0.1,
     "attention": 1.7,
     "kv": 1.05,
     "all_reduce": 1.0,

@@ -107,9 +107,11 @@ def test_a_burst_takes_longer_the_more_of_another_is_recent() -> None:
 
 
 def test_a_tile_begun_is_a_tile_paid() -> None:
-    model = only(tiles=1.0)
-    assert model.step_time(prompt(769)) == model.step_time(prompt(1024))
-    assert model.step_time(prompt(1025)) == pytest.approx(1280 * TOKEN_US, abs=1)
+    large, small = only(tiles=1.0), only(small_tiles=1.0)
+    assert large.step_time(prompt(769)) == large.step_time(prompt(1024))
+    assert large.step_time(prompt(1025)) == pytest.approx(1280 * TOKEN_US, abs=1)
+    assert small.step_time(prompt(961)) == small.step_time(prompt(1024))
+    assert small.step_time(prompt(1025)) == pytest.approx(1088 * TOKEN_US, abs=1)
 
 
 def test_attention_grows_with_the_square_of_a_prompt_and_with_its_context() -> None:
