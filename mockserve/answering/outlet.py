@@ -148,5 +148,7 @@ async def _begun_by_library(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": EVENT_STREAM})
     if request.version >= HttpVersion11:
         response.enable_chunked_encoding()
+    else:
+        response.force_close()  # nothing else would say where the stream ends
     await response.prepare(request)
     return response

@@ -17,7 +17,7 @@ from mockserve.connections.stream_head import EventResponse
 from mockserve.front.plain_errors import PlainErrors
 from mockserve.front.request import whole_request
 from mockserve.front.routes import FrontRoute
-from mockserve.front.usual import RequestReader, Unready, UsualRequest
+from mockserve.front.usual import RequestReader, Unready, UsualRequest, for_library
 from mockserve.realtime.wire import Wire
 
 PATIENCE_S = 0.02
@@ -145,12 +145,12 @@ class FrontConnection(StampedConnection):
             self._patience.cancel()
             self._patience = None
         self._is_answering = True
-        taken, self._rest = self._rest, self._rest[found.num_bytes :]
+        self._rest = self._rest[found.num_bytes :]
         if self._is_holding and len(self._rest) <= MOST_BYTES_AHEAD:
             self._read_on()
         route = self._front.routes.get((found.head.method, found.head.path))
         if route is None:
-            self._lend(taken[: found.num_bytes])
+            self._lend(for_library(found))
         else:
             self.task = self._loop.create_task(self._answer(route, found))
 

@@ -46,7 +46,7 @@ def whole_request(
     """`usual` as it came on `connection`, which has all that the library wants of a protocol of its own."""
     head = usual.head
     message = RawRequestMessage(
-        head.method, head.path, HttpVersion11, head.headers, (), False, None, False, False, route.url
+        head.method, head.path, HttpVersion11, head.headers, (), head.closes, None, False, False, route.url
     )
     writer = StreamWriter(connection, loop)
     task = cast(Any, None)  # nobody asks for it

@@ -18,6 +18,9 @@ END_OF_HEAD = b"\r\n\r\n"
 _LINE = re.compile(rb"(GET|POST|HEAD|OPTIONS|PUT|PATCH|DELETE) (/[!-~]*) HTTP/1\.1\r\n")
 _FIELD = re.compile(r"^([A-Za-z0-9_-]+): ?([!-~](?:[ -~]*[!-~])?)\r\n", re.MULTILINE)
 _SMALL_NUMBER = re.compile(r"[0-9]{1,9}")
+_CLOSES = {"keep-alive": False, "close": True}
+_FIRST_COUNTS = frozenset({"content-type", "user-agent"})
+"""Fields that some clients send twice; vLLM goes by the first."""
 _BESIDE_THE_USUAL = frozenset(
     {
         "content-encoding", "expect", "http2-settings", "proxy-connection", "te", "trailer", "transfer-encoding",
@@ -49,6 +52,8 @@ class UsualHead(NamedTuple):
     path: str
     headers: "CIMultiDictProxy[str]"
     num_body_bytes: int
+    closes: bool
+    """Whether the connection ends with the reply."""
 
 
 class UsualRequest(NamedTuple):
@@ -99,24 +104,37 @@ def usual_head(data: bytes, limits: Limits) -> UsualHead | None:
         return None
     fields = data[line.end() :].decode("latin-1")
     pairs: list[tuple[str, str]] = _FIELD.findall(fields)
-    names = {name.lower() for name, _ in pairs}
-    # A line that is no field, or that says again what another has said, is for others to judge.
-    if not len(names) == len(pairs) == fields.count("\n") <= limits.most_fields or not _are_usual(names):
+    # A line that is no field is for others to judge.
+    if not len(pairs) == fields.count("\n") <= limits.most_fields:
         return None
-    headers = CIMultiDictProxy(CIMultiDict(pairs))
-    size = _body_bytes(headers)
-    if size is None or size > limits.most_body_bytes or _closes(headers):
+    headers = _headers(pairs)
+    if headers is None:
+        return None
+    size, closes = _body_bytes(headers), _CLOSES.get(headers.get(hdrs.CONNECTION, "keep-alive").lower())
+    if size is None or size > limits.most_body_bytes or closes is None:
         return None
     method, path = line.groups()
-    return UsualHead(method.decode(), path.decode(), headers, size)
+    return UsualHead(method.decode(), path.decode(), headers, size, closes)
 
 
-def _are_usual(names: set[str]) -> bool:
-    return "host" in names and _BESIDE_THE_USUAL.isdisjoint(names)
+def for_library(usual: UsualRequest) -> bytes:
+    """`usual` as strict readers want it: no field twice, and a host."""
+    head = usual.head
+    named = {} if hdrs.HOST in head.headers else {hdrs.HOST: "localhost"}
+    fields = [f"{name}: {value}" for name, value in (*named.items(), *head.headers.items())]
+    lines = [f"{head.method} {head.path} HTTP/1.1", *fields, "", ""]
+    return "\r\n".join(lines).encode("latin-1") + usual.body
 
 
-def _closes(headers: "CIMultiDictProxy[str]") -> bool:
-    return headers.get(hdrs.CONNECTION, "keep-alive").lower() != "keep-alive"
+def _headers(pairs: list[tuple[str, str]]) -> "CIMultiDictProxy[str] | None":
+    """Fields by name; None if one is not usual, or says again what another has said."""
+    once: dict[str, tuple[str, str]] = {}
+    for name, value in pairs:
+        lower = name.lower()
+        if lower in _BESIDE_THE_USUAL or (lower in once and lower not in _FIRST_COUNTS):
+            return None
+        once.setdefault(lower, (name, value))
+    return CIMultiDictProxy(CIMultiDict(once.values()))
 
 
 def _body_bytes(headers: "CIMultiDictProxy[str]") -> int | None:

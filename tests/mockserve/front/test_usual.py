@@ -9,7 +9,7 @@ from aiohttp.http import HttpProcessingError, HttpRequestParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mockserve.front.usual import MOST_KNOWN_HEADS, Limits, RequestReader, Unready, UsualRequest
+from mockserve.front.usual import MOST_KNOWN_HEADS, Limits, RequestReader, Unready, UsualRequest, for_library
 
 LIMITS = Limits()
 REQUEST = (
@@ -50,7 +50,6 @@ def test_the_beginning_of_a_request_is_a_part_of_one() -> None:
         (b"POST", b"FROB"),
         (b"/v1/completions", b"http://a/v1/completions"),
         (b"/v1/completions", b"/v1/\xc3\xa4"),
-        (b"Host: a:8000\r\n", b""),
         (b"Host: a:8000\r\n", b"Host: a\r\nhost: b\r\n"),
         (b"Content-Length: 13", b"Content-Length: 13\r\nContent-Length: 13"),
         (b"Content-Length: 13", b"Content-Length: +13"),
@@ -59,7 +58,9 @@ def test_the_beginning_of_a_request_is_a_part_of_one() -> None:
         (b"Content-Length: 13", b"Content-Length : 13"),
         (b"Content-Length: 13", b"Content-Length: 300000"),
         (b"Content-Length: 13", b"Transfer-Encoding: chunked"),
-        (b"X-One: a", b"Connection: close\r\nX-One: a"),
+        (b"X-One: a", b"Connection: close, TE\r\nX-One: a"),
+        (b"X-One: a", b"Connection: close\r\nConnection: close\r\nX-One: a"),
+        (b"X-One: a", b"x-one: b\r\nX-One: a"),
         (b"X-One: a", b"Connection: keep-alive, Upgrade\r\nX-One: a"),
         (b"X-One: a", b"Expect: 100-continue\r\nX-One: a"),
         (b"X-One: a", b"Content-Encoding: gzip\r\nX-One: a"),
@@ -77,9 +78,21 @@ def test_what_could_be_read_otherwise_is_for_the_library(old: bytes, new: bytes)
     assert first_request(REQUEST.replace(old, new, 1)) is Unready.OTHER
 
 
-@pytest.mark.parametrize("value", [b"keep-alive", b"Keep-Alive"])
-def test_a_connection_that_is_to_stay_is_usual(value: bytes) -> None:
-    usual(REQUEST.replace(b"X-One", b"Connection: " + value + b"\r\nX-One"))
+@pytest.mark.parametrize(("value", "closes"), [(b"keep-alive", False), (b"Keep-Alive", False), (b"close", True)])
+def test_a_connection_may_be_told_to_stay_or_to_end(value: bytes, closes: bool) -> None:
+    assert usual(REQUEST.replace(b"X-One", b"Connection: " + value + b"\r\nX-One")).head.closes == closes
+    assert not usual(REQUEST).head.closes
+
+
+def test_no_host_need_be_named() -> None:
+    found = usual(REQUEST.replace(b"Host: a:8000\r\n", b""))
+    assert "Host" not in found.head.headers
+    assert b"\r\nHost: localhost\r\n" in for_library(found)
+
+
+def test_of_two_media_types_the_first_counts() -> None:
+    found = usual(REQUEST.replace(b"X-One", b"content-type: text/plain\r\nX-One"))
+    assert found.head.headers.getall("Content-Type") == ["application/json"]
 
 
 def test_the_same_head_is_read_once_and_others_for_themselves() -> None:
@@ -113,7 +126,9 @@ async def by_library(data: bytes) -> tuple[str, str, list[tuple[str, str]], byte
     return message.method, message.path, headers, await payload.read(), message.should_close
 
 
-NAMES = st.sampled_from(["Host", "Content-Length", "X-A", "x-a", "Connection", "Accept", "Te", "Cookie", "X_B", "X.C"])
+NAMES = st.sampled_from(
+    ["Host", "Content-Length", "X-A", "x-a", "Connection", "Accept", "Te", "Cookie", "X_B", "X.C", "User-Agent"]
+)
 VALUES = st.sampled_from(
     ["a", "1", "0", "13", "+1", "keep-alive", "close", "a b", " a", "a ", "", "a:b", "\x7f", "ä", "a\tb", "chunked"]
 )
@@ -129,14 +144,33 @@ VERSIONS = st.sampled_from(["HTTP/1.1", "HTTP/1.0", "http/1.1", "HTTP/2.0"])
 async def test_the_library_reads_a_usual_request_in_the_same_way(
     line: str, version: str, fields: list[tuple[str, str, str]], end: str
 ) -> None:
-    lines = [f"{line} {version}", "Host: x", *(name + colon + value for name, colon, value in fields)]
+    lines = [f"{line} {version}", *(name + colon + value for name, colon, value in fields)]
     data = ("\r\n".join(lines) + end + "\r\n").encode("latin-1") + b"0123456789012"
     found = first_request(data)
     if not isinstance(found, UsualRequest):
         return
     try:
-        method, path, headers, body, closes = await by_library(data[: found.num_bytes])
+        method, path, headers, body, closes = await by_library(for_library(found))
     except HttpProcessingError:
         raise AssertionError(f"the library refuses {data!r}") from None
-    assert (method, path, body, closes) == (found.head.method, found.head.path, found.body, False)
-    assert headers == sorted((name.lower(), value) for name, value in found.head.headers.items())
+    head = found.head
+    assert (method, path, body, closes) == (head.method, head.path, found.body, head.closes)
+    expected = dict(head.headers) if "Host" in head.headers else {"Host": "localhost", **head.headers}
+    assert headers == sorted((name.lower(), value) for name, value in expected.items())
+
+
+@settings(max_examples=200, deadline=None)
+@given(LINES, FIELDS)
+async def test_what_the_library_takes_as_it_came_is_read_in_the_same_way(
+    line: str, fields: list[tuple[str, str, str]]
+) -> None:
+    lines = [f"{line} HTTP/1.1", *(name + colon + value for name, colon, value in fields)]
+    data = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + b"0123456789012"
+    found = first_request(data)
+    if not isinstance(found, UsualRequest):
+        return
+    try:
+        as_it_came = await by_library(data[: found.num_bytes])
+    except HttpProcessingError:  # no host, or a field twice
+        return
+    assert as_it_came == await by_library(for_library(found))
