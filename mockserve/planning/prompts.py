@@ -11,7 +11,7 @@ from mockserve.serving.planner import Planner
 
 def text_ids(planner: Planner, text: str, add_special_tokens: bool, sampling: Sampling) -> list[int]:
     """The ids of a text. Raises ApiError when it is too long and may not be cut, or when it is no Unicode."""
-    _check_unicode(text)
+    check_unicode(text)
     limit = _truncation(sampling, planner.max_model_len)
     if limit is None:
         return planner.encode(text, add_special_tokens)
@@ -47,7 +47,7 @@ def conversation_ids(
     """
     if not media:
         return text_ids(planner, text, add_special_tokens, sampling)
-    _check_unicode(text)
+    check_unicode(text)
     stretches = text.split(MEDIA_MARK)
     ids: list[int] = []
     for number, stretch in enumerate(stretches):
@@ -66,7 +66,7 @@ def medium_ids(planner: Planner, medium: Medium, count: int) -> list[int]:
     return [(first + number) % planner.tokenizer.vocabulary_size for number in range(count)]
 
 
-def _check_unicode(text: str) -> None:
+def check_unicode(text: str) -> None:
     """Half a surrogate pair, which JSON can spell, is no character that a token could stand for."""
     try:
         text.encode()

@@ -108,15 +108,26 @@ def _refuse_several_constraints(body: dict[str, Any], excludes_tools: bool) -> N
         raise ApiError("You can only either use constraints for structured outputs or tools, not both.")
     count = sum(constraints.get(each) is not None for each in ALL_CONSTRAINTS)
     if count != 1:
-        given: dict[str, Any] = dict.fromkeys((*CONSTRAINTS, "grammar", "json_object"))
-        given |= {"disable_any_whitespace": False, "disable_additional_properties": False}
-        given |= {"whitespace_pattern": None, "structural_tag": None, "_backend": None, "_backend_was_auto": False}
-        given |= {name: value for name, value in constraints.items() if name in given}
-        if count:
-            raise ApiError(
-                "You can only use one kind of structured outputs constraint but multiple are specified: " + str(given)
-            )
-        raise ApiError("You must use one kind of structured outputs constraint but none are specified: " + str(given))
+        raise _several_constraints(constraints) if count else no_constraint(constraints)
+
+
+def _several_constraints(constraints: dict[str, Any]) -> ApiError:
+    given = _all_constraints(constraints)
+    return ApiError(f"You can only use one kind of structured outputs constraint but multiple are specified: {given}")
+
+
+def no_constraint(constraints: dict[str, Any]) -> ApiError:
+    """The form of the answer is demanded and not said."""
+    given = _all_constraints(constraints)
+    return ApiError(f"You must use one kind of structured outputs constraint but none are specified: {given}")
+
+
+def _all_constraints(constraints: dict[str, Any]) -> dict[str, Any]:
+    """Those given, among all that there are, as vLLM shows them."""
+    given: dict[str, Any] = dict.fromkeys((*CONSTRAINTS, "grammar", "json_object"))
+    given |= {"disable_any_whitespace": False, "disable_additional_properties": False}
+    given |= {"whitespace_pattern": None, "structural_tag": None, "_backend": None, "_backend_was_auto": False}
+    return given | {name: value for name, value in constraints.items() if name in given}
 
 
 def _refuse_bad_format(body: dict[str, Any]) -> None:
@@ -177,11 +188,13 @@ def _refuse_unknown_tool(choice: dict[str, Any], tools: Any) -> None:
     if "name" not in function:
         message = f"Expected field `name` in `function` in `tool_choice`! {usage}"
         raise bad_value(message, "tool_choice.function.name")
+    if not isinstance(tools, list | str | dict):
+        raise ApiError(f"{type(tools).__name__!r} object is not iterable")
     name = function["name"]
     if not isinstance(name, str) or not name:
         message = f"Invalid `name` in `function`: `{name}` in `tool_choice`! {usage}"
         raise bad_value(message, "tool_choice.function.name")
-    if name not in [_function_name(tool) for tool in tools if isinstance(tools, list)]:
+    if name not in [_function_name(tool) for tool in tools]:
         message = "The tool specified in `tool_choice` does not match any of the specified `tools`"
         raise bad_value(message, "tool_choice")
 
@@ -193,6 +206,18 @@ def _function_name(tool: Any) -> Any:
 
 def refuse_unavailable(body: dict[str, Any], calls_tools: bool, reasons: bool) -> None:
     """What needs a flag that the server does not have. Raises ApiError."""
+    refuse_media_arguments(body)
+    choice = "none" if calls_tools else body.get("tool_choice", "auto")
+    if body.get("tools") and choice == "auto":
+        raise ApiError('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
+    if body.get("tools") and choice not in (None, "none"):
+        named = f'function "{_function_name(choice)}"' if isinstance(choice, dict) else f'"{choice}"'
+        raise ApiError(f"tool_choice={named} requires --tool-call-parser to be set")
+    refuse_thinking_budget(body, reasons)
+
+
+def refuse_media_arguments(body: dict[str, Any]) -> None:
+    """How media are to be loaded and worked on, which no server lets a request say by default. Raises ApiError."""
     for name, effect in (
         ("mm_processor_kwargs", "multimodal preprocessing resource usage"),
         ("media_io_kwargs", "multimodal media loading resource usage"),
@@ -203,13 +228,6 @@ def refuse_unavailable(body: dict[str, Any], calls_tools: bool, reasons: bool) -
                 "Start the server with --trust-request-mm-kwargs only when clients are trusted."
             )
             raise bad_value(message, name)
-    choice = "none" if calls_tools else body.get("tool_choice", "auto")
-    if body.get("tools") and choice == "auto":
-        raise ApiError('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
-    if body.get("tools") and choice not in (None, "none"):
-        named = f'function "{_function_name(choice)}"' if isinstance(choice, dict) else f'"{choice}"'
-        raise ApiError(f"tool_choice={named} requires --tool-call-parser to be set")
-    refuse_thinking_budget(body, reasons)
 
 
 def refuse_thinking_budget(body: dict[str, Any], reasons: bool) -> None:

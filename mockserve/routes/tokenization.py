@@ -6,6 +6,8 @@ from typing import Any
 from aiohttp import web
 
 from mockserve.content.tokens.file import read_json_object
+from mockserve.planning.prompts import check_unicode
+from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.server.tokenization import TokenizeRequest, parse_detokenize, parse_tokenize
 from mockserve.protocol.server.tokenizer_info import tokenizer_info
@@ -20,7 +22,9 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     asked = parse_tokenize(body)
     service.check_model(asked.model)
     tokenizer = service.planner.tokenizer
-    ids = tokenizer.encode(_text(service, asked, body), asked.add_special_tokens)
+    text = _text(service, asked, body)
+    check_unicode(text)
+    ids = tokenizer.encode(text, asked.add_special_tokens)
     strings = tokenizer.token_strings(ids) if asked.returns_strings else None
     return json_reply(
         {"count": len(ids), "max_model_len": service.planner.max_model_len, "tokens": ids, "token_strs": strings}
@@ -57,4 +61,6 @@ def _text(service: Service, asked: TokenizeRequest, body: dict[str, Any]) -> str
             "want the model to continue the final message, and add_generation_prompt when you want to add a header "
             "that will prompt it to start a new assistant message instead."
         )
+    if media_of(asked.messages) and not service.options.tokens_per_medium:
+        raise ApiError(f"{service.model_names[0]} is not a multimodal model")
     return service.planner.conversations.prompt(body, service.model_names[0])

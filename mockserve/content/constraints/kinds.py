@@ -16,6 +16,7 @@ from mockserve.content.constraints.regex_parser import RegexError, parse_regex
 from mockserve.content.constraints.structural_tags import check_tag, tag_text
 from mockserve.options.taste import ANY, Taste
 from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.protocol.refusals import no_constraint
 
 ROOM_CHARS = 120
 GENEROSITIES = (2, 1, 0)
@@ -93,7 +94,9 @@ def _with_response_format(given: dict[str, Any] | None, response_format: Any) ->
     if kind == "json_schema":
         described = response_format.get("json_schema")
         schema = described.get("schema") if isinstance(described, Mapping) else None
-        return {**(given or {}), "json": {} if schema is None else schema}
+        if schema is None and given is None:
+            raise no_constraint({})
+        return given if schema is None else {**(given or {}), "json": schema}
     if kind == "structural_tag":
         return {**(given or {}), "structural_tag": response_format}
     return given

@@ -37,7 +37,7 @@ class Tagged:
             message, context = "Unable to extract tag using discriminator 'type'", {"discriminator": "'type'"}
             return [Problem("union_tag_not_found", location, message, value, context)]
         kind = value["type"]
-        if kind not in self.kinds:
+        if not isinstance(kind, str) or kind not in self.kinds:
             expected = ", ".join(repr(each) for each in self.kinds)
             message = f"Input tag '{kind}' found using 'type' does not match any of the expected tags: {expected}"
             context = {"discriminator": "'type'", "tag": str(kind), "expected_tags": expected}
@@ -148,7 +148,9 @@ _OUTPUT_CONFIG: FieldType = Nullable(
 COUNT_FIELDS: Mapping[str, FieldType] = {
     "model": Text(),
     "messages": _MESSAGES,
+    "output_config": _OUTPUT_CONFIG,
     "system": Nullable(_CONTENT),
+    "thinking": _THINKING,
     "tool_choice": _TOOL_CHOICE,
     "tools": _TOOLS,
     "chat_template_kwargs": _FREE_OBJECT,
@@ -170,8 +172,12 @@ MESSAGES_FIELDS: Mapping[str, FieldType] = {
     "tools": _TOOLS,
     "top_k": Nullable(Integer()),
     "top_p": Nullable(Number()),
+    "mm_payload": OneOf(("tensors", "none")),
+    "return_mm_kwargs": _FLAG,
     "cache_salt": _TEXT,
+    "watermarking": _FLAG,
     "kv_transfer_params": _FREE_OBJECT,
+    "ec_transfer_params": _FREE_OBJECT,
     "vllm_xargs": _FREE_OBJECT,
     "chat_template_kwargs": _FREE_OBJECT,
 }

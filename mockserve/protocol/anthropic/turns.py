@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from mockserve.protocol.errors import ApiError
+
 BILLING_HEADER = "x-anthropic-billing-header"
 """Text that starts so differs from request to request; it would spoil every prefix."""
 
@@ -93,7 +95,12 @@ def _results(block: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What a tool brought back: its text, then its pictures as a message of the user."""
     content = block.get("content") or ""
     items: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    text = "\n".join(each.get("text", "") for each in items if each.get("type") == "text")
-    found: list[dict[str, Any]] = [{"role": "tool", "tool_call_id": block.get("tool_use_id") or "", "content": text}]
+    texts = [each.get("text", "") for each in items if each.get("type") == "text"]
+    for number, each in enumerate(texts):
+        if not isinstance(each, str):  # in the words of the language that vLLM is written in
+            raise ApiError(f"sequence item {number}: expected str instance, {type(each).__name__} found")
+    found: list[dict[str, Any]] = [
+        {"role": "tool", "tool_call_id": block.get("tool_use_id") or "", "content": "\n".join(texts)}
+    ]
     pictures = [_picture(each.get("source", {})) for each in items if each.get("type") == "image"]
     return [*found, {"role": "user", "content": pictures}] if pictures else found

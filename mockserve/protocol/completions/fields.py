@@ -56,7 +56,7 @@ _RESPONSE_FORMAT: FieldType = Nullable(
         )
     )
 )
-_STRUCTURED_OUTPUTS: FieldType = Nullable(
+STRUCTURED_OUTPUTS: FieldType = Nullable(
     Record(
         {
             "json": Nullable(AnyOf((Text(), MapOf(Anything())))),
@@ -80,20 +80,24 @@ _REPETITION_DETECTION: FieldType = Nullable(
         name="RepetitionDetectionParams",
     )
 )
-_TOOL: FieldType = Record(
-    {
-        "type": OneOf(("function",)),
-        "function": Record(
+TOOLS: FieldType = Nullable(
+    ListOf(
+        Record(
             {
-                "name": Text(),
-                "description": Nullable(Text()),
-                "parameters": _FREE_OBJECT,
-                "strict": Nullable(Flag()),
+                "type": OneOf(("function",)),
+                "function": Record(
+                    {
+                        "name": Text(),
+                        "description": Nullable(Text()),
+                        "parameters": _FREE_OBJECT,
+                        "strict": Nullable(Flag()),
+                    },
+                    ("name",),
+                ),
             },
-            ("name",),
-        ),
-    },
-    ("function",),
+            ("function",),
+        )
+    )
 )
 _NAMED_TOOL: FieldType = Record(
     {"function": Record({"name": Text()}, ("name",)), "type": OneOf(("function",))}, ("function",)
@@ -101,6 +105,10 @@ _NAMED_TOOL: FieldType = Record(
 _TOOL_CHOICE: FieldType = Nullable(
     AnyOf((OneOf(("none",)), OneOf(("auto",)), OneOf(("required",)), _NAMED_TOOL)),
 )
+MEDIA_ARGUMENTS: Mapping[str, FieldType] = {
+    "media_io_kwargs": Nullable(MapOf(MapOf(Anything()))),
+    "mm_processor_kwargs": _FREE_OBJECT,
+}
 _EXTRA_ARGUMENT: FieldType = AnyOf((Text(), Integer(), Number(), ListOf(AnyOf((Text(), Integer(), Number())))))
 
 _EXTRA_SAMPLING: Mapping[str, FieldType] = {
@@ -159,7 +167,7 @@ CHAT_FIELDS: Mapping[str, FieldType] = {
     "stream_options": _STREAM_OPTIONS,
     "temperature": Nullable(Number()),
     "top_p": Nullable(Number()),
-    "tools": Nullable(ListOf(_TOOL)),
+    "tools": TOOLS,
     "tool_choice": _TOOL_CHOICE,
     "reasoning_effort": Nullable(OneOf(REASONING_EFFORTS)),
     "thinking_token_budget": Nullable(Integer()),
@@ -178,9 +186,8 @@ CHAT_FIELDS: Mapping[str, FieldType] = {
     "documents": Nullable(ListOf(MapOf(Text()))),
     "chat_template": Nullable(Text()),
     "chat_template_kwargs": _FREE_OBJECT,
-    "media_io_kwargs": Nullable(MapOf(MapOf(Anything()))),
-    "mm_processor_kwargs": _FREE_OBJECT,
-    "structured_outputs": _STRUCTURED_OUTPUTS,
+    **MEDIA_ARGUMENTS,
+    "structured_outputs": STRUCTURED_OUTPUTS,
     **_RETURNED,
     "return_prompt_text": Nullable(Flag()),
     **_TAIL,
@@ -214,7 +221,7 @@ COMPLETION_FIELDS: Mapping[str, FieldType] = {
     "prompt_embeds": Nullable(AnyOf((Text("bytes"), ListOf(Text("bytes"))))),
     "add_special_tokens": Flag(),
     "response_format": _RESPONSE_FORMAT,
-    "structured_outputs": _STRUCTURED_OUTPUTS,
+    "structured_outputs": STRUCTURED_OUTPUTS,
     **_RETURNED,
     **_TAIL,
     "thinking_token_budget": Nullable(Integer()),

@@ -54,7 +54,12 @@ MESSAGE: FieldType = AnyOf(
         ),
         _shape(
             "CustomChatCompletionMessageParam",
-            {"role": Text(), "content": AnyOf((Text(), ListOf(Anything()))), "name": Text()},
+            {
+                "role": Text(),
+                "content": AnyOf((Text(), ListOf(Anything()))),
+                "name": Text(),
+                "tool_call_id": Nullable(Text()),
+            },
             ("role",),
         ),
         Named("Message", Record({"author": Anything(), "content": ListOf(Anything())}, ("author", "content"))),

@@ -21,7 +21,13 @@ MEDIA_PARTS = {
 }
 """Types of content parts to their modality."""
 
-OTHER_PARTS = ("prompt_embeds", "tool_reference")
+RESPONSE_PARTS = ("input_text", "output_text")
+"""Types that are not chat's own; vLLM lets them through only with roles that are not either."""
+CHAT_ROLES = frozenset({"developer", "system", "user", "assistant", "tool"})
+TOOL_REFERENCE = "tool_reference"
+OTHER_PARTS = ("prompt_embeds", TOOL_REFERENCE)
+_TEXT_KEYS = {"refusal": "refusal", "thinking": "thinking", TOOL_REFERENCE: "name"}
+"""Where parts have their text that do not call it so."""
 MEDIA_MARK = "\ue000"
 """Stands in a prompt's text where a picture or a recording is; no model has a token for it."""
 
@@ -64,12 +70,19 @@ def check_parts(messages: list[Any]) -> None:
         if "role" not in message:  # harmony's messages have an author instead, and no chat template knows them
             raise ApiError("a message must have a 'role'")
         for part in _parts(message):
-            _check_part(part)
-        calls = message.get("tool_calls")
-        if isinstance(calls, list):
-            problems = [each for index, call in enumerate(calls) for each in TOOL_CALL.problems(call, f"body.{index}")]
-            if problems:
-                raise bad_fields(problems)
+            _check_part(part, message["role"])
+        _check_calls(message)
+
+
+def _check_calls(message: dict[str, Any]) -> None:
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list | str | dict):  # what can be gone through, as vLLM does
+        return
+    problems = [each for index, call in enumerate(calls) for each in TOOL_CALL.problems(call, f"body.{index}")]
+    if problems:
+        raise bad_fields(problems)
+    if message["role"] == "assistant" and any("function" not in call for call in calls if isinstance(call, dict)):
+        raise bad_value("chat completions only support assistant tool_calls of type 'function'.", "tool_calls")
 
 
 def last_content(messages: list[Any], role: str) -> str:
@@ -88,16 +101,18 @@ def _parts(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield part
 
 
-def _check_part(part: dict[str, Any]) -> None:
+def _check_part(part: dict[str, Any], role: Any) -> None:
     kind = part.get("type")
-    if kind in ("text", "input_text", "output_text") and not isinstance(part.get("text"), str):
+    if not isinstance(kind, str):
+        raise ApiError("a content part must have a 'type'")
+    if kind in RESPONSE_PARTS and role in CHAT_ROLES:
+        raise ApiError(f"a content part of a chat message must be of type 'text', got {kind!r}")
+    if kind in ("text", *RESPONSE_PARTS) and not isinstance(part.get("text"), str):
         raise ApiError(f"a content part of type {kind!r} must have a string as its 'text'")
     if kind in ("image_url", "audio_url", "video_url") and not isinstance(part.get(kind), dict):
         raise ApiError(f"a content part of type {kind!r} must have an object as its {kind!r}")
-    if kind in TEXT_PARTS or kind in MEDIA_PARTS:
+    if kind in TEXT_PARTS or kind in MEDIA_PARTS or kind == TOOL_REFERENCE:
         return
-    if not isinstance(kind, str):
-        raise ApiError("a content part must have a 'type'")
     supported = ", ".join(sorted([*TEXT_PARTS, *MEDIA_PARTS, *OTHER_PARTS]))
     message = f"Unsupported chat content part type: {kind!r}. Supported types: {supported}."
     raise bad_value(message, "type", kind)
@@ -116,5 +131,5 @@ def _part_text(part: dict[str, Any]) -> str:
     kind = part.get("type")
     if kind in MEDIA_PARTS:
         return MEDIA_MARK
-    text = part.get(kind if kind in ("refusal", "thinking") else "text")
+    text = part.get(_TEXT_KEYS.get(kind, "text") if isinstance(kind, str) else "text")
     return text if isinstance(text, str) else ""

@@ -48,7 +48,7 @@ TEMPLATE: Mapping[str, FieldType] = {
     "add_special_tokens": Flag(),
     "chat_template": _TEXT,
     "chat_template_kwargs": _FREE_OBJECT,
-    "media_io_kwargs": _FREE_OBJECT,
+    "media_io_kwargs": Nullable(MapOf(MapOf(Anything()))),
 }
 MESSAGES: Mapping[str, FieldType] = {"messages": ListOf(MapOf(Anything()))}
 CONVERSATIONS: Mapping[str, FieldType] = {"messages": ListOf(ListOf(MapOf(Anything())))}

@@ -167,7 +167,8 @@ def flag_problem(value: Any, location: str) -> Problem | None:
     if isinstance(value, bool) or (isinstance(value, int | float) and value in (0, 1)):
         return None
     unreadable = isinstance(value, str) and value.lower() not in TRUE_WORDS | FALSE_WORDS
-    if unreadable or (isinstance(value, int) and SMALLEST_INT64 <= value <= LARGEST_INT64):
+    is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if unreadable or (is_whole and SMALLEST_INT64 <= value <= LARGEST_INT64):
         return Problem("bool_parsing", location, f"{message}, unable to interpret input", value)
     return None if isinstance(value, str) else Problem("bool_type", location, message, value)
 

@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mockserve.protocol.completions.fields import REASONING_EFFORTS
+from mockserve.protocol.completions.fields import (
+    MAX_STOP_STRINGS,
+    MEDIA_ARGUMENTS,
+    REASONING_EFFORTS,
+    STRUCTURED_OUTPUTS,
+)
 from mockserve.protocol.errors import Problem
 from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record
 from mockserve.protocol.reading.types import (
@@ -21,6 +26,7 @@ from mockserve.protocol.reading.types import (
     OneOf,
     Text,
 )
+from mockserve.protocol.responses.item_fields import FORM, ITEM
 
 LOGPROBS_INCLUDED = "message.output_text.logprobs"
 LARGEST_PENALTY = 2
@@ -71,9 +77,7 @@ _REASONING: FieldType = Nullable(
 _TEXT_CONFIG: FieldType = Nullable(
     Record(
         {
-            "format": Nullable(
-                Record({"type": OneOf(("text", "json_schema", "json_object")), "name": Text()}, ("type",))
-            ),
+            "format": Nullable(FORM),
             "verbosity": Nullable(OneOf(("low", "medium", "high"))),
         }
     )
@@ -92,7 +96,7 @@ _CACHE_OPTIONS: FieldType = Nullable(
 RESPONSE_FIELDS: Mapping[str, FieldType] = {
     "background": _FLAG,
     "include": Nullable(ListOf(OneOf(_INCLUDABLE))),
-    "input": AnyOf((Text(), ListOf(MapOf(Anything())))),
+    "input": AnyOf((Text(), ListOf(ITEM))),
     "instructions": _TEXT,
     "max_output_tokens": Nullable(Integer()),
     "max_tool_calls": Nullable(Integer()),
@@ -125,17 +129,20 @@ RESPONSE_FIELDS: Mapping[str, FieldType] = {
     "prompt_cache_options": _CACHE_OPTIONS,
     "prompt_cache_retention": Nullable(OneOf(("in_memory", "24h"))),
     "safety_identifier": _TEXT,
+    "watermarking": _FLAG,
     "request_id": Text(),
     "session_id": _TEXT,
-    "media_io_kwargs": _FREE_OBJECT,
-    "mm_processor_kwargs": _FREE_OBJECT,
+    **MEDIA_ARGUMENTS,
     "priority": Integer(SMALLEST_INT64, LARGEST_INT64),
+    "mm_payload": OneOf(("tensors", "none")),
+    "return_mm_kwargs": _FLAG,
     "cache_salt": _TEXT,
     "enable_response_messages": Flag(),
-    "structured_outputs": _FREE_OBJECT,
+    "previous_input_messages": Nullable(ListOf(MapOf(Anything()))),
+    "structured_outputs": STRUCTURED_OUTPUTS,
     "repetition_penalty": _NUMBER,
     "seed": Nullable(Integer(SMALLEST_INT64, LARGEST_INT64)),
-    "stop": Nullable(AnyOf((Text(), ListOf(Text())))),
+    "stop": Nullable(AnyOf((Text(), ListOf(Text(), MAX_STOP_STRINGS)))),
     "stop_token_ids": Nullable(ListOf(Integer())),
     "ignore_eos": Flag(),
     "vllm_xargs": _FREE_OBJECT,

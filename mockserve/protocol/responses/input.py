@@ -54,12 +54,12 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
         _add_part(messages, "reasoning", _reasoning(item))
     elif kind in CALL_RESULTS:
         messages.append({"role": "tool", "content": _flat(item.get("output")), "tool_call_id": item.get("call_id")})
-    elif item.get("role") == "assistant":
-        _add_part(messages, "content", _flat(item.get("content")))
-    elif "role" in item:
-        messages.append({"role": item["role"], "content": _content(item.get("content"))})
-    else:
+    elif kind not in (None, "message"):
         raise bad_value(f"Unsupported input item type: {kind}", "input")
+    elif item["role"] == "assistant":
+        _add_part(messages, "content", _flat(item["content"]))
+    else:
+        messages.append({"role": item["role"], "content": _content(item["content"])})
 
 
 def _add_call(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:

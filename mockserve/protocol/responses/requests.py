@@ -6,7 +6,7 @@ from typing import Any
 
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.reading.body import Fields, check_types
-from mockserve.protocol.refusals import refuse_bad_salt
+from mockserve.protocol.refusals import refuse_bad_salt, refuse_media_arguments
 from mockserve.protocol.responses.fields import LOGPROBS_INCLUDED, RESPONSE_FIELDS, RESPONSE_REQUIRED
 from mockserve.protocol.responses.input import continues_last_item
 
@@ -64,6 +64,7 @@ def parse_response(body: Mapping[str, Any]) -> ResponseRequest:
         raise bad_value("background can only be used when `store` is true", "background")
     refuse_bad_salt(body.get("cache_salt"))
     check_types(body, RESPONSE_FIELDS, RESPONSE_REQUIRED)
+    refuse_media_arguments(dict(body))
     fields = Fields(dict(body))
     return ResponseRequest(
         body=body,

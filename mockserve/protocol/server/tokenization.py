@@ -3,10 +3,41 @@
 from dataclasses import dataclass
 from typing import Any
 
+from mockserve.protocol.completions.fields import MEDIA_ARGUMENTS, TOOLS
+from mockserve.protocol.completions.message_fields import MESSAGE
+from mockserve.protocol.completions.messages import check_parts
 from mockserve.protocol.errors import ApiError, Problem, bad_fields
 from mockserve.protocol.reading.body import Fields, integer_problem, list_problem
+from mockserve.protocol.reading.containers import ListOf, MapOf, Nullable, Record
+from mockserve.protocol.reading.types import Anything, Flag, Text
+from mockserve.protocol.refusals import refuse_media_arguments
 
 MAX_TOKEN_ID = 2**63 - 1
+
+_TEXT = Record(
+    {
+        "model": Nullable(Text()),
+        "prompt": Text(),
+        "add_special_tokens": Flag(),
+        "return_token_strs": Nullable(Flag()),
+    },
+    ("prompt",),
+)
+_CONVERSATION = Record(
+    {
+        "model": Nullable(Text()),
+        "messages": ListOf(MESSAGE),
+        "add_generation_prompt": Flag(),
+        "return_token_strs": Nullable(Flag()),
+        "continue_final_message": Flag(),
+        "add_special_tokens": Flag(),
+        "chat_template": Nullable(Text()),
+        "chat_template_kwargs": Nullable(MapOf(Anything())),
+        **MEDIA_ARGUMENTS,
+        "tools": TOOLS,
+    },
+    ("messages",),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,25 +54,25 @@ class TokenizeRequest:
 
 
 def parse_tokenize(body: dict[str, Any]) -> TokenizeRequest:
-    """A conversation if the body describes one, else a text. Raises ApiError when it is neither."""
+    """A text, or a conversation if the body has messages. Raises ApiError when it is neither."""
     _refuse_contradiction(body)
-    chat = Fields(body)
-    conversation = _read_conversation(chat)
-    if not chat.problems:
-        return conversation
-    text = Fields(body)
-    prompt = TokenizeRequest(
-        model=text.text("model") or "",
-        prompt=text.required_text("prompt"),
-        messages=None,
-        add_special_tokens=text.flag("add_special_tokens", True),
-        add_generation_prompt=True,
-        continue_final_message=False,
-        returns_strings=text.flag("return_token_strs"),
+    in_text, in_conversation = _TEXT.problems(body, "body"), _CONVERSATION.problems(body, "body")
+    if in_text and in_conversation:
+        raise bad_fields(in_text + in_conversation)
+    refuse_media_arguments(body)
+    is_text = not in_text and (bool(in_conversation) or not body["messages"])
+    if not is_text:
+        check_parts(body["messages"])
+    fields = Fields(body)
+    return TokenizeRequest(
+        model=fields.text("model") or "",
+        prompt=body["prompt"] if is_text else None,
+        messages=None if is_text else body["messages"],
+        add_special_tokens=fields.flag("add_special_tokens", is_text),
+        add_generation_prompt=fields.flag("add_generation_prompt", True),
+        continue_final_message=fields.flag("continue_final_message"),
+        returns_strings=fields.flag("return_token_strs"),
     )
-    if text.problems:
-        raise bad_fields(text.problems + chat.problems)
-    return prompt
 
 
 def parse_detokenize(body: dict[str, Any]) -> tuple[str, list[int]]:
@@ -76,46 +107,6 @@ def _id_problem(value: Any, location: str) -> Problem | None:
         message = f"Input should be less than or equal to {MAX_TOKEN_ID}"
         return Problem("less_than_equal", location, message, value, {"le": MAX_TOKEN_ID})
     return None
-
-
-def _read_conversation(fields: Fields) -> TokenizeRequest:
-    model = fields.text("model") or ""
-    messages = fields.require("messages")
-    if "messages" in fields.body:
-        not_a_list = list_problem(messages, "body.messages")
-        fields.problems += [not_a_list] if not_a_list else []
-    generation = fields.flag("add_generation_prompt", True)
-    returns_strings = fields.flag("return_token_strs")
-    continues = fields.flag("continue_final_message")
-    special = fields.flag("add_special_tokens")
-    fields.text("chat_template")
-    _check_tools(fields)
-    return TokenizeRequest(
-        model=model,
-        prompt=None,
-        messages=messages,
-        add_special_tokens=special,
-        add_generation_prompt=generation,
-        continue_final_message=continues,
-        returns_strings=returns_strings,
-    )
-
-
-def _check_tools(fields: Fields) -> None:
-    tools = fields.body.get("tools")
-    if tools is None:
-        return
-    not_a_list = list_problem(tools, "body.tools")
-    if not_a_list is not None:
-        fields.problems.append(not_a_list)
-        return
-    for index, tool in enumerate(tools):
-        location = f"body.tools.{index}"
-        if not isinstance(tool, dict):
-            message = "Input should be a valid dictionary or object to extract fields from"
-            fields.problems.append(Problem("model_attributes_type", location, message, tool))
-        elif "function" not in tool:
-            fields.problems.append(Problem("missing", f"{location}.function", "Field required", tool))
 
 
 def _refuse_contradiction(body: dict[str, Any]) -> None:
