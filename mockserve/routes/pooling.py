@@ -1,6 +1,6 @@
 """POST /v1/embeddings, /pooling and /classify."""
 
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 
@@ -8,6 +8,7 @@ from mockserve.answering.prefilling import prefill
 from mockserve.connections.stamped import arrived_at
 from mockserve.content.pooler import Pooler
 from mockserve.planning.prompt_fitting import fitted
+from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.pooling.bodies import PoolingHead, class_items, embedding_items, pooling_items
@@ -97,6 +98,8 @@ async def _pooled(
 
 def _token_ids(service: Service, prompt: Prompt, asked: PoolingRequest, body: dict[str, Any]) -> list[int]:
     if asked.is_chat:
+        if media_of(cast(list[Any], prompt)) and not service.options.tokens_per_medium:
+            raise ApiError(f"{service.model_names[0]} is not a multimodal model")
         told = {"add_generation_prompt": False, **body, "messages": prompt}
         prompt = service.planner.conversations.prompt(told, service.model_names[0])
     return fitted(service.planner, prompt, asked.truncate_to, asked.truncates_left, asked.add_special_tokens)

@@ -165,3 +165,16 @@ def test_cohere_vectors_come_in_the_types_asked_for(embedder: TestServer) -> Non
 def test_an_unknown_model_is_refused_in_these_routes_own_words(embedder: TestServer) -> None:
     error = embed(embedder, "x", model="zz").json["error"]
     assert (error["message"], error["param"], error["code"]) == ("The model `zz` does not exist.", None, 404)
+
+
+@pytest.mark.parametrize("messages", [[], ["a"], [{}], 5])
+def test_an_input_counts_when_the_messages_are_none(embedder: TestServer, messages: Any) -> None:
+    assert first_vector(embed(embedder, "hello", messages=messages)) == first_vector(embed(embedder, "hello"))
+
+
+@pytest.mark.parametrize(
+    "content", [5, [5], [{"type": "hologram"}], [{"type": "image_url", "image_url": {"url": "http://a.example/a.png"}}]]
+)
+def test_a_conversation_to_embed_says_only_what_can_be_read(embedder: TestServer, content: Any) -> None:
+    messages = [{"role": "user", "content": content}]
+    assert call(embedder, "POST", "/v1/embeddings", {"messages": messages}).status == 400

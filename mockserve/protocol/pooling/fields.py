@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mockserve.protocol.errors import ApiError, Problem, bad_fields, bad_value
+from mockserve.protocol.completions.message_fields import MESSAGE
+from mockserve.protocol.errors import ApiError, bad_fields, bad_value
 from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record
 from mockserve.protocol.reading.types import Anything, FieldType, Flag, Integer, OneOf, Text
-from mockserve.protocol.refusals import refuse_bad_salt
+from mockserve.protocol.refusals import refuse_bad_salt, refuse_media_arguments
 
 ENCODINGS = ("float", "base64", "bytes", "bytes_only")
 DTYPES = ("float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2")
@@ -50,8 +51,8 @@ TEMPLATE: Mapping[str, FieldType] = {
     "chat_template_kwargs": _FREE_OBJECT,
     "media_io_kwargs": Nullable(MapOf(MapOf(Anything()))),
 }
-MESSAGES: Mapping[str, FieldType] = {"messages": ListOf(MapOf(Anything()))}
-CONVERSATIONS: Mapping[str, FieldType] = {"messages": ListOf(ListOf(MapOf(Anything())))}
+MESSAGES: Mapping[str, FieldType] = {"messages": ListOf(MESSAGE)}
+CONVERSATIONS: Mapping[str, FieldType] = {"messages": ListOf(ListOf(MESSAGE))}
 
 REMOVED_TASKS = {
     "score": "`score` task was removed; use `classify` instead.",
@@ -70,15 +71,13 @@ def chat_record(*tables: Mapping[str, FieldType], conversations: bool = False) -
     return Record(_joined(*tables, TEMPLATE, messages, BASIC), required=("messages",))
 
 
-def check_body(body: dict[str, Any], records: tuple[Record, ...]) -> None:
-    """Raise ApiError unless the body is one of `records`, with the problems it has as each of them."""
-    problems: list[Problem] = []
-    for record in records:
-        found = record.problems(body, "body")
-        if not found:
-            return
-        problems += found
-    raise bad_fields(problems)
+def check_body(body: dict[str, Any], records: tuple[Record, ...]) -> list[Record]:
+    """Those of `records` that the body is. Raises ApiError if it is none, with the problems it has as each of them."""
+    problems = [record.problems(body, "body") for record in records]
+    fitting = [record for record, wrong in zip(records, problems, strict=True) if not wrong]
+    if not fitting:
+        raise bad_fields([each for wrong in problems for each in wrong])
+    return fitting
 
 
 def refuse_removed_fields(body: dict[str, Any]) -> None:
@@ -93,6 +92,7 @@ def refuse_removed_fields(body: dict[str, Any]) -> None:
 def refuse_pooling_contradictions(body: dict[str, Any]) -> None:
     """What vLLM refuses before it looks at types. Raises ApiError."""
     refuse_bad_salt(body.get("cache_salt"))
+    refuse_media_arguments(body)
     if body.get("continue_final_message") and body.get("add_generation_prompt"):
         raise ApiError("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from mockserve.protocol.completions.messages import check_parts
 from mockserve.protocol.errors import bad_value
 from mockserve.protocol.pooling.fields import (
     CLASSIFY,
@@ -93,19 +94,20 @@ def parse_classify(body: dict[str, Any]) -> PoolingRequest:
 
 def _read(body: dict[str, Any], records: tuple[Record, ...]) -> PoolingRequest:
     refuse_pooling_contradictions(body)
-    check_body(body, records)
-    messages = body.get("messages")
+    fitting = check_body(body, records)
+    is_chat = any("messages" in record.required for record in (fitting if body.get("messages") else fitting[:1]))
+    prompts = _conversations(body["messages"]) if is_chat else _prompts(body.get("input"))
     dimensions, truncate_to = body.get("dimensions"), body.get("truncate_prompt_tokens")
     return PoolingRequest(
         model=body.get("model") or "",
-        prompts=_prompts(body.get("input")) if messages is None else _conversations(messages),
-        is_chat=messages is not None,
+        prompts=prompts,
+        is_chat=is_chat,
         encoding=Encoding(
             body.get("encoding_format", "float"), body.get("embed_dtype", "float32"), body.get("endianness", "native")
         ),
         dimensions=None if dimensions is None else as_integer(dimensions),
         task=body.get("task"),
-        add_special_tokens=as_flag(body.get("add_special_tokens", messages is None)),
+        add_special_tokens=as_flag(body.get("add_special_tokens", not is_chat)),
         truncate_to=None if truncate_to is None else as_integer(truncate_to),
         truncates_left=body.get("truncation_side") != "right",
         use_activation=body.get("use_activation") is not False,
@@ -125,7 +127,10 @@ def _prompts(given: Any) -> tuple[Prompt, ...]:
 
 
 def _conversations(messages: list[Any]) -> tuple[Prompt, ...]:
-    return tuple(messages) if messages and isinstance(messages[0], list) else (messages,)
+    conversations = tuple(messages) if messages and isinstance(messages[0], list) else (messages,)
+    for each in conversations:
+        check_parts(each)
+    return conversations
 
 
 def _is_conversation(value: Any) -> bool:
