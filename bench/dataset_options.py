@@ -16,7 +16,7 @@ class DatasetOptions:
     It has no slots, so that it can stand beside the settings of an engine: of two bases only one may have them.
     """
 
-    dataset_name: str = option("random", "What to send.", choices=DATASETS)
+    dataset_name: str = option("random", "What to send.", choices=DATASETS, heading="Data set")
     dataset_path: str | None = option(None, "File of sharegpt (JSON), custom (JSON lines) or burstgpt (CSV).")
     num_prompts: int = option(1000, "How many requests.", at_least=1)
     seed: int = option(0, "Seed of lengths, prompts, order and arrivals.")

@@ -1,6 +1,6 @@
 """From an options dataclass to a typer command: each setting becomes a flag or an argument.
 
-Typer writes the help, and says what is wrong with a command line.
+Typer says what is wrong with a command line, and `blis_cli.help` what would be right.
 """
 
 import inspect
@@ -10,9 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
+from blis_cli.help import WIDEST, command_with_help
 from blis_options import OptionError, options_of
 from blis_options.option import Setting
 from blis_options.text import NUMBERS, read_list, read_number
+
+CONTEXT = {"max_content_width": WIDEST}
 
 
 def run_with_typer(
@@ -20,7 +23,8 @@ def run_with_typer(
 ) -> int:
     """Let typer read the arguments: it prints help, or runs the command. Returns the exit code. Raises OptionError."""
     app = new_app()
-    app.command(help=help_text)(command_function(options_class, run))
+    cls = command_with_help(options_class)
+    app.command(cls=cls, help=help_text, context_settings=CONTEXT)(command_function(options_class, run))
     return answer(app, arguments, program)
 
 
@@ -64,19 +68,15 @@ def command_function(options_class: type, run: Callable[[Any], int]) -> Callable
 def _parameter(setting: Setting) -> inspect.Parameter:
     kind = setting.kind
     known = setting.option
-    extra: dict[str, Any] = {"help": _help(setting), "show_default": setting.default not in (None, "", ())}
-    if known.metavar is not None:
-        extra["metavar"] = known.metavar
+    extra: dict[str, Any] = {} if known.metavar is None else {"metavar": known.metavar}
     if setting.is_repeated:
         kind = list[typing.get_args(kind)[0]]  # type: ignore[misc]
     elif setting.is_list:
         (element, _) = typing.get_args(kind)
         extra["parser"] = _list_parser(element, setting.label)
-        extra.setdefault("metavar", "LIST")
         kind = str
     elif kind in NUMBERS:
         extra["parser"] = _number_parser(kind, setting.label, known.infinity)
-        extra.setdefault("metavar", "N" if kind is int else "X")
     if setting.option.positional:
         info = typer.Argument(**extra)
     else:
@@ -101,11 +101,6 @@ def _default(setting: Setting) -> Any:
     if isinstance(setting.default, tuple):
         return ",".join(map(str, setting.default))
     return setting.default
-
-
-def _help(setting: Setting) -> str:
-    known = setting.option
-    return f"{known.help} One of: {', '.join(filter(None, known.choices))}." if known.choices else known.help
 
 
 def _number_parser(kind: Callable[[Any], Any], label: str, infinity: str | None) -> Callable[[Any], Any]:

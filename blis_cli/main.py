@@ -39,15 +39,14 @@ def _end(code: int) -> NoReturn:
 def run(arguments: list[str], program: str = "blis") -> int:
     """Run `blis`, or a program that is one command by itself, with these arguments and return the exit code."""
     _open_standard_streams()
-    name, given = ("", arguments) if program in PROGRAMS else _split(arguments)
+    name, given = ("", arguments) if program in PROGRAMS else _split(_asked(arguments))
     row = PROGRAMS.get(program) or COMMANDS.get(name)
     program = f"{program} {name}" if name else program
     try:
         if row is not None:
             code = _run_command(row, given, program)
         elif given and not given[0].startswith("-"):
-            known = (each.removeprefix(f"{name} ") for each in members(name))
-            raise OptionError(f"unknown command {given[0]!r}, known are {', '.join(known)}")
+            raise OptionError(_unknown(given[0], [each.removeprefix(f"{name} ") for each in members(name)]))
         else:
             from blis_cli.overview import show_overview
 
@@ -88,6 +87,19 @@ def _open_standard_streams() -> None:
     os.close(descriptor)
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (it lives as long as the process)
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+
+
+def _asked(arguments: list[str]) -> list[str]:
+    """`blis help serve` is `blis serve --help`."""
+    return [*arguments[1:], "--help"] if arguments[:1] == ["help"] else arguments
+
+
+def _unknown(word: str, known: list[str]) -> str:
+    from difflib import get_close_matches
+
+    alike = get_close_matches(word, known, n=1)
+    question = f", did you mean {alike[0]!r}?" if alike else ","
+    return f"unknown command {word!r}{question} known are {', '.join(known)}"
 
 
 def _split(arguments: list[str]) -> tuple[str, list[str]]:

@@ -1,21 +1,39 @@
 """`blis` by itself, and the first words that commands share: what there is."""
 
+from typing import Any
+
 import typer
+from typer.core import TyperGroup
 
 from blis_cli.commands import COMMANDS, GROUPS, members
-from blis_cli.flags import answer, new_app
+from blis_cli.flags import CONTEXT, answer, new_app
 
 DESCRIPTION = """Test everything around LLM inference without a GPU, and prove the fake is true.
 
-serve a vLLM look-alike, observe any server, replay the recording in virtual time, calibrate one against the other.
+Serve a vLLM look-alike, observe any server, replay the recording in virtual time, calibrate one against the other.
 """
+
+
+class Overview(TyperGroup):
+    """A list of commands that says all of each, on as many lines as that takes."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Typer's own list cuts what is longer than a line."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, str(command.help)) for name, command in self.commands.items()])
 
 
 def show_overview(group: str, arguments: list[str], program: str) -> int:
     """List the commands, or those of a group, none of them imported. Returns the exit code. Raises OptionError."""
     app = new_app()
 
-    @app.callback(help=GROUPS.get(group, DESCRIPTION), invoke_without_command=True)
+    @app.callback(
+        cls=Overview,
+        help=GROUPS.get(group, DESCRIPTION),
+        epilog=f"`{program} COMMAND --help` tells the flags of a command.",
+        invoke_without_command=True,
+        context_settings=CONTEXT,
+    )
     def overview(
         version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
     ) -> None:

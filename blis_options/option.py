@@ -33,6 +33,7 @@ class Option:
     hidden: bool = False
     repeatable: bool = False
     writes: tuple[str, ...] = ()
+    heading: str = ""
 
     @property
     def help(self) -> str:
@@ -47,13 +48,14 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting of an options class, as the command line and the documentation see it."""
+    """One setting of an options class, as the command line and the documentation see it, and what it stands under."""
 
     name: str
     type: Any
     default: Any
     required: bool
     option: Option
+    heading: str = ""
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -104,14 +106,15 @@ def option(
     hidden: bool = False,
     repeatable: bool = False,
     writes: tuple[str, ...] = (),
+    heading: str = "",
 ) -> Any:
     """A dataclass field that is also a setting. Without a default the setting is required.
 
     `at_least` and `at_most` include their limit, `above` does not. `infinity` is the word for a number without limit,
     which is refused where there is no such word. `choices` closes the set of strings. A `repeatable` tuple may be given
     in several places, and its items are taken as they are. `writes` are the endings that its value gets in the names of
-    the files that are written there. `help` and `choices` may be functions, which are called when somebody asks for
-    help or says something else than the default.
+    the files that are written there. What follows stands below `heading` in the help, up to the next one. `help` and
+    `choices` may be functions, which are called when somebody asks for help or says something else than the default.
     """
     known = Option(
         help_text=help,
@@ -126,6 +129,7 @@ def option(
         hidden=hidden,
         repeatable=repeatable,
         writes=writes,
+        heading=heading,
     )
     return dataclasses.field(default=default, metadata={_METADATA_KEY: known})
 
@@ -143,17 +147,17 @@ def names_in(module: str, table: str) -> Callable[[], Iterable[str]]:
 def options_of(options_class: type) -> list[Setting]:
     """The settings of an options class, in declaration order, parents first."""
     hints = typing.get_type_hints(options_class)
-    return [
-        Setting(
-            name=field.name,
-            type=hints[field.name],
-            default=None if field.default is MISSING else field.default,
-            required=field.default is MISSING,
-            option=field.metadata[_METADATA_KEY],
-        )
-        for field in dataclasses.fields(options_class)
-        if _METADATA_KEY in field.metadata
-    ]
+    settings = []
+    heading = ""
+    for field in dataclasses.fields(options_class):
+        known = field.metadata.get(_METADATA_KEY)
+        if known is None:
+            continue
+        heading = known.heading or heading
+        is_required = field.default is MISSING
+        default = None if is_required else field.default
+        settings.append(Setting(field.name, hints[field.name], default, is_required, known, heading))
+    return settings
 
 
 def check_options(options: Any) -> None:

@@ -25,7 +25,10 @@ class CalibrateOptions:
     trace: str | None = option(None, "Header file (YAML) of the recording.", positional=True, metavar="TRACE.yaml")
     trace_header: str | None = option(None, "Header file of the recording, in place of the argument.", hidden=True)
     trace_data: str | None = option(
-        None, "Data file (CSV) of the recording. Default: beside the header, with its name.", metavar="FILE"
+        None,
+        "Data file (CSV) of the recording. Default: beside the header, with its name.",
+        metavar="FILE",
+        heading="Recordings and simulation",
     )
     sim_results: str | None = option(
         None, "Latencies per request of the simulation (JSON), from `blis replay --results-path`.", metavar="FILE"
@@ -38,7 +41,9 @@ class CalibrateOptions:
     )
     second_itl_data: str | None = option(None, "Token times of the second recording (CSV).", metavar="FILE")
     itl_data: str | None = option(None, "Token times of the recording (CSV); adds ITL to the metrics.", metavar="FILE")
-    report: str | None = option(None, "Write the comparison here (JSON).", metavar="FILE", writes=("",))
+    report: str | None = option(
+        None, "Write the comparison here (JSON).", metavar="FILE", writes=("",), heading="What is written"
+    )
     html: str | None = option(
         None, "Write the comparison here as one page with pictures (HTML).", metavar="FILE", writes=("",)
     )
@@ -47,6 +52,7 @@ class CalibrateOptions:
         "",
         "Limits on MAPE in percent, such as ttft=15,e2e=5; the exit code is 3 when one is exceeded.",
         metavar="METRIC=PERCENT,...",
+        heading="Judging",
     )
     warmup_requests: int = option(-1, "Leave the first N requests sent out. -1: as the header says.", at_least=-1)
     network_rtt_us: int = option(

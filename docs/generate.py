@@ -13,15 +13,17 @@ import re
 import sys
 import typing
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import compatibility
 
 from blis_cli.commands import COMMANDS
+from blis_cli.help import OTHERS, by_heading
 from blis_options import options_of
 from blis_options.option import Setting
+from engine.cluster.autoscaling.options import ScalingOptions
 from engine.deployment import resolve
 from engine.deployment_options import DeploymentOptions
 from engine.latency.catalogue import reader
@@ -42,18 +44,26 @@ PLURALS: Mapping[Any, str] = {int: "integers", float: "numbers", str: "texts"}
 
 
 def commands() -> str:
-    """One section per command, and one for the settings that all commands with an engine share."""
-    shared = options_of(DeploymentOptions)
+    """One section per command, and those of the settings that all commands with an engine, or with several, share."""
+    engine = options_of(DeploymentOptions)
+    cluster = [setting for setting in options_of(ScalingOptions) if setting not in engine]
     sections = []
     for name, row in COMMANDS.items():
-        settings = options_of(getattr(importlib.import_module(row.module), row.options))
-        own = [setting for setting in settings if setting not in shared]
-        text = f"## blis {name}\n\n{row.help}\n\n{_settings_table(own)}"
-        if len(own) < len(settings):
-            text += "\n\nAnd the [settings of the engine](#settings-of-the-engine)."
+        kind = getattr(importlib.import_module(row.module), row.options)
+        text = f"## blis {name}\n\n{row.help}\n\n{_settings_tables(kind, without=[*engine, *cluster])}"
+        if issubclass(kind, DeploymentOptions):
+            text += "\n\nAnd the [settings of the engine](#settings-of-the-engine)"
+            text += ", and [of a cluster](#settings-of-a-cluster)." if issubclass(kind, ScalingOptions) else "."
         sections.append(text)
-    engine = f"## Settings of the engine\n\nThe same in every command that simulates one.\n\n{_settings_table(shared)}"
-    return "\n\n".join([*sections, engine])
+    of_engine = _settings_tables(DeploymentOptions, without=[])
+    of_cluster = _settings_tables(ScalingOptions, without=engine)
+    return "\n\n".join(
+        [
+            *sections,
+            f"## Settings of the engine\n\nThe same in every command that simulates one.\n\n{of_engine}",
+            f"## Settings of a cluster\n\nThe same in `serve`, `run` and `replay`.\n\n{of_cluster}",
+        ]
+    )
 
 
 def routes() -> str:
@@ -203,9 +213,15 @@ def _line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _settings_table(settings: Iterable[Setting]) -> str:
-    rows = [tuple(_setting_cells(setting)) for setting in settings]
-    return table(("setting", "value", "default", "meaning"), rows)
+def _settings_tables(options_class: type, without: Container[Setting]) -> str:
+    """A table for each heading."""
+    names = ("setting", "value", "default", "meaning")
+    parts = []
+    for heading, settings in by_heading(options_class).items():
+        rows = [tuple(_setting_cells(setting)) for setting in settings if setting not in without]
+        if rows:
+            parts.append((f"**{heading}**\n\n" if heading not in ("", OTHERS) else "") + table(names, rows))
+    return "\n\n".join(parts)
 
 
 def _setting_cells(setting: Setting) -> Iterator[str]:

@@ -28,7 +28,8 @@ class DeploymentOptions:
 
     model: str = option(
         help="Model to simulate: a name of the catalogue, with or without its organisation, "
-        "or a local folder with a Hugging Face config.json."
+        "or a local folder with a Hugging Face config.json.",
+        heading="Model and GPU",
     )
     hardware: str = option("", "GPU to simulate, such as H100 (default: the catalogue's choice for the model).")
     tp: int = option(
@@ -59,6 +60,7 @@ class DeploymentOptions:
         "How step times are predicted: from physical work with trained weights, from peak rates alone, "
         "from a line fitted to one model on one GPU, or by what `blis fit` has learned from recordings.",
         choices=LATENCY_MODELS,
+        heading="Step times",
     )
     alpha_coeffs: tuple[float, ...] = option(
         (),
@@ -76,7 +78,11 @@ class DeploymentOptions:
         None, "Coefficients that `blis fit` has learned; needs --latency-model fitted.", metavar="FILE"
     )
     gpu_memory_utilization: float = option(
-        0.9, "Fraction of GPU memory for weights, activations and KV cache together.", above=0, at_most=1
+        0.9,
+        "Fraction of GPU memory for weights, activations and KV cache together.",
+        above=0,
+        at_most=1,
+        heading="Memory and batch",
     )
     block_size_in_tokens: int = option(
         16, "Tokens per KV block.", flags=("--block-size-in-tokens", "--block-size"), at_least=1
@@ -102,7 +108,9 @@ class DeploymentOptions:
     max_model_len: int = option(
         0, "Most tokens of prompt and output together; 0 takes the model's context window.", at_least=0
     )
-    scheduler: str = option("fcfs", "Order in which waiting requests are considered.", choices=ORDERS)
+    scheduler: str = option(
+        "fcfs", "Order in which waiting requests are considered.", choices=ORDERS, heading="Scheduling"
+    )
     priority_policy: str = option(
         "slo-class",
         "How urgent a request is, for the priority schedulers and --preemption-policy priority: by its own priority or "
@@ -126,6 +134,7 @@ class DeploymentOptions:
         "",
         "Speculative decoding, as vLLM takes it: a JSON object with method, num_speculative_tokens, model and so on.",
         metavar="JSON",
+        heading="Speculative decoding",
     )
     spec_method: str = option("", "The same as method in --speculative-config.")
     spec_model: str = option("", "The same as model in --speculative-config.")
@@ -145,7 +154,9 @@ class DeploymentOptions:
         metavar="US",
     )
     speculative_seed: int = option(0, "Seed of the draws that accept drafted tokens.", at_least=0)
-    enable_chunked_prefill: bool = option(True, "Split prompts that exceed the token budget. vLLM's scheduling only.")
+    enable_chunked_prefill: bool = option(
+        True, "Split prompts that exceed the token budget. vLLM's scheduling only.", heading="vLLM's scheduling alone"
+    )
     enable_prefix_caching: bool = option(True, "Find equal prompt beginnings in the KV cache. vLLM's scheduling only.")
     scheduler_reserve_full_isl: bool = option(
         True, "Admit a request only when all of its prompt fits in the KV cache. vLLM's scheduling only."
@@ -159,7 +170,10 @@ class DeploymentOptions:
         1, "Steps between two that compute prompts while others decode. vLLM's scheduling only.", at_least=1
     )
     kv_cpu_blocks: int = option(
-        0, "KV blocks of a second tier in CPU memory, with BLIS's scheduling; 0 for none.", at_least=0
+        0,
+        "KV blocks of a second tier in CPU memory, with BLIS's scheduling; 0 for none.",
+        at_least=0,
+        heading="KV cache in CPU memory",
     )
     kv_offload_policy: str = option(
         "mirror",

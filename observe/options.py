@@ -29,7 +29,11 @@ class OutputPaths:
 class ObserveOptions:
     """One run of `blis observe`. Raises OptionError or ObserveError for settings that do not fit together."""
 
-    url: str = option(help="Base URL of the server, such as http://localhost:8000.", flags=("--url", "--server-url"))
+    url: str = option(
+        help="Base URL of the server, such as http://localhost:8000.",
+        flags=("--url", "--server-url"),
+        heading="Server and recording",
+    )
     model: str | None = option(None, "Model to ask for. Default: the first that the server lists.")
     output: str | None = option(
         None,
@@ -39,7 +43,7 @@ class ObserveOptions:
     )
     trace_header: str | None = option(None, "Write the header of the recording here instead of to PREFIX.yaml.")
     trace_data: str | None = option(None, "Write the rows of the recording here instead of to PREFIX.csv.")
-    rate: float | None = option(None, "Requests per second of a synthetic workload.", above=0)
+    rate: float | None = option(None, "Requests per second of a synthetic workload.", above=0, heading="Workload")
     num_requests: int | None = option(
         None,
         "How many requests to send. Required with --rate; with --trace or --workload-spec, its first ones.",
@@ -71,11 +75,13 @@ class ObserveOptions:
     output_tokens_min: int = option(1, "Shortest output.", at_least=1)
     output_tokens_max: int | None = option(None, "Longest output. Default: no limit.", at_least=1)
     prefix_tokens: int = option(0, "Tokens of a prefix that all prompts share, beside --prompt-tokens.", at_least=0)
-    api_format: str = option("completions", "Which API to send to.", choices=APIS)
+    api_format: str = option("completions", "Which API to send to.", choices=APIS, heading="Requests")
     streaming: bool = option(True, "Ask for streamed answers.")
     unconstrained_output: bool = option(False, "Let the model end its outputs instead of forcing their length.")
     ignore_eos: bool = option(True, "Send ignore_eos (vLLM) with outputs of forced length.")
-    max_concurrency: int = option(0, "Most requests in flight; others wait in line. 0: no limit.", at_least=0)
+    max_concurrency: int = option(
+        0, "Most requests in flight; others wait in line. 0: no limit.", at_least=0, heading="Sending"
+    )
     processes: int | None = option(
         None,
         "Share the sending out over so many processes, where one cannot keep up with the rate. Default: 1; with --ray"
@@ -88,7 +94,7 @@ class ObserveOptions:
     ray_address: str | None = option(None, "Address of the cluster, such as auto or ray://host:10001.")
     warmup_requests: int = option(0, "Leave the first N requests out of the recording.", at_least=0, metavar="N")
     timeout: float = option(300.0, "Seconds until a request is given up.", above=0, at_most=86400)
-    api_key: str | None = option(None, "Send this as bearer token.")
+    api_key: str | None = option(None, "Send this as bearer token.", heading="Connection")
     insecure: bool = option(False, "Take any certificate of an https server.")
     ca_file: str | None = option(
         None, "Trust these certificates (PEM) of an https server instead of the system's.", metavar="FILE"
@@ -100,6 +106,7 @@ class ObserveOptions:
     resume: bool = option(
         False,
         "Go on with the recording at --output where it was cut short; requests recorded there are not sent again.",
+        heading="What is recorded",
     )
     record_itl: bool = option(False, "Record when each chunk came.")
     scrape_metrics: bool = option(
@@ -115,6 +122,7 @@ class ObserveOptions:
         "Targets for the time to first token, such as default=100ms,batch=2s; targets given replace all those of the"
         " workload or trace. Adds goodput to the summary.",
         metavar="CLASS=DURATION,...",
+        heading="Judging the run",
     )
     slo_itl: str = option(
         "", "Targets for a request's mean time between tokens. Adds goodput.", metavar="CLASS=DURATION,..."

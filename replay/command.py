@@ -32,7 +32,9 @@ class ReplayOptions(ReportOptions):
     trace: str | None = option(
         None, "Header file (YAML) of the trace to replay.", positional=True, metavar="TRACE.yaml"
     )
-    trace_header: str | None = option(None, "Header file of the trace, in place of the argument.", hidden=True)
+    trace_header: str | None = option(
+        None, "Header file of the trace, in place of the argument.", hidden=True, heading="Replay"
+    )
     trace_data: str | None = option(
         None, "Data file (CSV) of the trace. Default: beside the header, with its name.", metavar="FILE"
     )

@@ -29,6 +29,7 @@ class ReportOptions(ScalingOptions):
         "Targets for the time to first token, such as default=100ms,batch=2s; targets given replace all those of the "
         "workload or trace. Adds goodput.",
         metavar="CLASS=DURATION,...",
+        heading="Judging the run",
     )
     slo_itl: str = option(
         "", "Targets for a request's mean time between tokens. Adds goodput.", metavar="CLASS=DURATION,..."
@@ -52,7 +53,9 @@ class ReportOptions(ScalingOptions):
         f"Adds one weighted figure of merit for the run. Metrics: {', '.join(METRICS)}.",
         metavar="METRIC:WEIGHT,...",
     )
-    results_path: str | None = option(None, "Write latencies per request here (JSON).", metavar="FILE", writes=("",))
+    results_path: str | None = option(
+        None, "Write latencies per request here (JSON).", metavar="FILE", writes=("",), heading="What is written"
+    )
     metrics_path: str | None = option(
         None, "Write aggregate metrics with a row per request here (JSON).", metavar="FILE", writes=("",)
     )

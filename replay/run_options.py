@@ -23,7 +23,9 @@ _LENGTH_FLAGS = tuple(
 class RunOptions(ReportOptions):
     """The settings of `blis run`: which workload, through which engine, to which files."""
 
-    workload_spec: str | None = option(None, "Workload spec (YAML) to generate requests from.", metavar="FILE")
+    workload_spec: str | None = option(
+        None, "Workload spec (YAML) to generate requests from.", metavar="FILE", heading="Workload"
+    )
     workload: str | None = option(
         None,
         "Kind of workload without a spec: a preset, or the lengths of --prompt-tokens and --output-tokens "

@@ -17,7 +17,7 @@ _VALUED = ("--tokenizer", "--tokenizer-mode", "--seed")
 class LatencyOptions(DeploymentOptions):
     """The settings of `blis bench latency`: which batch, on which engine."""
 
-    input_len: int = option(32, "Prompt tokens of each request.", at_least=1)
+    input_len: int = option(32, "Prompt tokens of each request.", at_least=1, heading="Batch")
     output_len: int = option(128, "Output tokens of each request.", at_least=1)
     batch_size: int = option(8, "Requests in the batch.", at_least=1)
     num_iters_warmup: int = option(10, "How often to compute the batch before the time is taken.", at_least=0)

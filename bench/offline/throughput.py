@@ -17,7 +17,7 @@ _VALUED = ("--backend", "--tokenizer-mode")
 class ThroughputOptions(DatasetOptions, DeploymentOptions):
     """The settings of `blis bench throughput`: what to compute, on which engine."""
 
-    num_warmups: int = option(0, "Requests to compute before the time is taken.", at_least=0)
+    num_warmups: int = option(0, "Requests to compute before the time is taken.", at_least=0, heading="Measuring")
     output_json: str | None = option(None, "Write the results here (JSON).", metavar="FILE", writes=("",))
 
     def __post_init__(self) -> None:

@@ -31,7 +31,7 @@ _SAMPLING = (
 class BenchServeOptions(DatasetOptions):
     """One run of `blis bench serve`. Raises OptionError or ObserveError for settings that do not fit together."""
 
-    backend: str = option("openai", "The API to send to.", choices=PATHS)
+    backend: str = option("openai", "The API to send to.", choices=PATHS, heading="Server")
     base_url: str | None = option(None, "Base URL of the server. Default: made of --host and --port.")
     host: str = option("127.0.0.1", "Host of the server.")
     port: int = option(8000, "Port of the server.", at_least=1, at_most=65535)
@@ -39,7 +39,9 @@ class BenchServeOptions(DatasetOptions):
     model: str | None = option(None, "Model to ask for. Default: the first that the server lists.")
     served_model_name: str | None = option(None, "Ask for this name instead of --model, which is noted in the results.")
     request_rate: tuple[str, ...] = option(
-        ("inf",), "Requests per second, inf for all at once. Several, separated by commas, are run one after the other."
+        ("inf",),
+        "Requests per second, inf for all at once. Several, separated by commas, are run one after the other.",
+        heading="Load",
     )
     burstiness: float = option(
         1.0, "Shape of the gamma distribution of gaps: 1 is Poisson, less is burstier, more is evener.", above=0
@@ -64,11 +66,16 @@ class BenchServeOptions(DatasetOptions):
         0, "Send the first prompt every 5 seconds, for so long, until it is answered. 0: no check.", at_least=0
     )
     goodput: tuple[str, ...] = option(
-        (), f"Limits in milliseconds for a request to be good, of {', '.join(GOODPUT_METRICS)}.", metavar="NAME:MS ..."
+        (),
+        f"Limits in milliseconds for a request to be good, of {', '.join(GOODPUT_METRICS)}.",
+        metavar="NAME:MS ...",
+        heading="Figures",
     )
     percentile_metrics: tuple[str, ...] = option(("ttft", "tpot", "itl"), "Latencies to report.", choices=METRICS)
     metric_percentiles: tuple[float, ...] = option((99.0,), "Percentiles to report.", at_least=0, at_most=100)
-    ignore_eos: bool = option(False, "Ask for outputs of full length; always with --dataset-name random.")
+    ignore_eos: bool = option(
+        False, "Ask for outputs of full length; always with --dataset-name random.", heading="Requests"
+    )
     logprobs: int | None = option(None, "Log probabilities to ask for per token (completions).", at_least=0)
     top_p: float | None = option(None, "Sampling parameter of every request.")
     top_k: int | None = option(None, "Sampling parameter of every request.")
@@ -85,7 +92,7 @@ class BenchServeOptions(DatasetOptions):
     request_id_prefix: str = option(
         "bench-", "Beginning of the X-Request-Id headers; the number of the request follows."
     )
-    label: str | None = option(None, "Label of the results. Default: --backend.")
+    label: str | None = option(None, "Label of the results. Default: --backend.", heading="Results")
     save_result: bool = option(False, "Write the results to a file (JSON), one per rate.")
     save_detailed: bool = option(False, "With the figures of each request in it.")
     append_result: bool = option(False, "Append the results to --result-filename, a line per run.")

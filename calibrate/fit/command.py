@@ -28,7 +28,12 @@ class FitOptions(DeploymentOptions):
         (), "Header files (YAML) of the recordings, all of the same server.", positional=True, metavar="TRACE.yaml..."
     )
     output: str = option(
-        "coefficients.yaml", "Write the coefficients here.", flags=("--output", "-o"), metavar="FILE", writes=("",)
+        "coefficients.yaml",
+        "Write the coefficients here.",
+        flags=("--output", "-o"),
+        metavar="FILE",
+        writes=("",),
+        heading="Learning",
     )
     seed: int = option(0, "Seed of the step phases; the same seed gives the same coefficients.", at_least=0)
     reissue: bool = option(

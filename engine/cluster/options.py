@@ -31,7 +31,11 @@ class ClusterOptions(DeploymentOptions):
     """
 
     num_instances: int = option(
-        1, "Instances behind one door, each an engine of its own.", at_least=1, at_most=MOST_INSTANCES
+        1,
+        "Instances behind one endpoint, each an engine of its own.",
+        at_least=1,
+        at_most=MOST_INSTANCES,
+        heading="Several instances",
     )
     admission_policy: str = option("always-admit", "Who is let in.", choices=_ADMISSIONS)
     admission_latency: int = option(

@@ -14,7 +14,7 @@ from mockserve.options.taste import Taste
 class ContentOptions(InstanceOptions):
     """Flags with vLLM's names where it has them."""
 
-    seed: int = option(0, "Seed of the generated text and its lengths.")
+    seed: int = option(0, "Seed of the generated text and its lengths.", heading="Text and tokens")
     tokenizer: str | None = option(
         None,
         "tokenizer.json to count tokens with, or a model folder with one, whose chat template is then used too; "
@@ -40,7 +40,7 @@ class ContentOptions(InstanceOptions):
         None, "Length of every answer that may end by itself (default: lengths vary, half are below 200).", at_least=1
     )
     enable_auto_tool_choice: bool = option(
-        False, "Let the model choose when to call a function; needs --tool-call-parser."
+        False, "Let the model choose when to call a function; needs --tool-call-parser.", heading="Function calls"
     )
     tool_call_parser: str | None = option(
         None,
@@ -74,6 +74,7 @@ class ContentOptions(InstanceOptions):
         "Parser of reasoning, by vLLM's name: answers begin with reasoning, unless the request switches it off.",
         choices=REASONING_PARSERS,
         metavar="NAME",
+        heading="Reasoning",
     )
     default_reasoning_tokens: int | None = option(
         None,
@@ -85,6 +86,7 @@ class ContentOptions(InstanceOptions):
         "random",
         "What answers say: made-up prose, or the last user message or prompt again.",
         choices=("random", "echo"),
+        heading="Where answers come from",
     )
     dataset_path: str | None = option(
         None,

@@ -21,7 +21,7 @@ class EngineFeatureOptions(NetworkOptions):
         flags=("--dp", "--data-parallel-size"),
         at_least=1,
     )
-    enable_lora: bool = option(False, "Take LoRA adapters.")
+    enable_lora: bool = option(False, "Take LoRA adapters.", heading="LoRA adapters")
     max_loras: int = option(1, "Adapters that one step may compute with, and that fit on the GPU.", at_least=1)
     max_cpu_loras: int | None = option(
         None, "Adapters kept in the memory of the machine (default: as many as fit on the GPU).", at_least=1
@@ -29,13 +29,19 @@ class EngineFeatureOptions(NetworkOptions):
     lora_load_ms: float = option(0.0, "What a step waits while an adapter is read into memory.", at_least=0)
     lora_swap_ms: float = option(0.0, "What a step waits while an adapter is copied to the GPU.", at_least=0)
     max_num_queued_reqs: int | None = option(
-        None, "Requests that may be unfinished at once; more are refused with status 503.", at_least=0
+        None,
+        "Requests that may be unfinished at once; more are refused with status 503.",
+        at_least=0,
+        heading="Limits of the queue",
     )
     max_num_queued_tokens: int | None = option(
         None, "Prompt tokens without an answer yet from which on requests are refused with status 503.", at_least=0
     )
     kv_events_config: str = option(
-        "", "Where to publish KV-cache events, as vLLM takes it. Needs the extra kv-events.", metavar="JSON"
+        "",
+        "Where to publish KV-cache events, as vLLM takes it. Needs the extra kv-events.",
+        metavar="JSON",
+        heading="KV blocks, told and handed over",
     )
     data_parallel_rank: int = option(
         0, "Which of several servers that share a load this is; KV events name it.", at_least=0

@@ -23,7 +23,9 @@ class FaultOptions(EngineFeatureOptions):
     """Which faults, how often, and their figures."""
 
     fault_rates: tuple[str, ...] = option(
-        (), "Faults and the fraction of requests that get them, such as rate_limit=0.05,stall=0.01."
+        (),
+        "Faults and the fraction of requests that get them, such as rate_limit=0.05,stall=0.01.",
+        heading="Faults on purpose",
     )
     fault_settings: tuple[str, ...] = option(
         (), "Figures of faults, such as retry_after_s=2,stall_s=10,after_events=5."

@@ -19,6 +19,7 @@ class InstanceOptions(ScalingOptions):
         "ones.",
         at_least=0,
         at_most=LARGEST_PORT,
+        heading="Instances of a server",
     )
     enable_instance_control: bool = option(
         False, "Offer to add, drain and kill instances while running, below /blis/instances."

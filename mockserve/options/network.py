@@ -10,7 +10,7 @@ from mockserve.options.content import ContentOptions
 class NetworkOptions(ContentOptions):
     """How clients reach the server."""
 
-    host: str = option("0.0.0.0", "Address to listen on.")
+    host: str = option("0.0.0.0", "Address to listen on.", heading="Network")
     port: int = option(8000, "Port to listen on; 0 takes a free one.", at_least=0, at_most=65535)
     api_processes: int = option(
         1,

@@ -10,7 +10,9 @@ from mockserve.options.simulation import SimulationOptions
 class ReplyOptions(SimulationOptions):
     """Flags with vLLM's names and meanings, and one of our own for media."""
 
-    enable_prompt_tokens_details: bool = option(False, "Report how many tokens of a prompt were cached.")
+    enable_prompt_tokens_details: bool = option(
+        False, "Report how many tokens of a prompt were cached.", heading="Replies"
+    )
     enable_force_include_usage: bool = option(False, "Put token counts into every chunk of every stream.")
     enable_per_request_metrics: bool = option(False, "Report each request's own latencies in its reply.")
     return_tokens_as_token_ids: bool = option(False, "Name tokens by their ids wherever log-probabilities are shown.")

@@ -22,6 +22,7 @@ class RouteOptions(ReplyOptions):
         "auto",
         "What the model is run for; pooling replaces the generating routes by those of embeddings and the like.",
         choices=("auto", "generate", "pooling", "draft"),
+        heading="Tasks and routes",
     )
     convert: str = option(
         "auto", "What a pooling model gives: vectors (embed) or classes (classify).",

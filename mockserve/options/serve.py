@@ -12,7 +12,7 @@ from mockserve.options.routes import RouteOptions
 class ServeOptions(RouteOptions):
     """What to serve and how. The model may be given as an argument, as vLLM wants it, or as --model."""
 
-    model: str = option("", "The same as MODEL.")
+    model: str = option("", "The same as MODEL.", heading="Model and GPU")
     model_argument: str = option(
         "",
         "Model to serve: a name of the catalogue, with or without its organisation, "
@@ -25,6 +25,7 @@ class ServeOptions(RouteOptions):
         "Simulated seconds per real second; max lets no time pass but what the engine takes.",
         above=0,
         infinity="max",
+        heading="Serving",
     )
     served_model_name: tuple[str, ...] = option((), "Names clients may use; replies carry the first. Default: MODEL.")
     enable_server_load_tracking: bool = option(False, "Let GET /load count the requests being answered.")

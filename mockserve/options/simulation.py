@@ -16,6 +16,7 @@ class SimulationOptions(TimingOptions):
         "Seconds until the server listens, as if it were loading weights.",
         flags=("--startup-s", "--startup-delay"),
         at_least=0,
+        heading="Process",
     )
     log_format: str = option("text", "What lines on standard error are.", choices=FORMATS)
     max_waiting_requests: int | None = option(

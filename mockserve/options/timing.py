@@ -17,6 +17,7 @@ class TimingOptions(FaultOptions):
         "engine",
         "Where latencies come from: the simulated engine, set times, or set times with a first token by prompt length.",
         choices=CALCULATORS,
+        heading="Set times instead of an engine's",
     )
     time_to_first_token_ms: float = option(0.0, "Set time to the first token.", at_least=0)
     time_to_first_token_std_dev_ms: float = option(0.0, "Its standard deviation.", at_least=0)

@@ -84,11 +84,26 @@ def test_help_begins_with_what_the_command_is_for(blis: Blis, command: str) -> N
     assert COMMANDS[command].help in " ".join(out.split())
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_a_command_adds_does_not_stand_under_a_heading_of_its_parents(command: str) -> None:
+    kind = options_class(command)
+    of_parents = {
+        each.name: each.heading
+        for parent in kind.__bases__
+        if dataclasses.is_dataclass(parent)
+        for each in options_of(parent)
+    }
+    added = {
+        each.heading for each in settings_of(command) if each.name not in of_parents and not each.option.positional
+    }
+    assert added & set(of_parents.values()) == set()
+
+
 def spellings(setting: Setting) -> list[str]:
     """The words of a setting as they stand in a help text."""
     known: Option = setting.option
     if known.positional:
         return [known.metavar or setting.name.upper()]
     first, *others = setting.flags
-    negated = [f"--no-{first.removeprefix('--')}"] if setting.type is bool else []
+    negated = [f"--no-{first.removeprefix('--')}"] if setting.type is bool and setting.default else []
     return [first, *others, *negated]

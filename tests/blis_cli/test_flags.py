@@ -129,10 +129,29 @@ def test_help_shows_defaults_and_choices_but_no_hidden_setting(blis: Blis) -> No
     assert code == 0
     assert "Who comes first. One of: fcfs, sjf. [default: fcfs]" in text
     assert "Coefficients. [default: 1.0,2.5]" in text
-    assert "--streaming / --no-streaming" in text
-    assert "[required]" in text
+    assert "GPUs. [default: 0]" in text
+    assert "--streaming / --no-streaming Whether to stream. [default: on]" in text
+    assert "--quiet Whether to say less. --" in text
+    assert "What to call it (default: nothing). --" in text
+    assert "--max-num-seqs N Requests in a step. [required]" in text
     assert "secret" not in text
 
 
 def test_what_the_machine_has_no_more_of_is_one_line(blis: Blis) -> None:
     assert blis("toy", *REQUIRED, "--end", "too many")[2] == "blis toy: error: too many open files\n"
+
+
+def test_help_has_settings_below_their_headings(blis: Blis) -> None:
+    sections = blis("toy", "--help")[1].split("\n\n")[2:]
+    first_lines = [section.splitlines()[:2] for section in sections]
+    assert [(heading, row.split()[0]) for heading, row in first_lines] == [
+        ("Arguments:", "SOURCE"),
+        ("Options:", "--max-num-seqs"),
+        ("Taste:", "--label"),
+    ]
+    assert sections[1].splitlines()[-1].split()[0] == "--help"
+
+
+def test_help_begins_with_what_a_command_adds_to_its_parents(blis: Blis) -> None:
+    _, out, _ = blis("run", "--help")
+    assert out.index("\nWorkload:\n") < out.index("\nModel and GPU:\n") < out.index("\nJudging the run:\n")

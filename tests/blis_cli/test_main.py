@@ -19,17 +19,27 @@ def test_the_version_is_that_of_the_distribution(blis: Blis) -> None:
     assert said.removesuffix(" (compiled engine)\n").rstrip() == version("blis-mockserve")
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"]])
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["help"]])
 def test_the_overview_lists_every_command(blis: Blis, arguments: list[str]) -> None:
     code, out, err = blis(*arguments)
     assert (code, err) == (0, "")
     assert listed(out) == list(COMMANDS)
 
 
+def test_the_overview_says_all_of_each_command(blis: Blis) -> None:
+    _, out, _ = blis()
+    packed = "".join(out.split())  # wrapped anywhere, hyphens included
+    assert [name for name, row in COMMANDS.items() if "".join(row.help.split()) not in packed] == []
+
+
+def test_help_is_a_command_too(blis: Blis) -> None:
+    assert blis("help", "bench", "tune") == blis("bench", "tune", "--help")
+
+
 def listed(overview: str) -> list[str]:
     """The names in a list of commands, which two spaces or more part from what is said of them."""
-    lines = overview.partition("Commands:")[2].splitlines()
-    return [line.strip().split("  ")[0] for line in lines if line.strip()]
+    lines = overview.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    return [line.strip().split("  ")[0] for line in lines if not line.startswith("   ")]
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -52,6 +62,8 @@ def test_an_unknown_command_of_a_group_is_named(blis: Blis) -> None:
     [
         (["simulate"], f"unknown command 'simulate', known are {', '.join(COMMANDS)}"),
         (["REPLAY"], "unknown command 'REPLAY'"),
+        (["sevre"], "unknown command 'sevre', did you mean 'serve'? known are serve, observe"),
+        (["help", "sevre"], "did you mean 'serve'?"),
         ([""], "''"),
         (["--verbose"], "--verbose"),
     ],

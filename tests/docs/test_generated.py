@@ -55,8 +55,9 @@ def test_the_generated_parts_are_up_to_date() -> None:
 def test_every_setting_of_a_command_is_on_the_page_of_flags(name: str) -> None:
     text = page("cli.md")
     documented = section(text, f"blis {name}")
-    if "(#settings-of-the-engine)" in documented:
-        documented += section(text, "Settings of the engine")
+    for shared in ("Settings of the engine", "Settings of a cluster"):
+        if f"(#{shared.lower().replace(' ', '-')})" in documented:
+            documented += section(text, shared)
     assert shown_flags(name) - set(re.findall(r"`(-[\w-]+)`", documented)) == set()
 
 

@@ -18,6 +18,7 @@ class ScalingOptions(PoolOptions):
         "Microseconds between looks of the autoscaler; needs node_pools in --policy-config (default: what that says).",
         at_least=0,
         metavar="US",
+        heading="Autoscaler",
     )
 
     def __post_init__(self) -> None:

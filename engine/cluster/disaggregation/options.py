@@ -25,7 +25,10 @@ class PoolOptions(GatewayOptions):
     """
 
     prefill_instances: int = option(
-        0, "Instances that only compute prompts, the first ones; of those in pools the others follow.", at_least=0
+        0,
+        "Instances that only compute prompts, the first ones; of those in pools the others follow.",
+        at_least=0,
+        heading="Instances for prefill and for decode",
     )
     decode_instances: int = option(0, "Instances that answer, after them.", at_least=0)
     prefill_decode_instances: int = option(0, "Instances that do both, after those.", at_least=0)

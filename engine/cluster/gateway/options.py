@@ -23,7 +23,9 @@ class GatewayOptions(ClusterOptions):
     """
 
     flow_control: bool = option(
-        False, "Let requests wait in front of the instances until those have room, instead of on them."
+        False,
+        "Let requests wait in front of the instances until those have room, instead of on them.",
+        heading="Gateway of several instances",
     )
     saturation_detector: str = option(
         "never",
