@@ -31,6 +31,11 @@ class Command:
     text: str
     expected: tuple[str, ...]
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether its figures are the same everywhere: it simulates, and reads nothing that was recorded."""
+        return re.match(r"blis (run|sweep --model|bench (throughput|latency|tune)) ", self.text) is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Fence:

@@ -67,5 +67,11 @@ def test_a_line_that_is_not_printed_is_found() -> None:
     assert missing_lines(command, "E2E 7 12.5% poor\n") == ["TTFT  40  3.0%  good", "gone", "{... 5}"]
 
 
+def test_a_figure_that_does_not_depend_on_the_machine_must_be_the_one_printed() -> None:
+    (command,) = commands_of("$ blis bench throughput --model m\nThroughput: 57.05 requests/s, ...\n")
+    assert missing_lines(command, "Throughput:  57.05 requests/s, 4 tokens/s\n") == []
+    assert missing_lines(command, "Throughput: 56.75 requests/s, 4 tokens/s\n") == list(command.expected)
+
+
 def test_lines_after_a_command_are_what_it_prints() -> None:
     assert commands_of("$ one\n$ two\na\nb\n") == (Command("one", ()), Command("two", ("a", "b")))
