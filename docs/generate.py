@@ -31,6 +31,7 @@ from engine.latency.catalogue.files import read_mapping
 from mockserve.listening import start
 from mockserve.options.serve import ServeOptions
 from mockserve.routes.table import ROUTES
+from mockserve.vllm_arguments.config_file import FLAG as CONFIG_FILE
 from mockserve.vllm_arguments.rewrite import TRANSLATIONS
 from mockserve.vllm_arguments.table import read_table
 from traces.header_fields import HEADER, Key
@@ -86,7 +87,7 @@ def metrics() -> str:
 
 def flags_without_effect() -> str:
     """The flags of vLLM that mean nothing here, by what they are about."""
-    own = {flag for setting in options_of(ServeOptions) for flag in setting.flags}
+    own = {flag for setting in options_of(ServeOptions) for flag in setting.flags} | {CONFIG_FILE}
     groups: dict[str, dict[str, None]] = {}
     for flag in read_table().values():
         if not own.intersection(flag.spellings) and flag.name not in TRANSLATIONS:

@@ -9,13 +9,15 @@ import yaml
 
 from blis_options import OptionError
 
+FLAG = "--config"
+
 
 def without_config_file(arguments: list[str], opposites: Mapping[str, str]) -> list[str]:
     """`arguments` with what the file of `--config` says in front, its model only if none is given otherwise.
 
     `opposites` maps a switch to the spelling that turns it off. Raises OptionError for a file that cannot be used.
     """
-    positions = [index for index, each in enumerate(arguments) if each.partition("=")[0] == "--config"]
+    positions = [index for index, each in enumerate(arguments) if each.partition("=")[0] == FLAG]
     if not positions:
         return arguments
     if len(positions) > 1:
