@@ -61,6 +61,9 @@ async def _get_ready(client: Client, options: ObserveOptions, agenda: Agenda) ->
         exact_output=not options.unconstrained_output,
         ignore_eos=options.ignore_eos,
     )
+    if options.unconstrained_output and style.api == "completions":
+        most = await preparation.context_tokens(style.model)
+        style = style if most is None else replace(style, most_output_tokens=most)
     scale = TokenScale() if options.prompts is not None else await preparation.token_scale(style)
     await client.warm_up(preparation.health_request)
     rtt_ms = await preparation.round_trip_ms() if options.rtt_ms is None else options.rtt_ms

@@ -149,7 +149,9 @@ class ObserveOptions:
         """The headers that all requests carry."""
         headers = {}
         for pair in self.header:
-            name, _, value = pair.partition("=")
+            name, is_there, value = pair.partition("=")
+            if not is_there:
+                raise OptionError(f"--header must be NAME=VALUE,..., got {pair!r}")
             check_header("--header", name, value)
             headers[name.lower()] = value
         if self.api_key is not None:

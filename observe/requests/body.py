@@ -5,10 +5,6 @@ from typing import Any
 
 import orjson
 
-# What "as long as the model likes" is to an API whose own default is 16 tokens.
-_UNLIMITED_TOKENS = 2**31 - 1
-
-
 APIS = ("completions", "chat", "responses")
 _PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions", "responses": "/v1/responses"}
 
@@ -18,7 +14,9 @@ class RequestStyle:
     """What all requests of a run have in common. `api` is one of `APIS`.
 
     Outputs have exactly the planned length, unless `exact_output` is off: then the model ends them. The Responses API
-    has no minimum length, so there `ignore_eos` alone keeps the model from ending earlier.
+    has no minimum length, so there `ignore_eos` alone keeps the model from ending earlier. Completions have 16 tokens
+    unless they are told otherwise, so "as long as the model likes" is `most_output_tokens` there; vLLM refuses more
+    than its context.
     """
 
     model: str
@@ -26,6 +24,7 @@ class RequestStyle:
     streaming: bool = True
     exact_output: bool = True
     ignore_eos: bool = True
+    most_output_tokens: int = 2**31 - 1
 
     @property
     def path(self) -> str:
@@ -40,7 +39,7 @@ class RequestStyle:
             if self.ignore_eos:
                 body["ignore_eos"] = True
         elif self.api == "completions":
-            body["max_tokens"] = _UNLIMITED_TOKENS
+            body["max_tokens"] = self.most_output_tokens
         if self.streaming and self.api != "responses":
             body["stream_options"] = {"include_usage": True}
         return orjson.dumps(body)

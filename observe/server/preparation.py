@@ -30,7 +30,7 @@ class Preparation:
 
     async def first_model(self) -> str:
         """The first model that the server lists. Raises RunError when it lists none."""
-        outcome = await self.client.fetch(get_bytes(self.client.server, "/v1/models", self.headers))
+        outcome = await self._models()
         model = _path(outcome.reply.json(), "data", 0, "id") if outcome.status == "ok" else None
         if not isinstance(model, str) or not model:
             reason = outcome.error_message or "no model is listed there"
@@ -38,6 +38,14 @@ class Preparation:
                 f"cannot ask {self.client.server.url}/v1/models for the model, give --model: {_short(reason)}"
             )
         return model
+
+    async def context_tokens(self, model: str) -> int | None:
+        """The longest context of a model, prompt and output together, where the server lists it as vLLM does."""
+        outcome = await self._models()
+        cards = _path(outcome.reply.json(), "data") if outcome.status == "ok" else None
+        lengths = {_path(card, "id"): _path(card, "max_model_len") for card in cards} if isinstance(cards, list) else {}
+        length = lengths.get(model)
+        return length if isinstance(length, int) and length > 0 else None
 
     async def token_scale(self, style: RequestStyle) -> TokenScale:
         """Measure how the server counts words. Raises RunError when it would refuse all requests as well."""
@@ -57,6 +65,9 @@ class Preparation:
             if outcome.reply.status_code:
                 times.append(outcome.reply.first_byte - outcome.sent)
         return round(min(times) / 1e6, 3) if times else None
+
+    async def _models(self) -> Outcome:
+        return await self.client.fetch(get_bytes(self.client.server, "/v1/models", self.headers))
 
     async def _count_prompt_tokens(self, style: RequestStyle, num_rounds: int) -> int | None:
         body = style.calibration_body(calibration_text(num_rounds))

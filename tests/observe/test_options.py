@@ -36,6 +36,7 @@ def options(**given: Any) -> ObserveOptions:
         ({"url": "localhost:8000"}, "--url must be like http://host:port, got 'localhost:8000'"),
         ({"url": "http://:8000"}, "--url must be like http://host:port, got 'http://:8000'"),
         ({"header": ("a b=c",)}, "--header must be NAME=VALUE with a header name, got the name 'a b'"),
+        ({"header": ("X-A=1", "2")}, "--header must be NAME=VALUE,..., got '2'"),
         ({"api_key": "a\nb"}, "--api-key must have a value of printable ASCII characters"),
     ],
 )

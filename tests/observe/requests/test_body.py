@@ -21,6 +21,7 @@ def test_ignore_eos_can_be_left_out_for_servers_that_refuse_it() -> None:
 
 def test_an_unconstrained_output_has_no_forced_length() -> None:
     assert body(exact_output=False)["max_tokens"] == 2147483647
+    assert body(exact_output=False, most_output_tokens=40960)["max_tokens"] == 40960
     assert not {"min_tokens", "ignore_eos"} & set(body(exact_output=False))
     assert not {"min_tokens", "ignore_eos", "max_tokens"} & set(body(exact_output=False, api="chat"))
 

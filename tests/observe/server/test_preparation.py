@@ -44,6 +44,24 @@ async def test_the_first_listed_model_is_found(answering: Answering) -> None:
 
 
 @pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        ({"text": '{"data": [{"id": "a", "max_model_len": 10}, {"id": "b", "max_model_len": 20}]}'}, 20),
+        ({"text": '{"data": [{"id": "a", "max_model_len": 10}, {"id": "b"}]}'}, None),
+        ({"text": '{"data": [{"id": "a", "max_model_len": 10}]}'}, None),
+        ({"text": '{"data": {"b": 3}}'}, None),
+        ({"status": 404, "text": "not here"}, None),
+    ],
+)
+async def test_the_context_of_a_model_is_what_the_server_lists(
+    answer: dict[str, Any], found: int | None, answering: Answering
+) -> None:
+    preparation = await answering(web.Response(**answer))
+    assert await preparation.context_tokens("b") == found
+    await preparation.client.close()
+
+
+@pytest.mark.parametrize(
     ("answer", "reason"),
     [
         ({"status": 404, "text": "not here"}, "HTTP 404: not here"),
