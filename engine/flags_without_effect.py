@@ -8,6 +8,15 @@ from blis_options import options_of
 if TYPE_CHECKING:
     from engine.deployment_options import DeploymentOptions
 
+_OF_VLLM = (
+    "async_scheduling",
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "scheduler_reserve_full_isl",
+    "watermark",
+    "prefill_schedule_interval",
+)
+
 
 def flags_without_effect(options: "DeploymentOptions") -> Iterator[str]:
     """One note for each, for the user to read."""
@@ -26,5 +35,7 @@ def flags_without_effect(options: "DeploymentOptions") -> Iterator[str]:
     }
     for setting in options_of(type(options)):
         matters, needed = needs.get(setting.name, (True, ""))
+        if setting.name in _OF_VLLM:
+            matters, needed = options.scheduling == "vllm", "--scheduling vllm"
         if not matters and getattr(options, setting.name) != setting.default:
             yield f"{setting.label} has no effect without {needed}"

@@ -16,6 +16,7 @@ from mockserve.log_lines import fields, set_up_logging
 from mockserve.options.environment import ServerEnvironment, read_environment
 from mockserve.options.refusals import check_processes
 from mockserve.options.serve import ServeOptions
+from mockserve.options.without_effect import flags_without_effect
 from mockserve.serving.engine_death import engine_death
 from mockserve.serving.service import Service
 from mockserve.startup import address, fastest_loop, keep_what_exists, startup_line
@@ -54,9 +55,10 @@ async def _serve_in_processes(options: ServeOptions, deployment: Deployment, env
 
 
 def _notes(options: ServeOptions) -> list[str]:
-    """What a user of vLLM's command line should know."""
+    """What was given in vain, as vLLM's command line or as ours."""
     ignored = options.accepted_without_effect
-    return [f"accepted, without effect here: {' '.join(ignored)}"] if ignored else []
+    accepted = [f"accepted, without effect here: {' '.join(ignored)}"] if ignored else []
+    return [*accepted, *flags_without_effect(options)]
 
 
 async def _until_it_must_end(stopping: asyncio.Event, servers: Sequence[RunningServer]) -> None:

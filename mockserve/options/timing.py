@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from blis_options import OptionError, option
+from blis_options import OptionError, option, options_of
 from engine.latency.request_timing import RequestTiming
 from mockserve.options.faults import FaultOptions
 
@@ -38,7 +38,9 @@ class TimingOptions(FaultOptions):
 
     def __post_init__(self) -> None:
         FaultOptions.__post_init__(self)
-        if self.latency_calculator != "engine" and self.scheduling != "vllm":
+        if self.latency_calculator == "engine":
+            _check_no_set_times(self)
+        elif self.scheduling != "vllm":
             raise OptionError(f"--latency-calculator {self.latency_calculator} needs --scheduling vllm")
 
     @property
@@ -63,3 +65,10 @@ class TimingOptions(FaultOptions):
             num_slots=self.max_num_seqs,
             seed=self.seed,
         )
+
+
+def _check_no_set_times(options: TimingOptions) -> None:
+    others = {setting.name for setting in options_of(FaultOptions)}
+    for setting in options_of(TimingOptions):
+        if setting.name not in others and getattr(options, setting.name) != setting.default:
+            raise OptionError(f"{setting.label} needs --latency-calculator constant or per-token")

@@ -81,6 +81,11 @@ def test_a_transfer_that_takes_for_ever_is_refused() -> None:
         ),
         ({"priority_policy": "slo-based", "scheduler": "reverse-priority"}, []),
         ({"priority_policy": "slo-based", "preemption_policy": "priority"}, []),
+        ({"watermark": 0.1, "scheduling": "blis"}, ["--watermark has no effect without --scheduling vllm"]),
+        (
+            {"async_scheduling": False, "scheduling": "blis"},
+            ["--async-scheduling has no effect without --scheduling vllm"],
+        ),
     ],
 )
 def test_flags_that_another_keeps_from_mattering_are_noted(given: dict[str, Any], notes: list[str]) -> None:
