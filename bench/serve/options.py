@@ -16,6 +16,8 @@ from observe.http.request import Server, check_header, parse_server
 
 METRICS = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue")
 GOODPUT_METRICS = ("ttft", "tpot", "e2el")
+_MIN_ATTAINMENT = 0.99
+_TOLERANCE = 0.05
 _SAMPLING = (
     "top_p",
     "top_k",
@@ -51,9 +53,11 @@ class BenchServeOptions(DatasetOptions):
         "Instead of --request-rate, find the highest rate at which --min-attainment of the requests are within"
         " --goodput. Each try sends --num-prompts.",
     )
-    min_attainment: float = option(0.99, "With --find-rate: the least share of good requests.", above=0, at_most=1)
+    min_attainment: float = option(
+        _MIN_ATTAINMENT, "With --find-rate: the least share of good requests.", above=0, at_most=1
+    )
     tolerance: float = option(
-        0.05, "With --find-rate: how exactly, as a share of the rate.", at_least=0.001, at_most=0.5
+        _TOLERANCE, "With --find-rate: how exactly, as a share of the rate.", at_least=0.001, at_most=0.5
     )
     ramp_up_strategy: str | None = option(
         None, "Raise the rate during the run instead of --request-rate.", choices=("linear", "exponential")
@@ -119,6 +123,8 @@ class BenchServeOptions(DatasetOptions):
             raise OptionError("--find-rate needs --goodput NAME:MS to know which requests are good")
         if self.find_rate and (self.request_rate != ("inf",) or self.ramp_up_strategy is not None):
             raise OptionError("--find-rate excludes --request-rate and --ramp-up-strategy")
+        if not self.find_rate and (self.min_attainment, self.tolerance) != (_MIN_ATTAINMENT, _TOLERANCE):
+            raise OptionError("--min-attainment and --tolerance need --find-rate")
         many = len(self.request_rate) > 1 or self.find_rate
         if many and self.result_filename is not None and not self.append_result:
             raise OptionError(

@@ -50,6 +50,8 @@ class Reporter:
             result = as_result(figures, measured.answers)
             path = save(options, content(options, measured.model, measured.rate, result, date), measured.rate)
             say(f"the results are in {path}")
+        elif options.save_detailed:
+            warn("--save-detailed writes nothing without --save-result")
         self._keep(figures, measured)
         return Verdict(self._is_good(figures), figures.request_throughput)
 

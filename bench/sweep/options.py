@@ -56,6 +56,8 @@ class SweepOptions:
             check_ray()
         elif self.ray_address is not None:
             raise OptionError("--ray-address needs --ray")
+        if self.sample_seed and self.sample is None:
+            raise OptionError("--sample-seed needs --sample")
         if self.parquet is not None:
             check_parquet()
 

@@ -91,6 +91,12 @@ def test_results_that_do_not_fit_leave_those_before_as_they_are(bench: Bench, tm
     assert len(bench(**given).results) == 2
 
 
+def test_details_that_go_nowhere_are_pointed_out(bench: Bench) -> None:
+    found = bench(save_detailed=True)
+    assert (found.code, found.files) == (0, [])
+    assert "--save-detailed writes nothing without --save-result" in found.said
+
+
 def test_several_rates_are_compared(bench: Bench, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot = tmp_path / "rates.svg"

@@ -85,6 +85,7 @@ def test_bodies_are_those_of_vllm(backend: str, body: dict[str, Any]) -> None:
         ({"request_rate": ("1", "2"), "result_filename": "x"}, "--result-filename with several rates needs"),
         ({"find_rate": True}, "--find-rate needs --goodput"),
         ({"find_rate": True, "goodput": ("ttft:1",), "request_rate": ("1",)}, "--find-rate excludes --request-rate"),
+        ({"min_attainment": 0.5}, "--min-attainment and --tolerance need --find-rate"),
         ({"percentile_metrics": ("latency",)}, "--percentile-metrics must be one of ttft, tpot"),
         ({"base_url": "ftp://x"}, "--base-url must be like http://host:port"),
     ],

@@ -203,6 +203,7 @@ def test_a_ray_cluster_computes_the_same_bytes(sweep: Sweep) -> None:
         ({"vary": ()}, "--vary NAME=VALUE,... must say what is to vary"),
         ({"processes": 2, "ray": True}, "--processes and --ray exclude each other"),
         ({"ray_address": "auto"}, "--ray-address needs --ray"),
+        ({"sample_seed": 3}, "--sample-seed needs --sample"),
         ({"simulation": ("--num-requests", "3")}, "--model is required"),
         ({"simulation": (*BASE, "--model", "nope")}, "model 'nope' is not in the catalogue"),
         ({"simulation": (*BASE, "--loud")}, "no such option: --loud"),
