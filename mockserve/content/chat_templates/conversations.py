@@ -108,7 +108,9 @@ def _compiled(source: str, tokens: Mapping[str, str], takes_parts: bool | None) 
     try:
         from mockserve.content.chat_templates.jinja import JinjaTemplate
     except ImportError as error:
-        raise OptionError("a chat template needs the jinja2 library: pip install jinja2") from error
+        raise OptionError(
+            "a chat template needs the jinja2 library: pip install 'blis-mockserve[tokenizers]'"
+        ) from error
     return JinjaTemplate(source, tokens, takes_parts)
 
 

@@ -126,7 +126,9 @@ def _load(path: Path) -> Any:
     try:
         from tokenizers import Tokenizer as LibraryTokenizer
     except ImportError as error:
-        raise OptionError("--tokenizer needs the tokenizers library: pip install tokenizers") from error
+        raise OptionError(
+            "--tokenizer needs the tokenizers library: pip install 'blis-mockserve[tokenizers]'"
+        ) from error
     try:
         return LibraryTokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
