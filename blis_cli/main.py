@@ -12,6 +12,9 @@ from blis_cli.commands import COMMANDS, GROUPS, PROGRAMS, CommandRow, members
 from blis_cli.plain import plain_values
 from blis_options import BlisError, OptionError
 
+CANDIDATES_FLAG = "--complete"
+"""Asks what may follow the words after it; the script for shells says it."""
+
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
@@ -47,6 +50,8 @@ def run(arguments: list[str], program: str = "blis") -> int:
             code = _run_command(row, given, program)
         elif given and not given[0].startswith("-"):
             raise OptionError(_unknown(given[0], [each.removeprefix(f"{name} ") for each in members(name)]))
+        elif given[:1] == [CANDIDATES_FLAG]:
+            code = _print_candidates(given[1:])
         else:
             from blis_cli.overview import show_overview
 
@@ -87,6 +92,13 @@ def _open_standard_streams() -> None:
     os.close(descriptor)
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (it lives as long as the process)
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+
+
+def _print_candidates(words: list[str]) -> int:
+    from blis_cli.completion import candidates
+
+    sys.stdout.write("".join(f"{each}\n" for each in candidates(words)))
+    return 0
 
 
 def _asked(arguments: list[str]) -> list[str]:

@@ -6,6 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from blis_cli.commands import COMMANDS, GROUPS, members
+from blis_cli.completion import SCRIPT
 from blis_cli.flags import CONTEXT, answer, new_app
 
 DESCRIPTION = """Test everything around LLM inference without a GPU, and prove the fake is true.
@@ -35,11 +36,17 @@ def show_overview(group: str, arguments: list[str], program: str) -> int:
         context_settings=CONTEXT,
     )
     def overview(
-        version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+        version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+        completion: bool = typer.Option(
+            False,
+            "--completion",
+            help='Print what completes commands and flags in bash: eval "$(blis --completion)".',
+        ),
     ) -> None:
         if version:
             typer.echo(_version())
-            raise typer.Exit
+        if completion:
+            typer.echo(SCRIPT, nl=False)
 
     for name in members(group):
         app.command(name=name.removeprefix(f"{group} "), help=COMMANDS[name].help)(_never_called)

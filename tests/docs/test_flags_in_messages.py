@@ -25,7 +25,7 @@ def _texts(file: Path) -> Iterator[str]:
 @pytest.mark.parametrize("package", _PACKAGES)
 def test_a_flag_that_is_spoken_of_is_in_the_reference(package: str) -> None:
     known = {flag for page in _REFERENCE for flag in _FLAG.findall((PROJECT / "docs" / page).read_text())}
-    known |= {"--version", "--slo"}  # of `blis` itself; the beginning of three flags
+    known |= {"--version", "--complete", "--slo"}  # of `blis` itself; the beginning of three flags
     files = [
         file for file in (PROJECT / package).rglob("*.py") if not str(file.relative_to(PROJECT)).startswith(_OF_OTHERS)
     ]
