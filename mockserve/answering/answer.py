@@ -9,11 +9,12 @@ from mockserve.answering.outlet import EventOutlet
 from mockserve.connections.caller import ANYBODY, Caller, caller_of
 from mockserve.flight import Reply, new_siblings
 from mockserve.protocol.bodies import Choice
-from mockserve.protocol.errors import paused
+from mockserve.protocol.errors import ApiError, paused
 from mockserve.protocol.json_text import compact_json
 from mockserve.realtime.cluster import ClusterDriver
 from mockserve.replies.collected import CollectedChoice
 from mockserve.replies.event_stream import EventStream
+from mockserve.replies.frames import DONE, event
 from mockserve.replies.held_stream import HeldStream
 from mockserve.replies.job import ReplyJob
 from mockserve.replies.reply_set import ReplySet
@@ -39,6 +40,21 @@ async def answer(
     replies, choices = await collect(service, job, arrived_at, caller)
     whole = job.bodies.whole(choices, replies.usage(is_stream=False), replies.metrics(is_stream=False))
     return web.Response(body=compact_json(whole), content_type="application/json", headers=headers or {})
+
+
+async def refuse(
+    request: web.Request, error: ApiError, is_stream: bool, told: Sequence[bytes] = ()
+) -> web.StreamResponse:
+    """What becomes of a request that cannot be answered. Raises `error` unless a stream is to tell it.
+
+    `told` are the events that do, if they are not those of OpenAI's API.
+    """
+    if not (is_stream and error.is_late):
+        raise error
+    async with EventOutlet(request) as outlet:
+        for each in told or (event(error.body()), DONE):
+            outlet.send(each)
+    return outlet.response
 
 
 async def collect(

@@ -35,6 +35,8 @@ class ApiError(BlisError):
         self.kind = kind
         self.param = param
         self.is_bare = is_bare
+        self.is_late = False
+        """Whether vLLM finds it in its engine, after the head of a stream has been sent."""
 
     def body(self) -> dict[str, Any]:
         """The JSON body, for a plain answer and for an event inside a stream alike."""
@@ -84,6 +86,12 @@ def bad_fields(problems: Sequence[Problem]) -> ApiError:
         shown.append(f"...and {len(problems) - len(shown)} more {label}")
     lines = "".join(f"\n  {each}" for each in shown)
     return ApiError(f"{len(problems)} validation {label}:{lines}", kind="Bad Request", param=problems[0].location)
+
+
+def late(error: ApiError) -> ApiError:
+    """`error`, which a stream tells as its only event."""
+    error.is_late = True
+    return error
 
 
 def wrong_media_type() -> ApiError:

@@ -2,10 +2,11 @@
 
 from aiohttp import web
 
-from mockserve.answering.answer import answer
+from mockserve.answering.answer import answer, refuse
 from mockserve.answering.load_header import ASKED_BY, load_headers
 from mockserve.connections.stamped import arrived_at
 from mockserve.planning.chat import plan_chat
+from mockserve.protocol.errors import ApiError
 from mockserve.routes.shared import check_rank, read_body, reply_id, wanted_priority
 from mockserve.serving.service import SERVICE
 
@@ -18,7 +19,10 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     chat = service.chats.parse(body)
     adapter = service.check_model(chat.model)
     name = reply_id(request, "chatcmpl", chat.common.request_id)
-    job = plan_chat(service, chat, body, name, adapter, wanted_priority(request))
-    check_rank(request, service)
+    try:
+        job = plan_chat(service, chat, body, name, adapter, wanted_priority(request))
+        check_rank(request, service)
+    except ApiError as error:
+        return await refuse(request, error, chat.delivery.stream)
     headers = load_headers(request.headers.get(ASKED_BY), service.driver.engine)
     return await answer(request, service, job, arrived, headers)

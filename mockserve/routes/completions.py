@@ -2,10 +2,11 @@
 
 from aiohttp import web
 
-from mockserve.answering.answer import answer
+from mockserve.answering.answer import answer, refuse
 from mockserve.answering.load_header import ASKED_BY, load_headers
 from mockserve.connections.stamped import arrived_at
 from mockserve.planning.completions import plan_completion
+from mockserve.protocol.errors import ApiError
 from mockserve.routes.shared import check_rank, read_body, reply_id, wanted_priority
 from mockserve.serving.service import SERVICE
 
@@ -18,7 +19,10 @@ async def completions(request: web.Request) -> web.StreamResponse:
     asked = service.completions.parse(body)
     adapter = service.check_model(asked.model)
     name = reply_id(request, "cmpl", asked.common.request_id)
-    job = plan_completion(service, asked, body, name, adapter, wanted_priority(request))
-    check_rank(request, service)
+    try:
+        job = plan_completion(service, asked, body, name, adapter, wanted_priority(request))
+        check_rank(request, service)
+    except ApiError as error:
+        return await refuse(request, error, asked.delivery.stream)
     headers = load_headers(request.headers.get(ASKED_BY), service.driver.engine)
     return await answer(request, service, job, arrived, headers)

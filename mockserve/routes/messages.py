@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from mockserve.answering.answer import collect
+from mockserve.answering.answer import collect, refuse
 from mockserve.answering.narrating import narrate_to_client
 from mockserve.connections.caller import caller_of
 from mockserve.connections.stamped import arrived_at
@@ -16,7 +16,9 @@ from mockserve.protocol.anthropic.requests import anthropic_error, chat_body, ch
 from mockserve.protocol.completions.chat import parse_chat
 from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.errors import ApiError
+from mockserve.protocol.reading.body import as_flag
 from mockserve.protocol.refusals import refuse_unavailable
+from mockserve.replies.frames import named_event
 from mockserve.routes.render import rendered_chat
 from mockserve.routes.shared import check_rank, json_reply, read_body, reply_id, wanted_priority
 from mockserve.serving.service import SERVICE, Service
@@ -40,7 +42,8 @@ async def messages(request: web.Request) -> web.StreamResponse:
             return await narrate_to_client(request, service, job, AnthropicEvents(reply), arrived)
         replies, choices = await collect(service, job, arrived, caller_of(request))
     except ApiError as error:
-        raise anthropic_error(error) from None
+        refusal = anthropic_error(error)
+        return await refuse(request, refusal, as_flag(body.get("stream") or False), [named_event(refusal.body())])
     return json_reply(message(reply, choices[0], replies.usage(is_stream=False)))
 
 

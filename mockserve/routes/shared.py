@@ -8,7 +8,7 @@ from aiohttp import hdrs, web
 from multidict import istr
 
 from mockserve.connections.stamped import wanted_rank
-from mockserve.protocol.errors import ApiError, bad_request, wrong_media_type
+from mockserve.protocol.errors import ApiError, bad_request, late, wrong_media_type
 from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.reading.body import parse_json
 from mockserve.protocol.reading.query import query_number
@@ -54,7 +54,7 @@ def check_rank(request: web.Request, service: Service) -> None:
     """Raise ApiError when a header asks for an engine that there is not."""
     rank = wanted_rank(request)
     if rank is not None and not 0 <= rank < service.num_engines:
-        raise ApiError(f"data_parallel_rank {rank} is out of range [0, {service.num_engines}).")
+        raise late(ApiError(f"data_parallel_rank {rank} is out of range [0, {service.num_engines})."))
 
 
 def _number(text: str | None) -> int | None:

@@ -15,7 +15,7 @@ from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.kv_blocks.fast_hashes import token_digest
 from mockserve.kv_blocks.naming import ANYWHERE, Lora, NameBlocks, Scope
 from mockserve.protocol.asked.sampling import Sampling, check_sampling, output_budget
-from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.protocol.errors import ApiError, bad_value, late
 from mockserve.replies.generation import Generation
 
 
@@ -70,7 +70,7 @@ class Planner:
             raise _too_long(self.max_model_len, len(token_ids), "")
         largest = max(token_ids)
         if largest >= self.tokenizer.vocabulary_size:
-            raise ApiError(f"Token id {largest} is out of vocabulary")
+            raise late(ApiError(f"Token id {largest} is out of vocabulary"))
 
     def plan(
         self,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.wire.plain_http import (
+    call,
     call_on,
     chat,
     chunks_of,
@@ -133,3 +134,45 @@ def test_names_with_quotes_and_umlauts_survive(server: TestServer) -> None:
     body = {"prompt": "a", "max_tokens": 2, "stream": True, "request_id": 'ü"\\u0000\n'}
     events = events_of(complete(server, **body).body)
     assert {json.loads(each)["id"] for each in events[:-1]} == {'cmpl-ü"\\u0000\n'}
+
+
+LATE: tuple[dict[str, Any], ...] = (
+    {"logit_bias": {"99999999": 1}},
+    {"stop_token_ids": [99999999]},
+    {"allowed_token_ids": []},
+    {"bad_words": [" "]},
+    {"structured_outputs": {"regex": "(("}},
+    {"structured_outputs": {"json": {"properties": 5}}},
+)
+"""What vLLM finds wrong only after it has sent the head of a stream."""
+
+
+@pytest.mark.parametrize("fields", LATE)
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_what_is_found_late_is_told_by_the_stream(server: TestServer, path: str, fields: dict[str, Any]) -> None:
+    asked = {"prompt": "a"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "a"}]}
+    whole = call(server, "POST", path, {**asked, **fields})
+    streamed = call(server, "POST", path, {**asked, **fields, "stream": True})
+    assert (whole.status, streamed.status) == (400, 200)
+    assert chunks_of(streamed.body) == [whole.json]
+
+
+@pytest.mark.parametrize("fields", [{"max_tokens": 5000}, {"temperature": 3}, {"structured_outputs": {}}, {"n": 0}])
+def test_what_is_found_early_has_a_status(server: TestServer, fields: dict[str, Any]) -> None:
+    assert complete(server, stream=True, **fields).status == 400
+
+
+def test_an_unknown_engine_and_an_unknown_token_are_found_late(server: TestServer) -> None:
+    for body, headers in (({"prompt": [99999999]}, {}), ({"prompt": "a"}, {"X-data-parallel-rank": "7"})):
+        reply = call(server, "POST", "/v1/completions", {**body, "stream": True}, headers)
+        assert reply.status == 200
+        assert [each["error"]["code"] for each in chunks_of(reply.body)] == [400]
+
+
+def test_anthropics_stream_tells_it_as_an_event_of_its_own(server: TestServer) -> None:
+    form = {"format": {"type": "json_schema", "schema": {"properties": 5}}}
+    asked = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "a"}], "output_config": form}
+    whole = call(server, "POST", "/v1/messages", asked)
+    streamed = call(server, "POST", "/v1/messages", {**asked, "stream": True})
+    assert (whole.status, streamed.status) == (400, 200)
+    assert streamed.body == b"event: error\ndata: " + whole.body + b"\n\n"

@@ -15,7 +15,7 @@ from mockserve.content.constraints.json_schema_check import check_schema, unimpl
 from mockserve.content.constraints.regex_parser import RegexError, parse_regex
 from mockserve.content.constraints.structural_tags import check_tag, tag_text
 from mockserve.options.taste import ANY, Taste
-from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.protocol.errors import ApiError, bad_value, late
 from mockserve.protocol.refusals import no_constraint
 
 ROOM_CHARS = 120
@@ -62,7 +62,7 @@ def constrained_text(constraint: Constraint, random: Random, generosity: int) ->
             case TagForm(tag):
                 return tag_text(tag, random, generosity)
     except (SchemaError, RegexError) as error:
-        raise ApiError(f"Grammar error: {error}") from None
+        raise late(ApiError(f"Grammar error: {error}")) from None
 
 
 def json_form(schema: Any, taste: Taste = ANY) -> JsonForm:
@@ -83,7 +83,12 @@ def read_constraint(body: Mapping[str, Any]) -> Constraint | None:
     if given is None:
         return None
     present = next((name for name in _READERS if given.get(name) is not None), None)
-    return None if present is None else _READERS[present](given)
+    if present is None:
+        return None
+    try:
+        return _READERS[present](given)
+    except ApiError as error:
+        raise error if present == "structural_tag" else late(error) from None
 
 
 def _with_response_format(given: dict[str, Any] | None, response_format: Any) -> dict[str, Any] | None:

@@ -44,7 +44,9 @@ class AnthropicError(ApiError):
 def anthropic_error(error: ApiError) -> AnthropicError:
     """What Anthropic's API would call an error."""
     kind = ERROR_KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
-    return AnthropicError(error.message, status=error.status, kind=kind)
+    told = AnthropicError(error.message, status=error.status, kind=kind)
+    told.is_late = error.is_late
+    return told
 
 
 def check_messages(body: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from operator import attrgetter
 from typing import Any
 
 from mockserve.protocol.asked.sampling import Sampling, unknown_ids
-from mockserve.protocol.errors import bad_value
+from mockserve.protocol.errors import ApiError, bad_value, late
 
 MAX_LOGPROB_TOKEN_IDS = 128
 
@@ -30,7 +30,14 @@ def check_vocabulary(sampling: Sampling, logit_bias: Any, vocabulary_size: int, 
     """
     if not logit_bias and _of_tokens(sampling) == _NO_TOKENS:
         return
-    _check_logprobs(sampling, vocabulary_size, vocabulary_size if max_logprobs == -1 else max_logprobs)
+    try:
+        _check_logprobs(sampling, vocabulary_size, vocabulary_size if max_logprobs == -1 else max_logprobs)
+        _check_ids(sampling, logit_bias, vocabulary_size)
+    except ApiError as error:
+        raise late(error) from None
+
+
+def _check_ids(sampling: Sampling, logit_bias: Any, vocabulary_size: int) -> None:
     if any(each and not each.strip() for each in sampling.bad_words):
         message = "bad_words entries must tokenize to at least one token."
         raise bad_value(message, "bad_words", list(sampling.bad_words))
