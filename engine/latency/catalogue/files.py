@@ -15,7 +15,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     Raises EngineError with the path, and the line where parsing failed.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise EngineError(f"{path}: cannot be read: {reason}") from None
@@ -40,6 +40,8 @@ def _parse_json(path: Path, text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise EngineError(f"{path}: line {error.lineno} is not valid JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+        raise EngineError(f"{path}: it is not valid JSON: {error}") from None
 
 
 def _parse_yaml(path: Path, text: str) -> Any:

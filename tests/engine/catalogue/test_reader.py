@@ -80,6 +80,8 @@ def test_a_config_may_be_yaml(tmp_path: Path) -> None:
     ("name", "text", "message"),
     [
         ("config.json", "{", "config.json: line 1 is not valid JSON"),
+        ("config.json", '{"a": %s}' % ("9" * 5000), "config.json: it is not valid JSON: Exceeds the limit"),
+        ("config.json", "[" * 100_000, "config.json: it is not valid JSON: maximum recursion depth exceeded"),
         ("config.json", "[]", "config.json: must be a mapping of names to values, got list"),
         ("config.json", "{}", "rocket: num_attention_heads must be a number of at least 1, got no such key"),
         ("other.txt", "", "no config.json there"),
@@ -89,6 +91,11 @@ def test_a_bad_config_is_one_clear_line(tmp_path: Path, name: str, text: str, me
     with pytest.raises(EngineError, match=message) as refusal:
         load_model("rocket", write_config(tmp_path / "bad", name, text))
     assert "\n" not in str(refusal.value)
+
+
+def test_a_config_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    folder = write_config(tmp_path / "marked", "config.json", "\ufeff" + json.dumps(CONFIG))
+    assert load_model("rocket", folder).num_layers == 3
 
 
 def test_a_config_that_is_not_text_is_one_clear_line(tmp_path: Path) -> None:
