@@ -18,13 +18,12 @@ async def batch_chat(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.driver)
+    _refuse_several_answers(body)
     asked = [{**body, "messages": each} for each in _conversations(body)]
     for each in asked:
         each.pop("stream", None)
         each.pop("stream_options", None)
     chats = [parse_chat(each) for each in asked]
-    if chats[0].sampling.n > 1:
-        raise bad_value("Batch chat completions do not support `n > 1`. Please set `n` to 1.", "n", chats[0].sampling.n)
     adapter = service.check_model(chats[0].model)
     name = reply_id(request, "chatcmpl", chats[0].common.request_id)
     priority = wanted_priority(request)
@@ -33,7 +32,18 @@ async def batch_chat(request: web.Request) -> web.StreamResponse:
         for chat, each in zip(chats, asked, strict=True)
     ]
     check_rank(request, service)
-    return await answer(request, service, jobs[0]._replace(prompts=[job.prompts[0] for job in jobs]), arrived)
+    job = jobs[0]._replace(
+        prompts=[each.prompts[0] for each in jobs], accounting=jobs[0].accounting._replace(counts_reasoning=False)
+    )
+    return await answer(request, service, job, arrived)
+
+
+def _refuse_several_answers(body: dict[str, Any]) -> None:
+    if body.get("use_beam_search"):
+        message = "Batch chat completions do not support beam search. Please set `use_beam_search` to False."
+        raise bad_value(message, "use_beam_search")
+    if body.get("n", 1) not in (None, 1):
+        raise bad_value("Batch chat completions do not support `n > 1`. Please set `n` to 1.", "n", body["n"])
 
 
 def _conversations(body: dict[str, Any]) -> list[list[Any]]:

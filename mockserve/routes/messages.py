@@ -64,11 +64,7 @@ async def render_messages(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request)
     check_messages(body)
-    try:
-        rendered = rendered_chat(service, _chat_body(service, body), reply_id(request, "chatcmpl", None))
-    except ApiError as error:
-        raise anthropic_error(error) from None
-    return json_reply(rendered.as_json())
+    return json_reply(rendered_chat(service, _chat_body(service, body), reply_id(request, "chatcmpl", None)).as_json())
 
 
 def _chat_body(service: Service, body: dict[str, Any]) -> dict[str, Any]:

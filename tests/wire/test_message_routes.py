@@ -153,6 +153,19 @@ def test_a_batch_has_one_choice_for_each_conversation(server: TestServer) -> Non
         assert refused.json["error"]["param"].startswith("body.messages")
 
 
+@pytest.mark.parametrize(
+    ("fields", "param"), [({"use_beam_search": True}, "use_beam_search"), ({"n": 2}, "n"), ({"n": 0}, "n")]
+)
+def test_a_batch_gives_one_answer_to_each_conversation(
+    thinking: TestServer, fields: dict[str, Any], param: str
+) -> None:
+    asked = {"messages": [[{"role": "user", "content": "a"}]] * 2, "max_tokens": 2}
+    refused = call(thinking, "POST", "/v1/chat/completions/batch", {**asked, **fields})
+    assert (refused.status, refused.json["error"]["param"]) == (400, param)
+    reply = call(thinking, "POST", "/v1/chat/completions/batch", asked)
+    assert reply.json["usage"]["completion_tokens_details"] is None
+
+
 def test_an_invocation_does_what_its_fields_say(server: TestServer) -> None:
     assert (
         call(server, "POST", "/invocations", {"messages": [USER], "max_tokens": 1}).json["object"] == "chat.completion"

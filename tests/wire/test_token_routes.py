@@ -123,3 +123,14 @@ def test_a_prefill_of_token_ids_says_where_its_blocks_are() -> None:
         wanted = {"kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False}}
         reply = generate(prefiller, {"max_tokens": 1}, token_ids=list(range(1, 101)), **wanted).json
         assert reply["kv_transfer_params"]["remote_num_tokens"] == 100
+
+
+@pytest.mark.parametrize(("named", "status"), [(["a"], 200), ("a", 200), (5, 200), (None, 400)])
+def test_what_names_no_request_aborts_none(scaled_out: TestServer, named: Any, status: int) -> None:
+    assert call(scaled_out, "POST", "/inference/v1/abort_requests", {"request_ids": named}).status == status
+
+
+def test_a_conversation_in_anthropics_words_is_refused_in_openais_where_it_is_rendered(scaled_out: TestServer) -> None:
+    asked = {"model": "x", "max_tokens": 3, "messages": [{"role": "user", "content": "a"}]}
+    reply = call(scaled_out, "POST", "/v1/messages/render", asked)
+    assert (reply.status, reply.json["error"]["type"], reply.json["error"]["param"]) == (404, "NotFoundError", "model")
