@@ -28,13 +28,14 @@ def keep_what_exists() -> None:
 
 
 def startup_line(options: ServeOptions, deployment: Deployment, where: str) -> str:
-    """What is served, where, and on what simulated hardware."""
-    blocks = deployment.config.total_kv_blocks
+    """What is served, where, and on what simulated hardware, which does not matter where times are set."""
     number = f"{options.num_instances} instances, " if options.num_instances > 1 else ""
-    return (
-        f"serving {options.model_names[0]} on {where} "
-        f"({number}{deployment.gpu.name}, tp {deployment.tp}, {blocks:,} KV blocks, {options.latency_model})"
-    )
+    blocks = f"{deployment.config.total_kv_blocks:,} KV blocks"
+    if options.request_timing is None:
+        what = f"{deployment.gpu.name}, tp {deployment.tp}, {blocks}, {options.latency_model}"
+    else:
+        what = f"{blocks}, set times"
+    return f"serving {options.model_names[0]} on {where} ({number}{what})"
 
 
 def address(options: ServeOptions, host: str, port: int) -> str:
