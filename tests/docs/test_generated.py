@@ -114,6 +114,17 @@ def test_the_readme_tells_the_errors_that_the_page_of_figures_has() -> None:
     assert f"by {worst[0]:.0f} and {worst[1]:.0f} %" in text
 
 
+def test_the_page_of_models_tells_the_errors_that_the_page_of_experiments_has() -> None:
+    """Medians of the time between tokens, the last figure of a table."""
+    fitted, trained = (
+        float(re.findall(r"([\d.]+)%", section(page("published.md"), model).strip().splitlines()[-1])[-1])
+        for model in ("fitted", "trained-physics")
+    )
+    text = section(page("models.md"), "How a step is timed")
+    assert f"by {fitted} % in the median time between tokens" in text
+    assert f"by {trained} % on the same eight" in text
+
+
 def percentages(row: str) -> list[float]:
     """MAPE of TTFT, E2E and ITL in a row of a table."""
     return [float(each) for each in re.findall(r"([\d.]+)% /", row)]
