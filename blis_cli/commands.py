@@ -32,7 +32,8 @@ GROUPS: dict[str, str] = {"bench": "The benchmarks of vLLM, with their flags and
 
 COMMANDS: dict[str, CommandRow] = {
     "serve": CommandRow(
-        "Serve a model that is not there: an OpenAI- and vLLM-compatible server timed by a simulated vLLM engine.",
+        "Serve a model that is not there: an OpenAI- and vLLM-compatible server timed by a simulated vLLM engine. "
+        "Takes any command line of vllm serve, --config FILE included.",
         "mockserve.command",
         "ServeOptions",
         has_other_syntax=True,
