@@ -1,11 +1,12 @@
 """Instances that come and go while the server runs, and control routes that act on one of them."""
 
 import json
+import os
 import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -214,15 +215,25 @@ def test_a_new_instance_listens_and_a_killed_one_hangs_up() -> None:
             call(second, "GET", "/health")
 
 
+def free_pair() -> int:
+    """The first of two free ports, below those that the system hands out, lest somebody else gets them."""
+    for port in range(20_000 + os.getpid() % 5_000, 32_000):
+        with socket.socket() as one, socket.socket() as other, suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            other.bind(("127.0.0.1", port + 1))
+            return port
+    raise AssertionError("no two ports in a row are free")
+
+
 def test_an_instance_whose_port_is_taken_is_not_added() -> None:
+    free = free_pair()
     with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", free + 1))
         other.listen()
-        taken = other.getsockname()[1]
-        with controlled(num_instances=1, instance_ports=taken - 1) as server:
+        with controlled(num_instances=1, instance_ports=free) as server:
             refused = call(server, "POST", "/blis/instances")
             assert (refused.status, refused.json["error"]["type"]) == (409, "ConflictError")
-            assert f":{taken}: " in refused.json["error"]["message"]
+            assert f":{free + 1}: " in refused.json["error"]["message"]
             assert lives(server) == ["ready", "killed"]
             assert complete(server, **BODY).status == 200
 
