@@ -3,9 +3,9 @@
 import asyncio
 import signal
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 Result = TypeVar("Result")
 
@@ -13,7 +13,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupt:
-    """While open, Ctrl-C and SIGTERM cancel the current task, once; a second one acts as if nobody listened.
+    """While open, Ctrl-C and SIGTERM cancel the current task, once; a second one ends the process at once.
 
     `signal` is the one that came, None if none did. `stop` does the same for any other reason.
     """
@@ -24,6 +24,7 @@ class Interrupt:
         self._task = task
         self._loop = asyncio.get_running_loop()
         self._stopped = False
+        self._before: dict[signal.Signals, Any] = {}
         self.signal: signal.Signals | None = None
 
     @property
@@ -56,20 +57,22 @@ class Interrupt:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for each in _SIGNALS:
+                self._before[each] = signal.getsignal(each) or signal.SIG_DFL
                 self._loop.add_signal_handler(each, self._came, each)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._remove()
+        self._leave_to(self._before)
 
     def _came(self, which: signal.Signals) -> None:
         self.signal = which
-        self._remove()
+        # Python's own answer to Ctrl-C would be an exception in whatever callback runs just then.
+        self._leave_to(dict.fromkeys(self._before, signal.SIG_DFL))
         self.stop()
 
-    def _remove(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for each in _SIGNALS:
-                self._loop.remove_signal_handler(each)
+    def _leave_to(self, handlers: Mapping[signal.Signals, Any]) -> None:
+        for each, handler in handlers.items():
+            self._loop.remove_signal_handler(each)
+            signal.signal(each, handler)

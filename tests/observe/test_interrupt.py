@@ -23,6 +23,24 @@ sys.exit(run(ObserveOptions(
 """
 
 
+TWICE = """
+import asyncio, os, signal
+from observe.event_loop import run_loop
+from observe.interrupt import Interrupt
+
+async def stubborn():
+    with Interrupt():
+        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            await asyncio.sleep(30)
+        finally:
+            asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGINT)
+            await asyncio.sleep(30)
+
+run_loop(stubborn())
+"""
+
+
 @pytest.mark.parametrize(("which", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_stops_the_run_and_everything_is_written(
     which: signal.Signals, code: int, server_url: str, tmp_path: Path
@@ -65,6 +83,18 @@ async def test_last_words_are_heard_even_if_the_signal_comes_meanwhile() -> None
         assert await interrupt.see_through(last_words()) == "all is well"
     assert interrupt.exit_code == 143
     await asyncio.sleep(0)  # nothing is left that would be cancelled
+
+
+async def test_afterwards_signals_are_answered_as_before() -> None:
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    with Interrupt():
+        assert signal.getsignal(signal.SIGTERM) != before[1]
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_second_signal_ends_the_process_without_a_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 async def test_another_cancellation_is_none_of_its_business() -> None:
