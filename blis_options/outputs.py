@@ -2,12 +2,15 @@
 
 from collections.abc import Hashable, Iterable, Iterator
 from os import stat
-from os.path import dirname, exists, isdir, isfile, realpath  # which take any text for a path
+from os.path import basename, dirname, exists, isdir, isfile, realpath  # which take any text for a path
 from pathlib import Path
 from typing import Any
 
 from blis_options.errors import OptionError
 from blis_options.option import options_of
+
+_NAMELESS = (".yaml", ".csv", ".itl.csv")
+"""What becomes of a prefix that is empty behind its folder: hidden files, of which none is found beside another."""
 
 
 def check_outputs(options: Any, *also_read: Path, also_written: Iterable[tuple[str, str]] = ()) -> None:
@@ -31,6 +34,8 @@ def check_written(written: Iterable[tuple[str, str]], read: Iterable[tuple[str, 
     for path, label in outputs:
         if isdir(path):
             raise OptionError(f"{label} must be a file, got the folder {path}")
+        if basename(path) in _NAMELESS:
+            raise OptionError(f"{label} must name files, got only the folder {dirname(path)}/")
         if exists(path) and not isfile(path):
             continue
         if not isdir(dirname(path) or "."):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blis_options import OptionError, check_options, check_outputs, option
+from blis_options import OptionError, check_options, check_written, option
 
 __all__ = ["ComposeOptions", "run"]
 
@@ -25,16 +25,22 @@ class ComposeOptions:
         "Write the spec to this file (default: standard output), or the trace to PREFIX.yaml and PREFIX.csv.",
         flags=("--output", "-o"),
         metavar="PREFIX",
-        writes=("", ".yaml", ".csv"),
     )
 
     def __post_init__(self) -> None:
         check_options(self)
         if not self.sources:
             raise OptionError("--from is required, once for each file")
+        if self.output is None:
+            return
         from traces import beside
 
-        check_outputs(self, *beside(*self.sources))
+        # Which of them is only known from the sources.
+        endings = (".yaml", ".csv") if Path(self.output).is_dir() else ("", ".yaml", ".csv")
+        read = [*self.sources, *map(str, beside(*self.sources))]
+        check_written(
+            [(f"{self.output}{ending}", "--output") for ending in endings], [(path, "--from reads") for path in read]
+        )
 
 
 def run(options: ComposeOptions) -> int:

@@ -50,6 +50,11 @@ def test_a_file_without_a_folder_is_refused_before_anything_is_done(tmp_path: Pa
     check_outputs(Copying(trace="a", report="./b"))
 
 
+def test_a_folder_is_no_name_of_files(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=f"--trace must name files, got only the folder {tmp_path}/"):
+        check_outputs(Copying(trace=f"{tmp_path}/"))
+
+
 def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=f"--report must be a file, got the folder {tmp_path}"):
         check_outputs(Copying(report=str(tmp_path)))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from blis_options import OptionError, check_options, check_outputs, option
+from blis_options import OptionError, check_options, check_written, option
 from traces.importers.registry import FORMATS, flags_of
 
 _TIMES = ("midnight", "morning", "afternoon")
@@ -24,7 +24,6 @@ class ConvertOptions:
         " this very file. Default for specs: standard output.",
         flags=("--output", "-o"),
         metavar="PREFIX",
-        writes=("", ".yaml", ".csv", ".itl.csv"),
     )
     num_requests: int | None = option(
         None, "How many requests a preset has (default 100), or how many of a file to take (default all).", at_least=1
@@ -50,7 +49,9 @@ class ConvertOptions:
                 raise OptionError(f"{flag} has no meaning with {self.format}, only with {', '.join(formats)}")
         if self.output is None and not FORMATS[self.format].gives_spec:
             raise OptionError(f"--output is required with {self.format}, whose result is a trace of several files")
-        check_outputs(self)
+        endings = ("",) if FORMATS[self.format].gives_spec else (".yaml", ".csv", ".itl.csv")
+        written = [] if self.output is None else [(f"{self.output}{ending}", "--output") for ending in endings]
+        check_written(written, [(self.name, "is to be converted"), (self.tokenizer or "", "--tokenizer reads")])
 
     @property
     def name(self) -> str:

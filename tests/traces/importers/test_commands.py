@@ -100,3 +100,27 @@ def test_mistakes_are_one_line(arguments: list[str], message: str, capsys: pytes
     complaint = capsys.readouterr().err
     assert message in complaint
     assert complaint.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [["convert", "azure", "a.csv"], ["compose", "--from", "t.yaml"]])
+def test_a_folder_may_have_the_name_that_the_files_of_a_trace_begin_with(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00,5,6\n")
+    assert run(["convert", "azure", "a.csv", "-o", "t"]) == 0
+    Path("out").mkdir()
+    assert run([*command, "-o", "out"]) == 0
+    assert Path("out.csv").read_text() == Path("t.csv").read_text()
+
+
+def test_a_spec_is_not_written_to_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["convert", "preset", "chatbot", "-o", "spec.yaml"]) == 0
+    capsys.readouterr()
+    assert run(["convert", "preset", "chatbot", "-o", "."]) == 2
+    assert run(["compose", "--from", "spec.yaml", "-o", "."]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert (first.startswith("blis convert: error: "), second.startswith("blis compose: error: ")) == (True, True)
