@@ -94,8 +94,6 @@ class FrontConnection(StampedConnection):
         self.ssl_context, self.peername, self.sockname = tell("sslcontext"), tell("peername"), tell("sockname")
         tcp_keepalive(self.transport)
         self._front.connections.add(self)
-        if self._front.keep_alive_s > 0:
-            self._is_idle_now()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._front.connections.discard(self)

@@ -167,6 +167,13 @@ def test_who_is_idle_for_too_long_is_left(monkeypatch: pytest.MonkeyPatch, first
         assert read_all(connection) == b""
 
 
+def test_who_has_not_asked_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "1")
+    with running_server() as server, opened(server) as connection:
+        time.sleep(1.5)
+        assert answer(connection, STREAMED).endswith(END_OF_STREAM)
+
+
 @pytest.mark.parametrize("first", [STREAMED, NOWHERE, odd(WHOLE)], ids=["usual", "lent", "odd"])
 def test_who_has_sent_a_head_is_not_idle(monkeypatch: pytest.MonkeyPatch, first: bytes) -> None:
     monkeypatch.setenv("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "1")
