@@ -127,6 +127,7 @@ def _note_hit_rate(path: Path, header: TraceHeader, observed: Mapping[str, Any])
         write_header(complete, replace(header, observed_kv_metrics=observed))
         complete.replace(path)
     except (OSError, TraceError) as error:
+        complete.unlink(missing_ok=True)
         warn(f"the hit rate of the prefix cache cannot be noted in {path}: {error}")
 
 

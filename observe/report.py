@@ -15,6 +15,11 @@ _LATE_P99_MS = 5.0
 
 def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result: TextIO, *, num_not_sent: int) -> int:
     """Write the summary as JSON to `result`, tell people what matters about it, and return the exit code."""
+    # First of all: standard output may lead to the disk that is full.
+    if recorder.rescued:
+        warn(recorder.rescued)
+    if recorder.failure:
+        say(f"blis observe: error: {recorder.failure}; {num_not_sent} requests not sent")
     stats = recorder.stats
     summary = summarize(
         stats,
@@ -36,10 +41,7 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result:
         say(f"interrupted by {interrupt.signal.name}: {num_not_sent} requests not sent, {cut} cut while under way")
     if workload.options.plot is not None and len(stats.log):
         _draw(stats, workload.options.plot)
-    if recorder.rescued:
-        warn(recorder.rescued)
     if recorder.failure:
-        say(f"blis observe: error: {recorder.failure}; {num_not_sent} requests not sent")
         return 1
     if interrupt.exit_code is not None:
         return interrupt.exit_code

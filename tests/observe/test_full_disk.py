@@ -5,13 +5,16 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from traces import read_itl, read_rows, read_trace
 
 
-def observe(server_url: str, prefix: Path, *more: str, largest_file: int | None = None) -> tuple[int, str, str]:
+def observe(
+    server_url: str, prefix: Path, *more: str, largest_file: int | None = None, stdout: int | IO[str] = subprocess.PIPE
+) -> tuple[int, str, str]:
     """The exit code and what was printed, of the command in a process of its own."""
     command = [sys.executable, "-m", "blis_cli", "observe", "--url", server_url, "--model", "ok", "--rate", "100"]
     command += ["--num-requests", "500", "--output-tokens", "4", "--record-itl", "--output", str(prefix), *more]
@@ -20,7 +23,14 @@ def observe(server_url: str, prefix: Path, *more: str, largest_file: int | None 
         limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (largest_file, largest_file))
     temporary = {**os.environ, "TMPDIR": str(prefix.parent)}
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=60, preexec_fn=limit, env=temporary
+        command,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
+        preexec_fn=limit,
+        env=temporary,
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -64,3 +74,15 @@ def test_what_a_full_disk_cut_short_can_be_resumed_where_there_is_room(server_ur
     assert {row.status for row in rows} == {"ok"}
     assert json.loads(printed)["completed"] + json.loads(printed)["recorded_earlier"] == 40
     assert read_itl(tmp_path / "out.itl.csv").keys() == {row.request_id for row in rows}
+
+
+def test_where_rows_were_rescued_to_is_said_even_if_the_summary_has_no_room(server_url: str, tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        code, _, messages = observe(
+            server_url, tmp_path / "out", "--num-requests", "200", largest_file=8000, stdout=full
+        )
+    assert code == 1
+    (folder,) = tmp_path.glob("blis-observe-*")
+    assert f"finished requests did not fit there and are in {folder / 'rest.csv'}" in messages
+    assert f"blis observe: error: cannot write {tmp_path / 'out.csv'}" in messages
+    assert messages.endswith("blis observe: error: cannot write to standard output: No space left on device\n")
