@@ -64,14 +64,16 @@ def run(options: LatencyOptions) -> int:
     ]
     counted = np.array(latencies_s[options.num_iters_warmup :])
     percentiles = np.percentile(counted, PERCENTS)
-    sys.stdout.write(f"Avg latency: {counted.mean()} seconds\n")
-    for percent, value in zip(PERCENTS, percentiles, strict=True):
-        sys.stdout.write(f"{percent}% percentile latency: {value} seconds\n")
     results = {
         "model_id": options.model,
         "avg_latency": float(counted.mean()),
         "latencies": counted.tolist(),
         "percentiles": dict(zip(map(str, PERCENTS), percentiles.tolist(), strict=True)),
     }
-    write_results(options.output_json, results)
+    try:
+        write_results(options.output_json, results)  # before anything is printed, for who reads that may have gone
+    finally:
+        sys.stdout.write(f"Avg latency: {counted.mean()} seconds\n")
+        for percent, value in zip(PERCENTS, percentiles, strict=True):
+            sys.stdout.write(f"{percent}% percentile latency: {value} seconds\n")
     return 0

@@ -54,12 +54,6 @@ def run(options: ThroughputOptions) -> int:
     elapsed_s = longest_s(offline.run(samples))
     num_prompt = sum(sample.prompt_tokens for sample in samples)
     num_output = sum(sample.output_tokens for sample in samples)
-    sys.stdout.write(
-        f"Throughput: {len(samples) / elapsed_s:.2f} requests/s, {(num_prompt + num_output) / elapsed_s:.2f} total"
-        f" tokens/s, {num_output / elapsed_s:.2f} output tokens/s\n"
-        f"Total num prompt tokens:  {num_prompt}\n"
-        f"Total num output tokens:  {num_output}\n"
-    )
     results = {
         "model_id": options.model,
         "elapsed_time": elapsed_s,
@@ -68,5 +62,13 @@ def run(options: ThroughputOptions) -> int:
         "requests_per_second": len(samples) / elapsed_s,
         "tokens_per_second": (num_prompt + num_output) / elapsed_s,
     }
-    write_results(options.output_json, results)
+    try:
+        write_results(options.output_json, results)  # before anything is printed, for who reads that may have gone
+    finally:
+        sys.stdout.write(
+            f"Throughput: {len(samples) / elapsed_s:.2f} requests/s, {(num_prompt + num_output) / elapsed_s:.2f} total"
+            f" tokens/s, {num_output / elapsed_s:.2f} output tokens/s\n"
+            f"Total num prompt tokens:  {num_prompt}\n"
+            f"Total num output tokens:  {num_output}\n"
+        )
     return 0

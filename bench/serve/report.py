@@ -30,7 +30,7 @@ class Reporter:
         self._log: RequestLog | None = None
 
     def measured(self, measured: Measured) -> Verdict:
-        """Print and save one run, and say whether it was good enough. Raises BenchError when it cannot be saved."""
+        """Save and print one run, and say whether it was good enough. Raises BenchError when it cannot be saved."""
         options = self._options
         asked = Asked(
             metrics=options.percentile_metrics,
@@ -40,18 +40,14 @@ class Reporter:
             request_rate=measured.rate,
         )
         figures = figures_of(measured.answers, measured.duration_s, asked)
-        sys.stdout.write(table(figures, asked))
-        sys.stdout.flush()
+        try:
+            self._save(figures, measured)
+        finally:
+            sys.stdout.write(table(figures, asked))
+            sys.stdout.flush()
         errors = Counter(" ".join(each.error.split())[:300] for each in measured.answers if not each.is_success)
         for error, num_failed in errors.most_common(_MOST_ERRORS):
             warn(f"{num_failed} requests failed: {error}")
-        if options.save_result or options.append_result:
-            date = datetime.now().strftime("%Y%m%d-%H%M%S")
-            result = as_result(figures, measured.answers)
-            path = save(options, content(options, measured.model, measured.rate, result, date), measured.rate)
-            say(f"the results are in {path}")
-        elif options.save_detailed:
-            warn("--save-detailed writes nothing without --save-result")
         self._keep(figures, measured)
         return Verdict(self._is_good(figures), figures.request_throughput)
 
@@ -77,6 +73,17 @@ class Reporter:
             say("blis bench serve: error: all requests failed")
             return 1
         return 0
+
+    def _save(self, figures: Figures, measured: Measured) -> None:
+        """Before anything is printed, for who reads that may have gone."""
+        options = self._options
+        if options.save_result or options.append_result:
+            date = datetime.now().strftime("%Y%m%d-%H%M%S")
+            result = as_result(figures, measured.answers)
+            path = save(options, content(options, measured.model, measured.rate, result, date), measured.rate)
+            say(f"the results are in {path}")
+        elif options.save_detailed:
+            warn("--save-detailed writes nothing without --save-result")
 
     def _is_good(self, figures: Figures) -> bool:
         """Whether enough of all requests were good ones."""

@@ -28,9 +28,11 @@ def run(options: TuneOptions) -> int:
     plan = _plan(options)
     check_outputs(options, *plan.paths_read())
     setups = _searched(options, plan)
-    sys.stdout.write(table_text(setups, list(plan.vary)))
-    if options.output is not None:
-        write_trials(options.output, setups, list(plan.vary))
+    try:
+        if options.output is not None:  # before anything is printed, for who reads that may have gone
+            write_trials(options.output, setups, list(plan.vary))
+    finally:
+        sys.stdout.write(table_text(setups, list(plan.vary)))
     for setup in setups:
         if setup.error:
             sys.stderr.write(f"blis bench tune: {setup.point.label}: {setup.error}\n")

@@ -1,4 +1,6 @@
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -6,6 +8,7 @@ import pytest
 
 from bench.offline import latency, throughput
 from blis_options import BlisError
+from tests.bench.nobody import Nobody
 
 MODEL: dict[str, Any] = {"model": "qwen/qwen3-14b", "hardware": "H100", "tp": 1}
 
@@ -104,3 +107,13 @@ def test_what_cannot_be_computed_is_one_line(tmp_path: Path) -> None:
     prompts.write_text('{"prompt": "a"}\n')
     with pytest.raises(BlisError, match=r"--output-json would write over .*prompts\.jsonl, which --dataset-path reads"):
         throughput_of(tmp_path, dataset_name="custom", dataset_path=str(prompts), output_json=str(prompts))
+
+
+@pytest.mark.parametrize("figures_of", [throughput_of, latency_of])
+def test_figures_are_written_before_they_are_printed_to_nobody(
+    figures_of: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Nobody())
+    with pytest.raises(BrokenPipeError):
+        figures_of(tmp_path)
+    assert json.loads((tmp_path / "out.json").read_text())["model_id"] == "qwen/qwen3-14b"

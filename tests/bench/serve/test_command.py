@@ -3,6 +3,7 @@
 import json
 import resource
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from bench.serve.command import BenchServeOptions, run
 from blis_options import BlisError
+from tests.bench.nobody import Nobody
 from tests.observe.conftest import seen, server_url
 
 __all__ = ["seen", "server_url"]
@@ -95,6 +97,16 @@ def test_details_that_go_nowhere_are_pointed_out(bench: Bench) -> None:
     found = bench(save_detailed=True)
     assert (found.code, found.files) == (0, [])
     assert "--save-detailed writes nothing without --save-result" in found.said
+
+
+def test_results_are_saved_before_they_are_printed_to_nobody(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Nobody())
+    with pytest.raises(BrokenPipeError):
+        bench(save_result=True)
+    (path,) = (tmp_path / "results").iterdir()
+    assert json.loads(path.read_text())["completed"] == 8
 
 
 def test_several_rates_are_compared(bench: Bench, tmp_path: Path) -> None:

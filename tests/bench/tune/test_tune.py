@@ -1,4 +1,5 @@
 import csv
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -6,6 +7,7 @@ import pytest
 
 from bench.tune.command import TuneOptions, run
 from blis_options import BlisError
+from tests.bench.nobody import Nobody
 
 BASE = (
     *("--model", "qwen/qwen3-14b", "--num-requests", "60", "--prompt-tokens", "500", "--prompt-tokens-stdev", "0"),
@@ -104,3 +106,12 @@ def test_what_the_simulations_read_is_not_written_over(tmp_path: Path) -> None:
     with pytest.raises(BlisError, match=f"--output would write over {learned}, which belongs to what is read"):
         run(TuneOptions(simulation=words, vary=(f"coefficients={learned}",), limit=("ttft:5",), output=str(learned)))
     assert learned.read_text() == "coefficients"
+
+
+def test_what_was_tried_is_written_before_it_is_printed_to_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Nobody())
+    with pytest.raises(BrokenPipeError):
+        tuned(tmp_path, capsys, vary=("max_num_seqs=64",), limit=("ttft:200",))
+    assert (tmp_path / "tune.csv").read_text().startswith("max_num_seqs,rate,within_limits,")
