@@ -1,6 +1,7 @@
 """`blis compose`: several workload specs, or several traces, as one."""
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,28 +46,29 @@ class ComposeOptions:
 
 def run(options: ComposeOptions) -> int:
     """Merge, write the result and tell what has no place in it. Bad input raises BlisError."""
-    from traces.text_file import read_yaml
+    from traces.text_file import parse_yaml, read_text
 
-    kinds = {source: _is_trace(read_yaml(Path(source))) for source in options.sources}
+    texts = {source: read_text(Path(source)) for source in options.sources}
+    kinds = {source: _is_trace(parse_yaml(Path(source), text)) for source, text in texts.items()}
     if len(set(kinds.values())) > 1:
         trace = next(source for source, is_trace in kinds.items() if is_trace)
         spec = next(source for source, is_trace in kinds.items() if not is_trace)
         raise OptionError(f"--from must name specs only or traces only, got the trace {trace} and the spec {spec}")
     if next(iter(kinds.values())):
         return _compose_traces(options)
-    return _compose_specs(options)
+    return _compose_specs(options, texts)
 
 
 def _is_trace(loaded: Any) -> bool:
     return isinstance(loaded, dict) and "trace_version" in loaded
 
 
-def _compose_specs(options: ComposeOptions) -> int:
+def _compose_specs(options: ComposeOptions, texts: Mapping[str, str]) -> int:
     from traces.convert_command import write_spec
-    from traces.workload import parse_spec, read_spec, spec_text
+    from traces.workload import parse_spec, spec_text
     from traces.workload.compose import composed
 
-    spec, notes = composed([(source, read_spec(source)) for source in options.sources])
+    spec, notes = composed([(source, parse_spec(texts[source], source)) for source in options.sources])
     text = spec_text(spec)
     parse_spec(text, "the composed spec")
     write_spec(text, options.output)

@@ -48,7 +48,11 @@ def read_json(path: Path) -> Any:
 
 def read_yaml(path: Path) -> Any:
     """The value of a YAML file, None of an empty one. Raises TraceError."""
-    text = read_text(path)
+    return parse_yaml(path, read_text(path))
+
+
+def parse_yaml(path: Path, text: str) -> Any:
+    """The value of the text of a YAML file that has been read, as a pipe can be only once. Raises TraceError."""
     try:
         return load_yaml(text)
     except yaml.MarkedYAMLError as error:

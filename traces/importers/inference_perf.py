@@ -10,8 +10,8 @@ from traces.errors import TraceError
 from traces.importers.imported import Imported
 from traces.importers.json_fields import at, expect
 from traces.importers.settings import ConvertOptions
-from traces.text_file import read_yaml
-from traces.workload import Arrival, WorkloadSpec, parse_spec, read_spec, spec_text
+from traces.text_file import parse_yaml, read_text
+from traces.workload import Arrival, WorkloadSpec, parse_spec, spec_text
 from traces.workload.inference_perf import conversing, users_of
 from traces.workload.spec import Client, InferencePerf, Lifecycle, Stage, Window
 
@@ -27,10 +27,11 @@ _SECTION_KEYS = (
 
 def convert(options: ConvertOptions) -> Imported:
     """A spec of what the file describes, whichever of the two it is. Raises TraceError."""
-    loaded = expect(str(options.path), "an object", read_yaml(options.path))
+    text = read_text(options.path)
+    loaded = expect(str(options.path), "an object", parse_yaml(options.path, text))
     if "load" in loaded or "data" in loaded:
         return _of_configuration(str(options.path), loaded)
-    spec = read_spec(options.path)
+    spec = parse_spec(text, str(options.path))
     if spec.inference_perf is None:
         raise TraceError(f"{options.path}: expected load and data of inference-perf, or a section inference_perf")
     return _written_out(spec, spec.inference_perf)

@@ -1,5 +1,6 @@
 """`blis convert` and `blis compose` as a user runs them."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,19 @@ def test_a_spec_is_not_written_to_a_folder(
     assert run(["compose", "--from", "spec.yaml", "-o", "."]) == 2
     first, second = capsys.readouterr().err.splitlines()
     assert (first.startswith("blis convert: error: "), second.startswith("blis compose: error: ")) == (True, True)
+
+
+@pytest.mark.parametrize("command", ["compose --from {pipe} --from spec.yaml", "convert inference-perf {pipe}"])
+def test_a_pipe_is_read_once(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("spec.yaml").write_text(SPEC.format(seed=1, rate=2))
+    section = "version: '2'\ninference_perf: {stages: [{rate: 2, duration: 5}], shared_prefix: %s}\n"
+    shared = "{num_unique_system_prompts: 1, num_users_per_system_prompt: 1, system_prompt_len: 9, question_len: 4,"
+    shared += " output_len: 5}"
+    text = SPEC.format(seed=2, rate=3) if command.startswith("compose") else section % shared
+    reading, writing = os.pipe()
+    os.write(writing, text.encode())
+    os.close(writing)
+    assert run([*command.format(pipe=f"/dev/fd/{reading}").split(), "-o", "out.yaml"]) == 0
+    os.close(reading)
+    assert read_spec("out.yaml").clients
