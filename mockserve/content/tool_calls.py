@@ -9,7 +9,7 @@ from mockserve.content.answer import Kind
 from mockserve.content.constraints.kinds import constrained_text, json_form
 from mockserve.content.script import Segment
 from mockserve.options.taste import ANY, Taste
-from mockserve.protocol.errors import ApiError
+from mockserve.protocol.errors import ApiError, late
 
 MOST_CALLS = 8
 RESULT_ROLES = ("tool", "function")
@@ -17,10 +17,11 @@ RESULT_ROLES = ("tool", "function")
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function that may be called. `schema` describes the object of its arguments."""
+    """A function that may be called. `schema` describes the object of its arguments, strictly or as a hint."""
 
     name: str
     schema: Any
+    is_strict: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,8 @@ def read_tool_use(
     """The calls that a body asks for or allows; None if there are to be none.
 
     Where calling is up to the model, it answers in words once it has the result of a call: loops come to an end.
+
+    Raises ApiError for a strict function whose schema is none.
     """
     functions = tuple(found for each in _listed(body.get("tools")) if (found := _function(each)) is not None)
     choice = body.get("tool_choice", "auto")
@@ -64,6 +67,8 @@ def read_tool_use(
     if isinstance(choice, Mapping):
         name = _mapping(choice.get("function")).get("name")
         functions = tuple(each for each in functions if each.name == name) or functions
+    for each in functions:
+        _check(each)
     messages = _listed(body.get("messages"))
     has_result = bool(messages) and _mapping(messages[-1]).get("role") in RESULT_ROLES
     return ToolUse(
@@ -95,13 +100,21 @@ def call_script(use: ToolUse, functions: Sequence[Function], random: Random, gen
     return script
 
 
+def _check(function: Function) -> None:
+    if function.is_strict:
+        try:
+            json_form(function.schema)
+        except ApiError as error:
+            raise late(error) from None
+
+
 def _arguments(use: ToolUse, function: Function, random: Random, generosity: int) -> str:
-    """The arguments as JSON. A schema that is none spoils only a call that is forced."""
+    """The arguments as JSON. A schema that cannot be met spoils only a call that is held to it."""
     try:
         return constrained_text(json_form(function.schema, use.taste), random, generosity)
-    except ApiError:
-        if use.is_forced:
-            raise
+    except ApiError as error:
+        if function.is_strict:
+            raise late(error) from None
         return "{}"
 
 
@@ -111,7 +124,8 @@ def _function(tool: Any) -> Function | None:
     if not isinstance(name, str) or not name:
         return None
     parameters = found.get("parameters")
-    return Function(name, parameters if isinstance(parameters, Mapping) and parameters else _NO_ARGUMENTS)
+    schema = parameters if isinstance(parameters, Mapping) and parameters else _NO_ARGUMENTS
+    return Function(name, schema, found.get("strict") is True)
 
 
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}

@@ -78,14 +78,25 @@ def test_arguments_are_valid_under_their_schema(generosity: int) -> None:
         assert [each.shown for each in script if each.kind is Kind.TOOL_NAME] == ["get_weather", "now"]
 
 
-def test_a_schema_that_is_none_spoils_only_a_forced_call() -> None:
-    bad = [{"type": "function", "function": {"name": "f", "parameters": {"type": "nope"}}}]
-    chosen, forced = (read_tool_use({"tools": bad, "tool_choice": choice}, 1, 0) for choice in ("auto", "required"))
-    assert chosen is not None
-    assert forced is not None
-    assert call_script(chosen, chosen.functions, Random(1), 1)[3].text == "{}"
+def offered(schema: Any, **fields: Any) -> list[Any]:
+    return [{"type": "function", "function": {"name": "f", "parameters": schema, **fields}}]
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_schema_that_is_none_spoils_only_a_strict_function(choice: str) -> None:
+    """As with vLLM, which holds calls of other functions to no schema at all."""
+    found = read_tool_use({"tools": offered({"type": "nope"}), "tool_choice": choice}, 1, 0)
+    assert found is not None
+    assert call_script(found, found.functions, Random(1), 1)[3].text == "{}"
     with pytest.raises(ApiError, match="Invalid type: nope"):
-        call_script(forced, forced.functions, Random(1), 1)
+        read_tool_use({"tools": offered({"type": "nope"}, strict=True), "tool_choice": choice}, 1, 0)
+
+
+def test_a_strict_function_needs_a_schema_that_can_be_met() -> None:
+    found = read_tool_use({"tools": offered({"$ref": "#/$defs/nope"}, strict=True)}, 1, 0)
+    assert found is not None
+    with pytest.raises(ApiError, match="Pointer '/\\$defs/nope' does not exist"):
+        call_script(found, found.functions, Random(1), 1)
 
 
 def calls(budget: int = 100, names_function: bool = False) -> Any:
