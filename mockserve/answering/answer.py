@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from aiohttp import HttpVersion11, web
 
 from engine.units import Micros
+from mockserve.answering.keep_alive import KeepAlive
 from mockserve.answering.outlet import EventOutlet
 from mockserve.connections.caller import ANYBODY, Caller, caller_of
 from mockserve.flight import Reply, new_siblings
@@ -83,7 +84,8 @@ async def _stream(request: web.Request, service: Service, replies: ReplySet, arr
         if service.suspension.rejects_new:
             stream.fail(paused("InternalServerError"))
         else:
-            await fly(service, replies, choices, arrived_at)
+            with KeepAlive(outlet, service.options.sse_keep_alive_interval):
+                await fly(service, replies, choices, arrived_at)
     return outlet.response
 
 
@@ -99,7 +101,8 @@ async def _stream_once_routed(
             await replies.done  # which may raise
         async with EventOutlet(request) as outlet:
             stream.let_go(outlet)
-            await replies.done
+            with KeepAlive(outlet, service.options.sse_keep_alive_interval):
+                await replies.done
     finally:
         _free(service, replies)
     return outlet.response

@@ -3,6 +3,7 @@
 from asyncio import Transport
 from contextlib import suppress
 from types import TracebackType
+from typing import Protocol
 
 from aiohttp import HttpVersion11, web
 
@@ -15,12 +16,20 @@ from mockserve.serving.service import SERVICE
 END_OF_CHUNKS = b"0\r\n\r\n"
 
 
+class Listener(Protocol):
+    """Who wants to know when a stream was quiet."""
+
+    def heard(self) -> None:
+        """Something leaves."""
+        ...
+
+
 class Outlet:
     """The events of one stream. What is due in one wake of the driver leaves in one write; none to a client gone."""
 
     __slots__ = (
         "_end", "_ends_itself", "_frames", "_head", "_keeps_apart", "_transport", "_wire", "chunked", "due_s",
-        "response",
+        "keep_alive", "response",
     )  # fmt: skip
 
     def __init__(
@@ -32,6 +41,7 @@ class Outlet:
         """Whether each event must be wrapped as an HTTP chunk."""
         self.due_s = 0.0
         """When the first of the frames that are kept back was due."""
+        self.keep_alive: Listener | None = None
         self._transport = transport
         self._keeps_apart = isinstance(transport, ShapedTransport)  # which counts events by writes
         self._wire = wire
@@ -95,6 +105,8 @@ class Outlet:
         end, self._end = self._end, b""
         if head or end:
             frames = [each for each in (head, *frames, end) if each]
+        if self.keep_alive is not None:
+            self.keep_alive.heard()
         transport = self._transport
         if not transport.is_closing():
             for data in frames if self._keeps_apart else (b"".join(frames),):

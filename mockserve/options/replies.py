@@ -18,6 +18,9 @@ class ReplyOptions(SimulationOptions):
     return_tokens_as_token_ids: bool = option(False, "Name tokens by their ids wherever log-probabilities are shown.")
     max_logprobs: int = option(20, "Most log-probabilities per token a request may ask for; -1 is all.", at_least=-1)
     stream_interval: int = option(1, "Tokens that a chunk of a stream waits for, after the first.", at_least=1)
+    sse_keep_alive_interval: int = option(
+        0, "Seconds after which a quiet stream of chat or completions gets a comment; 0 for never.", at_least=0
+    )
     tokens_per_medium: int = option(
         0, "Prompt tokens that each picture or recording counts; with 0 the model takes text only.", at_least=0
     )
