@@ -59,7 +59,6 @@ def _row(place: str, entry: dict[str, Any], status: str, client: str) -> TraceRo
     times = {name: _time_us(place, known, keys) for name, keys in _TIMES.items()}
     if not times["sent"]:
         return None
-    num_chunks = known.get("token_iterations")
     row = TraceRow(
         request_id=0,
         client_id=client,
@@ -70,7 +69,7 @@ def _row(place: str, entry: dict[str, Any], status: str, client: str) -> TraceRo
         send_time_us=times["sent"],
         first_chunk_time_us=times["first"],
         last_chunk_time_us=times["last"],
-        num_chunks=num_chunks if isinstance(num_chunks, int) else 0,
+        num_chunks=_count(place, known, "token_iterations"),
         status=status,
         error_message=str(info.get("error") or entry.get("error") or ""),
         x_request_id=str(entry.get("request_id") or ""),
@@ -85,6 +84,6 @@ def _time_us(place: str, known: Mapping[str, Any], keys: tuple[str, ...]) -> int
     return 0
 
 
-def _count(place: str, entry: Mapping[str, Any], key: str) -> int:
-    value = entry.get(key)
+def _count(place: str, holder: Mapping[str, Any], key: str) -> int:
+    value = holder.get(key)
     return 0 if value is None else int(expect(f"{place} key {key}", "a whole number", value))

@@ -218,6 +218,12 @@ def test_what_goes_beyond_the_wanted_number_is_counted(tmp_path: Path) -> None:
             "arrived_at,num_prefill_tokens,num_decode_tokens\n1e26,1,2\n",
             "line 2 column arrived_at: expected a",
         ),
+        ("guidellm", guidellm_entry({"start_time": 1, "token_iterations": True}), "expected a whole number, got True"),
+        (
+            "guidellm",
+            guidellm_entry({"start_time": 1, "token_iterations": 2**63}),
+            "key token_iterations: expected a wh",
+        ),
         ("guidellm", guidellm_entry({"info": 7}), "request 0 key info: expected an object, got 7"),
         ("guidellm", guidellm_entry({"info": {"timings": [1]}}), "request 0 key timings: expected an object, got [1]"),
         (
