@@ -258,7 +258,12 @@ class ObserveOptions:
             raise OptionError("--record-itl needs streamed answers, leave --no-streaming out")
         if self.itl_output is not None and not self.record_itl:
             raise OptionError("--itl-output needs --record-itl")
-        check_written(self._written(), self._read())
+        self.check_files()
+
+    def check_files(self, *also_read: Path) -> None:
+        """Raise OptionError when a file would be written over another that is written, or read."""
+        read = [*self._read(), *((str(path), "belongs to what is read") for path in also_read)]
+        check_written(self._written(), read)
 
     def _written(self) -> Iterator[tuple[str, str]]:
         """The files that are written, each with the flag that names it."""

@@ -28,6 +28,7 @@ def run(options: RunOptions) -> int:
 
     options = with_policies(options)
     spec = spec_of(options)
+    options.check_files(*spec.files)
     workload = _workload(options, spec)
     questions = questions_of(options, workload.goodput_slo_targets)
     deployment = resolve(options)

@@ -32,6 +32,7 @@ class Plan:
 
 def _plan_from_spec(options: ObserveOptions, path: str) -> Plan:
     spec = read_spec(path)
+    options.check_files(*spec.files)
     if options.num_requests is not None:
         spec = replace(spec, num_requests=options.num_requests)
     workload = generate(spec)

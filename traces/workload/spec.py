@@ -6,6 +6,7 @@ requests per second. What must hold between several keys is checked in `checks.p
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, TypeAlias
 
 from traces.workload.bounds import Bounds
@@ -256,3 +257,9 @@ class WorkloadSpec:
     goodput_slo_targets: Mapping[str, GoodputTargets] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=(), metadata={"from_file": False})
     """What the reader changed or did not understand, for the user to read."""
+
+    @property
+    def files(self) -> list[Path]:
+        """What is read besides when requests are generated."""
+        parts = () if self.vidur is None else (self.vidur.interval, self.vidur.length)
+        return [Path(part.trace_file) for part in parts if part.trace_file]

@@ -117,3 +117,22 @@ def test_mistakes_are_named(
     with pytest.raises(TraceError) as caught:
         made(interval, length, **more)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run --model qwen/qwen3-14b --trace-output lengths",
+        "observe --url http://localhost:1 --num-requests 1 -o lengths",
+    ],
+)
+def test_the_file_of_lengths_is_not_written_over(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("lengths.csv").write_text("precious")
+    Path("w.yaml").write_text(text(STATIC, {"type": "trace", "trace_file": "lengths.csv"}))
+    assert run([*command.split(), "--workload-spec", "w.yaml"]) == 2
+    assert "would write over lengths.csv, which belongs to what is read" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lengths.csv", "w.yaml"]
+    assert Path("lengths.csv").read_text() == "precious"
