@@ -23,9 +23,7 @@ def completion_form(body: Mapping[str, Any], prompt: str | None) -> AnswerForm:
     )
 
 
-def chat_form(
-    body: Mapping[str, Any], prompt: str, model_name: str, options: ContentOptions, quotes: bool
-) -> AnswerForm:
+def chat_form(body: Mapping[str, Any], prompt: str, options: ContentOptions, quotes: bool) -> AnswerForm:
     """The form of an answer in a conversation; `prompt` is the whole of it as the template put it.
 
     Only a server that `quotes` looks at what is asked.
@@ -36,7 +34,7 @@ def chat_form(
         constraint=read_constraint(body),
         tools=_tools(body, options),
         thinking=_thinking(body, options),
-        asked=(_last_words(body, model_name), prompt) if quotes else (),
+        asked=(_last_words(body), prompt) if quotes else (),
         is_parsed=options.parses_answers,
     )
 
@@ -59,7 +57,7 @@ def _thinking(body: Mapping[str, Any], options: ContentOptions) -> Thinking | No
     return read_thinking(body, variables, options.default_reasoning_tokens)
 
 
-def _last_words(body: Mapping[str, Any], model_name: str) -> str:
+def _last_words(body: Mapping[str, Any]) -> str:
     """What the user said last; what anyone said last if no user did."""
-    messages = read_messages(body.get("messages") or [], model_name)
+    messages = read_messages(body.get("messages") or [])
     return next((each.content for each in reversed(messages) if each.role == "user"), messages[-1].content)

@@ -42,19 +42,18 @@ def plan_chat(
 
     Other routes than chat completions take what the server has no parser for: then it has no effect.
     """
-    model = service.model_names[0]
     service.check_queue(chat.sampling.n)
     if refuses_unavailable:
         refuse_unavailable(body, service.options.calls_tools, service.options.reasoning_parser is not None)
     media = media_of(chat.messages)
     if media and not service.options.tokens_per_medium:
-        raise ApiError(f"{model} is not a multimodal model")
+        raise ApiError(f"{service.model_names[0]} is not a multimodal model")
     planner, sampling = service.planner, chat.sampling
-    text = planner.conversations.prompt(body, model)
+    text = planner.conversations.prompt(body)
     ids = conversation_ids(planner, text, media, service.options.tokens_per_medium, chat.add_special_tokens, sampling)
     check_prompt_start(chat.common, len(ids))
     check_vocabulary(sampling, body.get("logit_bias"), planner.tokenizer.vocabulary_size, service.options.max_logprobs)
-    form = chat_form(body, text, model, service.options, planner.composer.quotes)
+    form = chat_form(body, text, service.options, planner.composer.quotes)
     urgency = chat.common.priority if priority is None else priority
     params = chat.common.kv_transfer_params
     external = service.external_prompt(params, len(ids))

@@ -75,7 +75,7 @@ def _token_ids(service: Service, asked: dict[str, Any]) -> list[int]:
     chat = parse_chat(asked)
     service.check_model(chat.model)
     refuse_unavailable(asked, service.options.calls_tools, service.options.reasoning_parser is not None)
-    text = service.planner.conversations.prompt(asked, service.model_names[0])
+    text = service.planner.conversations.prompt(asked)
     media, tokens_per_medium = media_of(chat.messages), service.options.tokens_per_medium
     if media and not tokens_per_medium:
         raise ApiError(f"{service.model_names[0]} is not a multimodal model")

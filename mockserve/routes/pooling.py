@@ -101,7 +101,7 @@ def _token_ids(service: Service, prompt: Prompt, asked: PoolingRequest, body: di
         if media_of(cast(list[Any], prompt)) and not service.options.tokens_per_medium:
             raise ApiError(f"{service.model_names[0]} is not a multimodal model")
         told = {"add_generation_prompt": False, **body, "messages": prompt}
-        prompt = service.planner.conversations.prompt(told, service.model_names[0])
+        prompt = service.planner.conversations.prompt(told)
     return fitted(service.planner, prompt, asked.truncate_to, asked.truncates_left, asked.add_special_tokens)
 
 

@@ -49,7 +49,7 @@ def rendered_chat(service: Service, body: dict[str, Any], name: str) -> Rendered
     _refuse_beams(chat.sampling.use_beam_search)
     planner, options = service.planner, service.options
     refuse_unavailable(body, options.calls_tools, options.reasoning_parser is not None)
-    text = planner.conversations.prompt(body, service.model_names[0])
+    text = planner.conversations.prompt(body)
     media = media_of(chat.messages)
     if media and not options.tokens_per_medium:
         raise ApiError(f"{service.model_names[0]} is not a multimodal model")

@@ -63,4 +63,4 @@ def _text(service: Service, asked: TokenizeRequest, body: dict[str, Any]) -> str
         )
     if media_of(asked.messages) and not service.options.tokens_per_medium:
         raise ApiError(f"{service.model_names[0]} is not a multimodal model")
-    return service.planner.conversations.prompt(body, service.model_names[0])
+    return service.planner.conversations.prompt(body)

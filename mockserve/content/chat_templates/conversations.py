@@ -22,13 +22,13 @@ class Conversations:
     trusts_requests: bool = False
     hides_unusable_tools: bool = False
 
-    def prompt(self, body: Mapping[str, Any], model_name: str) -> str:
-        """The prompt of a body with `messages` and whatever else bears on it; `model_name` is for errors.
+    def prompt(self, body: Mapping[str, Any]) -> str:
+        """The prompt of a body with `messages` and whatever else bears on it.
 
         Raises ApiError for a conversation that is none, or that the template refuses.
         """
         messages = body.get("messages") or []
-        texts = [each.content for each in read_messages(messages, model_name)]
+        texts = [each.content for each in read_messages(messages)]
         template = self._template(body)
         turns = turns_of(messages, texts, template.takes_parts)
         return template.render(turns, self._request(body))

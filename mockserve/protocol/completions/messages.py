@@ -47,8 +47,8 @@ class Medium:
     source: str
 
 
-def read_messages(messages: list[Any], model_name: str) -> tuple[Message, ...]:
-    """The conversation as text. Raises ApiError for content that is none; `model_name` is for the error."""
+def read_messages(messages: list[Any]) -> tuple[Message, ...]:
+    """The conversation as text. Raises ApiError when it is empty."""
     if not messages:
         raise ApiError("Cannot apply chat template to an empty conversation. Provide at least one message.")
     return tuple(Message(str(each["role"]), _flatten(each.get("content"))) for each in messages)

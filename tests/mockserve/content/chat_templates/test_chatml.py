@@ -19,7 +19,7 @@ CALL = {"id": "1", "type": "function", "function": {"name": "get_weather", "argu
 
 
 def prompt(conversations: Conversations, messages: list[Any], **fields: Any) -> str:
-    return conversations.prompt({"messages": messages, **fields}, "m")
+    return conversations.prompt({"messages": messages, **fields})
 
 
 def opened(template: str | None = None, folder: Path | None = None, **settings: Any) -> Conversations:
