@@ -4,6 +4,7 @@ Read `option.py` first: a frozen dataclass whose fields are made by `option()` i
 """
 
 from blis_options.errors import BlisError, OptionError
+from blis_options.in_vain import in_vain
 from blis_options.option import Option, check_options, names_in, option, options_of
 from blis_options.outputs import check_outputs, check_written
 
@@ -14,6 +15,7 @@ __all__ = [
     "check_options",
     "check_outputs",
     "check_written",
+    "in_vain",
     "names_in",
     "option",
     "options_of",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from blis_options import options_of
+from blis_options import in_vain
 
 if TYPE_CHECKING:
     from engine.deployment_options import DeploymentOptions
@@ -16,26 +16,18 @@ _OF_VLLM = (
     "watermark",
     "prefill_schedule_interval",
 )
+_OF_CPU_TIER = ("kv_offload_policy", "kv_offload_threshold", "kv_transfer_bandwidth", "kv_transfer_base_latency")
 
 
 def flags_without_effect(options: "DeploymentOptions") -> Iterator[str]:
     """One note for each, for the user to read."""
-    needs = {
-        "priority_policy": (
-            "priority" in options.scheduler or options.preemption_policy == "priority",
-            "a priority scheduler or --preemption-policy priority",
-        ),
-        "kv_offload_policy": (options.kv_cpu_blocks > 0, "--kv-cpu-blocks"),
-        "kv_offload_threshold": (
-            options.kv_cpu_blocks > 0 and options.kv_offload_policy == "threshold",
-            "--kv-offload-policy threshold" if options.kv_cpu_blocks else "--kv-cpu-blocks",
-        ),
-        "kv_transfer_bandwidth": (options.kv_cpu_blocks > 0, "--kv-cpu-blocks"),
-        "kv_transfer_base_latency": (options.kv_cpu_blocks > 0, "--kv-cpu-blocks"),
-    }
-    for setting in options_of(type(options)):
-        matters, needed = needs.get(setting.name, (True, ""))
-        if setting.name in _OF_VLLM:
-            matters, needed = options.scheduling == "vllm", "--scheduling vllm"
-        if not matters and getattr(options, setting.name) != setting.default:
-            yield f"{setting.label} has no effect without {needed}"
+    missing: dict[str, str] = {}
+    if options.scheduling != "vllm":
+        missing |= dict.fromkeys(_OF_VLLM, "--scheduling vllm")
+    if "priority" not in options.scheduler and options.preemption_policy != "priority":
+        missing["priority_policy"] = "a priority scheduler or --preemption-policy priority"
+    if options.kv_cpu_blocks <= 0:
+        missing |= dict.fromkeys(_OF_CPU_TIER, "--kv-cpu-blocks")
+    elif options.kv_offload_policy != "threshold":
+        missing["kv_offload_threshold"] = "--kv-offload-policy threshold"
+    return in_vain(options, missing)

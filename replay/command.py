@@ -10,8 +10,8 @@ from engine.cluster.gateway.options import DEFAULT_MAX_CONCURRENCY
 from engine.cluster.ties import DEFAULT_SEED
 from engine.units import LONGEST_DELAY_US
 from replay.report_options import ReportOptions
-from replay.running.collector import no_cycle_search
 from traces import beside
+from traces.collector import no_cycle_search
 
 if TYPE_CHECKING:
     from collections.abc import Callable

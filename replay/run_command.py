@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from blis_options import OptionError
 from replay.run_options import DEFAULT_NUM_REQUESTS, DEFAULT_RATE, DEFAULT_SEED, RunOptions
-from replay.running.collector import no_cycle_search
+from traces.collector import no_cycle_search
 
 if TYPE_CHECKING:
     from traces.workload import Workload, WorkloadSpec

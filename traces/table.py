@@ -1,7 +1,6 @@
 """CSV files read by column name: a description of each column drives the conversion and words the errors."""
 
 import csv
-import gc
 import io
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from traces.collector import no_cycle_search
 from traces.errors import TraceError
 from traces.text_file import read_text
 
@@ -86,7 +86,7 @@ def read_table(path: Path, columns: Sequence[Column], text: str | None = None) -
     Raises TraceError naming the first cell that cannot be used.
     """
     table = Table(path, read_text(path) if text is None else text, {column.name: [] for column in columns})
-    with _long_cells_allowed(), no_search_for_cycles():
+    with _long_cells_allowed(), no_cycle_search():
         reader = csv.reader(io.StringIO(table.text, newline=""), strict=True)
         names = _header(table, reader)
         places = _places(path, names, columns)
@@ -97,19 +97,6 @@ def read_table(path: Path, columns: Sequence[Column], text: str | None = None) -
                 _append(table, num_rows, rows, columns, places, len(names))
             num_rows += len(rows)
     return table
-
-
-@contextmanager
-def no_search_for_cycles() -> Iterator[None]:
-    """For making millions of objects none of which refers to another: looking for cycles among them takes as long."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 @contextmanager

@@ -12,11 +12,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from traces.append_file import AppendFile, open_with_header, whole_records
+from traces.collector import no_cycle_search
 from traces.errors import TraceError
 from traces.header import TraceHeader, read_header, write_header
 from traces.json_text import number_text
 from traces.rows import TRACE_COLUMNS, TraceRow
-from traces.table import Table, no_search_for_cycles, read_table
+from traces.table import Table, read_table
 from traces.text_file import naming_write_errors
 
 _DATA_SUFFIXES = (".csv", ".csv.gz")
@@ -67,7 +68,7 @@ def _rows(table: Table) -> list[TraceRow]:
     _check_deadlines(table)
     names = list(table.columns)
     cells = zip(*table.columns.values(), strict=True)
-    with no_search_for_cycles():
+    with no_cycle_search():
         return [TraceRow(**dict(zip(names, values, strict=True))) for values in cells]
 
 

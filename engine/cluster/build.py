@@ -6,7 +6,7 @@ What only a cluster needs is imported for a cluster: most simulations have one e
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from blis_options import options_of
+from blis_options import in_vain, options_of
 from engine.cluster.autoscaling.options import ScalingOptions
 from engine.cluster.disaggregation.options import pool_flags_without_effect
 from engine.cluster.gateway.options import gateway_flags_without_effect
@@ -61,16 +61,10 @@ def notes_on_cluster(options: ScalingOptions, deployment: Deployment) -> Iterato
 def flags_without_effect_on_cluster(options: ScalingOptions) -> Iterator[str]:
     """What was said that changes nothing, in a line each."""
     if options.admission_policy != "token-bucket":
-        for setting in options_of(ScalingOptions):
-            is_of_bucket = setting.name.startswith("token_bucket_")
-            if is_of_bucket and getattr(options, setting.name) != setting.default:
-                yield f"{setting.label} has no effect without --admission-policy token-bucket"
+        of_bucket = [each.name for each in options_of(ScalingOptions) if each.name.startswith("token_bucket_")]
+        yield from in_vain(options, dict.fromkeys(of_bucket, "--admission-policy token-bucket"))
     if options.routing_policy != "weighted":
-        for flag, value in (
-            ("--routing-scorers", options.routing_scorers),
-            ("--lora-scorer-weight", options.lora_scorer_weight),
-        ):
-            if value:
-                yield f"{flag} has no effect without --routing-policy weighted"
+        scorers = ("routing_scorers", "lora_scorer_weight")
+        yield from in_vain(options, dict.fromkeys(scorers, "--routing-policy weighted"))
     if options.routing_policy != "round-robin" and not has_cluster(options):
         yield f"--routing-policy {options.routing_policy} has no effect with one instance"

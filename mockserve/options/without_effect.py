@@ -2,24 +2,17 @@
 
 from collections.abc import Iterator
 
-from blis_options import options_of
+from blis_options import in_vain
 from mockserve.options.serve import ServeOptions
 
 
 def flags_without_effect(options: ServeOptions) -> Iterator[str]:
     """One note for each, for the user to read."""
-    needs = {
-        "tool_call_probability": ("--enable-auto-tool-choice", options.enable_auto_tool_choice),
-        "default_reasoning_tokens": ("--reasoning-parser", options.reasoning_parser),
-        "dataset_table_name": ("--dataset-path", options.dataset_path),
-        "max_loras": ("--enable-lora", options.enable_lora),
-        "max_cpu_loras": ("--enable-lora", options.enable_lora),
-        "lora_load_ms": ("--enable-lora", options.enable_lora),
-        "lora_swap_ms": ("--enable-lora", options.enable_lora),
-        "kv_transfer_gb_per_s": ("--kv-transfer-config", options.kv_transfer_config),
-        "kv_transfer_latency_ms": ("--kv-transfer-config", options.kv_transfer_config),
-    }
-    for setting in options_of(ServeOptions):
-        needed, is_there = needs.get(setting.name, ("", True))
-        if not is_there and getattr(options, setting.name) != setting.default:
-            yield f"{setting.label} has no effect without {needed}"
+    needs = (
+        (options.enable_auto_tool_choice, "--enable-auto-tool-choice", ("tool_call_probability",)),
+        (options.reasoning_parser, "--reasoning-parser", ("default_reasoning_tokens",)),
+        (options.dataset_path, "--dataset-path", ("dataset_table_name",)),
+        (options.enable_lora, "--enable-lora", ("max_loras", "max_cpu_loras", "lora_load_ms", "lora_swap_ms")),
+        (options.kv_transfer_config, "--kv-transfer-config", ("kv_transfer_gb_per_s", "kv_transfer_latency_ms")),
+    )
+    return in_vain(options, {name: flag for is_there, flag, names in needs if not is_there for name in names})

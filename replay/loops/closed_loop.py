@@ -8,10 +8,10 @@ from engine.simulation import Simulation
 from engine.units import Micros
 from engine.virtual import CHUNK_US
 from replay.arrivals.arrival import Arrival
-from replay.running.collector import no_cycle_search
 from replay.running.measure import COMPLETED, replied_at
 from replay.running.record import OnTokens, Record
 from replay.running.simulate import Simulated
+from traces.collector import no_cycle_search
 
 Talk = TypeVar("Talk")
 

@@ -15,8 +15,8 @@ from engine.simulation import Simulation
 from engine.units import Micros
 from engine.virtual import Batch, batch_size, run_in_batches
 from replay.arrivals.arrival import Arrival, Origin
-from replay.running.collector import no_cycle_search
 from replay.running.record import OnTokens, Record
+from traces.collector import no_cycle_search
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from blis_options import OptionError, names_in, option, options_of
+from blis_options import OptionError, in_vain, names_in, option, options_of
 from engine.cluster.disaggregation.transfer import LONGEST_BASE_LATENCY_MS, SLOWEST_GB_PER_S, TransferSettings
 from engine.cluster.gateway.options import GatewayOptions
 from engine.cluster.scorers.weights import Weights, parse_weights
@@ -136,9 +136,7 @@ def pool_flags_without_effect(options: PoolOptions) -> Iterator[str]:
     elif options.pd_decider != "prefix-threshold" and options.pd_prefix_threshold != DEFAULT_THRESHOLD_TOKENS:
         yield "--pd-prefix-threshold has no effect without --pd-decider prefix-threshold"
     general = {setting.name for setting in options_of(GatewayOptions)}
+    own = {setting.name for setting in options_of(PoolOptions)} - general
     transfers = ("pd_prefix_threshold", "pd_transfer_bandwidth", "pd_transfer_base_latency", "pd_transfer_contention")
-    for setting in options_of(PoolOptions):
-        if setting.name in general or (options.num_pooled and setting.name not in transfers):
-            continue
-        if needed and getattr(options, setting.name) != setting.default:
-            yield f"{setting.label} has no effect without {needed}"
+    if needed:
+        yield from in_vain(options, dict.fromkeys(transfers if options.num_pooled else own, needed))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from blis_options import OptionError, names_in, option, options_of
+from blis_options import OptionError, in_vain, names_in, option, options_of
 from engine.cluster.options import ClusterOptions
 from engine.units import LONGEST_DELAY_US, Micros
 
@@ -151,17 +151,13 @@ def gateway_flags_without_effect(options: GatewayOptions) -> Iterator[str]:
         return
     general = {setting.name for setting in options_of(ClusterOptions)}
     own = {setting.name for setting in options_of(GatewayOptions)} - general
-    for setting in options_of(type(options)):
-        # --max-concurrency means something to others, too.
-        if setting.name in own - {"max_concurrency"} and getattr(options, setting.name) != setting.default:
-            yield f"{setting.label} has no effect without --flow-control"
+    # --max-concurrency means something to others, too.
+    yield from in_vain(options, dict.fromkeys(own - {"max_concurrency"}, "--flow-control"))
 
 
 def _detector_flags_without_effect(options: GatewayOptions) -> Iterator[str]:
     if options.saturation_detector == "never":
         yield "--flow-control holds nobody back without --saturation-detector utilization or concurrency"
     elif options.saturation_detector != "utilization":
-        for setting in options_of(type(options)):
-            is_limit = setting.name in ("queue_depth_threshold", "kv_cache_util_threshold")
-            if is_limit and getattr(options, setting.name) != setting.default:
-                yield f"{setting.label} has no effect without --saturation-detector utilization"
+        limits = ("queue_depth_threshold", "kv_cache_util_threshold")
+        yield from in_vain(options, dict.fromkeys(limits, "--saturation-detector utilization"))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from mockserve.protocol.completions.fields import MEDIA_ARGUMENTS
 from mockserve.protocol.completions.message_fields import MESSAGE
 from mockserve.protocol.errors import ApiError, bad_fields, bad_value
 from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record
@@ -49,7 +50,7 @@ TEMPLATE: Mapping[str, FieldType] = {
     "add_special_tokens": Flag(),
     "chat_template": _TEXT,
     "chat_template_kwargs": _FREE_OBJECT,
-    "media_io_kwargs": Nullable(MapOf(MapOf(Anything()))),
+    "media_io_kwargs": MEDIA_ARGUMENTS["media_io_kwargs"],
 }
 MESSAGES: Mapping[str, FieldType] = {"messages": ListOf(MESSAGE)}
 CONVERSATIONS: Mapping[str, FieldType] = {"messages": ListOf(ListOf(MESSAGE))}

@@ -1,6 +1,6 @@
 import gc
 
-from replay.running.collector import no_cycle_search
+from traces.collector import no_cycle_search
 
 
 def test_nobody_looks_for_cycles_meanwhile_and_somebody_does_afterwards() -> None:
