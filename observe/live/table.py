@@ -13,6 +13,7 @@ from typing import NoReturn, Protocol
 from observe.clock import Nanos
 from observe.live.progress import Progress
 from observe.messages import say
+from observe.own_process import command_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +110,8 @@ class TerminalView:
 
     def __init__(self) -> None:
         # A session of its own, so that Ctrl-C does not reach it: the table stays until the run has stopped.
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "observe.live.screen"], stdin=subprocess.PIPE, start_new_session=True
-        )
+        command = command_of("observe.live.screen")
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         assert self._process.stdin is not None
         self._pipe = self._process.stdin.fileno()
         os.set_blocking(self._pipe, False)

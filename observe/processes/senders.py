@@ -1,7 +1,6 @@
 """One schedule sent by several processes: the same requests at the same instants into the same files."""
 
 import asyncio
-import sys
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 
@@ -10,6 +9,7 @@ from observe.errors import RunError
 from observe.interrupt import Interrupt
 from observe.live.progress import Progress, total
 from observe.live.table import keep_showing, open_view
+from observe.own_process import command_of
 from observe.plans.workload import Workload
 from observe.processes.pipes import packed, receive
 from observe.recording.recorder import Recorder
@@ -100,9 +100,7 @@ async def send_from_processes(workload: Workload, clock: Clock, recorder: Record
 async def _started(share: Share, failed: Callable[[], None]) -> _Sender:
     # A session of its own: Ctrl-C reaches this process, which then lets the others write all they have.
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "observe.processes.sender",
+        *command_of("observe.processes.sender"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,
