@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from blis_cli.commands import COMMANDS, GROUPS, PROGRAMS, CommandRow, members
 from blis_cli.plain import plain_values
+from blis_cli.search_path import blaming_foreign_modules, put_foreign_folders_last
 from blis_options import BlisError, OptionError
 
 CANDIDATES_FLAG = "--complete"
@@ -25,15 +26,17 @@ _OUT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 def main() -> None:
     """Run `blis`. Exit codes: 0 done, 1 it ran but failed, 2 bad input, 130 interrupted."""
-    _end(run(sys.argv[1:]))
+    _start("blis")
 
 
 def inference_sim() -> None:
     """Run `llm-d-inference-sim`, with the same exit codes."""
-    _end(run(sys.argv[1:], "llm-d-inference-sim"))
+    _start("llm-d-inference-sim")
 
 
-def _end(code: int) -> NoReturn:
+def _start(program: str) -> NoReturn:
+    put_foreign_folders_last(sys.path)
+    code = run(sys.argv[1:], program)
     # The process gives back all of its memory: to search that for garbage first takes as long as many a simulation.
     gc.freeze()
     sys.exit(code)
@@ -47,7 +50,8 @@ def run(arguments: list[str], program: str = "blis") -> int:
     program = f"{program} {name}" if name else program
     try:
         if row is not None:
-            code = _run_command(row, given, program)
+            with blaming_foreign_modules():
+                code = _run_command(row, given, program)
         elif given and not given[0].startswith("-"):
             raise OptionError(_unknown(given[0], [each.removeprefix(f"{name} ") for each in members(name)]))
         elif given[:1] == [CANDIDATES_FLAG]:
