@@ -1,20 +1,48 @@
-"""Completion in bash: a script for it, and what may follow the words typed so far."""
+"""Completion in shells: a script for each, and what may follow the words typed so far."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from blis_cli.commands import COMMANDS, members
 from blis_options import options_of
 
-SCRIPT = """\
-# In ~/.bashrc: eval "$(blis --completion)"
+SCRIPTS: Mapping[str, str] = {
+    "bash": """\
+# In ~/.bashrc: eval "$(blis --completion bash)"
 _blis() {
-  local IFS=$'\\n'
-  COMPREPLY=($(compgen -W "$("$1" --complete "${COMP_WORDS[@]:1:COMP_CWORD-1}")" -- "${COMP_WORDS[COMP_CWORD]}"))
+  local IFS=$'\\n' found
+  found=$("$1" --complete "${COMP_WORDS[@]:1:COMP_CWORD-1}" 2>/dev/null)
+  COMPREPLY=($(compgen -W "$found" -- "${COMP_WORDS[COMP_CWORD]}"))
 }
 complete -o default -F _blis blis
-"""
-"""Where nothing fits, the shell goes on with names of files."""
+""",
+    "zsh": """\
+# In ~/.zshrc: eval "$(blis --completion zsh)"
+_blis() {
+  local -a found
+  found=("${(@f)$("$words[1]" --complete "${(@)words[2,CURRENT-1]}" 2>/dev/null)}")
+  compadd -- $found || _files
+}
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
+compdef _blis blis
+""",
+    "fish": """\
+# In ~/.config/fish/config.fish: blis --completion fish | source
+function __blis_complete
+  set -l words (commandline -opc)
+  set -l typed (commandline -ct)
+  set -l fitting '^'(string escape --style=regex -- $typed)
+  set -l found ($words[1] --complete $words[2..] 2>/dev/null | string match --entire --regex -- $fitting)
+  if set -q found[1]
+    printf '%s\\n' $found
+  else
+    __fish_complete_path $typed
+  end
+end
+complete -c blis -f -a '(__blis_complete)'
+""",
+}
+"""Shell to its script. Where nothing fits, each goes on with names of files."""
 
 
 def candidates(words: Sequence[str]) -> list[str]:

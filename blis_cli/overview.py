@@ -6,8 +6,9 @@ import typer
 from typer.core import TyperGroup
 
 from blis_cli.commands import COMMANDS, GROUPS, members
-from blis_cli.completion import SCRIPT
+from blis_cli.completion import SCRIPTS
 from blis_cli.flags import CONTEXT, answer, new_app
+from blis_options import OptionError
 
 DESCRIPTION = """Test everything around LLM inference without a GPU, and prove the fake is true.
 
@@ -37,20 +38,29 @@ def show_overview(group: str, arguments: list[str], program: str) -> int:
     )
     def overview(
         version: bool = typer.Option(False, "--version", help="Print the version and exit."),
-        completion: bool = typer.Option(
-            False,
+        completion: str = typer.Option(
+            "",
             "--completion",
-            help='Print what completes commands and flags in bash: eval "$(blis --completion)".',
+            metavar="SHELL",
+            show_default=False,
+            help='Print what completes commands and flags in bash, zsh or fish: eval "$(blis --completion bash)".',
         ),
     ) -> None:
         if version:
             typer.echo(_version())
         if completion:
-            typer.echo(SCRIPT, nl=False)
+            typer.echo(_script(completion), nl=False)
 
     for name in members(group):
         app.command(name=name.removeprefix(f"{group} "), help=COMMANDS[name].help)(_never_called)
-    return answer(app, arguments or ["--help"], program)
+    asked = ["--completion", "bash"] if arguments == ["--completion"] else arguments
+    return answer(app, asked or ["--help"], program)
+
+
+def _script(shell: str) -> str:
+    if shell not in SCRIPTS:
+        raise OptionError(f"--completion must be one of {', '.join(SCRIPTS)}, got {shell!r}")
+    return SCRIPTS[shell]
 
 
 def _version() -> str:

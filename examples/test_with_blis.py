@@ -12,8 +12,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-# -P, for folders of one's own that are called engine or bench are not what is meant.
-SERVE = [sys.executable, "-P", "-m", "blis_cli", "serve", "qwen/qwen3-14b", "--host", "127.0.0.1"]
+SERVE = [sys.executable, "-m", "blis_cli", "serve", "qwen/qwen3-14b", "--host", "127.0.0.1"]
 
 
 @pytest.fixture(scope="session")

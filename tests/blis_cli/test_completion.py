@@ -1,7 +1,6 @@
 """What a shell offers after the words typed so far."""
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from blis_cli.completion import candidates
 from tests.blis_cli.conftest import Said
+from tests.blis_cli.terminal import typing_into
 from tests.docs.pages import PROJECT
 
 Blis = Callable[..., Said]
@@ -40,18 +40,47 @@ def test_the_shell_asks_and_gets_a_line_for_each(blis: Blis) -> None:
     assert blis("--complete", "run", "--arrival") == (0, "poisson\ngamma\nweibull\nconstant\n", "")
 
 
-@pytest.mark.parametrize(("typed", "found"), [("bench t", "throughput tune"), ("run --arrival wei", "weibull")])
-def test_bash_completes_with_the_script(typed: str, found: str, tmp_path: Path) -> None:
-    bash = shutil.which("bash")
-    if bash is None:
-        pytest.skip("bash is not installed")
-    program = tmp_path / "blis"
-    program.write_text(f'#!/bin/sh\nPYTHONPATH={PROJECT} exec {sys.executable} -m blis_cli "$@"\n')
-    program.chmod(0o755)
-    asking = (
-        f'eval "$({program} --completion)"; COMP_WORDS=({program} {typed}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1));'
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A `blis` that says what it was given, but for questions of the shell."""
+    (tmp_path / "wealth.yaml").touch()
+    path = tmp_path / "blis"
+    path.write_text(
+        f"""#!/bin/sh
+case $1 in
+  --complet*) PYTHONPATH={PROJECT} exec {sys.executable} -m blis_cli "$@" ;;
+  *) echo "<$*>" ;;
+esac
+"""
     )
-    done = subprocess.run(
-        [bash, "-c", f'{asking} _blis {program}; echo "${{COMPREPLY[*]}}"'], capture_output=True, text=True, check=False
-    )
-    assert (done.stdout.split(), done.stderr, done.returncode) == (found.split(), "", 0)
+    path.chmod(0o755)
+    return path
+
+
+SHELLS = {
+    "bash": (["bash", "--norc", "-i"], "PS1='% '; eval \"$(blis --completion bash)\""),
+    "zsh": (["zsh", "-f", "-i"], "PS1='%% '; eval \"$(blis --completion zsh)\""),
+    "fish": (
+        ["fish", "--no-config", "-i"],
+        "function fish_prompt; echo '% '; end; blis --completion fish | source",
+    ),
+}
+"""How to start each without the settings of a user, and what such settings would be."""
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_tab_key_completes_in_a_terminal(shell: str, program: Path) -> None:
+    command, settings = SHELLS[shell]
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    with typing_into(command, program.parent) as terminal:
+        terminal.say(f"{settings}; echo rea''dy\n")
+        terminal.wait_for("ready")
+        for typed, completed in (
+            ("bench thr\t", "bench throughput"),
+            ("run --arrival wei\t", "run --arrival weibull"),
+            ("run --num-req\t5", "run --num-requests 5"),
+            ("replay wea\t", "replay wealth.yaml"),
+        ):
+            terminal.say(f"blis {typed}\n")
+            terminal.wait_for(f"<{completed}>")
