@@ -25,16 +25,7 @@ class Cors:
 
     def reply_headers(self, origin: str | None) -> dict[str, str]:
         """What every reply to a request from `origin` carries, None being a client that is no browser."""
-        found = {"Vary": "Origin"}
-        if origin is None:
-            return found
-        if self.credentials:
-            found["Access-Control-Allow-Credentials"] = "true"
-        if self._allows_all_origins and not self.credentials:
-            found["Access-Control-Allow-Origin"] = "*"
-        elif self._allows_origin(origin):
-            found["Access-Control-Allow-Origin"] = origin
-        return found
+        return {"Vary": "Origin"} | ({} if origin is None else self._origin_headers(origin))
 
     def preflight(self, request: Mapping[str, str]) -> tuple[int, str, dict[str, str]] | None:
         """Status, text and headers of the answer to a browser that asks before it sends; None for another request."""
@@ -78,6 +69,10 @@ class Cors:
             found["Access-Control-Allow-Headers"] = ", ".join(sorted(ALWAYS_ALLOWED_HEADERS | self.headers))
         elif wanted is not None:
             found["Access-Control-Allow-Headers"] = wanted
+        return found | self._origin_headers(origin)
+
+    def _origin_headers(self, origin: str) -> dict[str, str]:
+        found: dict[str, str] = {}
         if self.credentials:
             found["Access-Control-Allow-Credentials"] = "true"
         if self._allows_all_origins and not self.credentials:

@@ -1,9 +1,7 @@
 """Reference cases of several instances: identical to the microsecond, given the draws that broke the ties."""
 
-import json
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,6 +9,7 @@ from blis_cli.main import run
 from replay.command import ReplayOptions, replay
 from replay.command import run as run_replay
 from tests.golden.cluster_cases import recorded_draws, replay_options
+from tests.golden.same_files import assert_same_files, by_id, read_json
 
 CASES = [
     "cluster4_rr",
@@ -23,17 +22,6 @@ CASES = [
 ]
 DRAWN = ["cluster4_ll_oracle", "cluster4_ll_stale", "cluster4_weighted", "cluster4_weighted_default"]
 """Decided by ties."""
-
-
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text())
-
-
-def assert_same_files(ours: Path, theirs: Path) -> None:
-    assert read_json(ours / "results.json") == read_json(theirs / "results.json")
-    our_metrics, their_metrics = read_json(ours / "metrics.json"), read_json(theirs / "metrics.json")
-    assert by_id(our_metrics.pop("requests")) == by_id(their_metrics.pop("requests"))
-    assert our_metrics == their_metrics
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -106,7 +94,3 @@ def generated_at_20_per_s(folder: Path, lengths: list[tuple[int, int]]) -> Path:
     (folder / "t.yaml").write_text("trace_version: 3\nmode: generated\n")
     (folder / "t.csv").write_text("\n".join(rows) + "\n")
     return folder / "t.yaml"
-
-
-def by_id(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {row["requestID"]: row for row in rows}

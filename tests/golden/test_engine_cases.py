@@ -1,13 +1,12 @@
 """Reference cases of one instance: identical latencies per request and identical aggregates."""
 
-import json
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from blis_cli.main import run
+from tests.golden.same_files import assert_same_files, read_json
 
 CASES = [
     "base_qwen3_14b",
@@ -78,10 +77,6 @@ PRINTED = {
 of it needs, and its clock begins at the first arrival."""
 
 
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text())
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_an_instance_is_simulated_to_the_microsecond(
     case: str, shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -90,12 +85,7 @@ def test_an_instance_is_simulated_to_the_microsecond(
     flags = shlex.split((folder / "flags.txt").read_text())
     outputs = ["--results-path", str(tmp_path / "results.json"), "--metrics-path", str(tmp_path / "metrics.json")]
     assert run(["replay", str(folder / "trace.yaml"), *flags, "--scheduling", "blis", *outputs]) == 0
-    assert read_json(tmp_path / "results.json") == read_json(folder / "results.json")
-    ours, theirs = read_json(tmp_path / "metrics.json"), read_json(folder / "metrics.json")
-    # Requests that arrive at the same instant come in no particular order there.
-    assert by_id(ours.pop("requests")) == by_id(theirs.pop("requests"))
-    assert ours == theirs
-    assert list(ours) == list(theirs), "the fields come in the same order"
+    assert_same_files(tmp_path, folder)
     assert capsys.readouterr().out == (folder / "stdout.txt").read_text()
 
 
@@ -128,7 +118,3 @@ def test_goodput_is_the_same_to_the_last_digit(shared: Path, tmp_path: Path) -> 
     trace = str(folder / "s2_multiclient_prefix_slo.yaml")
     assert run(["replay", trace, *shlex.split(QWEN), "--scheduling", "blis", "--metrics-path", str(metrics)]) == 0
     assert metrics.read_text() == (folder / "s2_multiclient_prefix_slo.metrics.json").read_text()
-
-
-def by_id(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {row["requestID"]: row for row in rows}

@@ -4,56 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.odd_traces import LOADS, REFUSED
 from traces import TraceError, columns_worth_writing, read_results, read_trace, write_results, write_trace
-
-LOADS = [
-    "t01_extra_trailing_col",
-    "t02_unknown_middle_col",
-    "t03_swapped_cols",
-    "t04_missing_finish_reason",
-    "t07_version_1",
-    "t07_version_2",
-    "t07_version_3_0",
-    "t07_version_99",
-    "t08_no_version",
-    "t14_bool_variants",
-    "t16_crlf",
-    "t17_bom",
-    "t18_negative_arrival",
-    "t21_duplicate_id",
-    "t22_reverse_order",
-    "t23_unknown_status",
-    "t24_blank_line",
-    "t25_one_row_longer",
-    "t27_negative_id",
-    "t28_zero_output",
-    "t29_zero_input",
-    "t30_send_zero",
-    "t32_neg_first_chunk",
-    "t33_uppercase_header",
-    "t35_think_empty",
-    "t38_minimal_yaml",
-    "t40_too_long_input",
-]
-REFUSED = {
-    "t06_empty_file": "csv: the file is empty",
-    "t07_version_3": "yaml key trace_version: expected a whole number, got '3'",
-    "t07_version_abc": "yaml key trace_version: expected a whole number, got 'abc'",
-    "t09_unknown_header_key": "yaml: unknown key 'foo'",
-    "t10_empty_arrival": "csv line 3 column arrival_time_us: ",
-    "t11_empty_input_tokens": "csv line 3 column input_tokens: ",
-    "t12_negative_input": "csv line 3 column input_tokens: ",
-    "t13_float_input": "csv line 3 column input_tokens: ",
-    "t15_bool_yes": "csv line 3 column streaming: expected true or false, got 'yes'",
-    "t19_deadline_before_arrival": "csv line 3 column deadline_us: ",
-    "t20_reason_ratio_gt1": "csv line 3 column reason_ratio: ",
-    "t26_nonnumeric_id": "csv line 3 column request_id: ",
-    "t31_neg_chunks": "csv line 3 column num_chunks: ",
-    "t34_no_header_row": "csv line 1: expected a header row ",
-    "t36_think_negative": "csv line 2 column think_time_us: ",
-    "t37_empty_yaml": "yaml: the file is empty",
-    "t39_growth_typo": "yaml key session_context_growth: ",
-}
 
 
 @pytest.mark.parametrize("name", LOADS)

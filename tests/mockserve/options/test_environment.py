@@ -17,7 +17,6 @@ def test_variables_are_read_as_vllm_reads_them() -> None:
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
             "VLLM_ENABLE_RESPONSES_API_STORE": "1",
-            "VLLM_MAX_STOP_STRINGS": "9",
             "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "7",
             "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
             "VLLM_NIXL_SIDE_CHANNEL_HOST": "h",
@@ -26,7 +25,7 @@ def test_variables_are_read_as_vllm_reads_them() -> None:
             "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "1",
         }
     )
-    assert found == ServerEnvironment("k", True, True, True, 9, 7, False, "h", 1, "0", True)
+    assert found == ServerEnvironment("k", True, True, True, 7, False, "h", 1, "0", True)
 
 
 def test_a_value_that_is_no_number_is_named() -> None:
