@@ -259,7 +259,6 @@ class Engine:
             kv_blocks_used=kv.num_used_blocks,
             num_preemptions=self.counters.num_preemptions,
             prefix_hit_tokens=kv.hit_tokens,
-            prefix_queried_tokens=kv.queried_tokens,
             num_deferred=self._stepping.num_deferred,
         )
 

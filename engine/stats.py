@@ -52,8 +52,6 @@ class EngineStats:
     num_preemptions: int
     prefix_hit_tokens: int
     """Prompt tokens whose blocks were found in the cache."""
-    prefix_queried_tokens: int
-    """Tokens of all blocks claimed or newly filled."""
     num_deferred: int = 0
     """Waiting requests that were passed over in the latest composition, for another reason than room."""
 

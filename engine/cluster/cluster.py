@@ -373,7 +373,6 @@ class Cluster:
         if sequence is None or sequence.outcome is not None or at < sequence.arrived_at:
             return
         if sequence.instance == NOWHERE:
-            self.counters.num_aborted += 1
             self.end(sequence, Outcome.ABORTED, at)
             for departed in self.departed:
                 departed(sequence, at)

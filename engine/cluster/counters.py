@@ -12,11 +12,9 @@ class ClusterCounters:
     """What became of requests that did not end on an instance. The cluster alone writes it."""
 
     num_ended: int = 0
-    """All of them: those below, and those of whom a gateway or a transfer knows more."""
+    """All of them: those below, those whose clients hung up, and those of whom a gateway or a transfer knows more."""
     num_rejected_at_admission: int = 0
     rejected_by_class: dict[str, int] = field(default_factory=dict)
     """Those, by SLO class; requests without a class count as standard."""
     num_rejected_at_routing: int = 0
     """For want of an instance that takes requests."""
-    num_aborted: int = 0
-    """Whose clients hung up before they were routed."""

@@ -19,7 +19,6 @@ class Snapshot:
         "instance",
         "kv_usage_fraction",
         "name",
-        "num_free_blocks",
         "num_in_flight",
         "num_preemptions",
         "num_running",
@@ -35,7 +34,6 @@ class Snapshot:
         self.num_waiting = 0
         self.num_running = 0
         self.kv_usage_fraction = 0.0
-        self.num_free_blocks = 0
         self.num_preemptions = 0
         self.adapters: frozenset[str] = frozenset()
         """LoRA adapters that requests there need."""
@@ -54,7 +52,6 @@ class Snapshot:
         self.num_waiting = stats.num_waiting
         self.num_running = stats.num_running
         self.kv_usage_fraction = stats.kv_usage_fraction
-        self.num_free_blocks = stats.kv_blocks_total - stats.kv_blocks_used
         self.num_preemptions = stats.num_preemptions
 
     def report_adapters(self, engine: "Engine") -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from blis_options import OptionError
 
 DEFAULT_KEEP_ALIVE_S = 5
-DEFAULT_MAX_STOP_STRINGS = 4
 DEFAULT_SIDE_CHANNEL_PORT = 5600
 
 
@@ -23,8 +22,6 @@ class ServerEnvironment:
     """VLLM_ALLOW_RUNTIME_LORA_UPDATING: offer the routes that load and unload adapters."""
     stores_responses: bool = False
     """VLLM_ENABLE_RESPONSES_API_STORE: keep responses to be asked for later."""
-    max_stop_strings: int = DEFAULT_MAX_STOP_STRINGS
-    """VLLM_MAX_STOP_STRINGS: how many a request may have."""
     keep_alive_s: int = DEFAULT_KEEP_ALIVE_S
     """VLLM_HTTP_TIMEOUT_KEEP_ALIVE: how long an idle connection stays open."""
     kv_events_use_int_hashes: bool = True
@@ -47,7 +44,6 @@ def read_environment(variables: Mapping[str, str] | None = None) -> ServerEnviro
         dev_mode=bool(_whole_number(found, "VLLM_SERVER_DEV_MODE", 0)),
         allows_runtime_lora=found.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "0").strip().lower() in ("1", "true"),
         stores_responses=bool(_whole_number(found, "VLLM_ENABLE_RESPONSES_API_STORE", 0)),
-        max_stop_strings=_whole_number(found, "VLLM_MAX_STOP_STRINGS", DEFAULT_MAX_STOP_STRINGS),
         keep_alive_s=_whole_number(found, "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", DEFAULT_KEEP_ALIVE_S),
         kv_events_use_int_hashes=bool(_whole_number(found, "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES", 1)),
         side_channel_host=found.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "localhost"),

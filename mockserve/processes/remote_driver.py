@@ -43,7 +43,7 @@ class RemoteDriver:
         wire: Wire,
         tell: Callable[[FromAnswering], None],
     ) -> None:
-        self.engine = EngineView(config, EngineStats(0, 0, config.total_kv_blocks, 0, 0, 0, 0))
+        self.engine = EngineView(config, EngineStats(0, 0, config.total_kv_blocks, 0, 0, 0))
         self.failure: BaseException | None = None
         """What the engines broke with; from then on every request fails."""
         self._us_per_s = speed * 1e6

@@ -23,9 +23,6 @@ from mockserve.protocol.responses.items import (
     text_part,
 )
 
-ENDINGS = ("response.completed", "response.incomplete", "response.failed", "error")
-"""Types of the event after which no other comes."""
-
 
 @dataclass(slots=True)
 class _Open:
