@@ -4,9 +4,9 @@
 
 RECORDINGS holds `train` and `validate`, each with folders of `trace.yaml` and `trace.csv` (and `trace.itl.csv.gz` where
 token times were recorded), and a `server_config.json` with the server's settings. Each recording is replayed with those
-settings and compared, with shipped coefficients and with those of FILE; two recordings of the same workload
-(`*_vanilla`, `*_patched`) are compared with each other: no single prediction can be expected to do better than a second
-run of the real thing.
+settings and compared, with the default latency model and with learned coefficients, those that ship unless there is a
+FILE; two recordings of the same workload (`*_vanilla`, `*_patched`) are compared with each other: no single prediction
+can be expected to do better than a second run of the real thing.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from calibrate.network import Network, rtt_us_of
 from engine.core import Engine
 from engine.deployment import Deployment, resolve
 from engine.deployment_options import DeploymentOptions
+from engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
 from engine.latency.phase_shift import PhaseShifted
 from engine.latency.registry import DEFAULT_LATENCY_MODEL
 from replay.arrivals.recorded import arrivals_of
@@ -35,7 +36,6 @@ from traces import ResultRow, Trace, TraceRow, read_itl, read_trace
 
 METRICS = ("ttft", "e2e", "itl")
 
-LEARNED = Path(__file__).parents[1] / "examples" / "qwen3-14b-h100.coefficients.yaml"
 PHASES = 8
 
 PREAMBLE = """# Accuracy on recordings of real vLLM
@@ -55,8 +55,8 @@ The tables are produced by `python benchmarks/accuracy.py RECORDINGS --write doc
 LEARNED_TEXT = """## Learned coefficients
 
 [`blis fit`](fit.md) has learned from the recordings marked *learned from*, and has seen nothing of the others: neither
-their rate nor their prompt lengths. [What it learned](../examples/qwen3-14b-h100.coefficients.yaml). The others were
-looked at ten times in all, the last time for this table; what prompts soon after prompts cost
+their rate nor their prompt lengths. [What it learned](../engine/latency/catalogue/qwen3-14b-h100.coefficients.yaml)
+ships. The others were looked at ten times in all, the last time for this table; what prompts soon after prompts cost
 beyond 2,000 tokens lies between two guesses that were looked at. Replayed with `--scheduling vllm --latency-model
 fitted`; the first line of each recording is one run, the second `--phase-average {}`. [What limits these
 figures](accuracy-limits.md).
@@ -76,7 +76,7 @@ def main() -> int:
     """Print the tables, and write them if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recordings", type=Path)
-    parser.add_argument("--coefficients", type=Path, default=LEARNED)
+    parser.add_argument("--coefficients", type=Path, default=LEARNED_COEFFICIENTS)
     parser.add_argument("--write", type=Path, default=None)
     arguments = parser.parse_args()
     text = "\n".join(_report(arguments.recordings, arguments.coefficients))
@@ -103,7 +103,7 @@ def _report(folder: Path, coefficients: Path) -> Iterator[str]:
     for scheduling in ("vllm", "blis"):
         deployment = resolve(_options(server, scheduling, None))
         yield f"## Replayed with `--scheduling {scheduling}`\n"
-        yield "Shipped coefficients, nothing learned.\n"
+        yield f"With the default latency model, `{DEFAULT_LATENCY_MODEL}`, and nothing learned.\n"
         yield from _table([predict(name, path, deployment, 1) for name, path in traces.items()])
 
 

@@ -27,13 +27,13 @@ from calibrate.fit.terms import Deployed
 from engine.core import Engine
 from engine.deployment import resolve
 from engine.deployment_options import DeploymentOptions
+from engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
 from engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from replay.arrivals.arrival import Arrival
 from replay.running.simulate import simulate
 from traces import TraceRow
 
-LEARNED = Path(__file__).parents[1] / "examples" / "qwen3-14b-h100.coefficients.yaml"
-FITTED, SHIPPED = "fitted", "trained-physics"
+FITTED, DEFAULT = "fitted", "trained-physics"
 SEED = 1
 DRAIN_S = 10
 """Enough for all requests of a stage to be answered."""
@@ -43,9 +43,10 @@ PREAMBLE = """# Other models: published experiments
 Eight experiments on real vLLM 0.15 servers with H100 GPUs, of which only aggregates are known: inference-perf sent
 prompts of about 575 tokens, which soon were all in the prefix cache, at two rates for ten minutes each. Its "constant"
 rate has random gaps (exponential, scaled to fill the ten minutes), and so have the requests simulated here. Nothing is
-learned from them. `fitted` are the [coefficients learned](../examples/qwen3-14b-h100.coefficients.yaml) from another
-model, Qwen3-14B on one GPU; `trained-physics` is what ships. Errors of the means over both rates are signed. The time
-between tokens is the mean duration after the first token over the tokens asked for.
+learned from them. `fitted` is what `--latency-model fitted` does without `--coefficients`: its [coefficients were
+learned](../engine/latency/catalogue/qwen3-14b-h100.coefficients.yaml) from another model, Qwen3-14B on one GPU.
+`trained-physics` is the default. Errors of the means over both rates are signed. The time between tokens is the mean
+duration after the first token over the tokens asked for.
 
 The tables are produced by `python benchmarks/published.py RECORDINGS --write docs/published.md`.
 """
@@ -113,7 +114,7 @@ def main() -> int:
     """Print the tables, and write them if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recordings", type=Path)
-    parser.add_argument("--coefficients", type=Path, default=LEARNED)
+    parser.add_argument("--coefficients", type=Path, default=LEARNED_COEFFICIENTS)
     parser.add_argument("--write", type=Path, default=None)
     arguments = parser.parse_args()
     text = "\n".join(_report(arguments.recordings, arguments.coefficients)) + "\n"
@@ -127,7 +128,7 @@ def _report(folder: Path, coefficients: Path) -> Iterator[str]:
     yield PREAMBLE
     experiments = sorted((folder / "experiments").iterdir())
     real = [_real(each) for each in experiments]
-    for name in (FITTED, SHIPPED):
+    for name in (FITTED, DEFAULT):
         yield f"## {name}\n"
         yield "| experiment | GPUs | TTFT real, ms | simulated | error | E2E | ITL |"
         yield "|---|---|---|---|---|---|---|"

@@ -3,7 +3,6 @@
 `resolve` fills in what the catalogue knows and computes the KV capacity.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,8 +61,10 @@ def resolve(options: DeploymentOptions) -> Deployment:
         coefficients=options.coefficients,
     )
     latency = build(options.latency_model, choice)
-    if options.coefficients is not None:
-        notes.extend(_notes_on_coefficients(options, options.coefficients, model, gpu, tp))
+    if options.latency_model == "fitted":
+        from engine.latency.coefficients_notes import notes_on_coefficients  # with one latency model out of several
+
+        notes.extend(notes_on_coefficients(options.coefficients, model, gpu, tp, options.scheduling))
     blocks = _total_kv_blocks(options, model, gpu, tp, notes)
     config = EngineConfig(
         total_kv_blocks=blocks,
@@ -92,27 +93,12 @@ def resolve(options: DeploymentOptions) -> Deployment:
 
 def notes_after(deployment: Deployment) -> list[str]:
     """What is to be said of a deployment's predictions once they have been made."""
-    from engine.latency.range_watch import RangeWatch  # with one latency model out of several
+    from engine.latency.range_watch import RangeWatch  # likewise
 
     latency = deployment.latency
     if not isinstance(latency, RangeWatch):
         return []
-    return [f"warning: outside the range of --coefficients: {line}" for line in latency.exceeded()]
-
-
-def _notes_on_coefficients(
-    options: DeploymentOptions, path: str, model: ModelSpec, gpu: GpuSpec, tp: int
-) -> Iterator[str]:
-    """What the coefficients were learned for, where that is not what they are used for."""
-    from engine.latency.coefficients_file import read_coefficients  # likewise
-
-    learned = read_coefficients(path)
-    uses = (("model", learned.model, model.name), ("GPU", learned.hardware, gpu.name), ("tp", learned.tp, tp))
-    for what, learned_for, used_for in uses:
-        if learned_for != used_for:
-            yield f"warning: {path} was learned for {what} {learned_for}, not for {used_for}"
-    if options.scheduling != "vllm":
-        yield f"warning: {path} was learned with --scheduling vllm, not with {options.scheduling}"
+    return [f"warning: outside the range of {latency.origin}: {line}" for line in latency.exceeded()]
 
 
 def _check_whole_prompts(config: EngineConfig) -> None:

@@ -21,7 +21,7 @@ from engine.cluster.disaggregation.options import pool_weights
 from engine.cluster.freshness import Freshness
 from engine.cluster.gateway.flow_control import FlowControl
 from engine.cluster.latencies import Latencies
-from engine.cluster.policies import deployments_of, policies_of
+from engine.cluster.policies import deployments_of, deployments_of_groups, policies_of
 from engine.cluster.policy_file import PolicyFile
 from engine.cluster.routing.policy import Router
 from engine.cluster.routing.registry import ROUTERS, RouterSettings
@@ -90,9 +90,8 @@ def notes_on_instances(options: ScalingOptions, deployment: Deployment) -> Itera
     if placement is not None and len(placement.placed) < options.num_instances:
         num_absent = options.num_instances - len(placement.placed)
         yield f"{num_absent} of --num-instances {options.num_instances} find no machine, and stay absent"
-    for role, each in deployments_of_roles(options, deployment).items():
-        if each is not deployment:
-            yield from (f"{role} instances: {note}" for note in each.notes if note not in deployment.notes)
+    for whose, each in _unlike_others(options, deployment, placement):
+        yield from (f"{whose}: {note}" for note in each.notes if note not in deployment.notes)
     policies = policies_of(options)
     sheds = policies.tier_shed_threshold is not None or policies.tier_shed_min_priority is not None
     if sheds and options.admission_policy != "tier-shed":
@@ -100,6 +99,19 @@ def notes_on_instances(options: ScalingOptions, deployment: Deployment) -> Itera
     scaling = policies.scaling
     if not scaling.node_pools and (scaling.loading != Delay() or scaling.starts_warm):
         yield "instance_lifecycle of --policy-config has no effect without node_pools"
+
+
+def _unlike_others(
+    options: ScalingOptions, deployment: Deployment, placement: Placement | None
+) -> Iterator[tuple[str, Deployment]]:
+    """What instances with settings of their own are built from, and whose it is."""
+    for role, each in deployments_of_roles(options, deployment).items():
+        yield f"{role} instances", each
+    for number, each in enumerate(deployments_of_groups(options)):
+        yield f"instances[{number}] of --policy-config", each
+    if placement is not None:
+        for name, each in placement.deployments.items():
+            yield f"node pool {name!r}", each
 
 
 def _pool_router(scorers: str, settings: RouterSettings) -> Router | None:

@@ -86,11 +86,15 @@ def deployments_of(options: ClusterOptions, deployment: Deployment) -> list[Depl
     if not file.instances:
         return [deployment] * options.num_instances
     found = []
-    for number, group in enumerate(file.instances):
-        each = _resolved(options, group, number)
+    for group, each in zip(file.instances, deployments_of_groups(options), strict=True):
         config = replace(each.config, slo_priorities=deployment.config.slo_priorities)
         found += [replace(each, config=config)] * group.count
     return found
+
+
+def deployments_of_groups(options: ClusterOptions) -> list[Deployment]:
+    """What the instances of each entry under `instances` of the file are built from. Raises OptionError."""
+    return [_resolved(options, group, number) for number, group in enumerate(policies_of(options).instances)]
 
 
 def _check_count(options: ClusterOptions, file: "PolicyFile") -> None:
@@ -109,6 +113,8 @@ def _resolved(options: ClusterOptions, group: "InstanceGroup", number: int) -> D
     known = {setting.name: setting for setting in options_of(type(options))}
     try:
         given = {name: _value(known[name], value) for name, value in group.settings.items()}
+        if given.get("latency_model", "fitted") != "fitted":
+            given.setdefault("coefficients", None)  # those of the flag are for the others
         return resolve(replace(options, **given))  # type: ignore[arg-type]
     except BlisError as error:
         raise OptionError(f"{where}: {error}") from None

@@ -20,13 +20,15 @@ NEARLY_SEEN = 1.1
 @dataclass(slots=True)
 class RangeWatch(WrappedLatency):
     """`model`, with the largest batches and the shortest and longest prompts that it was asked about. `seen` has the
-    largest batches of the recordings, `seen_prompts` the tokens of their shortest and longest prompts.
+    largest batches of the recordings, `seen_prompts` the tokens of their shortest and longest prompts. `origin` names
+    the coefficients for people.
 
     Contexts that grow while many steps are taken at once are noticed at the next call.
     """
 
     seen: Mapping[str, int]
     seen_prompts: tuple[int, int] | None = None
+    origin: str = "--coefficients"
     _asked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(WATCHED, 0))
     _asked_prompts: tuple[int, int] | None = None
 

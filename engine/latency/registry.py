@@ -27,7 +27,7 @@ class LatencyChoice:
     alpha: tuple[float, ...] = ()
     beta: tuple[float, ...] = ()
     coefficients: str | None = None
-    """The file of a fitted model."""
+    """The file of a fitted model; None for the one that ships."""
 
 
 def build(name: str, choice: LatencyChoice) -> LatencyModel:
@@ -76,18 +76,19 @@ def _check_no_dp(name: str, choice: LatencyChoice) -> None:
 
 
 def _fitted(choice: LatencyChoice) -> LatencyModel:
+    from engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
     from engine.latency.coefficients_file import read_coefficients
+    from engine.latency.coefficients_notes import SHIPPED
     from engine.latency.fitted import Fitted
     from engine.latency.range_watch import RangeWatch
 
     if choice.beta:
         raise EngineError("the fitted model takes no alpha_coeffs and beta_coeffs, it has a file of coefficients")
-    if choice.coefficients is None:
-        raise EngineError("the fitted model needs a file of coefficients, as `blis fit` writes it")
     _check_no_dp("fitted", choice)
-    learned = read_coefficients(choice.coefficients)
+    learned = read_coefficients(LEARNED_COEFFICIENTS if choice.coefficients is None else choice.coefficients)
     fitted = Fitted(choice.model, choice.gpu, choice.tp, learned.step, learned.request)
-    return RangeWatch(fitted, learned.seen, learned.seen_prompts)
+    origin = SHIPPED if choice.coefficients is None else "--coefficients"
+    return RangeWatch(fitted, learned.seen, learned.seen_prompts, origin)
 
 
 LATENCY_MODELS: Mapping[str, Callable[[LatencyChoice], LatencyModel]] = {

@@ -49,6 +49,28 @@ def test_the_wheel_holds_the_catalogue(wheel: zipfile.ZipFile) -> None:
     assert [name for name in data if name not in wheel.namelist()] == []
 
 
+def test_the_learned_coefficients_are_where_an_installation_looks_for_them(
+    wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    wheel.extractall(site)
+    flags = ("--model", "qwen/qwen3-14b", "--latency-model", "fitted", "--num-requests", "3", "--json")
+    results = [
+        subprocess.run(
+            [sys.executable, "-m", "blis_cli", "run", *flags],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(folder)},
+            check=True,
+            capture_output=True,
+        ).stdout
+        for folder in (site, PROJECT)
+    ]
+    assert results[0] == results[1] != b""
+    assert [name for name in wheel.namelist() if name.endswith(".coefficients.yaml")] == [
+        "engine/latency/catalogue/qwen3-14b-h100.coefficients.yaml"
+    ]
+
+
 def test_every_package_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
     assert [package for package in PACKAGES if f"{package}/py.typed" not in wheel.namelist()] == []
 

@@ -42,7 +42,6 @@ QWEN = ("--model", "qwen/qwen3-14b", "--hardware", "H100", "--tp", "1")
 LLAMA = ("--model", "meta-llama/llama-3.1-8b-instruct", "--tp", "2", "--workload", "chatbot", "--num-requests", "400")
 TIGHT = ("--total-kv-blocks", "300", "--rate", "30", "--num-requests", "150")
 DRAFTS = '{"method": "eagle3", "model": "a/head", "num_speculative_tokens": 3}'
-FITTED = ("--latency-model", "fitted", "--coefficients", str(PROJECT / "examples" / "qwen3-14b-h100.coefficients.yaml"))
 POOLS = ("--prefill-instances", "1", "--decode-instances", "3")
 RUNS = {
     "one instance": (*QWEN, "--rate", "10", "--num-requests", "500"),
@@ -59,7 +58,7 @@ RUNS = {
         *("--speculative-config", DRAFTS, "--speculative-acceptance-rate", "0.8,0.6,0.5"),
     ),
     "synchronous steps": (*QWEN, "--rate", "10", "--num-requests", "200", "--no-async-scheduling"),
-    "learned step times": (*QWEN, *FITTED, "--rate", "10", "--num-requests", "300"),
+    "learned step times": (*QWEN, "--latency-model", "fitted", "--rate", "10", "--num-requests", "300"),
     "step times from peak rates": (*QWEN, "--latency-model", "roofline", "--rate", "10", "--num-requests", "300"),
     "a cluster in turn": (*LLAMA, "--rate", "50", "--num-instances", "4", "--routing-policy", "round-robin"),
     "a cluster by scores": (*LLAMA, "--rate", "50", "--num-instances", "4", "--routing-policy", "weighted"),

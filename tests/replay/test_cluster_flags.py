@@ -1,5 +1,6 @@
 """What can be said wrongly about gateways and pools, and what comes of it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ from blis_cli.main import run
 from blis_options import BlisError
 from engine.cluster.build import build_simulation, notes_on_cluster
 from engine.cluster.cluster import Cluster
-from engine.cluster.policies import has_cluster
+from engine.cluster.policies import has_cluster, with_policies
 from engine.deployment import resolve
 from replay.command import ReplayOptions
+from tests import coefficients_file
 
 POOLS = ["--num-instances", "4", "--prefill-instances", "2", "--decode-instances", "2"]
 
@@ -117,6 +119,61 @@ def test_pools_may_run_on_other_hardware() -> None:
     configs = [engine.config for engine in simulation.instances]
     assert configs[0].total_kv_blocks > 2 * configs[2].total_kv_blocks
     assert [config.max_model_len for config in configs] == [40960, 4096, 40960]
+
+
+@pytest.mark.parametrize("names_file", [False, True])
+def test_step_times_of_one_pool_may_be_learned(names_file: bool, tmp_path: Path) -> None:
+    coefficients = str(coefficients_file.written(tmp_path)) if names_file else None
+    options = ReplayOptions(
+        model="qwen/qwen3-14b",
+        num_instances=2,
+        prefill_instances=1,
+        decode_instances=1,
+        pd_decider="always",
+        prefill_latency_model="fitted",
+        prefill_tp=2,
+        coefficients=coefficients,
+    )
+    deployment = resolve(options)
+    simulation = build_simulation(options, deployment)
+    assert isinstance(simulation, Cluster)
+    prefill, decode = (type(engine.latency).__name__ for engine in simulation.instances)
+    assert (prefill, decode) == ("RangeWatch", "TrainedPhysics")
+    assert deployment.notes == ()
+    (note,) = notes_on_cluster(options, deployment)
+    whose = f"{coefficients} was" if names_file else "the shipped coefficients were"
+    learned_for = f"prefill instances: warning: {whose} learned for qwen3-14b on H100 with tp 1, not for "
+    assert note.startswith(f"{learned_for}qwen3-14b on H100 with tp 2")
+
+
+def test_learned_step_times_of_one_pool_leave_another_to_its_own_model(tmp_path: Path) -> None:
+    options = ReplayOptions(
+        model="qwen/qwen3-14b",
+        num_instances=2,
+        prefill_instances=1,
+        decode_instances=1,
+        pd_decider="always",
+        latency_model="fitted",
+        coefficients=str(coefficients_file.written(tmp_path)),
+        decode_latency_model="roofline",
+    )
+    simulation = build_simulation(options, resolve(options))
+    assert isinstance(simulation, Cluster)
+    assert [type(engine.latency).__name__ for engine in simulation.instances] == ["RangeWatch", "Roofline"]
+
+
+def test_groups_and_node_pools_say_what_is_to_know_of_their_step_times(tmp_path: Path) -> None:
+    policies = tmp_path / "policies.yaml"
+    policies.write_text("instances: [{count: 2}, {hardware: A100-SXM}, {latency_model: roofline}]\n")
+    given = ReplayOptions(model="qwen/qwen3-14b", latency_model="fitted", max_model_len=2048)
+    options = with_policies(replace(given, policy_config=str(policies)))
+    (note,) = notes_on_cluster(options, resolve(options))
+    assert note.startswith("instances[1] of --policy-config: warning: the shipped coefficients were learned for qwen3")
+    assert "nothing was measured on A100-SXM" in note
+    policies.write_text("node_pools: [{name: slow, gpu_type: L40S, gpus_per_node: 1, initial_nodes: 1}]\n")
+    options = with_policies(replace(given, policy_config=str(policies)))
+    (note,) = notes_on_cluster(options, resolve(options))
+    assert note.startswith("node pool 'slow': warning: the shipped coefficients were learned for qwen3-14b on H100")
 
 
 def test_one_instance_may_have_a_gateway() -> None:

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from blis_cli.main import run
+from engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
 from tests import coefficients_file
 from tests.replay.small_traces import row, written
 from traces import TraceRow, read_results
 
 PROJECT = Path(__file__).resolve().parents[2]
 MODEL = "qwen/qwen3-14b"
+SHIPPED = str(LEARNED_COEFFICIENTS)
 DEPLOYMENT = (
     *("--model", MODEL, "--hardware", "H100", "--tp", "1", "--scheduling", "blis"),
     *("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coeffs", "1000,0,0"),
@@ -275,13 +277,33 @@ def test_coefficients_of_another_deployment_are_warned_of(tmp_path: Path, capsys
     learned_for = {"model": "qwen3-8b", "hardware": "A100-SXM", "tp": 1}
     assert run(["replay", str(header), *fitted_flags(tmp_path, learned_for=learned_for)]) == 0
     said = capsys.readouterr().err
-    assert "was learned for model qwen3-8b, not for qwen3-14b" in said
-    assert "was learned for GPU A100-SXM, not for H100" in said
+    assert said == (
+        f"blis replay: warning: {tmp_path}/coefficients.yaml was learned for qwen3-8b on A100-SXM with tp 1, "
+        "not for qwen3-14b on H100 with tp 1\n"
+    )
 
 
-def test_coefficients_and_the_fitted_model_need_each_other(tmp_path: Path, capsys: Captured) -> None:
+def test_coefficients_that_ship_time_a_replay_as_the_same_in_a_file_do(tmp_path: Path, capsys: Captured) -> None:
+    header = written(tmp_path, [row(number, number * 20_000, input_tokens=1000) for number in range(9)])
+    flags = ["--model", MODEL, "--latency-model", "fitted", "--json", "--results-path"]
+    assert run(["replay", str(header), *flags, str(tmp_path / "shipped.json")]) == 0
+    by_shipped = capsys.readouterr()
+    assert run(["replay", str(header), *flags, str(tmp_path / "named.json"), "--coefficients", SHIPPED]) == 0
+    assert capsys.readouterr() == by_shipped
+    assert by_shipped.err == ""
+    assert (tmp_path / "shipped.json").read_bytes() == (tmp_path / "named.json").read_bytes()
+
+
+def test_a_file_of_coefficients_wins_over_those_that_ship(tmp_path: Path, capsys: Captured) -> None:
     header = written(tmp_path, THREE)
-    assert run(["replay", str(header), "--model", MODEL, "--latency-model", "fitted"]) == 2
-    assert "--latency-model fitted needs --coefficients" in capsys.readouterr().err
+    found = set()
+    for more in ([], ["--coefficients", str(coefficients_file.written(tmp_path))]):
+        assert run(["replay", str(header), "--model", MODEL, "--latency-model", "fitted", "--json", *more]) == 0
+        found.add(capsys.readouterr().out)
+    assert len(found) == 2
+
+
+def test_coefficients_need_the_fitted_model(tmp_path: Path, capsys: Captured) -> None:
+    header = written(tmp_path, THREE)
     assert run(["replay", str(header), "--model", MODEL, "--coefficients", "c.yaml"]) == 2
     assert "--coefficients needs --latency-model fitted, got trained-physics" in capsys.readouterr().err

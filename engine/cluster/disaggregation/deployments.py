@@ -29,11 +29,13 @@ def _resolved(options: PoolOptions, whose: str) -> Deployment:
 
 def deployments_of_instances(options: PoolOptions, deployments: list[Deployment]) -> list[Deployment]:
     """Those of all instances, by number, with what their roles change. Raises EngineError."""
+    first = deployments[0]
+    of_roles = {role: own for role, own in deployments_of_roles(options, first).items() if own is not first}
     found = []
     for role, deployment in zip(_roles(options), deployments, strict=True):
-        own = deployments_of_roles(options, deployment)[role]
-        config = replace(own.config, slo_priorities=deployment.config.slo_priorities)
-        found.append(own if own is deployment else replace(own, config=config))
+        if own := of_roles.get(role):
+            deployment = replace(own, config=replace(own.config, slo_priorities=deployment.config.slo_priorities))
+        found.append(deployment)
     return found
 
 
@@ -61,10 +63,12 @@ def options_of_role(options: PoolOptions, role: Role | None) -> PoolOptions:
         return options
     if not (tp or hardware or latency_model or max_model_len):
         return options
+    latency_model = latency_model or options.latency_model
     return replace(
         options,
         tp=tp or options.tp,
         hardware=hardware or options.hardware,
-        latency_model=latency_model or options.latency_model,
+        latency_model=latency_model,
+        coefficients=options.coefficients if latency_model == "fitted" else None,
         max_model_len=max_model_len or options.max_model_len,
     )

@@ -114,6 +114,10 @@ class PoolOptions(GatewayOptions):
         )
 
     @property
+    def latency_models(self) -> tuple[str, ...]:
+        return (self.latency_model, self.prefill_latency_model, self.decode_latency_model)
+
+    @property
     def num_pooled(self) -> int:
         """Instances that have a role."""
         return self.prefill_instances + self.decode_instances + self.prefill_decode_instances + self.encode_instances

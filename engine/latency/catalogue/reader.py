@@ -16,6 +16,8 @@ from engine.latency.catalogue.files import config_path, read_mapping
 from engine.model_spec import ModelSpec
 
 _FOLDER = Path(__file__).parent
+LEARNED_COEFFICIENTS = _FOLDER / "qwen3-14b-h100.coefficients.yaml"
+"""Learned by `blis fit` from Qwen3-14B on one H100; what the fitted latency model takes when given nothing else."""
 
 # Spellings of a hardware file, lower-cased, and the GpuSpec field each one fills.
 _GPU_FIELDS: Mapping[str, str] = {

@@ -1,17 +1,15 @@
-"""What the learned coefficients in `examples` say of batches far beyond those they were learned from."""
-
-from pathlib import Path
+"""What the learned coefficients that ship say of batches far beyond those they were learned from."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.batch_shape import BatchShape
-from engine.latency.catalogue.reader import load_gpu, load_model
+from engine.latency.catalogue.reader import LEARNED_COEFFICIENTS, load_gpu, load_model
 from engine.latency.coefficients_file import read_coefficients
 from engine.latency.fitted import Fitted, prefill_pairs
 
-LEARNED = read_coefficients(Path(__file__).parents[3] / "examples" / "qwen3-14b-h100.coefficients.yaml")
+LEARNED = read_coefficients(LEARNED_COEFFICIENTS)
 MODEL = Fitted(load_model("qwen3-14b"), load_gpu("H100"), 1, LEARNED.step, LEARNED.request)
 WEIGHTS_US = 8_352.23
 TOKEN_US = 26.7045

@@ -6,7 +6,7 @@ import pytest
 
 from engine.batch_shape import BatchShape
 from engine.errors import EngineError
-from engine.latency.catalogue.reader import load_gpu, load_model
+from engine.latency.catalogue.reader import LEARNED_COEFFICIENTS, load_gpu, load_model
 from engine.latency.registry import LATENCY_MODELS, LatencyChoice, build
 from tests.coefficients_file import written
 
@@ -69,6 +69,15 @@ def test_blackbox_without_coefficients_says_which_there_are() -> None:
         build("blackbox", choice("yi-34b"))
 
 
+def test_fitted_ships_with_what_was_learned_from_one_server(tmp_path: Path) -> None:
+    shipped, same, others = (
+        build("fitted", choice(coefficients=file))
+        for file in (None, str(LEARNED_COEFFICIENTS), str(written(tmp_path, seen={})))
+    )
+    assert shipped.step_time(DECODES) == same.step_time(DECODES) != others.step_time(DECODES)
+    assert shipped.queueing_time(100) == same.queueing_time(100) != others.queueing_time(100)
+
+
 def test_given_coefficients_win_over_shipped_ones() -> None:
     assert build("blackbox", choice("yi-34b", alpha=3, beta=3)).step_time(DECODES) == 1 + 4
     assert build("trained-physics", choice(alpha=3, beta=7)).output_token_time == 1
@@ -77,7 +86,6 @@ def test_given_coefficients_win_over_shipped_ones() -> None:
 @pytest.mark.parametrize(
     ("name", "chosen", "message"),
     [
-        ("fitted", choice(), "the fitted model needs a file of coefficients, as `blis fit` writes it"),
         ("fitted", choice(alpha=3, beta=3), "the fitted model takes no alpha_coeffs and beta_coeffs"),
         ("oracle", choice(), "latency_model must be one of trained-physics, roofline, blackbox, fitted, got 'oracle'"),
         ("trained-physics", choice(alpha=3), "alpha_coeffs and beta_coeffs must be given together"),

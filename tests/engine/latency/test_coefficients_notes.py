@@ -1,0 +1,83 @@
+"""What is said before a deployment is timed with coefficients that were learned from another one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.deployment import notes_after, resolve
+from engine.deployment_options import DeploymentOptions
+from tests.coefficients_file import written
+
+LEARNED_FOR = "warning: the shipped coefficients were learned for qwen3-14b on H100 with tp 1, not for "
+ADVICE = "; `blis fit` learns those of your own server, for --coefficients FILE"
+
+
+def notes(model: str, **settings: Any) -> list[str]:
+    """What is said of the step times of a deployment, and nothing of its memory."""
+    options = DeploymentOptions(model=model, latency_model="fitted", max_model_len=2048, **settings)
+    return list(resolve(options).notes)
+
+
+@pytest.mark.parametrize("model", ["qwen3-14b", "Qwen/Qwen3-14B"])
+@pytest.mark.parametrize("settings", [{}, {"hardware": "h100-sxm", "tp": 1}])
+def test_nothing_is_said_of_the_deployment_that_was_learned_from(model: str, settings: dict[str, Any]) -> None:
+    assert notes(model, **settings) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "used_for"),
+    [
+        ("llama-3.1-8b", {}, "llama-3.1-8b on H100 with tp 1"),
+        ("qwen3-14b", {"tp": 2}, "qwen3-14b on H100 with tp 2"),
+        ("mixtral-8x7b", {}, "mixtral-8x7b on H100 with tp 2"),
+    ],
+)
+def test_another_deployment_is_named_beside_the_one_learned_from(
+    model: str, settings: dict[str, Any], used_for: str
+) -> None:
+    assert notes(model, **settings) == [f"{LEARNED_FOR}{used_for}{ADVICE}"]
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "unknown"),
+    [
+        ("qwen3-14b", {"hardware": "A100-SXM"}, "on A100-SXM"),
+        ("qwen3-14b", {"tp": 8}, "with tp 8"),
+        ("qwen3-30b-a3b", {"total_kv_blocks": 1000}, "with experts but those of Mixtral-8x7B"),
+        (
+            "llama-4-scout-17b-16e-instruct-fp8-dynamic",
+            {"hardware": "B200"},
+            "on B200, nor with quantised weights, nor with experts but those of Mixtral-8x7B",
+        ),
+    ],
+)
+def test_it_is_said_where_nothing_was_measured(model: str, settings: dict[str, Any], unknown: str) -> None:
+    (note,) = notes(model, **settings)
+    assert note.startswith(LEARNED_FOR)
+    assert note.endswith(f"; nothing was measured {unknown}{ADVICE}")
+
+
+def test_a_file_is_named_and_needs_no_advice(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    assert notes("qwen3-14b", coefficients=str(path)) == []
+    assert notes("llama-3.1-8b", coefficients=str(path), hardware="A100-SXM", scheduling="blis") == [
+        f"warning: {path} was learned for qwen3-14b on H100 with tp 1, not for llama-3.1-8b on A100-SXM with tp 1",
+        f"warning: {path} was learned with --scheduling vllm, not with blis",
+    ]
+
+
+def test_other_latency_models_have_nothing_to_say_of_it() -> None:
+    options = DeploymentOptions(model="llama-3.1-8b", hardware="A100-SXM", max_model_len=2048)
+    assert resolve(options).notes == ()
+
+
+@pytest.mark.parametrize("names_file", [False, True])
+def test_what_goes_beyond_the_recordings_is_said_of_the_coefficients_used(names_file: bool, tmp_path: Path) -> None:
+    coefficients = str(written(tmp_path, seen={"input_tokens": [900, 1100]})) if names_file else None
+    deployment = resolve(DeploymentOptions(model="qwen3-14b", latency_model="fitted", coefficients=coefficients))
+    deployment.latency.queueing_time(5000)
+    (note,) = notes_after(deployment)
+    assert note.startswith(
+        f"warning: outside the range of {'--coefficients' if names_file else 'the shipped coefficients'}: prompts of"
+    )
