@@ -28,6 +28,7 @@ def rewritten(arguments: list[str]) -> list[str]:
 def run(options: SweepOptions) -> int:
     """Compute what is missing, write the files, print the frontier. Exit codes: 0 done, 1 nothing could be computed."""
     from bench.points.plan import plan_of
+    from bench.points.step_time_warnings import step_time_warnings
     from bench.sweep.frontier import answered, draw, frontier, table_text
     from bench.sweep.parquet import write_parquet
     from bench.sweep.rows import open_rows, read_rows, table_of
@@ -38,6 +39,8 @@ def run(options: SweepOptions) -> int:
     check_outputs(options, *plan.paths_read())
     points = plan.points(options.sample, options.sample_seed)
     plan.check_some_fit(points)
+    for line in step_time_warnings(plan.simulation, points):
+        _say(line)
     table = table_of(plan, points, options.gpu_cost_per_hour)
     path = Path(options.output)
     rows = [] if options.overwrite else read_rows(path, table)

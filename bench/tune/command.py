@@ -67,12 +67,15 @@ def _plan(options: TuneOptions) -> "Plan":
 
 def _searched(options: TuneOptions, plan: "Plan") -> "list[Setup]":
     """All combinations, in order."""
+    from bench.points.step_time_warnings import step_time_warnings
     from bench.points.workers import on_processes
     from bench.tune.setup import SearchJob, search
     from replay.progress import progress_bar
 
     points = plan.points()
     plan.check_some_fit(points)
+    for line in step_time_warnings(plan.simulation, points):
+        sys.stderr.write(f"blis bench tune: {line}\n")
     limits = (options.limits_ms, options.min_attainment, options.tolerance)
     jobs = [SearchJob(point, plan.simulation.name, *limits) for point in points]
     setups = []

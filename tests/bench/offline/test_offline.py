@@ -8,6 +8,7 @@ import pytest
 
 from bench.offline import latency, throughput
 from blis_options import BlisError
+from engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
 from tests.bench.nobody import Nobody
 
 MODEL: dict[str, Any] = {"model": "qwen/qwen3-14b", "hardware": "H100", "tp": 1}
@@ -50,6 +51,18 @@ def test_a_shared_prefix_is_computed_once(tmp_path: Path) -> None:
     shared = throughput_of(tmp_path, input_len=16, random_prefix_len=1584)
     assert shared["total_num_tokens"] == alone["total_num_tokens"]
     assert shared["elapsed_time"] < alone["elapsed_time"] / 2
+
+
+def test_learned_step_times_need_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shipped, named = (
+        throughput_of(tmp_path, latency_model="fitted", coefficients=file) for file in (None, str(LEARNED_COEFFICIENTS))
+    )
+    assert shipped == named != throughput_of(tmp_path)
+    assert capsys.readouterr().err == ""
+    latency_of(tmp_path, latency_model="fitted", hardware="L40S")
+    said = capsys.readouterr().err
+    assert said.startswith("blis bench latency: warning: the shipped coefficients were learned for qwen3-14b on H100 ")
+    assert said.count("\n") == 1
 
 
 def test_warm_up_requests_do_not_count(tmp_path: Path) -> None:

@@ -271,3 +271,21 @@ def test_the_frontier_is_what_no_other_point_beats() -> None:
     ]
     assert [each.point.number for each in frontier(rows)] == [0, 2, 3]
     assert best_points([(1, 1), (2, 3), (3, 2), (3, 5)]) == [(1, 1), (3, 2)]
+
+
+def test_each_deployment_unlike_the_one_learned_from_is_named_once(sweep: Sweep) -> None:
+    found = sweep(vary=("rate=1,4", "latency_model=trained-physics,fitted", "hardware=H100,A100-SXM"))
+    assert [row["error"] for row in found.rows] == [""] * 8
+    warnings = [line for line in found.said.splitlines() if "warning: " in line]
+    assert [line.partition("not for ")[2].partition(";")[0] for line in warnings] == ["qwen3-14b on A100-SXM with tp 1"]
+    assert warnings[0].startswith("blis sweep: warning: the shipped coefficients were learned for qwen3-14b on H100")
+
+
+def test_many_warnings_are_cut_short(sweep: Sweep) -> None:
+    found = sweep(
+        simulation=(*BASE, "--latency-model", "fitted"),
+        vary=("tp=1,2,4,8", "hardware=H100,H200,A100-SXM", "max_num_seqs=8,16"),
+    )
+    warnings = [line for line in found.said.splitlines() if "warning: " in line]
+    assert len(warnings) == 11
+    assert warnings[-1] == "blis sweep: warning: and 1 more like these"

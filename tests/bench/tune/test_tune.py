@@ -99,6 +99,19 @@ def test_what_cannot_be_tuned_is_refused(
         tuned(tmp_path, capsys, **options)
 
 
+def test_step_times_learned_from_another_deployment_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*BASE, "--latency-model", "fitted", "--tp", "2")
+    limits: dict[str, Any] = {"limit": ("ttft:60000",), "vary": ("max_num_seqs=32,64",)}
+    assert run(TuneOptions(simulation=words, processes=1, **limits)) == 0
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "warning: " in line]
+    assert len(warnings) == 1
+    assert warnings[0].startswith(
+        "blis bench tune: warning: the shipped coefficients were learned for qwen3-14b on H100"
+    )
+
+
 def test_what_the_simulations_read_is_not_written_over(tmp_path: Path) -> None:
     learned = tmp_path / "learned.csv"
     learned.write_text("coefficients")
