@@ -12,8 +12,14 @@ from tests.docs.pages import PROJECT
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]")
 _REFERENCE = ("cli.md", "vllm-flags.md", "llm-d-inference-sim.md")
 _PACKAGES = ("blis_cli", "bench", "calibrate", "engine", "mockserve", "observe", "replay", "traces")
-_OF_OTHERS = ("mockserve/vllm_arguments", "mockserve/inference_sim", "bench/serve", "bench/offline")
-"""Where flags of other programs are translated."""
+_OF_OTHERS = (
+    "blis_cli/completion.py",
+    "mockserve/vllm_arguments",
+    "mockserve/inference_sim",
+    "bench/serve",
+    "bench/offline",
+)
+"""Where flags of other programs are used or translated."""
 
 
 def _texts(file: Path) -> Iterator[str]:
