@@ -101,7 +101,7 @@ def _cut(recordings: Sequence[Recording], num_requests: int) -> list[Recording]:
 
 def _score(recording: Recording, work: "_Work", estimate: Estimate) -> Score | None:
     held_out = recording.only_tail(HELD_OUT_SHARE)
-    scored = score(held_out, work.deployed, work.config, estimate.values, SCORED_PHASES)
+    scored = score(held_out, work.deployed.latency(estimate.values), work.config, SCORED_PHASES)
     work.done()
     return scored
 

@@ -1,4 +1,4 @@
-"""How well coefficients predict a recording."""
+"""How well step times predict a recording."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,9 @@ import numpy.typing as npt
 
 from calibrate.compare import Comparison, compare
 from calibrate.fit.recording import Recording
-from calibrate.fit.terms import Deployed
 from engine.config import EngineConfig
 from engine.core import Engine
+from engine.latency.model import LatencyModel
 from engine.latency.phase_shift import PhaseShifted
 from replay.output.phases import averaged
 from replay.running.record import Record
@@ -28,11 +28,8 @@ class Score:
     itl: Comparison | None
 
 
-def score(
-    recording: Recording, deployed: Deployed, config: EngineConfig, values: Floats, num_phases: int
-) -> Score | None:
+def score(recording: Recording, latency: LatencyModel, config: EngineConfig, num_phases: int) -> Score | None:
     """Replay and compare; None where nothing can be compared."""
-    latency = deployed.latency(values)
     runs = []
     for phase in range(num_phases):
         engine = Engine(config, PhaseShifted(latency, phase), reports_steps=False)

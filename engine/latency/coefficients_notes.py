@@ -4,14 +4,15 @@ from collections.abc import Iterator
 
 from engine.gpu_spec import GpuSpec
 from engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
-from engine.latency.coefficients_file import LearnedCoefficients, read_coefficients
+from engine.latency.coefficients_file import read_coefficients
 from engine.model_spec import ModelSpec
 
 SHIPPED = "the shipped coefficients"
+GPUS_MEASURED = ("H100", "RTX-PRO-6000")
 TPS_MEASURED = (1, 2, 4)
 EXPERTS_MEASURED = "mixtral-8x7b"
-"""The sharding and the one model with experts that predictions by the shipped coefficients were compared with servers
-of, on the GPU that they were learned on (docs/published.md)."""
+"""The servers whose recordings were compared with predictions by the shipped coefficients (docs/published.md) had these
+GPUs, were sharded over so many of them, and of models with experts ran this one."""
 
 
 def notes_on_coefficients(path: str | None, model: ModelSpec, gpu: GpuSpec, tp: int, scheduling: str) -> Iterator[str]:
@@ -22,18 +23,18 @@ def notes_on_coefficients(path: str | None, model: ModelSpec, gpu: GpuSpec, tp: 
     learned_for = f"{learned.model} on {learned.hardware} with tp {learned.tp}"
     used_for = f"{model.name} on {gpu.name} with tp {tp}"
     if learned_for != used_for:
-        more = _more_on_shipped(learned, model, gpu, tp) if path is None else ""
+        more = _more_on_shipped(model, gpu, tp) if path is None else ""
         yield f"warning: {origin} learned for {learned_for}, not for {used_for}{more}"
     if scheduling != "vllm":
         yield f"warning: {origin} learned with --scheduling vllm, not with {scheduling}"
 
 
-def _more_on_shipped(learned: LearnedCoefficients, model: ModelSpec, gpu: GpuSpec, tp: int) -> str:
+def _more_on_shipped(model: ModelSpec, gpu: GpuSpec, tp: int) -> str:
     """Whether there is any measurement of such a deployment, and how to get coefficients of one's own."""
     unknown = [
         what
         for what, is_unknown in (
-            (f"on {gpu.name}", gpu.name != learned.hardware),
+            (f"on {gpu.name}", gpu.name not in GPUS_MEASURED),
             (f"with tp {tp}", tp not in TPS_MEASURED),
             ("with quantised weights", model.bytes_per_weight < model.bytes_per_activation),
             ("with experts but those of Mixtral-8x7B", model.is_moe and not model.name.startswith(EXPERTS_MEASURED)),

@@ -112,17 +112,36 @@ def test_the_readme_tells_the_errors_that_the_page_of_figures_has() -> None:
     assert f"duration is off by {min(e2e):.0f} to {max(e2e):.0f} %" in text
     assert f"first token by {min(ttft):.0f} to {max(ttft):.0f} %" in text
     assert f"by {worst[0]:.0f} and {worst[1]:.0f} %" in text
-
-
-def test_the_page_of_models_tells_the_errors_that_the_page_of_experiments_has() -> None:
-    """Medians of the time between tokens, the last figure of a table."""
-    fitted, trained = (
-        float(re.findall(r"([\d.]+)%", section(page("published.md"), model).strip().splitlines()[-1])[-1])
+    fitted, default = (
+        last_figures(row_of(section(page("published.md"), model), "**median"))[1]
         for model in ("fitted", "trained-physics")
     )
-    text = section(page("models.md"), "How a step is timed")
-    assert f"by {fitted} % in the median time between tokens" in text
-    assert f"by {trained} % on the same eight" in text
+    assert f"median error of the mean duration is {fitted:.0f} %, by default {default:.0f} %" in text
+
+
+@pytest.mark.parametrize("model", ["fitted", "trained-physics"])
+def test_the_page_of_models_tells_the_errors_that_the_pages_of_figures_have(model: str) -> None:
+    """TTFT, E2E and ITL: of a recording that was not learned from, of servers with other models, of another GPU."""
+    rows = section(page("models.md"), "How a step is timed").splitlines()
+    told = [row.split("|")[3 if model == "fitted" else 4] for row in rows if re.search(r"\d %", row)]
+    part = "Learned coefficients" if model == "fitted" else "Replayed with `--scheduling vllm`"
+    on_recording = percentages(row_of(section(page("accuracy.md"), part), "sweep_rate_agg_6rps_vanilla"))
+    on_servers = last_figures(row_of(section(page("published.md"), model), "**median"))
+    on_another_gpu = last_figures(row_of(section(page("published.md"), "Another GPU"), f"| {model} |"))
+    expected = [on_recording, on_servers, on_another_gpu]
+    assert len(told) == 3
+    for cell, figures in zip(told, expected, strict=True):
+        assert [float(each) for each in re.findall(r"\d+(?:\.\d+)?", cell)][:3] == figures
+
+
+def row_of(table: str, part: str) -> str:
+    """The only row, or the first, that contains `part`."""
+    return next(row for row in table.splitlines() if part in row)
+
+
+def last_figures(row: str) -> list[float]:
+    """The last three percentages of a row."""
+    return [float(each) for each in re.findall(r"([\d.]+)%", row)][-3:]
 
 
 def percentages(row: str) -> list[float]:

@@ -31,6 +31,7 @@ def test_nothing_is_said_of_the_deployment_that_was_learned_from(model: str, set
         ("llama-3.1-8b", {}, "llama-3.1-8b on H100 with tp 1"),
         ("qwen3-14b", {"tp": 2}, "qwen3-14b on H100 with tp 2"),
         ("mixtral-8x7b", {}, "mixtral-8x7b on H100 with tp 2"),
+        ("llama-3.1-8b", {"hardware": "RTXPRO6000"}, "llama-3.1-8b on RTX-PRO-6000 with tp 1"),
     ],
 )
 def test_another_deployment_is_named_beside_the_one_learned_from(

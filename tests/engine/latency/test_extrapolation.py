@@ -5,9 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.batch_shape import BatchShape
-from engine.latency.catalogue.reader import LEARNED_COEFFICIENTS, load_gpu, load_model
+from engine.latency.catalogue.reader import (
+    LEARNED_COEFFICIENTS,
+    default_deployment,
+    gpu_names,
+    load_gpu,
+    load_model,
+    model_names,
+)
 from engine.latency.coefficients_file import read_coefficients
-from engine.latency.fitted import Fitted, prefill_pairs
+from engine.latency.fitted import Fitted, prefill_pairs, weights_us
+from engine.latency.step_work import step_work
 
 LEARNED = read_coefficients(LEARNED_COEFFICIENTS)
 MODEL = Fitted(load_model("qwen3-14b"), load_gpu("H100"), 1, LEARNED.step, LEARNED.request)
@@ -15,6 +23,11 @@ WEIGHTS_US = 8_352.23
 TOKEN_US = 26.7045
 PAIR_US = 40 * 4 * 5120 / 989.5e6
 """What an H100 needs at its peak rates: to read the weights, per token, and per pair of tokens in attention."""
+
+
+BATCHES = [BatchShape(decode_requests=each, decode_context_tokens=each * 1000) for each in (1, 32, 256)]
+SMALL_MODELS = ("qwen3-0.6b", "qwen2.5-3b-instruct", "llama-3.2-1b-instruct", "llama-3.2-3b-instruct")
+"""Less than 7 billion parameters: their layers take longer to start than to read."""
 
 
 def prompts(lengths: list[int], context: int = 0) -> BatchShape:
@@ -41,6 +54,24 @@ def test_decodes_take_longer_than_reading_all_they_need_but_not_twice_as_long(de
     at_peak_us = WEIGHTS_US + decodes * context * 163_840 / 3.35e6
     shape = BatchShape(decode_requests=decodes, decode_context_tokens=decodes * context)
     assert 1 < MODEL.step_time(shape) / at_peak_us < 2
+
+
+@pytest.mark.parametrize("gpu_name", gpu_names())
+@pytest.mark.parametrize("shape", [*BATCHES, prompts([2048]), prompts([8192])])
+def test_no_model_on_any_gpu_is_faster_than_at_peak_rates_or_much_slower(gpu_name: str, shape: BatchShape) -> None:
+    gpu = load_gpu(gpu_name)
+    for name in model_names():
+        deployment = default_deployment(name)
+        assert deployment is not None
+        _, tp = deployment
+        work = step_work(load_model(name), gpu, tp, 1, "naive")
+        decodes, context = shape.decode_requests, float(shape.decode_context_tokens)
+        memory_us = weights_us(work) + (work.decode_kv(decodes, context) if decodes else 0.0)
+        compute_us = work.token_compute(shape.num_tokens) + prefill_pairs(shape) * work.attention_pair_us
+        longer = Fitted(load_model(name), gpu, tp, LEARNED.step, LEARNED.request).step_time(shape) / max(
+            memory_us, compute_us
+        )
+        assert 1.1 < longer < (15 if name in SMALL_MODELS else 2.6), name
 
 
 @given(
