@@ -58,7 +58,7 @@ class DeploymentOptions:
     latency_model: str = option(
         DEFAULT_LATENCY_MODEL,
         "How step times are predicted: from physical work with trained weights, from peak rates alone, "
-        "from a line fitted to one model on one GPU, or as learned from recordings of a server.",
+        "from a line fitted to one model on one GPU, or as `blis fit` learns from recordings, closest to real servers.",
         choices=LATENCY_MODELS,
         heading="Step times",
     )
@@ -77,7 +77,7 @@ class DeploymentOptions:
     coefficients: str | None = option(
         None,
         "What `blis fit` has learned, for --latency-model fitted (default: what it has learned from Qwen3-14B on one "
-        "H100, which predicts other models on H100s best of all that ships).",
+        "H100).",
         metavar="FILE",
     )
     gpu_memory_utilization: float = option(
