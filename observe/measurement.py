@@ -18,6 +18,7 @@ from observe.options import ObserveOptions
 from observe.plans.resume import Agenda, check_same_model
 from observe.plans.workload import Workload, preparer
 from observe.processes.senders import send_from_processes
+from observe.recording.place import place_of_its_own
 from observe.recording.recorder import Recorder
 from observe.report import report
 from observe.requests.body import RequestStyle
@@ -73,6 +74,11 @@ async def _get_ready(client: Client, options: ObserveOptions, agenda: Agenda) ->
 
 async def _record(client: Client, workload: Workload, interrupt: Interrupt) -> tuple[Recorder, int]:
     """Send everything and write it down; also the number of requests that were not sent."""
+    with place_of_its_own(workload.options, workload.agenda.earlier):
+        return await _record_there(client, workload, interrupt)
+
+
+async def _record_there(client: Client, workload: Workload, interrupt: Interrupt) -> tuple[Recorder, int]:
     options, earlier = workload.options, workload.agenda.earlier
     try:
         scraper = _scraper(client, workload)

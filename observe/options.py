@@ -3,26 +3,17 @@
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
+from os.path import isfile  # which takes any text for a path
 from pathlib import Path
 
 from blis_options import OptionError, check_options, check_written, option
 from observe.extras import check_plot, check_ray
 from observe.http.request import check_header, parse_server
 from observe.http.tls import tls_context
+from observe.output_paths import OutputPaths, stem_of
 from observe.requests.body import APIS
 from observe.requests.lengths import Lengths
 from traces import SloTargets, beside, slo_targets_from_flags
-
-
-@dataclass(frozen=True, slots=True)
-class OutputPaths:
-    """The files of a recording; `itl` is None when token times are not recorded,
-    `metrics` when those of the server are not."""
-
-    header: Path
-    data: Path
-    itl: Path | None
-    metrics: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +98,9 @@ class ObserveOptions:
         False,
         "Go on with the recording at --output where it was cut short; requests recorded there are not sent again.",
         heading="What is recorded",
+    )
+    overwrite: bool = option(
+        False, "Delete an earlier recording at --output instead of moving it to the folder PREFIX.earlier-1, -2, ..."
     )
     record_itl: bool = option(False, "Record when each chunk came.")
     scrape_metrics: bool = option(
@@ -206,9 +200,9 @@ class ObserveOptions:
         """Where the recording goes."""
         header = Path(self.trace_header or f"{self.output}.yaml")
         data = Path(self.trace_data or f"{self.output}.csv")
-        stem = f"{data}".removesuffix(".gz").removesuffix(".csv")
-        itl = Path(self.itl_output or f"{stem}.itl.csv") if self.record_itl else None
-        return OutputPaths(header, data, itl, Path(f"{stem}.metrics.jsonl") if self.scrape_metrics else None)
+        itl = Path(self.itl_output or f"{stem_of(data)}.itl.csv") if self.record_itl else None
+        metrics = Path(f"{stem_of(data)}.metrics.jsonl") if self.scrape_metrics else None
+        return OutputPaths(header, data, itl, metrics)
 
     @property
     def shared_by(self) -> str:
@@ -258,12 +252,18 @@ class ObserveOptions:
             raise OptionError("--record-itl needs streamed answers, leave --no-streaming out")
         if self.itl_output is not None and not self.record_itl:
             raise OptionError("--itl-output needs --record-itl")
+        if self.overwrite and self.resume:
+            raise OptionError("--overwrite and --resume exclude each other: one deletes what the other goes on with")
         self.check_files()
 
     def check_files(self, *also_read: Path) -> None:
         """Raise OptionError when a file would be written over another that is written, or read."""
         read = [*self._read(), *((str(path), "belongs to what is read") for path in also_read)]
-        check_written(self._written(), read)
+        written = list(self._written())
+        known = {path for path, _ in written}
+        earlier = [str(path) for path in (*self.paths.others, *self.paths.rows)]
+        label = "--output" if self.trace_data is None else "--trace-data"
+        check_written([*written, *((path, label) for path in earlier if path not in known and isfile(path))], read)
 
     def _written(self) -> Iterator[tuple[str, str]]:
         """The files that are written, each with the flag that names it."""

@@ -124,11 +124,21 @@ def sole_writer(path: Path) -> Iterator[None]:
         raise cannot_write(path, error) from error
     try:
         _lock(path, descriptor)
+        if not _is_still(path, descriptor):
+            raise TraceError(f"{path}: another process is writing it")
         yield
     finally:
         if is_new and not os.fstat(descriptor).st_size:
-            path.unlink(missing_ok=True)
+            path.resolve().unlink(missing_ok=True)
         os.close(descriptor)
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    """Whether the file has not been moved since it was opened."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except OSError:
+        return False
 
 
 def _lock(path: Path, descriptor: int) -> None:

@@ -105,6 +105,9 @@ class BenchServeOptions(DatasetOptions):
     result_filename: str | None = option(
         None, "Name of the results. Default: LABEL-RATEqps-MODEL-TIME.json, with the concurrency if it is limited."
     )
+    overwrite: bool = option(
+        False, "Replace earlier results at --result-filename instead of moving them to a folder NAME.earlier-1, -2, ..."
+    )
     plot: str | None = option(
         None,
         "Draw a picture (.png, .svg or .pdf; needs matplotlib): over time, or with several rates throughput against"
@@ -126,6 +129,8 @@ class BenchServeOptions(DatasetOptions):
         if not self.find_rate and (self.min_attainment, self.tolerance) != (_MIN_ATTAINMENT, _TOLERANCE):
             raise OptionError("--min-attainment and --tolerance need --find-rate")
         many = len(self.request_rate) > 1 or self.find_rate
+        if self.overwrite and self.append_result:
+            raise OptionError("--overwrite and --append-result exclude each other: one deletes what the other adds to")
         if many and self.result_filename is not None and not self.append_result:
             raise OptionError(
                 "--result-filename with several rates needs --append-result, or each replaces the one before"

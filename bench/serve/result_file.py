@@ -11,7 +11,10 @@ from typing import Any
 
 from bench.errors import BenchError
 from bench.serve.options import BenchServeOptions
+from observe.messages import say, warn
+from traces import TraceError
 from traces.append_file import AppendFile
+from traces.set_aside import set_aside
 
 _DETAILS = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "errors")
 
@@ -42,24 +45,57 @@ def content(
 
 
 def save(options: BenchServeOptions, found: Mapping[str, Any], rate: float) -> Path:
-    """Write it and return where. Raises BenchError when that fails."""
-    path = options.result_path or _unused(Path(options.result_dir or ".") / _name(options, found, rate))
+    """Write it and return where. Raises BlisError when that fails."""
+    path = options.result_path or Path(options.result_dir or ".") / _name(options, found, rate)
     text = json.dumps(found)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if options.append_result:
             _append(path, text)
-        else:
+        elif options.result_path is None:
+            path = _write_beside(path, text)
+        elif options.overwrite or (path.exists() and not path.is_file()):
             path.write_text(text, encoding="utf-8")
+        else:
+            path = _write_instead(path, text)
     except OSError as error:
         raise BenchError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
     return path
 
 
-def _unused(path: Path) -> Path:
-    """The path, or one like it where there is a file already: two short runs at one rate end in the same second."""
+def _write_beside(path: Path, text: str) -> Path:
+    """Write to this path, or one like it where there is a file already: two short runs at one rate end in the same
+    second."""
     others = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
-    return next(each for each in chain([path], others) if not each.exists())
+    return next(each for each in chain([path], others) if _write_new(each, text))
+
+
+def _write_instead(path: Path, text: str) -> Path:
+    """Write to this path when results that are there have been moved away; beside it where they cannot be."""
+    while not _write_new(path.resolve(), text):
+        try:
+            folder = set_aside(path.with_suffix(""), [], [path])
+        except TraceError as error:
+            warn(str(error))
+            return _write_beside(path, text)
+        if folder is not None:
+            say(f"note: the earlier results at {path} are now in {folder}")
+    return path
+
+
+def _write_new(path: Path, text: str) -> bool:
+    """Write a file, unless there is one. Half a file for want of room is none."""
+    try:
+        file = path.open("x", encoding="utf-8")
+    except FileExistsError:
+        return False
+    try:
+        with file:
+            file.write(text)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    return True
 
 
 def _append(path: Path, text: str) -> None:
@@ -79,7 +115,8 @@ def check_place(options: BenchServeOptions) -> None:
         raise BenchError(f"cannot write to {folder}: {(error.strerror or str(error)).lower()}") from error
     if options.result_filename and path.is_dir():
         raise BenchError(f"--result-filename must be a file, got the folder {path}")
-    if not os.access(path if path.exists() else folder, os.W_OK):
+    stays = path.exists() and (options.append_result or options.overwrite or not path.is_file())
+    if not os.access(path if stays else path.resolve().parent, os.W_OK):
         raise BenchError(f"cannot write to {path}: permission denied")
 
 

@@ -10,7 +10,7 @@ from observe.client.exchange import CANCELLED
 from observe.clock import Clock
 from observe.dispatch import Sent
 from observe.figures.stats import RunStats
-from observe.options import OutputPaths
+from observe.output_paths import OutputPaths
 from observe.plans.resume import Earlier
 from observe.recording.row_lines import RowLines
 from traces import ItlWriter, TraceError, TraceWriter

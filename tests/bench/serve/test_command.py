@@ -93,6 +93,36 @@ def test_results_that_do_not_fit_leave_those_before_as_they_are(bench: Bench, tm
     assert len(bench(**given).results) == 2
 
 
+def test_earlier_results_of_that_name_move_away(bench: Bench, tmp_path: Path) -> None:
+    path, given = tmp_path / "all.json", {"save_result": True, "result_dir": str(tmp_path)}
+    bench(**given, result_filename="all.json", label="first")
+    said = bench(**given, result_filename="all.json", label="second").said
+    assert f"note: the earlier results at {path} are now in {tmp_path}/all.earlier-1\n" in said
+    assert json.loads((tmp_path / "all.earlier-1" / "all.json").read_text())["label"] == "first"
+    said = bench(**given, result_filename="all.json", label="third", overwrite=True).said
+    assert "note: " not in said
+    assert json.loads(path.read_text())["label"] == "third"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["all.earlier-1", "all.json"]
+
+
+def test_results_are_saved_beside_earlier_ones_that_cannot_move(bench: Bench, tmp_path: Path) -> None:
+    name = "r" * 247  # with .earlier-1 too long for a file system
+    given = {"save_result": True, "result_dir": str(tmp_path), "result_filename": f"{name}.json"}
+    bench(**given, label="first")
+    assert "warning: " in bench(**given, label="second").said
+    labels = {path.name: json.loads(path.read_text())["label"] for path in tmp_path.iterdir()}
+    assert labels == {f"{name}.json": "first", f"{name}-2.json": "second"}
+
+
+def test_results_that_do_not_fit_leave_no_half_file(bench: Bench, tmp_path: Path) -> None:
+    given = {"save_result": True, "result_dir": str(tmp_path), "result_filename": "all.json"}
+    bench(**given)
+    with full_after(100), pytest.raises(BlisError, match=r"cannot write .*all\.json: file too large"):
+        bench(**given)
+    assert [path.name for path in tmp_path.iterdir()] == ["all.earlier-1"]
+    assert json.loads((tmp_path / "all.earlier-1" / "all.json").read_text())["completed"] == 8
+
+
 def test_details_that_go_nowhere_are_pointed_out(bench: Bench) -> None:
     found = bench(save_detailed=True)
     assert (found.code, found.files) == (0, [])
