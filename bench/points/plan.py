@@ -79,6 +79,8 @@ class Plan:
                 resolve(self.simulation.options_with(point.settings))
             except BlisError as error:
                 first = first or error
+            except Exception:  # noqa: BLE001  (the point will say so)
+                return
             else:
                 return
         if first is not None:

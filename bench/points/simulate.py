@@ -41,10 +41,14 @@ Figures = Mapping[str, float | int | None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a point: figures, None where there is none, or the reason why there are none at all."""
+    """What became of a point: figures, None where there is none, or the reason why there are none at all.
+
+    `is_unexpected` tells a defect, or a lack of memory, from settings that cannot be.
+    """
 
     figures: Figures = field(default_factory=dict)
     error: str = ""
+    is_unexpected: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +65,13 @@ def compute(job: Job) -> Outcome:
     try:
         return Outcome(_figures(job.command, job.settings))
     except BlisError as error:
-        return Outcome(error=" ".join(str(error).split()))
+        return Outcome(error=_line(error))
+    except Exception as error:  # noqa: BLE001  (whatever it is, the other points have nothing to do with it)
+        return Outcome(error=f"unexpected {type(error).__name__} {_line(error)}".rstrip(), is_unexpected=True)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _figures(command: str, settings: Mapping[str, Any]) -> Figures:

@@ -52,15 +52,23 @@ def on_processes(
 def on_ray(
     work: Callable[[Job], Result], jobs: Sequence[Job], address: str | None
 ) -> Generator[tuple[Job, Result], None, None]:
-    """Do each job as a task of a Ray cluster, which gets these packages; without an address, on one of its own here."""
+    """Do each job as a task of a Ray cluster, which gets these packages; without an address, on one of its own here.
+
+    Raises BenchError when one of them is lost.
+    """
     import ray
+    from ray.exceptions import RayError
 
     with ray_cluster(address, _PACKAGES):
         task = ray.remote(work)
         waiting = {task.remote(job): job for job in jobs}
         while waiting:
             (ready, *_), _ = ray.wait(list(waiting), num_returns=1)
-            yield waiting.pop(ready), ray.get(ready)
+            try:
+                result = ray.get(ready)
+            except RayError as error:
+                raise BenchError(f"a task of the Ray cluster is lost: {' '.join(str(error).split())[:200]}") from error
+            yield waiting.pop(ready), result
 
 
 def _follow_parent() -> None:

@@ -26,7 +26,8 @@ def rewritten(arguments: list[str]) -> list[str]:
 
 
 def run(options: SweepOptions) -> int:
-    """Compute what is missing, write the files, print the frontier. Exit codes: 0 done, 1 nothing could be computed."""
+    """Compute what is missing, write the files, print the frontier. Exit codes: 0 done, 1 nothing could be
+    computed, or a point failed in a way that its settings do not explain."""
     from bench.points.plan import plan_of
     from bench.points.step_time_warnings import step_time_warnings
     from bench.sweep.frontier import answered, draw, frontier, table_text
@@ -52,7 +53,8 @@ def run(options: SweepOptions) -> int:
         write_parquet(options.parquet, table, rows)
     failed = [row for row in rows if row.outcome.error]
     if failed:
-        _say(f"{len(failed)} points failed, the first, {failed[0].point.label}: {failed[0].outcome.error}")
+        worst = max(failed, key=lambda row: row.outcome.is_unexpected)
+        _say(f"{len(failed)} points failed, the first, {worst.point.label}: {worst.outcome.error}")
     if len(failed) == len(rows):
         _say("error: no point could be computed")
         return 1
@@ -65,7 +67,7 @@ def run(options: SweepOptions) -> int:
     else:
         _say("no point served any request")
     _say(f"all {len(rows)} points are in {path}")
-    return 0
+    return int(any(row.outcome.is_unexpected for row in failed))
 
 
 def _computed(options: SweepOptions, plan: "Plan", table: "Table", rows: "Sequence[Row]") -> "list[Row]":

@@ -22,7 +22,8 @@ def rewritten(arguments: list[str]) -> list[str]:
 
 
 def run(options: TuneOptions) -> int:
-    """Search, print a line per combination, write what is asked for. Exit codes: 0 done, 1 nothing is good enough."""
+    """Search, print a line per combination, write what is asked for. Exit codes: 0 done, 1 nothing is good
+    enough, or a simulation failed in a way that its settings do not explain."""
     from bench.tune.report import best_of, draw, rate_text, table_text, write_trials
 
     plan = _plan(options)
@@ -36,7 +37,7 @@ def run(options: TuneOptions) -> int:
     for setup in setups:
         if setup.error:
             sys.stderr.write(f"blis bench tune: {setup.point.label}: {setup.error}\n")
-    if options.plot is not None and not all(setup.error for setup in setups):
+    if options.plot is not None and any(trial.found.figures for setup in setups for trial in setup.trials):
         draw(options.plot, setups)
     winner = best_of(setups)
     if winner is None or winner.best is None:
@@ -44,7 +45,7 @@ def run(options: TuneOptions) -> int:
         return 1
     served = winner.best.found.figures["responses_per_sec"]
     sys.stdout.write(f"best: {winner.point.label} at rate {rate_text(winner.best.rate)}, {served:.2f} requests/s\n")
-    return 0
+    return int(any(setup.is_unexpected for setup in setups))
 
 
 def _plan(options: TuneOptions) -> "Plan":

@@ -38,8 +38,13 @@ class Setup:
 
     @property
     def error(self) -> str:
-        """Why it cannot be simulated, empty if it can."""
-        return self.trials[0].found.error
+        """Why it cannot be simulated, at the first rate at which it cannot; empty if it can."""
+        return next((trial.found.error for trial in self.trials if trial.found.error), "")
+
+    @property
+    def is_unexpected(self) -> bool:
+        """Whether its settings do not explain why."""
+        return any(trial.found.is_unexpected for trial in self.trials)
 
 
 def search(job: SearchJob) -> Setup:

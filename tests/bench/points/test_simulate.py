@@ -35,6 +35,14 @@ def test_a_point_that_cannot_be_computed_says_why() -> None:
     assert "none" in outcome.error
 
 
+def test_a_point_that_fails_as_nothing_should_says_so_in_one_line() -> None:
+    outcome = compute(Job("", "run", {**SETTINGS, "num_requests": "ten"}))
+    assert outcome.figures == {}
+    assert outcome.is_unexpected
+    assert outcome.error.startswith("unexpected TypeError ")
+    assert not compute(Job("", "run", {**SETTINGS, "tp": 0})).is_unexpected
+
+
 def test_a_replay_is_a_point_too(tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text("trace_version: 3\n")
     (tmp_path / "t.csv").write_text("request_id,input_tokens,output_tokens,arrival_time_us\n0,5,2,0\n")

@@ -1,5 +1,6 @@
 import csv
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -155,6 +156,37 @@ def test_points_that_failed_are_computed_again(sweep: Sweep) -> None:
     assert "1 points failed, the first, max_num_seqs=0: --max-num-seqs must be at least 1, got 0" in found.said
     assert [row["error"] for row in found.rows] == ["--max-num-seqs must be at least 1, got 0", ""]
     assert "has 1 of 2 points already" in sweep(vary=("max_num_seqs=0,8",)).said
+
+
+def short_of_memory() -> None:
+    """What is left is enough for a small simulation."""
+    resource.setrlimit(resource.RLIMIT_AS, (800_000_000, 800_000_000))
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_point_that_fails_unexpectedly_keeps_no_other_from_being_computed(processes: str, tmp_path: Path) -> None:
+    path = tmp_path / "sweep.csv"
+    command = [sys.executable, "-m", "blis_cli", "sweep", *BASE[:2], "--vary", "num_requests=5,20000000,6"]
+    command += ["--processes", processes, "-o", str(path)]
+    one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    for said_before in ("", f"blis sweep: {path} has 2 of 3 points already\n"):
+        done = subprocess.run(
+            command,
+            cwd=PROJECT,
+            env=one_thread,
+            preexec_fn=short_of_memory,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 1
+        told = "blis sweep: 1 points failed, the first, num_requests=20000000: unexpected MemoryError"
+        assert done.stderr.startswith(f"{said_before}{told}")
+        assert "Traceback" not in done.stderr
+        rows = list(csv.DictReader(path.read_text().splitlines()))
+        assert [(row["completed_requests"], row["error"][:22]) for row in rows] == [
+            ("5", ""), ("", "unexpected MemoryError"), ("6", "")
+        ]  # fmt: skip
 
 
 def test_a_file_of_another_sweep_is_refused_unless_it_may_be_overwritten(sweep: Sweep) -> None:

@@ -1,4 +1,7 @@
 import csv
+import os
+import resource
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,6 +11,7 @@ import pytest
 from bench.tune.command import TuneOptions, run
 from blis_options import BlisError
 from tests.bench.nobody import Nobody
+from tests.docs.pages import PROJECT
 
 BASE = (
     *("--model", "qwen/qwen3-14b", "--num-requests", "60", "--prompt-tokens", "500", "--prompt-tokens-stdev", "0"),
@@ -62,6 +66,28 @@ def test_limits_that_cannot_be_met_are_a_failure(tmp_path: Path, capsys: pytest.
     code, out, _ = tuned(tmp_path, capsys, vary=("max_num_seqs=1,2",), limit=("ttft:0.001",), tolerance=0.5)
     assert code == 1
     assert out.count("never within the limits") == 2
+
+
+def short_of_memory() -> None:
+    """What is left is enough for a small simulation."""
+    resource.setrlimit(resource.RLIMIT_AS, (800_000_000, 800_000_000))
+
+
+def test_settings_that_fail_unexpectedly_keep_no_others_from_being_tried(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "blis_cli", "bench", "tune", *BASE[:2], "--vary", "num_requests=20000000,5"]
+    command += ["--limit", "e2e:60000", "--processes", "1", "-o", str(tmp_path / "tune.csv")]
+    one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=PROJECT, env=one_thread, preexec_fn=short_of_memory, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1].startswith("best: num_requests=5 at rate inf")
+    assert done.stderr.startswith("blis bench tune: num_requests=20000000: unexpected MemoryError ")
+    assert done.stderr.count("\n") == 1
+    rows = list(csv.DictReader((tmp_path / "tune.csv").read_text().splitlines()))
+    assert [(row["completed_requests"], row["error"][:22]) for row in rows] == [
+        ("", "unexpected MemoryError"), ("5", "")
+    ]  # fmt: skip
 
 
 def test_turning_requests_away_is_not_serving_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
