@@ -18,8 +18,9 @@ TIMEOUT_S = 60
 class Terminal:
     """A folder to work in, and at most one server at a time, on a free port instead of the one that pages name."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, project: Path = PROJECT) -> None:
         self._folder = folder
+        self._project = project
         self._server: subprocess.Popen[str] | None = None
         self._port = PORT_IN_PAGES
         blis = folder / "bin" / "blis"
@@ -68,7 +69,7 @@ class Terminal:
 
     def _environment(self) -> dict[str, str]:
         path = f"{self._folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        return {**os.environ, "PATH": path, "PYTHONPATH": str(PROJECT)}
+        return {**os.environ, "PATH": path, "PYTHONPATH": str(self._project)}
 
 
 def free_port() -> int:

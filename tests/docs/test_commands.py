@@ -53,7 +53,8 @@ def test_what_says_that_it_is_executed_elsewhere_is(fence: Fence) -> None:
     file, test = fence.executed_by
     source = (PROJECT / file).read_text()
     assert f"def {test}(" in source
-    assert [command.text for command in fence.commands if command.text not in source] == []
+    runs_the_page = f'"{fence.page.name}"' in source
+    assert [command.text for command in fence.commands if command.text not in source and not runs_the_page] == []
 
 
 def test_commands_stand_in_fences_that_are_executed() -> None:

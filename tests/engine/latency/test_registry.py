@@ -40,7 +40,7 @@ def test_every_latency_model_times_a_known_deployment(tmp_path: Path) -> None:
         name: build(name, choice(coefficients=file if name == "fitted" else None)).step_time(DECODES)
         for name in LATENCY_MODELS
     }
-    assert list(times) == ["trained-physics", "roofline", "blackbox", "fitted"]
+    assert times.keys() >= {"trained-physics", "roofline", "blackbox", "fitted"}
     assert min(times.values()) > 1
 
 
@@ -87,7 +87,7 @@ def test_given_coefficients_win_over_shipped_ones() -> None:
     ("name", "chosen", "message"),
     [
         ("fitted", choice(alpha=3, beta=3), "the fitted model takes no alpha_coeffs and beta_coeffs"),
-        ("oracle", choice(), "latency_model must be one of trained-physics, roofline, blackbox, fitted, got 'oracle'"),
+        ("oracle", choice(), f"latency_model must be one of {', '.join(LATENCY_MODELS)}, got 'oracle'"),
         ("trained-physics", choice(alpha=3), "alpha_coeffs and beta_coeffs must be given together"),
         ("trained-physics", choice(beta=7), "alpha_coeffs and beta_coeffs must be given together"),
         ("roofline", choice(alpha=3, beta=3), "the roofline model takes no alpha_coeffs and beta_coeffs"),

@@ -1,0 +1,62 @@
+"""The recipes are followed to the letter, in a copy of the packages."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import FENCE, PROJECT, fences
+from tests.docs.terminal import Terminal
+
+PAGE = PROJECT / "docs" / "recipes.md"
+PACKAGES = ("blis_cli", "blis_options", "engine", "mockserve", "replay", "traces")
+NEW_FILE = re.compile(r"`(\w+\.py)` in `([\w/]+/)`:$")
+NEW_ROW = re.compile(r"row of `(\w+)` in `([\w/]+\.py)`:$")
+
+
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages with all that the page adds."""
+    project = tmp_path_factory.mktemp("extended")
+    for package in PACKAGES:
+        shutil.copytree(PROJECT / package, project / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for paragraph, code in recipes():
+        if new_file := NEW_FILE.search(paragraph):
+            (project / new_file[2] / new_file[1]).write_text(code)
+        else:
+            new_row = NEW_ROW.search(paragraph)
+            assert new_row, f"neither a file nor a row: {paragraph}"
+            add_row(project / new_row[2], new_row[1], code)
+    return project
+
+
+def recipes() -> Iterator[tuple[str, str]]:
+    """Each piece of code, and the paragraph before it."""
+    page = PAGE.read_text(encoding="utf-8")
+    for match in FENCE.finditer(page):
+        if match["language"] == "python":
+            before = page[: match.start("body")].rsplit("```", 1)[0]
+            yield " ".join(before.rstrip().rsplit("\n\n", 1)[1].split()), match["body"]
+
+
+def add_row(file: Path, table: str, code: str) -> None:
+    """The last paragraph becomes the first row of the table, the rest stands above it."""
+    above, _, row = code.rstrip("\n").rpartition("\n\n")
+    source = file.read_text()
+    (opening,) = re.findall(rf"^{table}\b.*[{{(]\n", source, re.MULTILINE)
+    file.write_text(source.replace(opening, f"{above}\n\n\n{opening}{row.lstrip()}\n"))
+
+
+def test_what_the_recipes_add_works_without_another_change(extended: Path, tmp_path: Path) -> None:
+    for program in ("bash", "curl"):
+        if shutil.which(program) is None:
+            pytest.skip(f"the commands need {program}")
+    terminal = Terminal(tmp_path, extended)
+    try:
+        for command in fences(PAGE)[0].commands:
+            printed = terminal.execute(command).splitlines()
+            assert [line for line in command.expected if line not in ("...", *printed)] == [], command.text
+    finally:
+        terminal.close()
