@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from engine.cluster.ties import Ties
     from engine.deployment import Deployment
     from engine.latency.model import LatencyModel
+    from engine.simulation import Simulation
     from replay.arrivals.recorded import Arrivals
     from replay.running.record import OnTokens
     from replay.running.simulate import Simulated
@@ -138,7 +139,14 @@ def replay(options: ReplayOptions, ties: "Ties") -> int:
         progress_bar("replaying", len(arrivals.arrivals) * options.phase_average) as advance,
     ):
         runs = [
-            _run(options, deployment, arrivals, trace.header.mode == "real", phase, ties, advance, on_tokens)
+            _simulate(
+                _simulation(options, deployment, phase, ties),
+                options,
+                arrivals,
+                is_real=trace.header.mode == "real",
+                on_finished=advance,
+                on_tokens=on_tokens,
+            )
             for phase in range(options.phase_average)
         ]
     for note in notes_after(deployment):
@@ -160,19 +168,9 @@ def replay(options: ReplayOptions, ties: "Ties") -> int:
     return 0
 
 
-def _run(
-    options: ReplayOptions,
-    deployment: "Deployment",
-    arrivals: "Arrivals",
-    is_real: bool,
-    phase: int,
-    ties: "Ties",
-    on_finished: "Callable[[], None] | None",
-    on_tokens: "OnTokens | None",
-) -> "Simulated":
-    """One replay; with several, each in a phase of its own."""
+def _simulation(options: ReplayOptions, deployment: "Deployment", phase: int, ties: "Ties") -> "Simulation":
+    """For one of the replays; with several, each is in a phase of its own."""
     from engine.cluster.build import build_simulation
-    from replay.running.simulate import simulate
 
     def adjusted(latency: "LatencyModel") -> "LatencyModel":
         if options.phase_average == 1:
@@ -181,7 +179,19 @@ def _run(
 
         return PhaseShifted(latency, phase)
 
-    simulation = build_simulation(options, deployment, ties=ties, adjusted=adjusted, decisions=options.decision_log)
+    return build_simulation(options, deployment, ties=ties, adjusted=adjusted, decisions=options.decision_log)
+
+
+def _simulate(
+    simulation: "Simulation",
+    options: ReplayOptions,
+    arrivals: "Arrivals",
+    *,
+    is_real: bool,
+    on_finished: "Callable[[], None] | None",
+    on_tokens: "OnTokens | None",
+) -> "Simulated":
+    """The replay, with requests sent when the options say."""
     if options.reissue:
         from replay.loops.reissue import simulate_reissued
 
@@ -194,6 +204,8 @@ def _run(
         think_time_us = None if options.think_time_ms is None else options.think_time_ms * 1000
         rounds = RecordedRounds(arrivals, is_real=is_real, think_time_us=think_time_us)
         return run_closed_loop(simulation, rounds, options.horizon, on_finished, on_tokens)
+    from replay.running.simulate import simulate
+
     return simulate(simulation, arrivals.arrivals, options.horizon, on_finished, on_tokens)
 
 
