@@ -150,6 +150,15 @@ def test_every_request_ends_whatever_is_hung_up_or_held(
     assert engine.stats.kv_blocks_used == 0
 
 
+def test_whoever_finds_no_blocks_starts_when_those_withheld_come_back() -> None:
+    engine = new_engine()
+    engine.withhold_blocks(999, 1)
+    engine.submit(request("a"), 2)
+    assert engine.advance(5000) == []
+    engine.withhold_blocks(0, 5001)
+    assert token_times(engine.advance(10**9)) == {"a": [6001, 6101, 6201]}
+
+
 def test_adapters_need_slots_of_their_own() -> None:
     engine = new_engine(lora=LoraSettings(max_loras=1))
     for name, adapter in (("a", "x"), ("b", "y"), ("c", "x")):

@@ -116,8 +116,8 @@ def _fit(place: str, entry: Mapping[str, Any], key: str, left_out: Counter[str])
     for item in filter(str.strip, at(place, entry, key, "text").strip().strip("{}").split(",")):
         matched = _ENTRY.fullmatch(item)
         length, weight = (float(matched[1]), float(matched[2] + (matched[3] or ""))) if matched else (0.0, 0.0)
-        if 0 < length < _MOST_TOKENS and 0 < weight < inf:
+        if 1 <= length < _MOST_TOKENS and 0 < weight < inf:
             weights[int(length)] = weight
         else:
-            left_out[f"shares of {key} without a length above 0"] += 1
+            left_out[f"shares of {key} without a length from 1 on"] += 1
     return lognormal_fit(weights) if weights else None

@@ -1,6 +1,8 @@
 """Each format of other programs becomes the requests it has, and what has no place is counted."""
 
 import json
+import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,8 @@ import pytest
 
 from blis_options import BlisError
 from traces.importers import ConvertOptions, Imported, import_from
+from traces.importers.servegen_chunk import read_chunks
+from traces.importers.servegen_fit import lognormal_fit
 
 SHARED = """
 data:
@@ -281,6 +285,23 @@ def test_an_unknown_preset_is_refused() -> None:
         import_from(ConvertOptions(format="preset", file="chatty"))
 
 
+def test_lengths_of_servegen_are_those_from_1_to_2_to_the_31(tmp_path: Path) -> None:
+    (tmp_path / "chunk-0-trace.csv").write_text("".join(f"{start},1.5,1.2,Gamma,0.8,0.4\n" for start in (0, 600, 1200)))
+    shares = f"{{0.5: 1, {2**31}: 1, 1: 1, {2**31 - 1}: 1}}"
+    (tmp_path / "chunk-0-dataset.json").write_text(
+        json.dumps({"0": {"input_tokens": shares, "output_tokens": "{5: 1}"}})
+    )
+    (chunk,) = read_chunks(tmp_path, left := Counter())
+    assert left["shares of input_tokens without a length from 1 on"] == 2
+    assert chunk.lengths_at(0).input.mu == pytest.approx(math.log(2**31 - 1) / 2)
+
+
+def test_a_histogram_of_servegen_may_hold_counts_as_well_as_shares() -> None:
+    fit = lognormal_fit({10: 3, 1000: 3})
+    assert (fit.mu, fit.sigma) == pytest.approx((math.log(100), math.log(10)))
+    assert lognormal_fit({10: 1, 1000: 0.5, 7: 0.25}) == lognormal_fit({10: 4, 1000: 2, 7: 1})
+
+
 def test_shares_of_lengths_that_are_no_numbers_are_left_out_and_counted(tmp_path: Path) -> None:
     (tmp_path / "chunk-0-trace.csv").write_text("".join(f"{start},1.5,1.2,Gamma,0.8,0.4\n" for start in (0, 600, 1200)))
     shares = "{1: 0.5, 2: 0.25., 3: 1e999, 1.2.3: 1, %s: 1, 4: 1e-3}" % ("9" * 400)
@@ -288,4 +309,4 @@ def test_shares_of_lengths_that_are_no_numbers_are_left_out_and_counted(tmp_path
         json.dumps({"0": {"input_tokens": shares, "output_tokens": "{5: 1}"}})
     )
     found = import_from(ConvertOptions(format="servegen", file=str(tmp_path)))
-    assert left_out(found)["shares of input_tokens without a length above 0"] == 4
+    assert left_out(found)["shares of input_tokens without a length from 1 on"] == 4

@@ -104,6 +104,13 @@ def test_latencies_that_rise_and_rise_are_an_overload() -> None:
     assert Level(composite(events, 0, SETTINGS).levels[-1]) is Level.OVERLOADED
 
 
+def test_a_trend_of_latencies_counts_from_20_answers_on() -> None:
+    events = requests(*((10_000 * number, 1_000 + 500 * number) for number in range(20)))
+    rises = composite(events, 0, SETTINGS).signals["quartile_monotone"]
+    assert dict(zip(events.num_answered.tolist(), rises.tolist(), strict=True))[19] == 0
+    assert rises[-1] == 1
+
+
 def test_latencies_that_stay_are_stable() -> None:
     events = requests(*((10_000 * number, 1_000) for number in range(40)))
     assert [Level(DETECTORS[name](events, 0, SETTINGS).levels[-1]) for name in DETECTORS] == [Level.STABLE] * 3
