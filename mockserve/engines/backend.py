@@ -12,6 +12,7 @@ from mockserve.engines.cluster import LiveCluster
 from mockserve.metrics.cache_config import cache_config_labels
 from mockserve.metrics.lateness import Lateness
 from mockserve.metrics.page import MeasuredEngine, Metrics, MetricsSource, new_source
+from mockserve.metrics.tool_parsing import ToolParsing
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.fake_metrics import read_fake_metrics
 from mockserve.options.serve import ServeOptions
@@ -63,4 +64,5 @@ def source_of(
         lateness,
         read_fake_metrics(options.fake_metrics),
         slow_readers,
+        None if options.tool_call_parser is None else ToolParsing(),
     )

@@ -21,6 +21,7 @@ from mockserve.metrics.families import DRAFT_FAMILIES, FAMILIES, HISTOGRAMS, Eng
 from mockserve.metrics.histogram import Histogram, cumulative
 from mockserve.metrics.http import HttpMetrics
 from mockserve.metrics.lateness import Lateness
+from mockserve.metrics.tool_parsing import ToolParsing
 from mockserve.options.fake_metrics import FakeMetrics
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
@@ -71,6 +72,11 @@ class Metrics(Protocol):
         """Requests refused because too many waited, by the limit."""
         ...
 
+    @property
+    def tool_parsing(self) -> ToolParsing | None:
+        """Where uses of the parser of tool calls are counted, if there is one."""
+        ...
+
     async def page(self, names: Collection[str] = ()) -> bytes:
         """The metrics page, or only the samples of those names."""
         ...
@@ -84,6 +90,9 @@ class MetricsPart(Protocol):
 
     @property
     def rejections(self) -> Mapping[str, int]: ...
+
+    @property
+    def tool_parsing(self) -> ToolParsing | None: ...
 
     @property
     def lag_s(self) -> Histogram: ...
@@ -105,6 +114,7 @@ class MetricsSource:
     lateness: Lateness
     fakes: FakeMetrics
     slow_readers: CutStreams
+    tool_parsing: ToolParsing | None = None
     http: HttpMetrics = field(default_factory=HttpMetrics)
     rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
     """Requests refused because too many waited, by the limit."""
@@ -135,6 +145,8 @@ class MetricsSource:
         yield from self._adapters()
         yield self._cache_config()
         yield from self.http.collect()
+        if self.tool_parsing is not None:
+            yield self.tool_parsing.family(self.model_name)
         yield self._lateness()
         yield self._slow_readers()
 
@@ -255,8 +267,18 @@ _METRICS: Mapping[str, Callable[[str, str, list[str], Iterable[Sample]], Metric]
 def sum_of_parts(source: MetricsSource, parts: Sequence[MetricsPart]) -> MetricsSource:
     """A source that counts for `source` what several processes have; its page tells of none of them in particular."""
     lateness, slow_readers = Lateness(), _CutElsewhere(sum(part.num_streams_cut for part in parts))
-    found = replace(source, lateness=lateness, slow_readers=slow_readers, http=HttpMetrics(), rejections={})
+    tool_parsing = None if source.tool_parsing is None else ToolParsing()
+    found = replace(
+        source,
+        lateness=lateness,
+        slow_readers=slow_readers,
+        tool_parsing=tool_parsing,
+        http=HttpMetrics(),
+        rejections={},
+    )
     for part in parts:
+        if tool_parsing is not None and part.tool_parsing is not None:
+            tool_parsing.add(part.tool_parsing)
         lateness.histogram.add(part.lag_s)
         found.http.add(part.http)
         for reason, number in part.rejections.items():
@@ -272,9 +294,10 @@ def new_source(
     lateness: Lateness,
     fakes: FakeMetrics,
     slow_readers: CutStreams,
+    tool_parsing: ToolParsing | None = None,
 ) -> MetricsSource:
     """A source whose page also tells of the process."""
-    source = MetricsSource(model_name, engines, cache_config, lateness, fakes, slow_readers)
+    source = MetricsSource(model_name, engines, cache_config, lateness, fakes, slow_readers, tool_parsing)
     registry = source._registry
     GCCollector(registry=registry)
     PlatformCollector(registry=registry)

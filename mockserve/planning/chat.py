@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mockserve.content.asking import chat_form
+from mockserve.content.form import AnswerForm
+from mockserve.metrics.tool_parsing import CHAT
 from mockserve.planning.prompts import conversation_ids
 from mockserve.planning.reply_settings import (
     delivery_of,
@@ -24,6 +26,7 @@ from mockserve.replies.accounting import Accounting
 from mockserve.replies.chat_writer import ChatShape
 from mockserve.replies.identity import unix_time
 from mockserve.replies.job import ReplyJob
+from mockserve.replies.parsing_counter import ParsingCounter
 from mockserve.replies.planned_prompt import PlannedPrompt
 from mockserve.serving.adapters import Adapter
 from mockserve.serving.service import Service
@@ -37,10 +40,12 @@ def plan_chat(
     adapter: Adapter | None = None,
     priority: int | None = None,
     refuses_unavailable: bool = True,
+    request_type: str = CHAT,
 ) -> ReplyJob:
     """Raises ApiError for whatever vLLM refuses once it knows the model. `priority` overrides that of the body.
 
-    Other routes than chat completions take what the server has no parser for: then it has no effect.
+    Other routes than chat completions take what the server has no parser for: then it has no effect. `request_type` is
+    what the metrics call the route.
     """
     service.check_queue(chat.sampling.n)
     if refuses_unavailable:
@@ -66,9 +71,10 @@ def plan_chat(
         shows_text=chat.wanted.prompt_text,
     )
     delivery = delivery_of(service, chat.delivery)
+    shape = _shape(service, chat, body)._replace(parsing=_parsing(service, form, request_type))
     return ReplyJob(
         bodies=_bodies(service, chat, reply_id, adapter, delivery.include_usage),
-        new_writer=_shape(service, chat, body).writer,
+        new_writer=shape.writer,
         delivery=delivery,
         prompts=[prompt],
         accounting=_accounting(service, media),
@@ -106,6 +112,13 @@ def _shape(service: Service, chat: ChatRequest, body: Mapping[str, Any]) -> Chat
         includes_reasoning=chat.includes_reasoning,
         empty_content="" if forces_tools else None,
     )
+
+
+def _parsing(service: Service, form: AnswerForm, request_type: str) -> ParsingCounter | None:
+    metrics = service.metrics_source.tool_parsing
+    if metrics is None or form.tools is None:
+        return None
+    return ParsingCounter(metrics, request_type, after_reasoning=service.options.reasoning_parser is not None)
 
 
 def _accounting(service: Service, media: list[Medium]) -> Accounting:

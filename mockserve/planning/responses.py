@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mockserve.metrics.tool_parsing import RESPONSES
 from mockserve.planning.chat import plan_chat
 from mockserve.protocol.bodies import Choice, Usage
 from mockserve.protocol.completions.chat import parse_chat
@@ -44,7 +45,7 @@ def plan_response(service: Service, asked: ResponseRequest, priority: int | None
     if chat.sampling.max_tokens_param == "max_completion_tokens":
         chat = chat._replace(sampling=replace(chat.sampling, max_tokens_param=OUTPUT_PARAM))
     name = str(asked.body.get("request_id") or f"resp_{new_id()}")
-    job = plan_chat(service, chat, body, name, adapter, priority, refuses_unavailable=False)
+    job = plan_chat(service, chat, body, name, adapter, priority, refuses_unavailable=False, request_type=RESPONSES)
     accounting = job.accounting._replace(shows_prompt_details=True, counts_reasoning=True)
     prompt = job.prompts[0]
     answer = prompt.generations[0].answer

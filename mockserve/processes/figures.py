@@ -10,6 +10,7 @@ from mockserve.connections.slow_readers import SlowReaders
 from mockserve.metrics.http import HttpMetrics
 from mockserve.metrics.lateness import Lateness
 from mockserve.metrics.page import REJECTION_REASONS, MetricsSource, sum_of_parts
+from mockserve.metrics.tool_parsing import ToolParsing
 from mockserve.processes.messages import Figures, FromAnswering, MetricsPage, WantFigures, WantMetrics
 
 WAIT_S = 2.0
@@ -24,6 +25,7 @@ class RemoteMetrics:
     slow_readers: SlowReaders
     tell: Callable[[FromAnswering], None]
     http: HttpMetrics = field(default_factory=HttpMetrics)
+    tool_parsing: ToolParsing = field(default_factory=ToolParsing)
     rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
     _questions: "itertools.count[int]" = field(default_factory=itertools.count)
     _asked: dict[int, asyncio.Future[bytes]] = field(default_factory=dict)
@@ -48,7 +50,7 @@ class RemoteMetrics:
     def figures(self, message: WantFigures) -> None:
         """Tell what this process has counted."""
         lag_s, num_cut = self.lateness.histogram, self.slow_readers.num_cut
-        self.tell(Figures(message.question, self.http, self.rejections, lag_s, num_cut))
+        self.tell(Figures(message.question, self.http, self.rejections, lag_s, num_cut, self.tool_parsing))
 
 
 class Gathering:

@@ -12,6 +12,7 @@ from engine.stats import EngineStats
 from engine.units import Micros
 from mockserve.metrics.histogram import Histogram
 from mockserve.metrics.http import HttpMetrics
+from mockserve.metrics.tool_parsing import ToolParsing
 
 # --- from those who answer ---
 
@@ -62,6 +63,7 @@ class Figures(NamedTuple):
     rejections: Mapping[str, int]
     lag_s: Histogram
     num_streams_cut: int
+    tool_parsing: ToolParsing
 
 
 class DeathTold(NamedTuple):

@@ -19,13 +19,15 @@ from mockserve.protocol.logprob_shapes import chat_logprobs
 from mockserve.replies.choice_writer import NewScorer, scored_tokens
 from mockserve.replies.generation import Generation
 from mockserve.replies.identity import new_id
+from mockserve.replies.parsing_counter import ParsingCounter
 from mockserve.replies.planned_prompt import PlannedPrompt
 
 
 class ChatShape(NamedTuple):
     """How the client wants its choices. `num_top` of None shows every candidate that was scored.
 
-    `empty_content` stands for the content of a message that has none beside reasoning or tool calls.
+    `empty_content` stands for the content of a message that has none beside reasoning or tool calls. `parsing` counts
+    what a parser of tool calls is used for.
     """
 
     role: str = "assistant"
@@ -36,6 +38,7 @@ class ChatShape(NamedTuple):
     shows_token_ids: bool = False
     includes_reasoning: bool = True
     empty_content: str | None = None
+    parsing: ParsingCounter | None = None
 
     def writer(self, prompt: PlannedPrompt, generation: Generation) -> "ChatWriter":
         """What writes one choice."""
@@ -80,6 +83,8 @@ class ChatWriter:
         return self._piece({} if delta is None else delta, first, last)
 
     def last_piece(self, first: int, last: int) -> Piece:
+        if self._shape.parsing is not None:
+            self._shape.parsing.streamed(self._answer, last)
         delta = self._delta(first, last)
         if delta is None:
             # Reasoning that simply stops ends with an empty part of it; everything else ends with nothing.
@@ -87,8 +92,11 @@ class ChatWriter:
         return self._piece(delta, first, last)
 
     def choice(self, num_tokens: int, ending: Ending) -> Choice:
+        message = self._message(num_tokens)
+        if self._shape.parsing is not None:
+            self._shape.parsing.whole(has_call="tool_calls" in message)
         return Choice(
-            content=self._message(num_tokens),
+            content=message,
             ending=ending,
             num_tokens=num_tokens,
             token_ids=self._answer.token_ids[:num_tokens] if self._shows_ids else None,

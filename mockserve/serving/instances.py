@@ -156,6 +156,7 @@ def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
             source.lateness,
             source.fakes,
             source.slow_readers,
+            source.tool_parsing,
         ),
         queue_limits=queue_limits(front.options, num_instances=1),
         suspension=Suspension(engine.driver, tell_sleep),

@@ -10,6 +10,7 @@ from mockserve.engines.build import build_engines
 from mockserve.metrics.histogram import Histogram
 from mockserve.metrics.http import HttpMetrics
 from mockserve.metrics.lateness import LATENESS_BUCKETS_S, Lateness
+from mockserve.metrics.tool_parsing import ToolParsing
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.processes.figures import Gathering
@@ -18,7 +19,7 @@ from mockserve.realtime.wire import Wire
 
 
 def gathering() -> Gathering:
-    options = ServeOptions(model="qwen/qwen3-14b", hardware="H100", tp=1, api_processes=2)
+    options = ServeOptions(model="qwen/qwen3-14b", hardware="H100", tp=1, api_processes=2, tool_call_parser="hermes")
     deployment = resolve(DeploymentOptions(model="qwen/qwen3-14b", hardware="H100", tp=1))
     wire = Wire(Lateness())
     ranks = build_engines(options, deployment, ServerEnvironment(), wire)
@@ -28,10 +29,12 @@ def gathering() -> Gathering:
 def figures(question: int, num_requests: int) -> Figures:
     """Of a process that has answered so many requests, cut as many streams and refused as many."""
     http, lag_s = HttpMetrics(), Histogram(LATENESS_BUCKETS_S)
+    tool_parsing = ToolParsing()
+    tool_parsing.used("responses", num_requests, 0, is_stream=True)
     for _ in range(num_requests):
         http.observe("/v1/completions", "POST", 200, 10, 100, 0.5)
         lag_s.observe(0.002)
-    return Figures(question, http, {"max_num_queued_reqs": num_requests}, lag_s, num_requests)
+    return Figures(question, http, {"max_num_queued_reqs": num_requests}, lag_s, num_requests, tool_parsing)
 
 
 async def test_what_all_have_counted_is_added_up() -> None:
@@ -50,6 +53,8 @@ async def test_what_all_have_counted_is_added_up() -> None:
         'vllm:admission_rejections_total{model_name="qwen/qwen3-14b",reason="max_num_queued_reqs"} 3.0',
         'blis_send_lag_seconds_bucket{le="0.0025"} 3.0',
         "blis_slow_readers_cut_total 3.0",
+        'vllm:tool_call_parser_invocations_total{mode="streaming",model_name="qwen/qwen3-14b",outcome="tool_call",'
+        'request_type="responses"} 3.0',
     ):
         assert line in page.splitlines()
 

@@ -1,0 +1,67 @@
+"""vLLM counts what its parser of tool calls is used for: whole choices, and the events of streams."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.wire.plain_http import call, chat, chunks_of
+from tests.wire.serving import TestServer, running_server
+
+NAME = "vllm:tool_call_parser_invocations_total"
+PARSERS: dict[str, Any] = {
+    "enable_auto_tool_choice": True,
+    "tool_call_parser": "hermes",
+    "reasoning_parser": "deepseek_r1",
+}
+FUNCTION = {"name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}
+TOOLS: dict[str, Any] = {"tools": [{"type": "function", "function": FUNCTION}]}
+
+
+def uses(server: TestServer) -> Mapping[str, float]:
+    """What has been counted, by the labels that are not always the same; without zeros."""
+    lines = call(server, "GET", "/metrics").body.decode().splitlines()
+    found = [line.removeprefix(NAME).rpartition(" ") for line in lines if line.startswith(NAME)]
+    return {_labels(labels): float(value) for labels, _, value in found if float(value)}
+
+
+def _labels(text: str) -> str:
+    found = dict(each.split("=") for each in text.strip("{}").replace('"', "").split(","))
+    return " ".join(found[name] for name in ("request_type", "mode", "outcome"))
+
+
+def test_a_server_without_a_parser_has_no_such_metric() -> None:
+    with running_server() as server:
+        assert NAME not in call(server, "GET", "/metrics").body.decode()
+
+
+def test_every_combination_is_there_from_the_start() -> None:
+    with running_server(**PARSERS) as server:
+        page = call(server, "GET", "/metrics").body.decode()
+    assert sum(line.startswith(NAME) and line.endswith(" 0.0") for line in page.splitlines()) == 12
+
+
+@pytest.mark.parametrize(("probability", "outcome"), [(1.0, "tool_call"), (0.0, "no_tool_call")])
+def test_a_whole_choice_counts_once(probability: float, outcome: str) -> None:
+    with running_server(**PARSERS, tool_call_probability=probability) as server:
+        chat(server, **TOOLS, n=2)
+        chat(server)
+        chat(server, **TOOLS, tool_choice="none")
+        call(server, "POST", "/v1/responses", {"input": "hi", "tools": [{"type": "function", **FUNCTION}]})
+        found = uses(server)
+    assert found == {f"chat_completions non_streaming {outcome}": 2, f"responses non_streaming {outcome}": 1}
+
+
+def test_a_stream_counts_every_token_after_the_reasoning() -> None:
+    with running_server(**PARSERS, tool_call_extra_probability=0.0) as server:
+        reply = chat(server, **TOOLS, stream=True, stream_options={"include_usage": True}, return_token_ids=True)
+        found = uses(server)
+    chunks = chunks_of(reply.body)
+    parts = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
+    num_calls = sum("tool_calls" in part["delta"] for part in parts)
+    last_reasoning = max(place for place, part in enumerate(parts) if "reasoning" in part["delta"])
+    num_parsed = sum(len(part.get("token_ids") or ()) for part in parts[last_reasoning + 1 :])
+    assert found == {
+        "chat_completions streaming tool_call": num_calls,
+        "chat_completions streaming no_tool_call": num_parsed - num_calls,
+    }
