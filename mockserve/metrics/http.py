@@ -15,9 +15,9 @@ FINE_BUCKETS_S = (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 7.5, 10, 30, 60,
 )  # fmt: skip
 COARSE_BUCKETS_S = (0.1, 0.5, 1)
-UNCOUNTED_PATHS = frozenset(
-    {"/metrics", "/metrics/", "/health", "/health/ready", "/load", "/ping", "/version", "/server_info"}
-)
+UNCOUNTED_PARTS = ("/metrics", "/health", "/load", "/ping", "/version", "/server_info")
+"""Routes with these anywhere in their paths, such as /v1/load_lora_adapter, are left out by vLLM."""
+
 NO_ROUTE = "none"
 
 
@@ -50,7 +50,7 @@ class HttpMetrics:
         self, path: str, method: str, status: int, received_bytes: int, sent_bytes: int, duration_s: float
     ) -> None:
         """One request was answered. `path` is that of the route, or `NO_ROUTE`."""
-        if path in UNCOUNTED_PATHS:
+        if any(part in path for part in UNCOUNTED_PARTS):
             return
         key = (path, method, f"{status // 100}xx")
         known = self._requests.get(key)
