@@ -5,6 +5,7 @@ from typing import Any
 
 from aiohttp import web
 
+from mockserve.content.tokens.aside import encode_aside
 from mockserve.content.tokens.file import read_json_object
 from mockserve.planning.prompts import check_unicode
 from mockserve.protocol.completions.messages import media_of
@@ -24,7 +25,7 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     tokenizer = service.planner.tokenizer
     text = _text(service, asked, body)
     check_unicode(text)
-    ids = tokenizer.encode(text, asked.add_special_tokens)
+    ids = await encode_aside(tokenizer, text, asked.add_special_tokens)
     strings = tokenizer.token_strings(ids) if asked.returns_strings else None
     return json_reply(
         {"count": len(ids), "max_model_len": service.planner.max_model_len, "tokens": ids, "token_strs": strings}

@@ -64,6 +64,11 @@ class Planner:
             raise _too_long(limit, limit + 1, "at least ")  # vLLM stops counting there
         return ids
 
+    async def read_ahead(self, text: str, add_special_tokens: bool = False) -> None:
+        """Encode a long prompt beside the loop for `encode` to know it: for what no simulated time depends on."""
+        if len(text) <= self.max_model_len * self.tokenizer.longest_piece_chars:
+            await self._remembered.read_ahead(text, add_special_tokens)
+
     def check_ids(self, token_ids: Sequence[int]) -> None:
         """Raise ApiError for a prompt of token ids that is too long or has an unknown id."""
         if len(token_ids) > self.max_model_len:

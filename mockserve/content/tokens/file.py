@@ -44,7 +44,9 @@ class FileTokenizer:
         self.special_ids = frozenset(each for each, token in added.items() if token.special)
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        ids: list[int] = self._encoding(text, add_special_tokens).ids
+        # Only lists are encoded without holding up other threads.
+        (encoding,) = self._tokenizer.encode_batch_fast([whole_characters(text)], add_special_tokens=add_special_tokens)
+        ids: list[int] = encoding.ids
         return ids
 
     def split(self, text: str) -> Split:
@@ -61,10 +63,7 @@ class FileTokenizer:
         return len(self.encode(text))
 
     def _encoding(self, text: str, add_special_tokens: bool) -> Any:
-        try:
-            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        except UnicodeEncodeError:  # half a surrogate pair, which JSON can carry and no vocabulary knows
-            return self._tokenizer.encode(whole_characters(text), add_special_tokens=add_special_tokens)
+        return self._tokenizer.encode(whole_characters(text), add_special_tokens=add_special_tokens)
 
 
 def open_tokenizer(path: Path) -> FileTokenizer:

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 
+from mockserve.content.tokens.aside import LONG_TEXT_CHARS, encode_aside
 from mockserve.content.tokens.tokenizer import Tokenizer
 
 MOST_CHARS = 8_000_000
@@ -26,9 +27,21 @@ class RememberedPrompts:
             self._known.move_to_end(key)
             return found
         ids = self._tokenizer.encode(text, add_special_tokens)
+        self._keep(key, ids)
+        return ids
+
+    async def read_ahead(self, text: str, add_special_tokens: bool) -> None:
+        """Encode a text beside the loop if it is long, so that asking for its ids takes no time."""
+        key = (text, add_special_tokens)
+        if LONG_TEXT_CHARS <= len(text) < self._most_chars and key not in self._known:
+            self._keep(key, await encode_aside(self._tokenizer, text, add_special_tokens))
+
+    def _keep(self, key: tuple[str, bool], ids: list[int]) -> None:
+        if key in self._known:  # somebody else has read the same meanwhile
+            return
         self._known[key] = ids
+        text, _ = key
         self._num_chars += len(text) + CHARS_BESIDE
         while self._num_chars > self._most_chars:
             (oldest, _), _ = self._known.popitem(last=False)
             self._num_chars -= len(oldest) + CHARS_BESIDE
-        return ids
