@@ -32,9 +32,8 @@ async def batch_chat(request: web.Request) -> web.StreamResponse:
         for chat, each in zip(chats, asked, strict=True)
     ]
     check_rank(request, service)
-    job = jobs[0]._replace(
-        prompts=[each.prompts[0] for each in jobs], accounting=jobs[0].accounting._replace(counts_reasoning=False)
-    )
+    accounting = jobs[0].accounting._replace(counts_reasoning=False, shows_prompt_details=False)
+    job = jobs[0]._replace(prompts=[each.prompts[0] for each in jobs], accounting=accounting)
     return await answer(request, service, job, arrived)
 
 

@@ -12,7 +12,13 @@ from mockserve.connections.stamped import arrived_at
 from mockserve.planning.chat import plan_chat
 from mockserve.planning.prompts import conversation_ids
 from mockserve.protocol.anthropic.bodies import AnthropicEvents, AnthropicReply, message
-from mockserve.protocol.anthropic.requests import anthropic_error, chat_body, check_count, check_messages
+from mockserve.protocol.anthropic.requests import (
+    anthropic_error,
+    chat_body,
+    check_count,
+    check_messages,
+    count_chat_body,
+)
 from mockserve.protocol.completions.chat import parse_chat
 from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.errors import ApiError
@@ -53,7 +59,7 @@ async def count_tokens(request: web.Request) -> web.StreamResponse:
     body = await read_body(request)
     check_count(body)
     try:
-        count = len(_token_ids(service, _chat_body(service, body)))
+        count = len(await _token_ids(service, count_chat_body(body, service.options.calls_tools)))
     except ApiError as error:
         raise anthropic_error(error) from None
     return json_reply({"input_tokens": count, "context_management": {"original_input_tokens": count}})
@@ -64,14 +70,15 @@ async def render_messages(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request)
     check_messages(body)
-    return json_reply(rendered_chat(service, _chat_body(service, body), reply_id(request, "chatcmpl", None)).as_json())
+    name = reply_id(request, "chatcmpl", None)
+    return json_reply((await rendered_chat(service, _chat_body(service, body), name)).as_json())
 
 
 def _chat_body(service: Service, body: dict[str, Any]) -> dict[str, Any]:
     return chat_body(body, can_call_tools=service.options.calls_tools)
 
 
-def _token_ids(service: Service, asked: dict[str, Any]) -> list[int]:
+async def _token_ids(service: Service, asked: dict[str, Any]) -> list[int]:
     chat = parse_chat(asked)
     service.check_model(chat.model)
     refuse_unavailable(asked, service.options.calls_tools, service.options.reasoning_parser is not None)
@@ -79,4 +86,5 @@ def _token_ids(service: Service, asked: dict[str, Any]) -> list[int]:
     media, tokens_per_medium = media_of(chat.messages), service.options.tokens_per_medium
     if media and not tokens_per_medium:
         raise ApiError(f"{service.model_names[0]} is not a multimodal model")
+    await service.planner.read_ahead(text)
     return conversation_ids(service.planner, text, media, tokens_per_medium, False, chat.sampling)

@@ -1,10 +1,12 @@
 """POST /v1/chat/completions/render and /v1/completions/render: prompts as token ids, and nothing generated."""
 
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
 from aiohttp import web
 
+from mockserve.content.thinking import END, START
 from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.planning.prompts import conversation_ids, given_ids, text_ids
 from mockserve.protocol.asked.sampling import check_sampling, output_budget
@@ -24,7 +26,7 @@ async def render_chat(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request)
     name = parse_chat(body).common.request_id
-    return json_reply(rendered_chat(service, body, reply_id(request, "chatcmpl", name)).as_json())
+    return json_reply((await rendered_chat(service, body, reply_id(request, "chatcmpl", name))).as_json())
 
 
 async def render_completion(request: web.Request) -> web.StreamResponse:
@@ -42,7 +44,7 @@ async def render_completion(request: web.Request) -> web.StreamResponse:
     return web.Response(body=compact_json([each.as_json() for each in rendered]), content_type="application/json")
 
 
-def rendered_chat(service: Service, body: dict[str, Any], name: str) -> Rendered:
+async def rendered_chat(service: Service, body: dict[str, Any], name: str) -> Rendered:
     """The prompt of a chat request with everything around it. Raises ApiError for a request that is refused."""
     chat = parse_chat(body)
     service.check_model(chat.model)
@@ -53,6 +55,7 @@ def rendered_chat(service: Service, body: dict[str, Any], name: str) -> Rendered
     media = media_of(chat.messages)
     if media and not options.tokens_per_medium:
         raise ApiError(f"{service.model_names[0]} is not a multimodal model")
+    await planner.read_ahead(text, chat.add_special_tokens)
     ids = conversation_ids(planner, text, media, options.tokens_per_medium, chat.add_special_tokens, chat.sampling)
     budget = output_budget(chat.sampling, len(ids), planner.max_model_len)
     check_sampling(chat.sampling, budget)
@@ -64,7 +67,8 @@ def rendered_chat(service: Service, body: dict[str, Any], name: str) -> Rendered
         sampling=sampling_object(chat.sampling, body, budget, chat.delivery.stream),
         body=body,
         streams=chat.delivery.stream,
-        reasoning_ended=None if chat.includes_reasoning else True,
+        reasoning_ended=_reasoning_ended(service, ids) if chat.includes_reasoning else True,
+        reasoning_parser_kwargs={"chat_template_kwargs": arguments} if options.reasoning_parser is not None else None,
         parse_context=parse_context(body, arguments),
     )
 
@@ -88,6 +92,15 @@ def _rendered_prompt(
         body=body,
         streams=asked.delivery.stream,
     )
+
+
+def _reasoning_ended(service: Service, prompt: Sequence[int]) -> bool | None:
+    """Whether the prompt has ended the reasoning of the answer already; None without a parser of reasoning."""
+    if service.options.reasoning_parser is None:
+        return None
+    start, end = (service.planner.tokenizer.marker_id(each) for each in (START, END))
+    last = next((each for each in reversed(prompt) if each in (start, end)), None)
+    return last is not None and last == end
 
 
 def _offsets(tokenizer: Tokenizer, text: str) -> list[tuple[int, int]]:

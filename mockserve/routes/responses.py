@@ -54,7 +54,8 @@ async def render_response(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     asked = parse_response(await read_body(request))
     body = chat_body(asked, conversation(service, asked))
-    return json_reply(rendered_chat(service, body, str(asked.body.get("request_id") or f"resp_{new_id()}")).as_json())
+    name = str(asked.body.get("request_id") or f"resp_{new_id()}")
+    return json_reply((await rendered_chat(service, body, name)).as_json())
 
 
 async def get_response(request: web.Request) -> web.StreamResponse:

@@ -88,6 +88,13 @@ def test_tokens_are_counted_as_they_are_used(server: TestServer) -> None:
     assert counted["context_management"] == {"original_input_tokens": counted["input_tokens"]}
 
 
+def test_fields_of_an_answer_mean_nothing_where_tokens_are_counted(server: TestServer) -> None:
+    asked = {"model": "m", "messages": [{"role": "user", "content": "hello there"}]}
+    plain = call(server, "POST", "/v1/messages/count_tokens", asked)
+    odd = {"temperature": "x", "stop_sequences": ["a", "b", "c", "d", "e"], "top_p": 7, "max_tokens": "none"}
+    assert call(server, "POST", "/v1/messages/count_tokens", asked | odd).json == plain.json
+
+
 def test_the_same_conversation_has_the_same_prompt_as_in_chat(server: TestServer) -> None:
     usage = chat(server, max_tokens=1).json["usage"]
     assert ask(server, max_tokens=1).json["usage"]["input_tokens"] == usage["prompt_tokens"]
@@ -164,6 +171,13 @@ def test_a_batch_gives_one_answer_to_each_conversation(
     assert (refused.status, refused.json["error"]["param"]) == (400, param)
     reply = call(thinking, "POST", "/v1/chat/completions/batch", asked)
     assert reply.json["usage"]["completion_tokens_details"] is None
+
+
+def test_a_batch_does_not_say_what_was_cached() -> None:
+    with running_server(enable_prompt_tokens_details=True) as server:
+        batch = {"messages": [[{"role": "user", "content": "hi"}]], "max_tokens": 1}
+        usage = call(server, "POST", "/v1/chat/completions/batch", batch).json["usage"]
+    assert usage["prompt_tokens_details"] is None
 
 
 def test_an_invocation_does_what_its_fields_say(server: TestServer) -> None:

@@ -89,6 +89,18 @@ def test_a_rendered_chat_can_be_sent_on_and_costs_the_same(scaled_out: TestServe
     assert reply["usage"] == chat(scaled_out, max_tokens=5, ignore_eos=True).json["usage"]
 
 
+@pytest.mark.parametrize(("thinks", "has_ended"), [(True, False), (False, True)])
+def test_what_is_rendered_says_whether_reasoning_is_over(thinks: bool, has_ended: bool) -> None:
+    template = (
+        "{% for m in messages %}{{ m.content }}{% endfor %}{% if not enable_thinking %}<think></think>{% endif %}"
+    )
+    with running_server(enable_scale_out=True, reasoning_parser="deepseek_r1", chat_template=template) as server:
+        body = {"messages": [{"role": "user", "content": "hi"}], "chat_template_kwargs": {"enable_thinking": thinks}}
+        rendered = call(server, "POST", "/v1/chat/completions/render", body).json
+    assert rendered["reasoning_ended"] is has_ended
+    assert rendered["reasoning_parser_kwargs"]["chat_template_kwargs"]["enable_thinking"] is thinks
+
+
 def test_prompts_are_rendered_one_by_one(scaled_out: TestServer) -> None:
     ask = {"model": "m", "prompt": ["a b", "c"], "max_tokens": 3, "return_token_offsets": True}
     first, second = call(scaled_out, "POST", "/v1/completions/render", ask).json

@@ -64,6 +64,11 @@ def check_count(body: Mapping[str, Any]) -> None:
     _check_model(body)
 
 
+def count_chat_body(body: Mapping[str, Any], can_call_tools: bool) -> dict[str, Any]:
+    """The chat request that has the tokens to count: fields of answers mean nothing to it, and are not looked at."""
+    return chat_body({name: body[name] for name in COUNT_FIELDS if name in body}, can_call_tools)
+
+
 def chat_body(body: Mapping[str, Any], can_call_tools: bool) -> dict[str, Any]:
     """The chat request that says the same as a checked body. Raises ApiError for a choice between no tools."""
     wanted: dict[str, Any] = {"model": body["model"], "messages": chat_messages(body)}
