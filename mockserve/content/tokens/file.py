@@ -59,6 +59,10 @@ class FileTokenizer:
     def token_strings(self, ids: Sequence[int]) -> list[str]:
         return [self._tokenizer.id_to_token(each) or "" for each in ids]
 
+    def marker_id(self, marker: str) -> int | None:
+        found: int | None = self._tokenizer.token_to_id(marker)
+        return found
+
     def count(self, text: str) -> int:
         return len(self.encode(text))
 

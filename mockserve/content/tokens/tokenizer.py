@@ -91,6 +91,10 @@ class Tokenizer(Protocol):
         """Each token as the vocabulary spells it."""
         ...
 
+    def marker_id(self, marker: str) -> int | None:
+        """The id of a token that is spelt exactly `marker`, if there is one."""
+        ...
+
     def count(self, text: str) -> int:
         """How many tokens `text` has."""
         ...
@@ -130,6 +134,9 @@ class BuiltinTokenizer:
     def token_strings(self, ids: Sequence[int]) -> list[str]:
         known = self._pieces
         return [known[each] if each in known else invented_word(each) for each in ids]
+
+    def marker_id(self, marker: str) -> int | None:
+        return self._ids_of([marker])[0] if _PIECE.fullmatch(marker) else None
 
     def count(self, text: str) -> int:
         return len(_PIECE.findall(text))

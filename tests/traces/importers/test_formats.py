@@ -291,7 +291,7 @@ def test_lengths_of_servegen_are_those_from_1_to_2_to_the_31(tmp_path: Path) -> 
     (tmp_path / "chunk-0-dataset.json").write_text(
         json.dumps({"0": {"input_tokens": shares, "output_tokens": "{5: 1}"}})
     )
-    (chunk,) = read_chunks(tmp_path, left := Counter())
+    (chunk,) = read_chunks(tmp_path, left := Counter[str]())
     assert left["shares of input_tokens without a length from 1 on"] == 2
     assert chunk.lengths_at(0).input.mu == pytest.approx(math.log(2**31 - 1) / 2)
 
