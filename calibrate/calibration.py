@@ -13,10 +13,13 @@ from calibrate.hit_rate import HitRate
 from calibrate.itl import Itl, itl, itl_compat
 from calibrate.network import Floats, Latencies, Network, latencies
 from calibrate.pair import Pairing, pair, pair_compat
-from calibrate.throughput import Throughput, real_throughput, sim_throughput
+from calibrate.throughput import Throughput, real_throughput, sim_sent_us, sim_throughput
 from traces import ResultRow, SloTargets, Trace, TraceRow
+from traces.client_cap import ClientCap, client_cap_of
 
 Chunks = Mapping[int, Sequence[int]]
+SAME_US = 1000.0
+"""A simulation that sends each request this close to when the recording did has taken its send times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ class Calibration:
     ttft_threshold: float
     is_recording: bool
     """Whether the other side is a second recording, of which no coefficient is to blame."""
+    ignored_cap: ClientCap | None
+    """The cap that the client of the recording had, if the simulation nevertheless sent when that client did."""
 
     @property
     def other(self) -> str:
@@ -129,7 +134,13 @@ def calibrate(
         hit_rate=hit_rate,
         ttft_threshold=ttft_threshold,
         is_recording=is_recording,
+        ignored_cap=None if is_recording or not _sent_as_recorded(pairing) else client_cap_of(trace.rows),
     )
+
+
+def _sent_as_recorded(pairing: Pairing) -> bool:
+    recorded = np.array([row.send_time_us for row in pairing.rows], np.float64)
+    return bool(np.ptp(sim_sent_us(pairing) - recorded) <= SAME_US)
 
 
 def _values(pairing: Pairing, which: npt.NDArray[np.bool_], real_us: Floats, sim_us: Floats) -> Values:

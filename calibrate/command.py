@@ -40,7 +40,11 @@ class CalibrateOptions:
         metavar="TRACE.yaml",
     )
     second_itl_data: str | None = option(None, "Token times of the second recording (CSV).", metavar="FILE")
-    itl_data: str | None = option(None, "Token times of the recording (CSV); adds ITL to the metrics.", metavar="FILE")
+    itl_data: str | None = option(
+        None,
+        "Token times of the recording (CSV). Default: ITL is told by the first and the last chunk of each request.",
+        metavar="FILE",
+    )
     report: str | None = option(
         None, "Write the comparison here (JSON).", metavar="FILE", writes=("",), heading="What is written"
     )
@@ -243,6 +247,8 @@ def _hit_rate(options: CalibrateOptions, trace: "Trace") -> "HitRate | None":
 
 def _notes(found: "Calibration", options: CalibrateOptions) -> Iterator[str]:
     """What a reader of the figures should know of the rows behind them."""
+    from calibrate.words import ignored_cap
+
     pairing = found.pairing
     lacking = "rows without a result of the simulation"
     if found.is_recording:
@@ -261,8 +267,10 @@ def _notes(found: "Calibration", options: CalibrateOptions) -> Iterator[str]:
         counts["pairs without token times"] = found.num_without_token_times
         counts["pairs whose token times give no ITL"] = found.num_itl_dropped
     yield from (f"{what}: {count}" for what, count in counts.items() if count)
+    if found.ignored_cap is not None:
+        yield f"warning: {ignored_cap(found.ignored_cap)}"
     if found.goodput is not None and found.goodput.itl_skipped:
-        yield "ITL limits could not be checked for all pairs, for want of token times"
+        yield "ITL limits could not be checked for all pairs, for want of times between tokens"
 
 
 def _write_report(options: CalibrateOptions, content: dict[str, object]) -> None:

@@ -33,7 +33,9 @@ def exceeded(metrics: Mapping[str, Comparison], limits: Mapping[str, float]) -> 
     lines = []
     for name, limit in limits.items():
         if name not in metrics:
-            raise OptionError(f"--fail-over {name} needs token times (--itl-data), there are none to compare")
+            raise OptionError(
+                f"--fail-over {name} has nothing to judge: no pair has a time between tokens on both sides"
+            )
         if metrics[name].mape > limit:
             lines.append(f"{name.upper()} MAPE {metrics[name].mape:.1%} is over the limit of {limit:.1%}")
     return lines

@@ -1,5 +1,7 @@
 """Mean time between tokens of each request, from the chunk times of the recording and from the simulation.
 
+Without chunk times, the first and the last chunk, which every recording has, must do.
+
 A stream holds more chunks than tokens: chat begins with a chunk that only names the role, and ends with one that only
 holds the usage counts. Neither is a token, and counting their gaps makes tokens look faster than they were.
 """
@@ -12,7 +14,7 @@ import numpy as np
 
 from calibrate.network import Floats
 from calibrate.pair import Pairing
-from traces import ResultRow
+from traces import ResultRow, TraceRow
 
 HAIR = 0.25
 """Share of the mean gap below which two chunks count as sent together."""
@@ -37,11 +39,14 @@ class Itl:
 
 
 def itl(pairing: Pairing, chunks: Mapping[int, Sequence[int]]) -> Itl:
-    """Times between tokens of each pair, chunks without a token left out.
+    """Times between tokens of each pair, chunks without a token left out; without any chunks, `itl_from_ends_us`.
 
     The simulated side is its mean inter-token latency, else the time from first to last token spread over the gaps.
     """
-    real = [real_itl_us(chunks.get(row.request_id, ()), row.output_tokens) for row in pairing.rows]
+    if chunks:
+        real = [real_itl_us(chunks.get(row.request_id, ()), row.output_tokens) for row in pairing.rows]
+    else:
+        real = [itl_from_ends_us(row) for row in pairing.rows]
     enough = [len(chunks.get(row.request_id, ())) >= 2 and row.output_tokens != 1 for row in pairing.rows]
     num_without_gaps = sum(1 for has, value in zip(enough, real, strict=True) if has and np.isnan(value))
     return Itl(_array(real), _array([sim_itl_us(result) for result in pairing.results]), num_without_gaps)
@@ -93,6 +98,15 @@ def real_itl_us(chunks: Sequence[int], output_tokens: int) -> float:
     if last <= first or num_gaps < 1 or chunks[last] < chunks[first]:
         return np.nan
     return (chunks[last] - chunks[first]) / num_gaps
+
+
+def itl_from_ends_us(row: TraceRow) -> float:
+    """The time from the first to the last chunk of a recorded request, spread over the gaps between its tokens.
+
+    Nan for an output of one token, and for one that came in one piece.
+    """
+    spread_us = row.last_chunk_time_us - row.first_chunk_time_us
+    return spread_us / (row.output_tokens - 1) if row.output_tokens > 1 and spread_us > 0 else np.nan
 
 
 def sim_itl_us(result: ResultRow) -> float:

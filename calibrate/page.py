@@ -103,7 +103,11 @@ def _error_row(name: str, comparison: Comparison, sure: Confidence) -> list[str]
 
 def _throughput(found: Calibration) -> str:
     rows = []
-    for label, name in (("requests/s", "requests_per_s"), ("output tokens/s", "output_tokens_per_s")):
+    for label, name in (
+        ("requests/s", "requests_per_s"),
+        ("output tokens/s", "output_tokens_per_s"),
+        ("duration, s", "duration_s"),
+    ):
         real, sim = getattr(found.real_throughput, name), getattr(found.sim_throughput, name)
         rows.append([label, f"{real:,.2f}", f"{sim:,.2f}", f"{sim / real - 1:+.1%}" if real else "-"])
     if found.goodput is not None:

@@ -4,11 +4,12 @@ No simulation can be expected to do better than that. Rows and their numbers are
 differs from run to run; what is the same is when each request was due.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from calibrate.errors import CalibrateError
-from calibrate.itl import real_itl_us
+from calibrate.itl import itl_from_ends_us, real_itl_us
 from calibrate.pair import OK_STATUSES
 from traces import ResultRow, Trace, TraceRow
 
@@ -47,8 +48,8 @@ def _prompt_tokens(row: TraceRow) -> int:
 def _result(request_id: int, row: TraceRow, chunks: Chunks) -> ResultRow:
     first_us, last_us = row.first_chunk_time_us, row.last_chunk_time_us
     itl_us = real_itl_us(chunks.get(row.request_id, ()), row.output_tokens)
-    if itl_us != itl_us:  # no token times: the chunks at both ends must do
-        itl_us = (last_us - first_us) / max(row.output_tokens - 1, 1)
+    if math.isnan(itl_us):
+        itl_us = itl_from_ends_us(row)
     return ResultRow(
         request_id=request_id,
         ttft_us=first_us - row.send_time_us,
@@ -57,5 +58,6 @@ def _result(request_id: int, row: TraceRow, chunks: Chunks) -> ResultRow:
         output_tokens=row.output_tokens,
         slo_class=row.slo_class,
         model=row.model,
-        itl_mean_us=itl_us or None,
+        itl_mean_us=None if math.isnan(itl_us) else itl_us,
+        sent_at_us=row.send_time_us,
     )

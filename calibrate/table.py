@@ -35,6 +35,7 @@ def print_calibration(found: Calibration, file: TextIO, noise_floor: Mapping[str
     rows = [
         _pair_row("requests/s", real.requests_per_s, sim.requests_per_s),
         _pair_row("output tokens/s", real.output_tokens_per_s, sim.output_tokens_per_s),
+        _pair_row("duration, s", real.duration_s, sim.duration_s),
     ]
     print_table(console, ["throughput", "real", found.other, "error"], rows)
     _print_groups(console, found)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrate.goodput import recorded_duration_s
-from calibrate.network import Latencies
+from calibrate.network import Floats, Latencies
 from calibrate.pair import Pairing
 
 
@@ -24,11 +24,18 @@ def real_throughput(pairing: Pairing) -> Throughput:
 
 
 def sim_throughput(pairing: Pairing, times: Latencies) -> Throughput:
-    """From the first sending to the last simulated end: every request is simulated from when it was really sent."""
-    sent_us = np.array([row.send_time_us for row in pairing.rows], dtype=np.int64)
+    """From the first sending to the last simulated end."""
+    sent_us = sim_sent_us(pairing)
     ended_us = (sent_us - sent_us.min()) + times.sim_e2e_us
     output_tokens = sum(result.output_tokens for result in pairing.results)
     return _throughput(float(ended_us.max()) / 1e6, len(pairing.results), output_tokens)
+
+
+def sim_sent_us(pairing: Pairing) -> Floats:
+    """When each request was sent in the simulation, on its own clock; where it does not say so, when it really was."""
+    simulated = [result.sent_at_us for result in pairing.results]
+    recorded = [row.send_time_us for row in pairing.rows]
+    return np.array(recorded if None in simulated else simulated, dtype=np.float64)
 
 
 def _throughput(duration_s: float, num_requests: int, output_tokens: int) -> Throughput:

@@ -7,6 +7,7 @@ import numpy as np
 from calibrate.calibration import Calibration, Values
 from calibrate.compare import Comparison
 from calibrate.network import Floats
+from traces.client_cap import ClientCap
 
 NAMES = {"ttft": "TTFT", "e2e": "E2E", "itl": "ITL"}
 SMALL_BIAS = 0.02
@@ -19,11 +20,21 @@ def in_words(found: Calibration, noise_floor: Mapping[str, Comparison] | None = 
     """One sentence or more per metric, the hint at coefficients, and how much of the error is chance."""
     summary = _difference if found.is_recording else _summary
     sentences = [summary(name, found.metrics[name]) for name in NAMES if name in found.metrics]
-    if not found.is_recording:
+    if found.ignored_cap is not None:
+        sentences.append(f"{ignored_cap(found.ignored_cap)}.")
+    elif not found.is_recording:
         sentences.extend(_hints(found))
     if noise_floor:
         sentences.extend(_against_noise(found, noise_floor))
     return sentences
+
+
+def ignored_cap(cap: ClientCap) -> str:
+    """Why a simulation that sent when such a recording did says little, and how to make one that does not."""
+    return (
+        f"{cap}; the simulation sent at those times, one of blis replay --reissue --max-concurrency "
+        f"{cap.max_concurrency} sends as that client did"
+    )
 
 
 def _difference(name: str, comparison: Comparison) -> str:

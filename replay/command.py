@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from engine.deployment import Deployment
     from engine.latency.model import LatencyModel
     from engine.simulation import Simulation
+    from replay.arrivals.arrival import Origin
     from replay.arrivals.recorded import Arrivals
     from replay.running.record import OnTokens
     from replay.running.simulate import Simulated
@@ -134,6 +135,7 @@ def replay(options: ReplayOptions, ties: "Ties") -> int:
         _say(note)
     arrivals = arrivals_of(trace, options.model, deployment.config, options.include_failed, options.reissue)
     _say_what_is_left_out(trace, arrivals, options.model)
+    _say_what_sending_is_missing(options, [arrival.row for arrival in arrivals.arrivals])
     with (
         recording_tokens(options) as on_tokens,
         progress_bar("replaying", len(arrivals.arrivals) * options.phase_average) as advance,
@@ -211,6 +213,18 @@ def _simulate(
 
 def _say(line: str) -> None:
     sys.stderr.write(f"blis replay: {line}\n")
+
+
+def _say_what_sending_is_missing(options: ReplayOptions, rows: "list[Origin]") -> None:
+    """Name the cap that shows in a recording, unless a cap or other rules for sending are given."""
+    from traces import TraceRow
+    from traces.client_cap import client_cap_of
+
+    if options.session_mode != "fixed" or (options.reissue and options.max_concurrency):
+        return
+    cap = client_cap_of([row for row in rows if isinstance(row, TraceRow)])
+    if cap is not None:
+        _say(f"warning: {cap}; --reissue --max-concurrency {cap.max_concurrency} sends as it did")
 
 
 def _say_what_is_left_out(trace: "Trace", arrivals: "Arrivals", model: str) -> None:

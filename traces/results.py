@@ -14,7 +14,8 @@ from traces.text_file import read_json
 class ResultRow:
     """The latencies of one finished request, in microseconds. `input_tokens` counts the shared prefix too.
 
-    `itl_mean_us` is the mean time between tokens, None where there is none.
+    `itl_mean_us` is the mean time between tokens, None where there is none. `sent_at_us` is when the simulation sent
+    the request, on its own clock; None if nothing says so.
     """
 
     request_id: int
@@ -25,6 +26,7 @@ class ResultRow:
     slo_class: str = ""
     model: str = ""
     itl_mean_us: float | None = None
+    sent_at_us: float | None = None
 
 
 def read_results(path: Path | str) -> list[ResultRow]:
@@ -52,6 +54,8 @@ def _item(row: ResultRow) -> dict[str, Any]:
     for key in ("slo_class", "model", "itl_mean_us"):
         if getattr(row, key):
             item[key] = getattr(row, key)
+    if row.sent_at_us is not None:
+        item["sent_at_us"] = row.sent_at_us
     return item
 
 
@@ -59,8 +63,8 @@ def _row(path: Path, place: int, item: Any) -> ResultRow:
     if not isinstance(item, Mapping):
         raise TraceError(f"{path} item {place}: expected an object with request_id and latencies, got {_kind(item)}")
 
-    def number(key: str, default: float | None = None) -> float:
-        value = item.get(key, default)
+    def number(key: str) -> float:
+        value = item.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
             raise _wrong(path, place, key, "a number of at least 0", item)
         return value
@@ -88,6 +92,7 @@ def _row(path: Path, place: int, item: Any) -> ResultRow:
         slo_class=text("slo_class"),
         model=text("model"),
         itl_mean_us=None if item.get("itl_mean_us") is None else number("itl_mean_us"),
+        sent_at_us=None if item.get("sent_at_us") is None else number("sent_at_us"),
     )
 
 

@@ -108,8 +108,12 @@ def _need_scipy() -> None:
 def _recording(header_path: Path, options: FitOptions, deployment: "Deployment") -> "Recording":
     from calibrate.fit.recording import recording_of
     from traces import read_itl, read_trace
+    from traces.client_cap import client_cap_of
 
     trace = read_trace(header_path)
+    cap = None if options.max_concurrency else client_cap_of(trace.rows)
+    if cap is not None:
+        _say(f"warning: {header_path}: {cap}; --reissue --max-concurrency {cap.max_concurrency} sends as it did")
     beside = [header_path.with_name(header_path.stem + name) for name in ITL_NAMES]
     itl_path = next((path for path in beside if path.is_file()), None)
     return recording_of(

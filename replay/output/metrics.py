@@ -41,6 +41,7 @@ def result_rows(record: Record) -> Iterator[ResultRow]:
             slo_class=each.row.slo_class,
             model=each.row.model,
             itl_mean_us=each.itl_mean_us or None,
+            sent_at_us=each.arrived_at,
         )
 
 

@@ -14,7 +14,7 @@ from replay.running.record import NEVER, Floats, Ints, Record
 
 
 def averaged(runs: Sequence[Record]) -> Record:
-    """The first run's record with each request's mean latencies over `runs`, which have the same requests in any order.
+    """The first run's record with each request's mean times over `runs`, which have the same requests in any order.
 
     A request that did not complete in all of them is as in the first.
     """
@@ -27,8 +27,9 @@ def averaged(runs: Sequence[Record]) -> Record:
         means: Floats = np.where(in_all, np.mean(columns, axis=0), columns[0])
         return means
 
-    ttft_us, e2e_us, delay_us = (mean(name) for name in ("ttft_us", "e2e_us", "scheduling_delay_us"))
-    return first.with_latencies(_whole(ttft_us), _whole(e2e_us), mean("itl_mean_us"), _whole(delay_us))
+    names = ("arrived_at", "ttft_us", "e2e_us", "scheduling_delay_us")
+    arrived_at, ttft_us, e2e_us, delay_us = (_whole(mean(name)) for name in names)
+    return first.with_times(arrived_at, ttft_us, e2e_us, mean("itl_mean_us"), delay_us)
 
 
 def _places(first: Record, run: Record) -> Ints:

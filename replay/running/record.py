@@ -156,9 +156,12 @@ class Record:
         self._enter_all()
         self._wait_for_turns()
 
-    def with_latencies(self, ttft_us: Ints, e2e_us: Ints, itl_mean_us: Floats, scheduling_delay_us: Ints) -> "Record":
-        """The same requests with other latencies, in the same order; `NEVER` for what has not happened."""
+    def with_times(
+        self, arrived_at: Ints, ttft_us: Ints, e2e_us: Ints, itl_mean_us: Floats, scheduling_delay_us: Ints
+    ) -> "Record":
+        """The same requests with other times, in the same order; `NEVER` for what has not happened."""
         other = copy(self)
+        other._arrived_at = array("q", arrived_at.tolist())
         other._ttft_us = array("q", ttft_us.tolist())
         other._e2e_us = array("q", e2e_us.tolist())
         other._itl_mean_us = array("d", itl_mean_us.tolist())

@@ -1,5 +1,6 @@
 """A calibration as a whole: network, throughput, groups, hit rates, and what cannot be compared."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from calibrate.metrics_file import MetricsFile
 from calibrate.network import Network, latencies, rtt_us_of
 from calibrate.pair import pair
 from calibrate.report import additions, report
+from calibrate.words import in_words
 from tests.calibrate.recordings import result, row, trace
+from tests.capped import capped_rows
 from traces import ResultRow, Trace, TraceHeader, dump_json
 
 
@@ -47,6 +50,25 @@ def test_throughput_counts_requests_and_tokens_over_the_whole_time() -> None:
     found = _calibrate(trace(rows), [result(0, e2e_us=1e6), result(1, e2e_us=3e6, output_tokens=15)])
     assert (found.real_throughput.requests_per_s, found.real_throughput.output_tokens_per_s) == (1.0, 5.0)
     assert (found.sim_throughput.requests_per_s, found.sim_throughput.output_tokens_per_s) == (0.5, 5.0)
+
+
+def test_a_simulation_that_sent_by_itself_takes_as_long_as_it_did() -> None:
+    rows = [row(0, send_us=10, e2e_us=1_000_000), row(1, send_us=1_000_010, e2e_us=1_000_000)]
+    results = [result(0, e2e_us=1e6, sent_at_us=0), result(1, e2e_us=1e6, sent_at_us=4_000_000)]
+    found = _calibrate(trace(rows), results)
+    assert (found.real_throughput.duration_s, found.sim_throughput.duration_s) == (2.0, 5.0)
+
+
+def test_a_simulation_that_sent_when_a_capped_client_did_is_named() -> None:
+    rows = capped_rows(40, cap=4)
+    as_recorded = [result(each.request_id, sent_at_us=each.send_time_us - 500) for each in rows]
+    found = _calibrate(trace(rows), as_recorded)
+    assert found.ignored_cap is not None
+    assert found.ignored_cap.max_concurrency == 4
+    assert any("--reissue --max-concurrency 4" in sentence for sentence in in_words(found))
+    by_itself = [replace(each, sent_at_us=3 * (each.sent_at_us or 0)) for each in as_recorded]
+    assert _calibrate(trace(rows), by_itself).ignored_cap is None
+    assert _calibrate(trace(rows), as_recorded, is_recording=True).ignored_cap is None
 
 
 def test_classes_and_models_are_told_apart() -> None:

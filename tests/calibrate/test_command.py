@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def test_the_header_may_be_given_by_flag(tmp_path: Path, capsys: pytest.CaptureF
     assert "TTFT" in capsys.readouterr().out
 
 
-def test_token_times_add_a_metric(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_token_times_decide_the_time_between_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with ItlWriter(tmp_path / "t.itl.csv.gz") as writer:
         for each in ROWS[:-1]:
             writer.write(each.request_id, [each.first_chunk_time_us + 30_000 * place for place in range(5)])
@@ -142,7 +143,16 @@ def test_limits_on_the_command_line_replace_those_of_the_header(
     _run(**files, slo_ttft="default=51ms", slo_itl="default=1s")
     out, err = capsys.readouterr()
     assert any(line.split()[:4] == ["default", "8", "100.0%", "0.0%"] for line in out.splitlines())
-    assert err == "blis calibrate: ITL limits could not be checked for all pairs, for want of token times\n"
+    assert err == ""
+
+
+def test_a_limit_on_times_between_tokens_that_an_answer_has_not_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = _files(tmp_path, [*ROWS[:-1], replace(ROWS[-1], output_tokens=1)], RESULTS)
+    _run(**files, slo_itl="default=1s")
+    err = capsys.readouterr().err
+    assert "blis calibrate: ITL limits could not be checked for all pairs, for want of times between tokens\n" in err
 
 
 def test_hit_rates_are_compared_when_both_are_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

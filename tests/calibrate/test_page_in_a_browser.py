@@ -44,7 +44,7 @@ def test_text_and_tables_are_there(page: Path) -> None:
     dom = shown(page, "--dump-dom")
     assert "TTFT is predicted within 10.0% per request" in dom
     assert dom.count("<table>") >= 4
-    assert dom.count("<img") == 12
+    assert dom.count("<img") == 18
 
 
 @pytest.mark.slow

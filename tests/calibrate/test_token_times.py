@@ -53,6 +53,14 @@ def test_without_a_token_count_all_chunks_are_tokens() -> None:
     assert real_itl_us([9_990, *TOKENS], output_tokens=0) == pytest.approx(40_010 / 5)
 
 
+def test_without_token_times_the_first_and_the_last_chunk_tell() -> None:
+    rows = [row(0, ttft_us=50, e2e_us=150), row(1, output_tokens=1), row(2, ttft_us=70, e2e_us=70)]
+    found = itl(pair(trace(rows), [result(number) for number in range(3)], 0), {})
+    assert found.real_us[0] == 25
+    assert math.isnan(found.real_us[1])
+    assert math.isnan(found.real_us[2])
+
+
 @pytest.mark.parametrize(("chunks", "tokens"), [([], 5), ([7], 5), ([7, 9, 11], 1), ([50, 40, 30], 3)])
 def test_no_time_between_tokens_is_told_from_zero(chunks: list[int], tokens: int) -> None:
     assert math.isnan(real_itl_us(chunks, tokens))

@@ -12,6 +12,7 @@ import pytest
 from blis_cli.main import run
 from engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
 from tests import coefficients_file
+from tests.capped import capped_rows
 from tests.replay.small_traces import row, written
 from traces import TraceRow, read_results
 
@@ -232,6 +233,25 @@ def test_a_reissued_trace_is_sent_by_schedule_and_cap(tmp_path: Path, capsys: Ca
     reissued, _ = replayed(header, capsys, "--reissue", "--max-concurrency", "1")
     assert as_sent["vllm_estimated_duration_s"] == 0.0929
     assert reissued["vllm_estimated_duration_s"] == 0.009002
+
+
+@pytest.mark.parametrize("flags", [(), ("--reissue",)])
+def test_a_cap_that_shows_in_a_recording_and_is_not_given_is_named(
+    tmp_path: Path, capsys: Captured, flags: tuple[str, ...]
+) -> None:
+    _, said = replayed(written(tmp_path, capped_rows(40, cap=4), "real"), capsys, *flags)
+    (warning,) = [line for line in said.splitlines() if "cap" in line]
+    assert warning.startswith(
+        "blis replay: warning: 36 of 40 requests were sent late (up to 0.5 s), when 4 were in flight"
+    )
+    assert warning.endswith("; --reissue --max-concurrency 4 sends as it did")
+
+
+@pytest.mark.parametrize("flags", [("--reissue", "--max-concurrency", "9"), ("--session-mode", "closed-loop")])
+def test_nothing_is_said_of_a_cap_when_other_rules_for_sending_are_given(
+    tmp_path: Path, capsys: Captured, flags: tuple[str, ...]
+) -> None:
+    assert "cap" not in replayed(written(tmp_path, capped_rows(40, cap=4), "real"), capsys, *flags)[1]
 
 
 def test_a_cap_without_reissue_is_refused(tmp_path: Path, capsys: Captured) -> None:

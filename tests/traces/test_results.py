@@ -15,14 +15,14 @@ def _read(folder: Path, text: str) -> list[ResultRow]:
 def test_results_keep_their_order_and_leave_out_what_is_empty(tmp_path: Path) -> None:
     rows = [
         ResultRow(-1, 1, 2, 3, 4, itl_mean_us=0.0),
-        ResultRow(5, 1000.0, 2000.5, 10, 2, "batch", "m", 12.25),
+        ResultRow(5, 1000.0, 2000.5, 10, 2, "batch", "m", 12.25, 7),
     ]
     write_results(tmp_path / "r.json", iter(rows))
     assert (tmp_path / "r.json").read_text() == (
         '[\n  {\n    "request_id": -1,\n    "ttft_us": 1,\n    "e2e_us": 2,\n    "input_tokens": 3,\n'
         '    "output_tokens": 4\n  },\n  {\n    "request_id": 5,\n    "ttft_us": 1000,\n    "e2e_us": 2000.5,\n'
         '    "input_tokens": 10,\n    "output_tokens": 2,\n    "slo_class": "batch",\n    "model": "m",\n'
-        '    "itl_mean_us": 12.25\n  }\n]'
+        '    "itl_mean_us": 12.25,\n    "sent_at_us": 7\n  }\n]'
     )
     assert [row.request_id for row in read_results(tmp_path / "r.json")] == [-1, 5]
 

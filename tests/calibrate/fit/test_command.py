@@ -8,6 +8,7 @@ import yaml
 
 from blis_cli.main import run
 from engine.latency.coefficients_file import read_coefficients
+from tests.capped import capped_rows
 from tests.coefficients_file import written as written_coefficients
 from tests.replay.small_traces import row
 from tests.replay.small_traces import written as written_trace
@@ -74,6 +75,17 @@ def test_a_recording_of_few_requests_is_learned_from_with_a_warning(tmp_path: Pa
     header = written_trace(tmp_path, [row(0, 1000, output_tokens=9, **times)])
     assert run(["fit", str(header), *SERVER, "-o", str(tmp_path / "learned.yaml")]) == 0
     assert "blis fit: few requests to learn from, 1: what is expected decides most" in capsys.readouterr().err
+
+
+def test_a_cap_that_shows_in_a_recording_and_is_not_given_is_named(tmp_path: Path, capsys: Captured) -> None:
+    header = written_trace(tmp_path, capped_rows(40, cap=4), "real")
+    arguments = ["fit", str(header), *SERVER, "-o", str(tmp_path / "learned.yaml")]
+    assert run(arguments) == 0
+    said = capsys.readouterr().err
+    assert f"blis fit: warning: {header}: 36 of 40 requests were sent late" in said
+    assert "; --reissue --max-concurrency 4 sends as it did\n" in said
+    assert run([*arguments, "--reissue", "--max-concurrency", "4"]) == 0
+    assert "sent late" not in capsys.readouterr().err
 
 
 def test_requests_that_the_described_server_would_refuse_are_counted(tmp_path: Path, capsys: Captured) -> None:

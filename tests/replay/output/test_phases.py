@@ -69,6 +69,14 @@ def test_requests_are_found_again_whatever_their_order() -> None:
     assert mean.e2e_us.tolist() == np.rint((one.e2e_us + other.e2e_us[::-1]) / 2).tolist()
 
 
+def test_requests_that_runs_sent_at_different_instants_are_sent_at_their_mean() -> None:
+    def run(*instants: int) -> Record:
+        arrivals = [Arrival(at, request(f"r{number}"), row()) for number, at in enumerate(instants)]
+        return simulate(Engine(config(scheduling="vllm"), LATENCY), arrivals).requests
+
+    assert averaged([run(10, 500), run(20, 900)]).arrived_at.tolist() == [15, 700]
+
+
 def test_one_run_is_its_own_mean() -> None:
     assert list(averaged([measured(0)])) == list(measured(0))
     assert mean_metrics([{"instance_id": "a", "n": 3, "x": 0.5}]) == {"instance_id": "a", "n": 3, "x": 0.5}

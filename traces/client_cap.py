@@ -1,0 +1,78 @@
+"""Whether the client of a recording had a cap on requests in flight, seen in how it sent; no column tells.
+
+With a cap, whoever is due while all places are taken is sent late, in the moment in which a reply frees a place. When
+that is, is then up to the server.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from traces.rows import TraceRow
+
+LATE_US = 50_000
+"""Sent that much after they were due, requests have waited for something; a client that keeps up sends within 5 ms."""
+LATE_SHARE = 0.01
+"""Fewer late requests than this do not make a recording a saturated one."""
+LEAST_LATE = 3
+FULL_SHARE = 0.9
+"""Late requests are due to a cap if so many of them were sent right after a reply, with so many of the largest number
+in flight."""
+STAMPED_LATE_US = 1_000
+"""The end of a reply may be stamped that much after the next request has taken its place."""
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCap:
+    """What a cap did to a recording: how many of its requests waited, how long at most, and what it must have been."""
+
+    max_concurrency: int
+    num_late: int
+    num_requests: int
+    longest_wait_us: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_late:,} of {self.num_requests:,} requests were sent late "
+            f"(up to {self.longest_wait_us / 1e6:.1f} s), when {self.max_concurrency} were in flight: "
+            "the client had a cap, and the server's speed decided when they were sent"
+        )
+
+
+def client_cap_of(rows: Sequence[TraceRow]) -> ClientCap | None:
+    """The cap that shows in the send times of a recording, None where none does.
+
+    Later rounds of a conversation wait for replies in any case. Requests without an answer hold an unknown time; they
+    are not counted, so that of a recording with many of them the cap comes out too low.
+    """
+    known = [row for row in rows if 0 < row.send_time_us <= row.last_chunk_time_us]
+    if not known:
+        return None
+    sent, due, ended = (
+        np.array([getattr(row, name) for row in known], np.int64)
+        for name in ("send_time_us", "arrival_time_us", "last_chunk_time_us")
+    )
+    wait_us = sent - due
+    wait_us -= wait_us.min()
+    is_first = np.array([row.round_index == 0 for row in known], np.bool_)
+    late = is_first & (wait_us >= LATE_US)
+    num_late = int(late.sum())
+    if num_late < max(LEAST_LATE, LATE_SHARE * len(known)):
+        return None
+    in_flight, since_reply_us = _at(sent[late], np.sort(sent), np.sort(ended))
+    full = (in_flight >= FULL_SHARE * in_flight.max()) & (since_reply_us < LATE_US)
+    if full.mean() < FULL_SHARE:
+        return None
+    return ClientCap(int(np.median(in_flight)), num_late, len(known), int(wait_us[late].max()))
+
+
+def _at(instants: Ints, sent: Ints, ended: Ints) -> tuple[Ints, Ints]:
+    """How many requests were in flight at each instant, and how long ago the last reply had come."""
+    in_flight = np.searchsorted(sent, instants, side="right") - np.searchsorted(ended, instants, side="right")
+    num_replied = np.searchsorted(ended, instants + STAMPED_LATE_US, side="right")
+    last_reply = np.where(num_replied > 0, ended[np.maximum(num_replied - 1, 0)], instants - LATE_US)
+    return in_flight, instants - last_reply
