@@ -1,6 +1,7 @@
 """The one way tests reach reference data that is not part of the project."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,11 @@ from hypothesis import settings
 # A slow machine is no bug: examples have no deadline of their own.
 settings.register_profile("blis", deadline=None)
 settings.load_profile("blis")
+
+
+# A shell in the background lets its commands, and all they start, ignore Ctrl-C; tests that send it mean it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -4,9 +4,11 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import TypeVar
 
 from bench.errors import BenchError
@@ -37,8 +39,10 @@ def on_processes(
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(num_processes, context, initializer=_follow_parent) as executor:
-        futures = {executor.submit(work, job): job for job in jobs}
+        futures: dict[Future[Result], Job] = {}
         try:
+            with _ctrl_c_put_off():
+                futures.update({executor.submit(work, job): job for job in jobs})
             for future in as_completed(futures):
                 yield futures[future], future.result()
         except BrokenProcessPool as error:
@@ -69,6 +73,29 @@ def on_ray(
             except RayError as error:
                 raise BenchError(f"a task of the Ray cluster is lost: {' '.join(str(error).split())[:200]}") from error
             yield waiting.pop(ready), result
+
+
+@contextmanager
+def _ctrl_c_put_off() -> Iterator[None]:
+    """Act on Ctrl-C only afterwards; processes that are begun meanwhile do not hear of it before they say they do.
+
+    One that it ends while it starts would leave the others waiting.
+    """
+    if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    resource_tracker.ensure_running()  # which would lift the mask, were it begun under it
+    # The mask is for the processes, which inherit it; other threads of this one may hear the signal all the same.
+    handler = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if heard and callable(handler):
+        handler(signal.SIGINT, None)
 
 
 def _follow_parent() -> None:

@@ -4,7 +4,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +19,7 @@ from bench.sweep.frontier import frontier
 from bench.sweep.rows import Row
 from blis_options import BlisError
 from tests.docs.pages import PROJECT
+from tests.patience import PATIENCE_S, wait_until
 
 Sweep: TypeAlias = Callable[..., Any]
 BASE = ("--model", "qwen/qwen3-14b", "--num-requests", "20", "--output-tokens", "20")
@@ -110,18 +110,44 @@ def test_a_setting_is_varied_or_given(sweep: Sweep) -> None:
 
 def test_a_sweep_that_is_interrupted_keeps_what_it_has(tmp_path: Path) -> None:
     path = tmp_path / "sweep.csv"
-    rates = ",".join(str(rate) for rate in range(1, 1000))  # more than can be done before the signal comes
+    process = long_sweep(path)
+    wait_until(lambda: num_lines(path) >= 3)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert said == f"blis sweep: {num_lines(path) - 1} of 3000 points are in {path}; the same command goes on there\n"
+
+
+def test_processes_that_are_still_starting_say_nothing_of_an_interrupt(tmp_path: Path) -> None:
+    process = long_sweep(tmp_path / "sweep.csv")
+    wait_until(lambda: num_workers(process.pid) == 2)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert said.endswith(" points are in " + str(tmp_path / "sweep.csv") + "; the same command goes on there\n")
+    assert said.count("\n") == 1
+
+
+def long_sweep(path: Path) -> subprocess.Popen[str]:
+    """One as at a terminal, where Ctrl-C reaches all processes, with more points than can be computed before it."""
+    rates = ",".join(str(rate) for rate in range(1, 3001))
     command = [sys.executable, "-m", "blis_cli", "sweep", *BASE, "--vary", f"rate={rates}", "-o", str(path)]
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [*command, "--processes", "2"], stderr=subprocess.PIPE, text=True, cwd=PROJECT, start_new_session=True
     )
-    while not path.exists() or path.read_text().count("\n") < 3:
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    num_rows = path.read_text().count("\n") - 1
-    assert said == f"blis sweep: {num_rows} of 999 points are in {path}; the same command goes on there\n"
+
+
+def num_lines(path: Path) -> int:
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+def num_workers(pid: int) -> int:
+    """The processes that compute for another."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return sum(b"spawn_main" in Path(f"/proc/{each}/cmdline").read_bytes() for each in children)
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
 
 
 def test_when_a_sweep_is_killed_its_processes_end_and_the_same_command_goes_on(tmp_path: Path) -> None:
@@ -132,10 +158,9 @@ def test_when_a_sweep_is_killed_its_processes_end_and_the_same_command_goes_on(t
     rates = ",".join(str(rate) for rate in range(1, 60))
     path = tmp_path / "killed.csv"
     process = subprocess.Popen(command("killed.csv"), stdout=subprocess.PIPE, cwd=PROJECT)
-    while not path.exists() or path.read_text().count("\n") < 3:
-        time.sleep(0.05)
+    wait_until(lambda: num_lines(path) >= 3)
     process.kill()
-    process.communicate(timeout=60)  # returns when nobody holds the standard output any more
+    process.communicate(timeout=PATIENCE_S)  # returns when nobody holds the standard output any more
     for name in ("killed.csv", "whole.csv"):
         subprocess.run(command(name), cwd=PROJECT, check=True, capture_output=True)
     assert path.read_bytes() == (tmp_path / "whole.csv").read_bytes()

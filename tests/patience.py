@@ -1,0 +1,15 @@
+"""Waiting for what must happen, however busy the machine is."""
+
+import time
+from collections.abc import Callable
+
+PATIENCE_S = 120.0
+"""More than anything takes on the busiest machine, and less than a test may."""
+
+
+def wait_until(is_so: Callable[[], object], complaint: Callable[[], str] | str = "it never came about") -> None:
+    """Look again and again whether something is so; fails with the complaint when patience ends."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline, complaint if isinstance(complaint, str) else complaint()
+        time.sleep(0.01)
