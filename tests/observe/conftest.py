@@ -38,6 +38,33 @@ def seen(server_url: str) -> Callable[[], list[dict[str, Any]]]:
     return received
 
 
+class Holding:
+    """Lets the server answer so many requests and no more, so that a run cannot end before a test has its way."""
+
+    def __init__(self, server_url: str) -> None:
+        self._url = server_url
+
+    def after(self, num_requests: int) -> None:
+        """Keep all waiting that come after so many."""
+        self._get(f"hold/{num_requests}")
+
+    def release(self) -> None:
+        """Answer those that wait, and all others."""
+        self._get("release")
+
+    def _get(self, path: str) -> None:
+        with urllib.request.urlopen(f"{self._url}/{path}"):
+            pass
+
+
+@pytest.fixture
+def holding(server_url: str) -> Iterator[Holding]:
+    """What keeps requests waiting at the server, until the end of the test at the latest."""
+    made = Holding(server_url)
+    yield made
+    made.release()
+
+
 @pytest.fixture
 def observe(server_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """Run `blis observe` with these options; gives `code`, `summary`, `messages` and the `trace` it wrote."""

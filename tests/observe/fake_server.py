@@ -9,7 +9,8 @@
     short                   one token less than asked for
 
 GET /seen returns what has been received since the last time, as JSON, with the times at which each request came
-and each of its tokens was written. The port is printed first. With two arguments, a certificate and its key,
+and each of its tokens was written. After GET /hold/N only N more requests that have an X-Request-Id are answered; the
+others wait for GET /release. The port is printed first. With two arguments, a certificate and its key,
 it speaks HTTPS.
 """
 
@@ -24,7 +25,32 @@ from aiohttp import web
 
 SEEN: web.AppKey[Any] = web.AppKey("seen")
 QUERIES: web.AppKey[dict[str, int]] = web.AppKey("queries")
+GATE: web.AppKey["Gate"] = web.AppKey("gate")
 TOKENS_AROUND_CHAT = 7
+
+
+class Gate:
+    """Lets so many requests pass, and the others once it is open."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._num_allowed = 0
+        self.open()
+
+    def open(self) -> None:
+        """All may pass, those that wait first."""
+        self._open.set()
+
+    def close_after(self, num_allowed: int) -> None:
+        """So many more may pass."""
+        self._num_allowed = num_allowed
+        self._open.clear()
+
+    async def passed(self) -> None:
+        """Return when the caller may pass."""
+        self._num_allowed -= 1
+        if self._num_allowed < 0:
+            await self._open.wait()
 
 
 async def complete(request: web.Request) -> web.StreamResponse:
@@ -44,6 +70,8 @@ async def complete(request: web.Request) -> web.StreamResponse:
             "written_us": written_us,
         }
     )
+    if "x-request-id" in request.headers:
+        await request.app[GATE].passed()
     model = body["model"]
     if model == "error500" or (model == "flaky" and len(seen) % 2):
         return web.Response(status=500, text='{"error": "boom"}\nsecond line')
@@ -143,6 +171,18 @@ async def seen_requests(request: web.Request) -> web.Response:
     return web.json_response(seen)
 
 
+async def hold(request: web.Request) -> web.Response:
+    """From now on answer so many requests."""
+    request.app[GATE].close_after(int(request.match_info["number"]))
+    return web.Response()
+
+
+async def release(request: web.Request) -> web.Response:
+    """Answer all again."""
+    request.app[GATE].open()
+    return web.Response()
+
+
 async def models(_: web.Request) -> web.Response:
     """The list of models."""
     return web.json_response({"object": "list", "data": [{"id": "ok", "object": "model", "max_model_len": 4096}]})
@@ -178,6 +218,7 @@ async def main() -> None:
     app = web.Application(client_max_size=1 << 28)
     app[SEEN] = []
     app[QUERIES] = {"number": 0}
+    app[GATE] = Gate()
     app.add_routes(
         [
             web.post("/v1/completions", complete),
@@ -187,9 +228,11 @@ async def main() -> None:
             web.get("/v1/models", models),
             web.get("/health", health),
             web.get("/seen", seen_requests),
+            web.get("/hold/{number}", hold),
+            web.get("/release", release),
         ]
     )
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls(*sys.argv[1:]) if sys.argv[1:] else None)
     await site.start()

@@ -16,16 +16,19 @@ import pytest
 from blis_options import BlisError
 from observe.command import ObserveOptions, run
 from observe.on_ray.nodes import Node, seats
+from tests.observe.conftest import Holding
 from tests.observe.plans.test_conversations import talks
 from tests.observe.processes.test_processes import (
     RUN,
     SETTINGS,
     check_complete,
+    check_sent_again,
     options,
     started,
     wait_for_rows,
     wait_until_gone,
 )
+from tests.patience import PATIENCE_S
 from traces import read_trace
 
 Observe: TypeAlias = Callable[..., Any]
@@ -124,28 +127,35 @@ def test_every_node_sends_its_share_of_what_one_process_sends(
 
 
 def test_when_the_run_is_killed_nobody_goes_on_and_resuming_sends_the_rest(
-    cluster: RunningCluster, server_url: str, seen: Seen, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: RunningCluster,
+    server_url: str,
+    seen: Seen,
+    holding: Holding,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    holding.after(20)
     with started(cluster.options(server_url, tmp_path, processes=3)) as process:
         wait_for_rows(tmp_path / "out.csv", 15)
         senders = cluster.senders()
         process.kill()
     assert len(senders) == 3
     wait_until_gone(senders)
-    num_there = len(read_trace(tmp_path / "out.yaml").rows)
-    assert num_there >= 15
+    holding.release()
+    before = {row.request_id: row.x_request_id for row in read_trace(tmp_path / "out.yaml").rows}
+    assert len(before) >= 15
     seen()
     assert run(cluster.options(server_url, tmp_path, resume=True)) == 0
     check_complete(tmp_path)
-    assert json.loads(capsys.readouterr().out)["recorded_earlier"] == num_there
-    assert len([each for each in seen() if each["body"].get("stream")]) == 90 - num_there
+    assert json.loads(capsys.readouterr().out)["recorded_earlier"] == len(before)
+    check_sent_again(tmp_path, seen(), before)
 
 
 def test_an_interrupt_writes_all_there_is(cluster: RunningCluster, server_url: str, tmp_path: Path) -> None:
     with started(cluster.options(server_url, tmp_path, num_requests=5000, model="ok-50-20")) as process:
         wait_for_rows(tmp_path / "out.csv", 20)
         process.send_signal(signal.SIGINT)
-        printed, messages = process.communicate(timeout=60)
+        printed, messages = process.communicate(timeout=PATIENCE_S)
     summary = json.loads(printed)
     rows = read_trace(tmp_path / "out.yaml").rows
     assert process.returncode == 130
@@ -157,12 +167,13 @@ def test_an_interrupt_writes_all_there_is(cluster: RunningCluster, server_url: s
 
 
 def test_a_sender_that_dies_is_named_with_what_it_owes(
-    cluster: RunningCluster, server_url: str, tmp_path: Path
+    cluster: RunningCluster, server_url: str, holding: Holding, tmp_path: Path
 ) -> None:
+    holding.after(20)
     with started(cluster.options(server_url, tmp_path, num_requests=600)) as process:
         wait_for_rows(tmp_path / "out.csv", 15)
         os.kill(cluster.senders()[0], signal.SIGKILL)
-        printed, messages = process.communicate(timeout=60)
+        printed, messages = process.communicate(timeout=PATIENCE_S)
     rows = read_trace(tmp_path / "out.yaml").rows
     assert process.returncode == 1
     assert "has died: " in messages
@@ -183,7 +194,7 @@ def test_without_an_address_a_cluster_is_started_for_the_run_and_ended_by_ctrl_c
         wait_for_rows(tmp_path / "out.csv", 20)
         its_cluster = list(descendants(process.pid))
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        printed, messages = process.communicate(timeout=60)
+        printed, messages = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert json.loads(printed)["not_sent"] == 5000 - len(read_trace(tmp_path / "out.yaml").rows)
     assert "sending from 2 processes on 1 Ray nodes" in messages

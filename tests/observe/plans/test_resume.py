@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ import pytest
 
 from blis_options import BlisError
 from observe.command import ObserveOptions, run
+from tests.observe.conftest import Holding
+from tests.patience import PATIENCE_S, wait_until
 from traces import read_itl, read_trace
 from traces.append_file import sole_writer
 
@@ -34,22 +35,27 @@ def started(server_url: str, folder: Path, **more: Any) -> subprocess.Popen[str]
 
 def wait_for_rows(path: Path, count: int) -> int:
     """Wait until so many rows are on disk; how many there are."""
-    deadline = time.monotonic() + 60
-    while True:
-        lines = path.read_bytes().count(b"\n") if path.exists() else 0
-        if lines > count:
-            return lines - 1
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+
+    def num_rows() -> int:
+        return path.read_bytes().count(b"\n") - 1 if path.exists() else 0
+
+    wait_until(lambda: num_rows() >= count)
+    return num_rows()
 
 
 def test_a_kill_loses_no_finished_row_and_resuming_sends_only_the_rest(
-    server_url: str, seen: Callable[[], list[dict[str, Any]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server_url: str,
+    seen: Callable[[], list[dict[str, Any]]],
+    holding: Holding,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    holding.after(20)
     process = started(server_url, tmp_path)
     num_there = wait_for_rows(tmp_path / "out.csv", 15)
     process.kill()
     process.communicate()
+    holding.release()
     before = {row.request_id: row for row in read_trace(tmp_path / "out.yaml").rows}
     assert num_there <= len(before) < 60
     assert before.keys() <= read_itl(tmp_path / "out.itl.csv").keys()
@@ -99,29 +105,40 @@ def test_a_line_that_was_cut_and_chunks_without_a_row_are_dropped(server_url: st
     assert {number: len(times) for number, times in read_itl(itl).items()} == dict.fromkeys(range(10), 5)
 
 
-def test_requests_that_ctrl_c_cut_are_sent_again(server_url: str, tmp_path: Path) -> None:
-    process = started(server_url, tmp_path, model="ok-100-50")
+def test_requests_that_ctrl_c_cut_are_sent_again(
+    server_url: str, seen: Callable[[], list[dict[str, Any]]], holding: Holding, tmp_path: Path
+) -> None:
+    holding.after(5)
+    process = started(server_url, tmp_path)
     wait_for_rows(tmp_path / "out.csv", 5)
+    came: list[dict[str, Any]] = []
+
+    def is_held() -> bool:
+        came.extend(each for each in seen() if "x-request-id" in each["headers"])
+        return len(came) > 5
+
+    wait_until(is_held)
     process.send_signal(signal.SIGINT)
     process.communicate()
+    holding.release()
     assert any(row.error_message == "cancelled" for row in read_trace(tmp_path / "out.yaml").rows)
-    assert run(options(server_url, tmp_path, model="ok-100-50", resume=True)) == 0
+    assert run(options(server_url, tmp_path, resume=True)) == 0
     rows = read_trace(tmp_path / "out.yaml").rows
     assert sorted(row.request_id for row in rows) == list(range(60))
     assert {row.status for row in rows} == {"ok"}
 
 
-def test_a_compressed_recording_survives_a_kill_as_well(server_url: str, tmp_path: Path) -> None:
-    paths = {"trace_header": str(tmp_path / "out.yaml"), "trace_data": str(tmp_path / "out.csv.gz")}
+def test_a_compressed_recording_survives_a_kill_as_well(server_url: str, holding: Holding, tmp_path: Path) -> None:
+    data = tmp_path / "out.csv.gz"
+    paths = {"trace_header": str(tmp_path / "out.yaml"), "trace_data": str(data)}
+    holding.after(40)
     process = started(server_url, tmp_path, **paths)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "out.csv.gz").exists() or (tmp_path / "out.csv.gz").stat().st_size < 1500:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: data.exists() and data.stat().st_size >= 1500)
     process.kill()
     process.communicate()
+    holding.release()
     assert run(options(server_url, tmp_path, resume=True, **paths)) == 0
-    rows = read_trace(tmp_path / "out.yaml", tmp_path / "out.csv.gz").rows
+    rows = read_trace(tmp_path / "out.yaml", data).rows
     assert sorted(row.request_id for row in rows) == list(range(60))
     assert read_itl(tmp_path / "out.itl.csv").keys() == {row.request_id for row in rows}
 
@@ -170,7 +187,7 @@ def test_a_server_that_dies_takes_no_finished_row_with_it(tmp_path: Path) -> Non
         process = started(url, tmp_path, num_requests=120)
         num_there = wait_for_rows(tmp_path / "out.csv", 20)
         server.kill()
-        printed, messages = process.communicate(timeout=100)
+        printed, messages = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     rows = read_trace(tmp_path / "out.yaml").rows
     assert sorted(row.request_id for row in rows) == list(range(120))

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,7 +13,9 @@ import pytest
 
 from blis_options import BlisError
 from observe.command import ObserveOptions, run
+from tests.observe.conftest import Holding
 from tests.observe.plans.test_conversations import talks
+from tests.patience import PATIENCE_S, wait_until
 from traces import read_itl, read_trace
 
 Observe: TypeAlias = Callable[..., Any]
@@ -43,23 +44,17 @@ def children(pid: int) -> list[int]:
 
 
 def wait_for_rows(path: Path, count: int) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists() or path.read_bytes().count(b"\n") <= count:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") > count)
 
 
 def wait_until_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 60
-    while any(Path(f"/proc/{pid}").exists() and "Z" not in state(pid) for pid in pids):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: all(state(pid) == "Z" for pid in pids))
 
 
 def state(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return "Z"
 
 
@@ -71,6 +66,15 @@ def check_complete(folder: Path) -> None:
     assert {number: len(times) for number, times in read_itl(folder / "out.itl.csv").items()} == dict.fromkeys(
         range(90), 5
     )
+
+
+def check_sent_again(folder: Path, heard: list[dict[str, Any]], before: dict[int, str]) -> None:
+    """What was recorded before is as it was and was not sent again, unlike all the rest."""
+    rows = {row.request_id: row.x_request_id for row in read_trace(folder / "out.yaml").rows}
+    sent = {each["headers"].get("x-request-id") for each in heard}
+    assert before.items() <= rows.items()
+    assert not sent & set(before.values())
+    assert {name for request_id, name in rows.items() if request_id not in before} <= sent
 
 
 def test_three_processes_send_what_one_does(observe: Observe, seen: Seen) -> None:
@@ -103,7 +107,7 @@ def test_an_interrupt_writes_all_there_is(server_url: str, tmp_path: Path) -> No
     with started(options(server_url, tmp_path, num_requests=5000, model="ok-50-20")) as process:
         wait_for_rows(tmp_path / "out.csv", 20)
         process.send_signal(signal.SIGINT)
-        printed, messages = process.communicate(timeout=60)
+        printed, messages = process.communicate(timeout=PATIENCE_S)
     summary = json.loads(printed)
     rows = read_trace(tmp_path / "out.yaml").rows
     assert process.returncode == 130
@@ -114,29 +118,34 @@ def test_an_interrupt_writes_all_there_is(server_url: str, tmp_path: Path) -> No
 
 
 def test_when_the_run_is_killed_nobody_goes_on_and_resuming_sends_the_rest(
-    server_url: str, seen: Seen, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server_url: str, seen: Seen, holding: Holding, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    holding.after(20)
     with started(options(server_url, tmp_path)) as process:
         wait_for_rows(tmp_path / "out.csv", 15)
         senders = children(process.pid)
         process.kill()
     wait_until_gone(senders)
-    num_there = len([row for row in read_trace(tmp_path / "out.yaml").rows if row.status == "ok"])
-    assert num_there >= 15
+    holding.release()
+    rows = read_trace(tmp_path / "out.yaml").rows
+    before = {row.request_id: row.x_request_id for row in rows if row.status == "ok"}
+    assert len(before) >= 15
     seen()
     assert run(options(server_url, tmp_path, resume=True)) == 0
     check_complete(tmp_path)
-    assert json.loads(capsys.readouterr().out)["recorded_earlier"] == num_there
-    assert len([each for each in seen() if each["body"].get("stream")]) == 90 - num_there
+    assert json.loads(capsys.readouterr().out)["recorded_earlier"] == len(before)
+    check_sent_again(tmp_path, seen(), before)
 
 
 def test_a_process_that_is_killed_ends_the_run_and_loses_no_row(
-    server_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server_url: str, holding: Holding, tmp_path: Path
 ) -> None:
+    holding.after(20)
     with started(options(server_url, tmp_path)) as process:
         wait_for_rows(tmp_path / "out.csv", 15)
         os.kill(children(process.pid)[0], signal.SIGKILL)
-        printed, messages = process.communicate(timeout=60)
+        printed, messages = process.communicate(timeout=PATIENCE_S)
+    holding.release()
     assert process.returncode == 1
     assert "a process that sends has ended with code -9; --resume sends what has no row" in messages
     assert "Traceback" not in messages
