@@ -1,6 +1,7 @@
 """What a user may say, and the error when it is wrong. Everything else may import this; it imports nothing of ours.
 
 Read `option.py` first: a frozen dataclass whose fields are made by `option()` is one command's settings table.
+`addition.py` is here for want of a lower place: sums that must not depend on the Python.
 """
 
 from blis_options.errors import BlisError, OptionError

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from blis_options.addition import added_up
 from calibrate.network import Floats
 from calibrate.pair import Pairing
 from traces import ResultRow, TraceRow
@@ -60,7 +61,7 @@ def itl_compat(pairing: Pairing, chunks: Mapping[int, Sequence[int]]) -> Itl:
         times = chunks.get(row.request_id, ())
         gaps = [later - earlier for earlier, later in pairwise(times) if later >= earlier]
         num_without_gaps += len(times) >= 2 and not gaps
-        real.append(sum(gaps) / len(gaps) if gaps else np.nan)
+        real.append(added_up(gaps) / len(gaps) if gaps else np.nan)
     sim = [
         (result.e2e_us - result.ttft_us) / (result.output_tokens - 1) if result.output_tokens > 1 else 0.0
         for result in pairing.results

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from zlib import crc32
 
+from blis_options.addition import added_up
 from mockserve.content.form import AnswerForm
 from mockserve.planning.prompts import medium_ids
 from mockserve.planning.recordings import duration_s
@@ -105,5 +106,5 @@ def _spoken(plan: SpeechPlan, number: int, choice: Choice) -> Spoken:
         token_ids=answer.token_ids[: choice.num_tokens],
         start_s=start_s,
         end_s=min(plan.duration_s, start_s + CLIP_S),
-        avg_logprob=sum(scores) / max(1, len(scores)),
+        avg_logprob=added_up(scores) / max(1, len(scores)),
     )

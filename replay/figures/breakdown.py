@@ -6,6 +6,7 @@ from operator import attrgetter
 
 import numpy as np
 
+from blis_options.addition import added_up
 from replay.figures.distribution import Distribution, distribution
 from replay.figures.groups import groups_of
 from replay.running.record import NEVER, Record
@@ -106,8 +107,8 @@ def jain_index(shares: Collection[float]) -> float:
 
     1 as well when nobody gets anything.
     """
-    squares = sum(share * share for share in shares)
-    return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
+    squares = added_up(share * share for share in shares)
+    return added_up(shares) ** 2 / (len(shares) * squares) if squares else 1.0
 
 
 def by_session(record: Record) -> SessionFigures | None:

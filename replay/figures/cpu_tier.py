@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from blis_options.addition import added_up
 from engine.core import Engine
 from engine.kv_cache.tiered_cache import TieredKVCache
 
@@ -28,5 +29,5 @@ def cpu_tier_figures(engines: Iterable[Engine]) -> CpuTierFigures | None:
         num_evicted=sum(kv.tier.num_evicted for kv in caches),
         num_fetched=sum(kv.tier.num_fetched for kv in caches),
         num_thrashed=sum(kv.tier.num_thrashed for kv in caches),
-        thrashing_rate=sum(kv.thrashing_rate for kv in caches) / len(caches),
+        thrashing_rate=added_up(kv.thrashing_rate for kv in caches) / len(caches),
     )

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from blis_options.addition import added_up
 from engine.simulation import Simulation
 from engine.units import Micros
 from replay.figures.clustered import cluster_of
@@ -121,6 +122,6 @@ def _figures(log: "DecisionLog") -> DecisionFigures:
         num_admitted=log.num_admitted,
         num_rejected=log.num_rejected,
         num_by_instance=dict(sorted(Counter(decision.instance for decision in log.decisions).items())),
-        mean_regret=sum(regrets) / len(regrets) if regrets else 0.0,
+        mean_regret=added_up(regrets) / len(regrets) if regrets else 0.0,
         max_regret=max(regrets, default=0.0),
     )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from blis_options.addition import added_up
 from replay.figures.distribution import Distribution, distribution
 from replay.running.record import NEVER, Record
 from traces.goodput import rate
@@ -36,7 +37,7 @@ def fitness(record: Record, weights: Mapping[str, float], output_tokens: int, du
         for figure, of in _FIGURES.items():
             scores[f"{figure}_{name}"] = 1 / (1 + of(latencies) / 1000) if len(latencies) else 0.0
     components = {metric: scores[metric] for metric in weights}
-    return Fitness(sum(weight * components[metric] for metric, weight in weights.items()), components)
+    return Fitness(added_up(weight * components[metric] for metric, weight in weights.items()), components)
 
 
 def _of_rate(per_s: float, reference: float) -> float:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_options.addition import added_up
 from engine.cluster.snapshot import instance_name
 from engine.scheduler.stepping import KVUsage
 from engine.sequence import Outcome
@@ -90,7 +91,7 @@ def aggregate(simulated: Simulated, instance: int | None = None) -> JsonObject:
 def cache_hit_rate(simulated: Simulated) -> float:
     """The share of prompt tokens found in the prefix cache, 0 when none were looked for: the mean of the instances."""
     rates = [_hit_rate(engine.kv) for engine in simulated.simulation.instances]
-    return sum(rates) / len(rates) if rates else 0
+    return added_up(rates) / len(rates) if rates else 0
 
 
 def _hit_rate(kv: KVUsage) -> float:

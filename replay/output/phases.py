@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from blis_options.addition import added_up
 from replay.output.metrics import JsonObject
 from replay.running.record import NEVER, Floats, Ints, Record
 
@@ -51,7 +52,7 @@ def mean_metrics(runs: Sequence[JsonObject]) -> JsonObject:
 
 
 def _mean_number(values: list[float]) -> float:
-    total = sum(values)
+    total = added_up(values)
     if all(isinstance(value, int) for value in values) and total % len(values) == 0:
         return total // len(values)
     return total / len(values)

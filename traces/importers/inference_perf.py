@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from blis_options.addition import added_up
 from traces.errors import TraceError
 from traces.importers.imported import Imported
 from traces.importers.json_fields import at, expect
@@ -78,7 +79,7 @@ def _written_out(spec: WorkloadSpec, section: InferencePerf) -> Imported:
         inference_perf=None,
         category="reasoning" if chat else "language",
         clients=tuple(clients),
-        aggregate_rate=sum(stage.rate for stage in section.stages),
+        aggregate_rate=added_up(stage.rate for stage in section.stages),
         num_requests=spec.num_requests or (0 if several or chat else int(first.rate * first.duration)),
     )
     notes = ("the section sends a fixed number of requests per user, clients do so on average",)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from blis_options.addition import added_up
 from traces.errors import TraceError
 from traces.importers.imported import Imported
 from traces.importers.servegen_chunk import Chunk, Moment, read_chunks
@@ -84,7 +85,7 @@ def cohorts_of(deal: Deal, placement: Placement) -> list[Cohort]:
                 spike = Spike(
                     start_time_us=start_us,
                     duration_us=placement.window_s * 1_000_000,
-                    trace_rate=sum(moment.rate for _, moment in clients),
+                    trace_rate=added_up(moment.rate for _, moment in clients),
                 )
                 cohorts.append(_cohort(period, slo_class, clients, spike))
     return cohorts
@@ -121,4 +122,4 @@ def _lognormal(fit: Fit) -> Distribution:
 
 
 def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    return added_up(values) / len(values)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
 
+from blis_options.addition import added_up
 from traces.errors import TraceError
 from traces.workload.spec import Client, Cohort, GoodputTargets, Traffic, WorkloadSpec
 
@@ -20,7 +21,7 @@ def composed(named: Sequence[tuple[str, WorkloadSpec]]) -> tuple[WorkloadSpec, l
         if spec.inference_perf is not None:
             raise TraceError(f"{source}: has a section inference_perf, write it out with blis convert inference-perf")
     _check_rates(named)
-    total = sum(spec.aggregate_rate for _, spec in named)
+    total = added_up(spec.aggregate_rate for _, spec in named)
     notes = [*_notes(named)]
     result = WorkloadSpec(
         version="2",
@@ -53,7 +54,7 @@ def _scaled(traffic: T, spec: WorkloadSpec, total: float) -> T:
     """With its share of the sum of all rates; where all have rates of their own, as it is."""
     if not total or not traffic.rate_fraction:
         return traffic
-    fractions = sum(each.rate_fraction for each in _at_a_rate(spec))
+    fractions = added_up(each.rate_fraction for each in _at_a_rate(spec))
     return replace(traffic, rate_fraction=traffic.rate_fraction / fractions * (spec.aggregate_rate / total))
 
 

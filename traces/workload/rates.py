@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
+from blis_options.addition import added_up
+
 Span: TypeAlias = tuple[int, int]
 """Start and end of a stretch of time in microseconds, the end excluded."""
 Spans: TypeAlias = tuple[Span, ...] | None
@@ -26,7 +28,7 @@ def shares(weights: Sequence[tuple[float, Spans]]) -> list[float]:
     for weight, spans in weights:
         totals[spans] = totals.get(spans, 0.0) + weight
     active = {
-        spans: sum(total for other, total in totals.items() if spans == other or _overlap(spans, other))
+        spans: added_up(total for other, total in totals.items() if spans == other or _overlap(spans, other))
         for spans in totals
     }
     return [weight / active[spans] for weight, spans in weights]

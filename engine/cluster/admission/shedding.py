@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from blis_options.addition import added_up
 from engine.cluster.state import RoutingState
 from engine.request import Request
 from engine.scheduler.priorities import SloPriorities
@@ -51,4 +52,4 @@ def saturation(
     used = [
         max(each.num_waiting / long_queue, each.kv_usage_fraction / full_cache_fraction) for each in state.candidates
     ]
-    return sum(used) / len(used)
+    return added_up(used) / len(used)

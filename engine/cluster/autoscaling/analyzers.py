@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from blis_options.addition import added_up
 from engine.cluster.autoscaling.figures import Figures, Need
 from engine.errors import EngineError
 
@@ -40,8 +41,8 @@ def kv_tokens(figures: Figures, thresholds: Thresholds) -> Need:
     What can be spared must leave enough when the largest instance goes. The formulas are BLIS's.
     """
     supplies = [replica.capacity_tokens * thresholds.kv_usage for replica in figures.replicas]
-    supply = sum(supplies)
-    demand = sum(
+    supply = added_up(supplies)
+    demand = added_up(
         replica.tokens_in_use + replica.num_waiting * thresholds.tokens_per_request for replica in figures.replicas
     )
     pending = sum(variant.num_pending * variant.capacity_tokens for variant in figures.variants) * thresholds.kv_usage

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from blis_options.addition import added_up
 from engine.cluster.routing.policy import Choice, one_of_the_best
 from engine.cluster.scorers.scorer import Scorer, always, keeps_nothing_in_mind
 from engine.cluster.state import RoutingState
@@ -19,7 +20,7 @@ class Weighted:
     reads_snapshots = True
 
     def __init__(self, scorers: Sequence[tuple[Scorer, float]], ties: Ties) -> None:
-        all_weights = sum(weight for _, weight in scorers)
+        all_weights = added_up(weight for _, weight in scorers)
         self.reads_in_flight = any(scorer.reads_in_flight for scorer, _ in scorers)
         self.reads_caches = any(scorer.reads_caches for scorer, _ in scorers)
         self.reads_adapters = any(scorer.reads_adapters for scorer, _ in scorers)
