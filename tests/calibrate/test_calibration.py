@@ -125,7 +125,7 @@ def test_hit_rates_within_the_tolerance_are_accepted_to_the_last_digit() -> None
     assert isinstance(found, HitRate)
     assert (found.within, found.source) == (True, "tiered")
     assert found.error_pp == pytest.approx(5)
-    further = hit_rate(header, _metrics(cache_hit_rate=0.29), 5.0)
+    further = hit_rate(header, _metrics(cache_hit_rate=0.2999), 5.0)
     assert isinstance(further, HitRate)
     assert not further.within
 

@@ -95,6 +95,14 @@ def test_an_interval_holds_the_figure_and_narrows_with_more_requests() -> None:
     assert widths[1] < widths[0] / 3
 
 
+def test_intervals_leave_as_much_out_below_as_above() -> None:
+    errors = np.random.default_rng(1).normal(0.2, 0.05, 500)
+    found = confidence(np.full(500, 100.0), 100 * (1 + errors)).mape
+    standard_error = errors.std() / len(errors) ** 0.5
+    for distance in (errors.mean() - found.low, found.high - errors.mean()):
+        assert distance / standard_error == pytest.approx(1.96, rel=0.07)
+
+
 def test_constant_values_have_no_interval_of_correlation() -> None:
     assert confidence(np.full(10, 5.0), np.arange(10.0)).pearson_r is None
 

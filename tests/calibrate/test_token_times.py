@@ -61,6 +61,10 @@ def test_without_token_times_the_first_and_the_last_chunk_tell() -> None:
     assert math.isnan(found.real_us[2])
 
 
+def test_two_tokens_have_one_time_between_them() -> None:
+    assert real_itl_us([10_000, 30_000], output_tokens=2) == 20_000
+
+
 @pytest.mark.parametrize(("chunks", "tokens"), [([], 5), ([7], 5), ([7, 9, 11], 1), ([50, 40, 30], 3)])
 def test_no_time_between_tokens_is_told_from_zero(chunks: list[int], tokens: int) -> None:
     assert math.isnan(real_itl_us(chunks, tokens))

@@ -8,7 +8,7 @@ import pytest
 
 from blis_options import BlisError
 from mockserve.options.serve import ServeOptions
-from tests.wire.plain_http import call, chat, complete, metric
+from tests.wire.plain_http import call, chat, complete, events_of, metric
 from tests.wire.serving import TestServer, running_server
 
 CONFIG = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both", "engine_id": "here"})
@@ -45,6 +45,16 @@ def test_in_a_stream_the_last_chunk_says_it(both: TestServer) -> None:
     body = chat(both, max_tokens=2, ignore_eos=True, stream=True, kv_transfer_params=PREFILL).body.decode()
     chunks = [json.loads(line.removeprefix("data: ")) for line in body.split("\n\n") if line.startswith("data: {")]
     assert [bool(chunk.get("kv_transfer_params")) for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+
+
+def test_a_response_says_it_when_it_is_complete(both: TestServer) -> None:
+    asked = {"model": "m", "input": "hello there", "max_output_tokens": 1, "kv_transfer_params": PREFILL}
+    body = call(both, "POST", "/v1/responses", asked).json
+    assert body["kv_transfer_params"]["remote_num_tokens"] == body["usage"]["input_tokens"]
+    events = events_of(call(both, "POST", "/v1/responses", {**asked, "stream": True}).body)
+    told = [json.loads(each.split("\ndata: ", 1)[1]) for each in events]
+    responses = [each["response"] for each in told if "response" in each]
+    assert [bool(each["kv_transfer_params"]) for each in responses] == [False, False, True]
 
 
 def test_a_decode_computes_only_the_last_token(both: TestServer) -> None:

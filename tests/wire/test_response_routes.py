@@ -61,6 +61,14 @@ def test_an_answer_that_is_cut_short_is_incomplete(server: TestServer) -> None:
     assert body["usage"]["output_tokens"] == 4 == body["max_output_tokens"]
 
 
+def test_a_response_repeats_what_its_answer_was_drawn_with(server: TestServer) -> None:
+    defaults = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+    given = {"temperature": 0.5, "top_p": 0.25, "presence_penalty": 0.75, "frequency_penalty": -1.5}
+    for asked, drawn_with in (({}, defaults), (given, given)):
+        body = respond(server, max_output_tokens=1, **asked).json
+        assert {name: body[name] for name in defaults} == drawn_with
+
+
 def test_events_are_numbered_and_end_with_the_whole_response(server: TestServer) -> None:
     events = told(respond(server, max_output_tokens=4, stream=True, temperature=0))
     assert [each["sequence_number"] for each in events] == list(range(len(events)))
