@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.errors import EngineError
-from engine.scheduler.priorities import DEFAULT_SLO_PRIORITIES, SloPriorities
+from engine.slo_classes import DEFAULT_SLO_PRIORITIES, SloPriorities
 
 if TYPE_CHECKING:
     from engine.cpu_tier_config import CpuTierConfig

@@ -233,6 +233,7 @@ class DeploymentOptions:
             model=self.spec_model,
             num_tokens=self.spec_tokens,
             acceptance_rates=self.speculative_acceptance_rate,
+            default_acceptance_rate=DEFAULT_ACCEPTANCE_RATE,
             draft_time_us=self.speculative_draft_time,
             seed=self.speculative_seed,
         )

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from blis_options import OptionError
-from engine.deployment_options import DEFAULT_ACCEPTANCE_RATE
 from engine.speculation import DRAFTERS, Speculation
 
 FLAG = "--speculative-config"
@@ -42,7 +41,8 @@ class SpeculationFlags:
     model: str = ""
     num_tokens: int | None = None
     acceptance_rates: tuple[float, ...] = ()
-    """One for all positions, or one for each; empty: those of `config`, else the default."""
+    """One for all positions, or one for each; empty: those of `config`, else the default, which is next."""
+    default_acceptance_rate: float
     draft_time_us: int = 0
     seed: int = 0
 
@@ -79,7 +79,7 @@ def parse_speculation(flags: SpeculationFlags) -> Speculation | None:
     return Speculation(
         method=method,
         num_tokens=num_tokens,
-        acceptance_rates=_acceptance_rates(fields, flags.acceptance_rates, num_tokens),
+        acceptance_rates=_acceptance_rates(fields, flags, num_tokens),
         seed=flags.seed,
         draft_time_us=flags.draft_time_us,
         parallel_drafting=parallel,
@@ -163,7 +163,7 @@ def _method_of_model(model: str) -> str:
     return next((method for part, method in known.items() if part in name), "draft_model" if model else "")
 
 
-def _acceptance_rates(fields: _Fields, given: tuple[float, ...], num_tokens: int) -> tuple[float, ...]:
+def _acceptance_rates(fields: _Fields, flags: SpeculationFlags, num_tokens: int) -> tuple[float, ...]:
     """The chance of each position to be accepted, given that those before it were."""
     sampling = fields.text("rejection_sample_method") or "standard"
     if sampling not in REJECTION_SAMPLE_METHODS:
@@ -173,8 +173,8 @@ def _acceptance_rates(fields: _Fields, given: tuple[float, ...], num_tokens: int
     if sampling != "synthetic":
         if rates is not None or length is not None:
             refuse("synthetic_acceptance_rates and _length need rejection_sample_method synthetic")
-        return _spread(given or (DEFAULT_ACCEPTANCE_RATE,), num_tokens)
-    if given:
+        return _spread(flags.acceptance_rates or (flags.default_acceptance_rate,), num_tokens)
+    if flags.acceptance_rates:
         raise OptionError(f"{RATE_FLAG} and the synthetic acceptance of {FLAG} cannot be used together")
     if (rates is None) == (length is None):
         refuse("synthetic needs either synthetic_acceptance_rates or synthetic_acceptance_length")

@@ -29,7 +29,7 @@ from engine.cluster.scorers.scorer import ScorerSettings
 from engine.cluster.ties import DEFAULT_SEED, SeededTies, Ties
 from engine.core import Engine
 from engine.deployment import Deployment
-from engine.scheduler.priorities import DEFAULT_SLO_PRIORITIES
+from engine.slo_classes import DEFAULT_SLO_PRIORITIES
 
 
 def build_cluster(

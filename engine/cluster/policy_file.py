@@ -14,8 +14,9 @@ from engine.cluster.policy_section import Section
 from engine.cluster.routing.registry import ROUTERS
 from engine.cluster.scorers.weights import Weights, checked_weights
 from engine.latency.catalogue.files import read_mapping
-from engine.scheduler.priorities import PRIORITIES, SLO_CLASS_PRIORITIES, SloPriorities
+from engine.scheduler.priorities import PRIORITIES
 from engine.scheduler.waiting import ORDERS
+from engine.slo_classes import SLO_CLASS_PRIORITIES, SloPriorities
 
 Number = TypeVar("Number", int, float)
 

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from blis_options import OptionError
 from mockserve.options.durations import milliseconds
@@ -89,7 +89,7 @@ def read_fake_metrics(text: str) -> FakeMetrics:
 
 
 def _course(key: str, value: object) -> Course:
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if _is_number(value):
         number = float(value)
         return lambda _seconds: number
     kind, *parts = str(value).split(":")
@@ -123,7 +123,7 @@ def _counts(key: str, value: object) -> Sequence[int]:
 
 
 def _success(value: object) -> Mapping[str, float] | None:
-    if value is not None and not isinstance(value, dict):
+    if value is not None and not (isinstance(value, dict) and all(map(_is_number, value.values()))):
         raise OptionError(f"{FLAG}: request-success-total must map reasons to numbers, got {value!r}")
     return value
 
@@ -133,7 +133,14 @@ def _loras(value: object) -> Sequence[FakeLora] | None:
         return None
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise OptionError(f"{FLAG}: loras must be a list of objects, got {value!r}")
+    for each in value:
+        if not _is_number(timestamp := each.get("timestamp", 0)):
+            raise OptionError(f"{FLAG}: the timestamp of loras must be a number, got {timestamp!r}")
     return [
         FakeLora(str(each.get("running", "")), str(each.get("waiting", "")), float(each.get("timestamp", 0)))
         for each in value
     ]
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -54,10 +54,11 @@ def test_the_names_in_the_recipes_are_in_the_files_they_speak_of() -> None:
     assert missing == []
 
 
-def test_every_folder_of_the_server_has_a_line() -> None:
+@pytest.mark.parametrize("package", ["engine", "mockserve", "replay"])
+def test_every_folder_of_a_package_has_a_line(package: str) -> None:
     page = (PROJECT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    lines = re.findall(r"^\| `mockserve/(\w+)/` \|", page, re.MULTILINE)
-    folders = {each.parent.name for each in (PROJECT / "mockserve").glob("*/__init__.py")}
+    lines = re.findall(rf"^\| `{package}/(\w+)/` \|", page, re.MULTILINE)
+    folders = {each.parent.name for each in (PROJECT / package).glob("*/__init__.py")}
     assert sorted(lines) == sorted(folders)
 
 

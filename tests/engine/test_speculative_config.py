@@ -10,8 +10,12 @@ from engine.speculation import Speculation
 from engine.speculative_config import SpeculationFlags, parse_speculation
 
 
+def said(**flags: Any) -> SpeculationFlags:
+    return SpeculationFlags(default_acceptance_rate=0.7, **flags)
+
+
 def parsed(rates: tuple[float, ...] = (), **fields: Any) -> Speculation:
-    found = parse_speculation(SpeculationFlags(config=json.dumps(fields), acceptance_rates=rates))
+    found = parse_speculation(said(config=json.dumps(fields), acceptance_rates=rates))
     assert found is not None
     return found
 
@@ -26,23 +30,23 @@ def test_method_and_number_are_enough() -> None:
 
 def test_the_other_flags_are_part_of_it() -> None:
     config = '{"method": "ngram", "num_speculative_tokens": 1}'
-    flags = SpeculationFlags(config=config, acceptance_rates=(0.5,), seed=4, draft_time_us=80)
+    flags = said(config=config, acceptance_rates=(0.5,), seed=4, draft_time_us=80)
     assert parse_speculation(flags) == Speculation(
         method="ngram", num_tokens=1, acceptance_rates=(0.5,), seed=4, draft_time_us=80
     )
 
 
 def test_without_any_flag_nothing_is_drafted() -> None:
-    assert parse_speculation(SpeculationFlags()) is None
+    assert parse_speculation(said()) is None
 
 
 def test_three_fields_have_flags_of_their_own() -> None:
-    flags = SpeculationFlags(method="eagle", model="a/head", num_tokens=2, config='{"parallel_drafting": true}')
+    flags = said(method="eagle", model="a/head", num_tokens=2, config='{"parallel_drafting": true}')
     assert parse_speculation(flags) == Speculation(
         method="eagle", num_tokens=2, acceptance_rates=(0.7, 0.7), parallel_drafting=True
     )
     with pytest.raises(OptionError, match=r"^--spec-tokens and num_speculative_tokens in --speculative-config cannot "):
-        parse_speculation(SpeculationFlags(config='{"num_speculative_tokens": 2}', num_tokens=2))
+        parse_speculation(said(config='{"num_speculative_tokens": 2}', num_tokens=2))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +109,7 @@ def test_a_synthetic_length_is_the_mean_number_of_tokens_a_step_brings() -> None
 )
 def test_what_says_too_little_is_refused(text: str, message: str) -> None:
     with pytest.raises(OptionError) as refusal:
-        parse_speculation(SpeculationFlags(config=text))
+        parse_speculation(said(config=text))
     assert str(refusal.value) == f"--speculative-config: {message}"
 
 

@@ -8,7 +8,7 @@ from engine.cluster.admission.policy import AdmissionPolicy
 from engine.cluster.admission.shedding import GaieLegacy, TierShed
 from engine.cluster.admission.token_bucket import TokenBucket
 from engine.errors import EngineError
-from engine.scheduler.priorities import DEFAULT_SLO_PRIORITIES, SloPriorities
+from engine.slo_classes import DEFAULT_SLO_PRIORITIES, SloPriorities
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from blis_options.addition import added_up
 from engine.cluster.state import RoutingState
 from engine.request import Request
-from engine.scheduler.priorities import SloPriorities
+from engine.slo_classes import SloPriorities
 
 LONG_QUEUE = 5
 FULL_CACHE_FRACTION = 0.8

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from engine.cluster.admission.policy import AdmissionPolicy
 from engine.cluster.state import RoutingState
 from engine.request import Request
-from engine.scheduler.priorities import SloPriorities
 from engine.sequence import Sequence
+from engine.slo_classes import SloPriorities
 
 
 @dataclass(frozen=True, slots=True)

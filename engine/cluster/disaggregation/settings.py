@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from engine.cluster.disaggregation.deciders import DECIDERS
-from engine.cluster.disaggregation.options import DEFAULT_THRESHOLD_TOKENS
 from engine.cluster.disaggregation.pools import Pools
 from engine.cluster.disaggregation.transfer import TransferSettings
 from engine.errors import EngineError
@@ -15,7 +14,7 @@ class DisaggregationSettings:
 
     pools: Pools
     decider: str = "never"
-    threshold_tokens: int = DEFAULT_THRESHOLD_TOKENS
+    threshold_tokens: int = 0
     transfer: TransferSettings = field(default_factory=TransferSettings)
 
     def __post_init__(self) -> None:

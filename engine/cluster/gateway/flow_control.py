@@ -13,8 +13,8 @@ from engine.cluster.gateway.saturation import SATURATION_DETECTORS
 from engine.cluster.gateway.settings import FlowControlSettings
 from engine.cluster.gateway.waiting import NO_DEADLINE, Waiting
 from engine.request import Request
-from engine.scheduler.priorities import DEFAULT_SLO_PRIORITIES, SloPriorities
 from engine.sequence import Outcome, Sequence
+from engine.slo_classes import DEFAULT_SLO_PRIORITIES, SloPriorities
 from engine.units import Micros
 
 

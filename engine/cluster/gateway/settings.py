@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from engine.cluster.gateway.fairness import FAIRNESS
-from engine.cluster.gateway.options import DEFAULT_TICK_INTERVAL_US
 from engine.cluster.gateway.orders import DISPATCH_ORDERS
 from engine.cluster.gateway.queue import QueueLimits
 from engine.cluster.gateway.saturation import SATURATION_DETECTORS, SaturationLimits
@@ -27,7 +26,7 @@ class FlowControlSettings:
     """How long a request may wait; 0 is for ever."""
     evicts_in_flight: bool = False
     """Whether a saturated cluster gives up sheddable requests for others that wait."""
-    tick_interval_us: Micros = DEFAULT_TICK_INTERVAL_US
+    tick_interval_us: Micros = 0
     """Time between two attempts to dispatch while somebody waits. 0 attempts whenever a request ends instead."""
 
     def __post_init__(self) -> None:

@@ -3,8 +3,8 @@
 from engine.cluster.admission.policy import AdmissionPolicy
 from engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
 from engine.cluster.admission.tenant_budgets import TenantBudgets
-from engine.scheduler.priorities import DEFAULT_SLO_PRIORITIES
 from engine.sequence import Outcome, Sequence
+from engine.slo_classes import DEFAULT_SLO_PRIORITIES
 from tests.engine.cluster.small_clusters import snapshot, state
 from tests.fakes import request
 

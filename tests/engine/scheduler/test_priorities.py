@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from engine.core import Engine
 from engine.events import Preempted, Scheduled
-from engine.scheduler.priorities import DEFAULT_SLO_PRIORITIES, PRIORITIES, SLO_CLASS_PRIORITIES, PriorityPolicy
+from engine.scheduler.priorities import PRIORITIES, PriorityPolicy
+from engine.slo_classes import DEFAULT_SLO_PRIORITIES, SLO_CLASS_PRIORITIES
 from tests.fakes import TestLatency, config, request, run
 
 urgency = DEFAULT_SLO_PRIORITIES.urgency

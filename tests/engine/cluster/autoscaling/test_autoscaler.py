@@ -86,7 +86,7 @@ def test_actions_follow_the_figures_after_the_delay_of_the_scrape() -> None:
 
 def test_a_gateway_lets_requests_wait_for_instances_that_are_loading() -> None:
     simulated, _ = scaled(loading_s=0.5, warm=False)
-    FlowControl(simulated, FlowControlSettings(saturation_detector="concurrency"))
+    FlowControl(simulated, FlowControlSettings(saturation_detector="concurrency", tick_interval_us=1000))
     ended = endings(simulated, [(100, request("a", 20, 4))])
     assert ended["a"][1] == "completed"
     assert ended["a"][0] > 500_000

@@ -12,8 +12,12 @@ from tests.fakes import request
 
 def controlled(**settings: object) -> tuple[Cluster, FlowControl]:
     simulated = cluster(max_num_seqs=1)
-    at_most_one = {"saturation_detector": "concurrency", "saturation": SaturationLimits(max_in_flight=1)}
-    gateway = FlowControl(simulated, FlowControlSettings(**(at_most_one | settings)))  # type: ignore[arg-type]
+    given = {
+        "saturation_detector": "concurrency",
+        "saturation": SaturationLimits(max_in_flight=1),
+        "tick_interval_us": 1000,
+    }
+    gateway = FlowControl(simulated, FlowControlSettings(**(given | settings)))  # type: ignore[arg-type]
     return simulated, gateway
 
 
