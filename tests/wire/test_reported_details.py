@@ -146,6 +146,15 @@ def test_media_count_as_many_tokens_as_the_server_says() -> None:
     assert two["prompt_tokens_details"]["multimodal_tokens"] == {"image": 200}
 
 
+def test_a_character_that_stands_for_media_in_a_template_may_be_in_a_text() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    text = {"type": "text", "text": "what \ue000 is \ue000 this?"}
+    with running_server(tokens_per_medium=100, enable_prompt_tokens_details=True) as server:
+        reply = chat(server, messages=[{"role": "user", "content": [text, picture]}], max_tokens=1)
+    assert reply.status == 200
+    assert reply.json["usage"]["prompt_tokens_details"]["multimodal_tokens"] == {"image": 100}
+
+
 def test_a_full_queue_turns_requests_away() -> None:
     with running_server(max_num_queued_reqs=2) as server:
         reply = chat(server, n=3, stream=True)

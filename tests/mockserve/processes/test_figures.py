@@ -59,6 +59,25 @@ async def test_what_all_have_counted_is_added_up() -> None:
         assert line in page.splitlines()
 
 
+async def test_the_page_is_there_as_soon_as_all_have_answered() -> None:
+    together, questions = gathering(), list[int]()
+    asked = {place: lambda want: questions.append(want.question) for place in (0, 1)}
+    page = asyncio.ensure_future(together.page(asked, ()))
+    await passed()
+    together.heard(0, figures(questions[0], 1))
+    await passed()
+    assert not page.done()
+    together.heard(1, figures(questions[0], 1))
+    await passed()
+    assert page.done()
+
+
+async def passed() -> None:
+    """All has happened that needs no time to pass."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 async def test_who_ends_while_asked_counts_as_last_known() -> None:
     together = gathering()
     first = {place: lambda want, place=place: together.heard(place, figures(want.question, 2)) for place in (0, 1)}
