@@ -44,7 +44,7 @@ class ContentOptions(InstanceOptions):
     )
     tool_call_parser: str | None = option(
         None,
-        "Parser of function calls, by vLLM's name; which one makes no difference to clients.",
+        "Parser of function calls, by vLLM's name: it decides what ids of calls look like, and how streams bring them.",
         choices=TOOL_CALL_PARSERS,
         metavar="NAME",
     )

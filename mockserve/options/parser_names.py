@@ -1,6 +1,6 @@
 """The parsers that vLLM has for tool calls and for reasoning, by the names its flags take.
 
-They differ in the markup they expect of a model, which no client sees: answers here are the same for all.
+They differ in the markup they expect of a model, which no client sees, and in how they show function calls.
 """
 
 TOOL_CALL_PARSERS = (

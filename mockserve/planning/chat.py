@@ -23,6 +23,7 @@ from mockserve.protocol.completions.messages import MEDIA_MARK, Medium, media_of
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.replies.accounting import Accounting
+from mockserve.replies.call_style import call_style
 from mockserve.replies.chat_writer import ChatShape
 from mockserve.replies.identity import unix_time
 from mockserve.replies.job import ReplyJob
@@ -111,6 +112,8 @@ def _shape(service: Service, chat: ChatRequest, body: Mapping[str, Any]) -> Chat
         shows_token_ids=chat.wanted.token_ids,
         includes_reasoning=chat.includes_reasoning,
         empty_content="" if forces_tools else None,
+        calls=call_style(service.options.tool_call_parser),
+        num_earlier_calls=sum(len(each.get("tool_calls") or ()) for each in body["messages"]),
     )
 
 

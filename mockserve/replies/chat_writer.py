@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 from mockserve.content.answer import Answer, Delta, Kind
 from mockserve.protocol.bodies import Choice, Ending, Piece
 from mockserve.protocol.completions.chat_deltas import (
-    TOOL_CALL_PREFIX,
     ToolCall,
     content_delta,
     merged,
@@ -16,9 +15,9 @@ from mockserve.protocol.completions.chat_deltas import (
     whole_message,
 )
 from mockserve.protocol.logprob_shapes import chat_logprobs
+from mockserve.replies.call_style import CallStyle, arranged, call_id
 from mockserve.replies.choice_writer import NewScorer, scored_tokens
 from mockserve.replies.generation import Generation
-from mockserve.replies.identity import new_id
 from mockserve.replies.parsing_counter import ParsingCounter
 from mockserve.replies.planned_prompt import PlannedPrompt
 
@@ -27,7 +26,7 @@ class ChatShape(NamedTuple):
     """How the client wants its choices. `num_top` of None shows every candidate that was scored.
 
     `empty_content` stands for the content of a message that has none beside reasoning or tool calls. `parsing` counts
-    what a parser of tool calls is used for.
+    what a parser of tool calls is used for. `num_earlier_calls` are those that the conversation has had.
     """
 
     role: str = "assistant"
@@ -39,6 +38,8 @@ class ChatShape(NamedTuple):
     includes_reasoning: bool = True
     empty_content: str | None = None
     parsing: ParsingCounter | None = None
+    calls: CallStyle = CallStyle()
+    num_earlier_calls: int = 0
 
     def writer(self, prompt: PlannedPrompt, generation: Generation) -> "ChatWriter":
         """What writes one choice."""
@@ -53,6 +54,10 @@ class ChatWriter:
         self._prompt = prompt
         self._generation = generation
         self._answer = generation.answer
+        deltas = generation.answer.deltas
+        self._deltas = (
+            None if deltas is None else arranged(deltas, shape.calls.arrival, self._answer.unparsed is not None)
+        )
         # What is hidden must not show through ids and log-probabilities either.
         hides = generation.answer.deltas is not None and not shape.includes_reasoning
         self._scorer = shape.new_scorer(generation) if shape.new_scorer is not None and not hides else None
@@ -66,7 +71,7 @@ class ChatWriter:
         return Piece(delta=content_delta(text))
 
     def stretch(self, place: int) -> Delta | None:
-        deltas = self._answer.deltas
+        deltas = self._deltas
         if deltas is None or self._scorer is not None or self._shows_ids or len(deltas[place]) != 1:
             return None
         (found,) = deltas[place]
@@ -112,7 +117,7 @@ class ChatWriter:
         )
 
     def _delta(self, first: int, last: int) -> dict[str, Any] | None:
-        deltas = self._answer.deltas
+        deltas = self._deltas
         if deltas is None:
             return content_delta("".join(self._answer.texts[first:last]))
         shown = [self._object(each) for token in deltas[first:last] for each in token if self._is_shown(each)]
@@ -131,11 +136,30 @@ class ChatWriter:
     def _shown(self, delta: Delta) -> dict[str, Any]:
         if delta.kind is Kind.REASONING:
             return reasoning_delta(delta.text)
+        if delta.kind is Kind.CONTENT:
+            return content_delta(delta.text)
+        found = self._shown_call(delta)
+        return {"content": None, **found} if self._shape.calls.shows_content else found
+
+    def _shown_call(self, delta: Delta) -> dict[str, Any]:
         if delta.kind is Kind.TOOL_NAME:
-            return tool_name_delta(delta.call, new_call_id(), delta.text)
-        if delta.kind is Kind.TOOL_ARGUMENTS:
-            return tool_arguments_delta(delta.call, delta.text)
-        return content_delta(delta.text)
+            return tool_name_delta(delta.call, self._call_id(delta.text, delta.call, is_stream=True), delta.text)
+        return tool_arguments_delta(delta.call, delta.text)
+
+    def _call_id(self, name: str, call: int, is_stream: bool) -> str:
+        shape = self._shape
+        return call_id(shape.calls.ids, name, call, shape.num_earlier_calls, is_stream)
+
+    def _tool_calls(self, said: Sequence[Delta]) -> list[ToolCall]:
+        names = {each.call: each.text for each in said if each.kind is Kind.TOOL_NAME}
+        return [
+            ToolCall(
+                self._call_id(name, call, is_stream=False),
+                name,
+                _text([each for each in said if each.call == call], Kind.TOOL_ARGUMENTS),
+            )
+            for call, name in names.items()
+        ]
 
     def _message(self, num_tokens: int) -> dict[str, Any]:
         deltas = self._answer.deltas
@@ -146,7 +170,7 @@ class ChatWriter:
         if self._answer.unparsed is not None:
             return whole_message(self._shape.role, self._answer.unparsed, reasoning or None, ())
         content = _text(said, Kind.CONTENT) or self._shape.empty_content
-        return whole_message(self._shape.role, content, reasoning or None, _tool_calls(said))
+        return whole_message(self._shape.role, content, reasoning or None, self._tool_calls(said))
 
     def _logprobs(self, first: int, last: int) -> dict[str, Any] | None:
         if self._scorer is None:
@@ -154,11 +178,6 @@ class ChatWriter:
         tokens = scored_tokens(self._scorer, self._generation, first, last)
         shape = self._shape
         return chat_logprobs(tokens, shape.num_top, shape.tokens_as_ids, shape.tokens_have_bytes)
-
-
-def new_call_id() -> str:
-    """An id of a tool call, as vLLM makes them."""
-    return TOOL_CALL_PREFIX + new_id()
 
 
 def _stops_reasoning(answer: Answer) -> bool:
@@ -169,11 +188,3 @@ def _stops_reasoning(answer: Answer) -> bool:
 
 def _text(said: Sequence[Delta], kind: Kind) -> str:
     return "".join(each.text for each in said if each.kind is kind)
-
-
-def _tool_calls(said: Sequence[Delta]) -> list[ToolCall]:
-    names = {each.call: each.text for each in said if each.kind is Kind.TOOL_NAME}
-    return [
-        ToolCall(new_call_id(), name, _text([each for each in said if each.call == call], Kind.TOOL_ARGUMENTS))
-        for call, name in names.items()
-    ]

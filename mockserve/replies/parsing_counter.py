@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from mockserve.content.answer import Answer, Delta, Kind
 from mockserve.metrics.tool_parsing import ToolParsing
-
-CALL_KINDS = (Kind.TOOL_NAME, Kind.TOOL_ARGUMENTS)
+from mockserve.replies.call_style import CALL_KINDS
 
 
 class ParsingCounter(NamedTuple):

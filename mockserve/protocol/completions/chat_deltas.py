@@ -31,16 +31,12 @@ def reasoning_delta(text: str) -> dict[str, Any]:
 def tool_name_delta(call: int, call_id: str, name: str) -> dict[str, Any]:
     """The first event of call number `call`."""
     function = {"name": name}
-    return _tool_delta([{"id": call_id, "type": "function", "index": call, "function": function}])
+    return {"tool_calls": [{"id": call_id, "type": "function", "index": call, "function": function}]}
 
 
 def tool_arguments_delta(call: int, text: str) -> dict[str, Any]:
     """A further part of the arguments of call number `call`."""
-    return _tool_delta([{"index": call, "function": {"arguments": text}}])
-
-
-def _tool_delta(calls: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"content": None, "tool_calls": calls}
+    return {"tool_calls": [{"index": call, "function": {"arguments": text}}]}
 
 
 def merged(deltas: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -20,7 +20,6 @@ def test_parts_that_go_out_together_are_joined_in_the_order_of_vllm() -> None:
 def test_a_call_and_its_first_arguments_become_one() -> None:
     delta = merged([tool_name_delta(0, "id1", "f"), tool_arguments_delta(0, "{"), tool_arguments_delta(0, "}")])
     assert delta == {
-        "content": None,
         "tool_calls": [{"id": "id1", "type": "function", "index": 0, "function": {"name": "f", "arguments": "{}"}}],
     }
 
