@@ -180,6 +180,36 @@ def test_what_cannot_be_is_refused_by_name(server: TestServer, fields: dict[str,
     assert (reply.status, reply.json["error"]["param"]) == (400, param)
 
 
+@pytest.mark.parametrize(
+    ("tool", "fields"),
+    [
+        (FUNCTION | {"mine": 1}, ["name", "parameters", "strict", "type", "allowed_callers", "async", "defer_loading"]),
+        ({"type": "web_search"}, ["type", "external_web_access", "filters", "search_context_size", "user_location"]),
+        ({"type": "shell"}, ["type", "allowed_callers", "environment"]),
+    ],
+)
+def test_tools_are_repeated_with_all_their_fields(server: TestServer, tool: dict[str, Any], fields: list[str]) -> None:
+    (shown,) = respond(server, tools=[tool], max_output_tokens=1).json["tools"]
+    assert list(shown)[: len(fields)] == fields
+    assert {name: value for name, value in shown.items() if value is not None} == tool
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_problems", "place"),
+    [
+        ({"tools": [{"type": "nope"}]}, 27, "body.tools.0.FunctionTool.name"),
+        ({"tools": [FUNCTION, {"type": "mcp"}]}, 26, "body.tools.1.FunctionTool.name"),
+        ({"tools": [FUNCTION], "tool_choice": {"type": "zzz"}}, 14, "body.tool_choice"),
+    ],
+)
+def test_a_tool_of_no_form_is_refused_with_a_report_on_all(
+    server: TestServer, fields: dict[str, Any], num_problems: int, place: str
+) -> None:
+    reply = respond(server, **fields)
+    assert (reply.status, reply.json["error"]["param"]) == (400, place)
+    assert reply.json["error"]["message"].startswith(f"{num_problems} validation errors:")
+
+
 def test_a_form_that_is_asked_for_is_kept(keeping: TestServer) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     wanted = {"format": {"type": "json_schema", "name": "s", "schema": schema}}

@@ -8,14 +8,8 @@ from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Usage
 from mockserve.protocol.responses.items import Item
 from mockserve.protocol.responses.requests import ResponseRequest
+from mockserve.protocol.responses.tool_fields import shown_choice, shown_tool
 
-TOOL_KEYS = {
-    "function": (
-        ("name", "parameters", "strict", "type"),
-        ("allowed_callers", "async", "defer_loading", "description", "output_schema"),
-    ),
-    "custom": (("name", "type"), ("allowed_callers", "async", "defer_loading", "description", "format")),
-}
 REASONING_KEYS = ("context", "effort", "generate_summary", "mode", "summary")
 
 
@@ -73,8 +67,8 @@ class ResponseObject:
         return {
             "parallel_tool_calls": True if parallel is None else parallel,
             "temperature": sampling.temperature,
-            "tool_choice": _echoed_choice(asked.get("tool_choice", "auto")),
-            "tools": [_echoed_tool(each) for each in asked.get("tools") or ()],
+            "tool_choice": shown_choice(asked.get("tool_choice", "auto")),
+            "tools": [shown_tool(each) for each in asked.get("tools") or ()],
             "top_p": 1.0 if sampling.is_greedy else sampling.top_p,
         }
 
@@ -126,19 +120,6 @@ def response_usage(usage: Usage) -> dict[str, Any]:
 def raw_message(text: str, token_ids: Sequence[int]) -> dict[str, Any]:
     """Text as the model has it, with its tokens."""
     return {"message": text, "tokens": list(token_ids), "type": "raw_message_tokens"}
-
-
-def _echoed_choice(choice: Any) -> Any:
-    if isinstance(choice, Mapping) and "name" in choice:
-        return {"name": choice["name"], "type": choice["type"]}
-    return choice
-
-
-def _echoed_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    if tool["type"] not in TOOL_KEYS:
-        return dict(tool)
-    first, then = TOOL_KEYS[tool["type"]]
-    return {name: tool.get(name) for name in (*first, *then)}
 
 
 def _echoed_cache_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Every field of the body of POST /v1/responses, in the order in which vLLM reports problems.
 
-Items of the input and tools are only looked at as far as they are used; vLLM tries every kind that its library knows.
+Items of the input are only looked at as far as they are used; vLLM tries every kind that its library knows.
 """
 
 from collections.abc import Mapping
@@ -27,6 +27,7 @@ from mockserve.protocol.reading.types import (
     Text,
 )
 from mockserve.protocol.responses.item_fields import FORM, ITEM
+from mockserve.protocol.responses.tool_fields import TOOL, TOOL_CHOICE
 
 LOGPROBS_INCLUDED = "message.output_text.logprobs"
 LARGEST_PENALTY = 2
@@ -112,8 +113,8 @@ RESPONSE_FIELDS: Mapping[str, FieldType] = {
     "stream": _FLAG,
     "temperature": _NUMBER,
     "text": _TEXT_CONFIG,
-    "tool_choice": AnyOf((OneOf(("none", "auto", "required")), Record({"type": Text()}, ("type",)))),
-    "tools": ListOf(Record({"type": Text(), "name": Text()}, ("type",))),
+    "tool_choice": TOOL_CHOICE,
+    "tools": ListOf(TOOL),
     "top_logprobs": Nullable(Integer()),
     "top_p": _NUMBER,
     "top_k": Nullable(Integer()),
