@@ -95,6 +95,53 @@ def test_fields_of_an_answer_mean_nothing_where_tokens_are_counted(server: TestS
     assert call(server, "POST", "/v1/messages/count_tokens", asked | odd).json == plain.json
 
 
+def tools_called(server: TestServer, *blocks: dict[str, Any], **fields: Any) -> PlainReply:
+    """The reply to a conversation whose system changes the tools."""
+    turns = [{"role": "user", "content": "hi"}, {"role": "system", "content": list(blocks)}]
+    body = {"model": "m", "max_tokens": 400, "messages": turns, "tools": [{"name": "look", "input_schema": {}}]}
+    return call(server, "POST", "/v1/messages", body | {"tool_choice": {"type": "any"}} | fields)
+
+
+def test_the_system_may_take_tools_away_and_bring_others(thinking: TestServer) -> None:
+    added = {"type": "tool_definition", "definition": {"name": "hear", "input_schema": {}}}
+    blocks = [
+        {"type": "tool_addition", "tool": added},
+        {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "look"}},
+    ]
+    called = [each["name"] for each in tools_called(thinking, *blocks).json["content"] if each["type"] == "tool_use"]
+    assert set(called) == {"hear"}
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        (
+            {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "x"}},
+            "references tool 'x', which is not",
+        ),
+        ({"type": "tool_addition"}, "tool is required for tool_addition blocks"),
+        (
+            {
+                "type": "tool_removal",
+                "tool": {"type": "tool_definition", "definition": {"name": "x", "input_schema": {}}},
+            },
+            "tool_removal only accepts a tool_reference",
+        ),
+    ],
+)
+def test_a_change_of_tools_that_cannot_be_made_is_refused(
+    thinking: TestServer, block: dict[str, Any], message: str
+) -> None:
+    reply = tools_called(thinking, block)
+    assert (reply.status, message in reply.json["error"]["message"]) == (400, True)
+
+
+def test_only_the_system_changes_tools(thinking: TestServer) -> None:
+    block = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "look"}}
+    reply = tools_called(thinking, messages=[{"role": "user", "content": [block]}])
+    assert (reply.status, 'with role "system"' in reply.json["error"]["message"]) == (400, True)
+
+
 def test_the_same_conversation_has_the_same_prompt_as_in_chat(server: TestServer) -> None:
     usage = chat(server, max_tokens=1).json["usage"]
     assert ask(server, max_tokens=1).json["usage"]["input_tokens"] == usage["prompt_tokens"]

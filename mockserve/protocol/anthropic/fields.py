@@ -10,6 +10,7 @@ from mockserve.protocol.reading.types import Anything, FieldType, Flag, Integer,
 
 LEAST_THINKING_TOKENS = 1024
 MAX_STOP_SEQUENCES = 4
+TOOL_CHANGES = ("tool_addition", "tool_removal")
 BLOCK_KINDS = (
     "text",
     "image",
@@ -18,8 +19,7 @@ BLOCK_KINDS = (
     "tool_reference",
     "thinking",
     "redacted_thinking",
-    "tool_addition",
-    "tool_removal",
+    *TOOL_CHANGES,
 )
 
 
@@ -85,10 +85,69 @@ class NamedChoice:
         return self.inner.schema()
 
 
+@dataclass(frozen=True, slots=True)
+class ToolChangeBlock:
+    """A block of content, which must name a tool where it changes the tools."""
+
+    inner: FieldType
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        wrong = self.inner.problems(value, location)
+        if wrong or value["type"] not in TOOL_CHANGES:
+            return wrong
+        tool = value.get("tool")
+        if tool is None:
+            return [value_problem(f"tool is required for {value['type']} blocks", location, value)]
+        if value["type"] == "tool_removal" and tool["type"] != "tool_reference":
+            return [value_problem("tool_removal only accepts a tool_reference", location, value)]
+        return []
+
+    def schema(self) -> dict[str, Any]:
+        return self.inner.schema()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChangeMessage:
+    """A message, which may change the tools only where the system says it."""
+
+    inner: FieldType
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        wrong = self.inner.problems(value, location)
+        if wrong or value["role"] == "system" or isinstance(value["content"], str):
+            return wrong
+        kind = next((each["type"] for each in value["content"] if each["type"] in TOOL_CHANGES), None)
+        if kind is None:
+            return []
+        message = f'{kind} blocks are only allowed in messages with role "system"'
+        return [value_problem(message, location, value)]
+
+    def schema(self) -> dict[str, Any]:
+        return self.inner.schema()
+
+
 _FREE_OBJECT: FieldType = Nullable(MapOf(Anything()))
 _TEXT: FieldType = Nullable(Text())
 _FLAG: FieldType = Nullable(Flag())
 
+_TOOL: FieldType = Record(
+    {
+        "name": Text(),
+        "description": _TEXT,
+        "input_schema": MapOf(Anything()),
+        "strict": _FLAG,
+        "defer_loading": _FLAG,
+    },
+    ("name", "input_schema"),
+)
+_TOOL_CHANGE: FieldType = Nullable(
+    Tagged(
+        {
+            "tool_reference": Record({"name": Text()}, ("name",)),
+            "tool_definition": Record({"definition": _TOOL}, ("definition",)),
+        }
+    )
+)
 _BLOCK: FieldType = Record(
     {
         "type": OneOf(BLOCK_KINDS),
@@ -104,12 +163,15 @@ _BLOCK: FieldType = Record(
         "thinking": _TEXT,
         "signature": _TEXT,
         "data": _TEXT,
+        "tool": _TOOL_CHANGE,
     },
     ("type",),
 )
-_CONTENT: FieldType = AnyOf((Text(), ListOf(_BLOCK)))
+_CONTENT: FieldType = AnyOf((Text(), ListOf(ToolChangeBlock(_BLOCK))))
 _MESSAGES: FieldType = ListOf(
-    Record({"role": OneOf(("user", "assistant", "system")), "content": _CONTENT}, ("role", "content"))
+    ToolChangeMessage(
+        Record({"role": OneOf(("user", "assistant", "system")), "content": _CONTENT}, ("role", "content"))
+    )
 )
 _THINKING: FieldType = Nullable(
     Tagged(
@@ -120,14 +182,7 @@ _THINKING: FieldType = Nullable(
         }
     )
 )
-_TOOLS: FieldType = Nullable(
-    ListOf(
-        Record(
-            {"name": Text(), "description": _TEXT, "input_schema": MapOf(Anything()), "strict": _FLAG},
-            ("name", "input_schema"),
-        )
-    )
-)
+_TOOLS: FieldType = Nullable(ListOf(_TOOL))
 _TOOL_CHOICE: FieldType = Nullable(
     NamedChoice(
         Record(

@@ -10,6 +10,7 @@ from mockserve.protocol.anthropic.fields import (
     MESSAGES_REQUIRED,
     value_problem,
 )
+from mockserve.protocol.anthropic.tool_changes import tools_at_the_end
 from mockserve.protocol.anthropic.turns import chat_messages
 from mockserve.protocol.errors import ApiError, bad_fields
 from mockserve.protocol.reading.body import check_types
@@ -108,14 +109,15 @@ def _output(body: Mapping[str, Any]) -> dict[str, Any]:
 def _tools(body: Mapping[str, Any], can_call_tools: bool) -> dict[str, Any]:
     choice = body.get("tool_choice") or {}
     kind = choice.get("type")
-    if not body.get("tools"):
+    tools = tools_at_the_end(body)
+    if not tools:
         if kind in ("auto", "any", "tool") and not can_call_tools:
             raise ApiError(_unavailable(choice))
         return {}
     names = {None: "auto", "auto": "auto", "any": "required", "none": "none"}
-    wanted: dict[str, Any] = {"tools": [_function(each) for each in body["tools"]]}
+    wanted: dict[str, Any] = {"tools": [_function(each) for each in tools]}
     if kind == "tool":
-        if choice["name"] not in [each["name"] for each in body["tools"]]:
+        if choice["name"] not in [each["name"] for each in tools]:
             raise ApiError(f"The tool with name {choice['name']!r} is not found in the tools list.")
         wanted["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
     else:
@@ -135,5 +137,6 @@ def _unavailable(choice: Mapping[str, Any]) -> str:
 def _function(tool: Mapping[str, Any]) -> dict[str, Any]:
     schema = tool["input_schema"]
     parameters = schema if "type" in schema else {**schema, "type": "object"}
-    function = {"name": tool["name"], "description": tool.get("description"), "parameters": parameters}
+    wanted = ("description", tool.get("description")), ("parameters", parameters), ("strict", tool.get("strict"))
+    function = {"name": tool["name"], **dict(wanted)}
     return {"type": "function", "function": {name: value for name, value in function.items() if value is not None}}
