@@ -18,7 +18,6 @@ from engine.latency.fitted import (
     RequestCoefficients,
     StepCoefficients,
     all_reduce_us,
-    weights_us,
 )
 from engine.latency.step_work import step_work
 from engine.model_spec import ModelSpec
@@ -90,12 +89,13 @@ class Deployed:
         small = np.ceil(num_tokens / SMALL_TILE_TOKENS) * SMALL_TILE_TOKENS
         token_us, step = work.token_compute(1), latency.step
         compute_us = token_us * (step.tokens * num_tokens + step.tiles * tiled + step.small_tiles * small)
-        memory_us = step.weights * weights_us(work) + step.layer_us * work.num_layers
+        weights_us = work.weights_read(num_tokens)
+        memory_us = step.weights * weights_us + step.layer_us * work.num_layers
         is_compute_bound = compute_us > memory_us
         prompt_compute_us = token_us * shape["prefill_tokens"]
         recent = np.minimum(token_us * shape["recent_prefill_tokens"], LONGEST_BURST_US) / LONGEST_BURST_US
         columns: dict[str, Floats] = {
-            "weights": np.where(is_compute_bound, 0.0, weights_us(work)),
+            "weights": np.where(is_compute_bound, 0.0, weights_us),
             "layer_us": np.where(is_compute_bound, 0.0, float(work.num_layers)),
             "tokens": np.where(is_compute_bound, token_us * num_tokens, 0.0),
             "tiles": np.where(is_compute_bound, token_us * tiled, 0.0),

@@ -39,7 +39,8 @@ class StepCoefficients:
     that have a default may be left out of files."""
 
     weights: float
-    """Per time to read the weights once at peak bandwidth, those of the output head included."""
+    """Per time to read the weights once at peak bandwidth, those of the output head included; of experts those that, by
+    chance, some token is routed to."""
     layer_us: float = 0.0
     """Microseconds per layer: its small kernels, and the starts and ends of the large ones."""
     tokens: float
@@ -99,7 +100,7 @@ class Fitted:
     decode_sums: DecodeSums = field(default_factory=DecodeSums, init=False, repr=False, compare=False)
     _work: StepWork = field(init=False, repr=False, compare=False)
     _weights_us: float = field(init=False, repr=False, compare=False)
-    """Of all layers."""
+    """Of all layers, with all experts."""
     _token_us: float = field(init=False, repr=False, compare=False)
     """Per token, and per token rounded up to whole tiles, large and small."""
     _tile_us: float = field(init=False, repr=False, compare=False)
@@ -122,7 +123,7 @@ class Fitted:
         token_us = work.token_compute(1)
         values = {
             "_work": work,
-            "_weights_us": self._memory_us(work),
+            "_weights_us": self.step.weights * (work.weight_us + work.head_us) + self.step.layer_us * work.num_layers,
             "_token_us": self.step.tokens * token_us,
             "_tile_us": self.step.tiles * token_us,
             "_small_tile_us": self.step.small_tiles * token_us,
@@ -149,7 +150,8 @@ class Fitted:
         """All of a step's time but reading the KV of its decodes, which grows from step to step."""
         prefill_tokens, decodes = shape.prefill_tokens, shape.decode_requests
         num_tokens = prefill_tokens + decodes
-        total_us = max(self._weights_us, self._compute_us(num_tokens)) + self.step.step_us + self._request_us * decodes
+        memory_us = self._memory_us(num_tokens) if self._work.expert_us else self._weights_us
+        total_us = max(memory_us, self._compute_us(num_tokens)) + self.step.step_us + self._request_us * decodes
         if self._work.all_reduce_share:
             total_us += self.step.all_reduce * all_reduce_us(self._work, num_tokens)
         if prefill_tokens:
@@ -166,8 +168,9 @@ class Fitted:
             + self._small_tile_us * tiled(num_tokens, SMALL_TILE_TOKENS)
         )
 
-    def _memory_us(self, work: StepWork) -> float:
-        return self.step.weights * weights_us(work) + self.step.layer_us * work.num_layers
+    def _memory_us(self, num_tokens: int) -> float:
+        work = self._work
+        return self.step.weights * work.weights_read(num_tokens) + self.step.layer_us * work.num_layers
 
     def queueing_time(self, input_tokens: int) -> Micros:
         return int(self.request.arrival_us + self.request.arrival_token_us * input_tokens)
@@ -195,9 +198,9 @@ class Fitted:
             return (0.0,) * len(STEP_TERMS)
         work, num_tokens = self._work, shape.num_tokens
         token_us = work.token_compute(1)
-        is_compute_bound = self._compute_us(num_tokens) > self._weights_us
+        is_compute_bound = self._compute_us(num_tokens) > self._memory_us(num_tokens)
         values = {
-            "weights": 0.0 if is_compute_bound else weights_us(work),
+            "weights": 0.0 if is_compute_bound else work.weights_read(num_tokens),
             "layer_us": 0.0 if is_compute_bound else float(work.num_layers),
             "tokens": token_us * num_tokens if is_compute_bound else 0.0,
             "tiles": token_us * tiled(num_tokens, TILE_TOKENS) if is_compute_bound else 0.0,
@@ -213,11 +216,6 @@ class Fitted:
             "request_us": float(shape.decode_requests),
         }
         return tuple(values[name] for name in STEP_TERMS)
-
-
-def weights_us(work: StepWork) -> float:
-    """Time to read all of a shard's weights once."""
-    return work.weight_us + work.head_us
 
 
 def all_reduce_us(work: StepWork, num_tokens: float) -> float:

@@ -43,6 +43,10 @@ class StepWork:
     """On one shard; two bytes per value whatever the compute type."""
     weight_us: float
     """Reading the shard's weights once, all its experts included; every step pays it in full."""
+    expert_us: float
+    """What of that are experts to which tokens are routed."""
+    passed_over: float
+    """The share of those experts that a token is not routed to."""
     head_us: float
     """Reading the shard's part of the output head once, which `weight_us` leaves out."""
     hidden_size: int
@@ -90,6 +94,15 @@ class StepWork:
     def decode_kv(self, sequences: int, context: Any) -> Any:
         """Time to read the KV of these decodes, the new tokens included."""
         return self.kv_bytes_per_token * (context + sequences) / self.bytes_per_us
+
+    @overload
+    def weights_read(self, tokens: int) -> float: ...
+    @overload
+    def weights_read(self, tokens: "Floats") -> "Floats": ...
+    def weights_read(self, tokens: Any) -> Any:
+        """Time to read the shard's weights once, head included; of the experts those that, by chance, some token is
+        routed to."""
+        return self.weight_us + self.head_us - self.expert_us * self.passed_over**tokens
 
     def token_compute(self, tokens: int) -> float:
         """Compute time of the matrix multiplications with weights; attention is not part of it."""
@@ -161,6 +174,8 @@ def step_work(model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, moe_comm_backend
         decode_attention_flops=float(model.num_layers * 4 * heads_per_gpu * (hidden // model.num_heads)),
         kv_bytes_per_token=model.num_layers * 2 * (kv_size / shards) * 2.0,
         weight_us=_weight_bytes(model, kv_size, tp, expert_shards) / bytes_per_us,
+        expert_us=_expert_bytes(model, expert_shards) / bytes_per_us,
+        passed_over=max(0.0, 1 - experts_per_token / model.num_experts) if model.is_moe else 0.0,
         head_us=model.vocab_size * hidden * model.bytes_per_weight / tp / bytes_per_us,
         hidden_size=hidden,
         num_moe_layers=num_moe,
@@ -182,13 +197,18 @@ def _weight_bytes(model: ModelSpec, kv_size: int, tp: int, expert_shards: int) -
     hidden, width = model.hidden_size, model.bytes_per_weight
     total = model.num_layers * hidden * (2 * hidden + 2 * kv_size) * width / tp
     if model.num_moe_layers:
-        experts = model.num_moe_layers * (model.num_experts / expert_shards) * 3 * hidden * model.expert_size * width
+        experts = _expert_bytes(model, expert_shards)
         if model.shared_expert_size:
             experts += model.num_moe_layers * 3 * hidden * model.shared_expert_size * width / tp
         total += experts
     if model.num_dense_layers:
         total += model.num_dense_layers * 3 * hidden * model.dense_size * width / tp
     return total
+
+
+def _expert_bytes(model: ModelSpec, expert_shards: int) -> float:
+    num_experts = model.num_moe_layers * (model.num_experts / expert_shards)
+    return num_experts * 3 * model.hidden_size * model.expert_size * model.bytes_per_weight
 
 
 def _dispatch_copies(dp: int, moe_comm_backend: str, experts_per_token: int) -> int:

@@ -39,6 +39,7 @@ assert not engine.core.__file__.endswith(".py")
 sys.exit(pytest.main(sys.argv[1:]))
 """
 QWEN = ("--model", "qwen/qwen3-14b", "--hardware", "H100", "--tp", "1")
+MIXTRAL = ("--model", "mistralai/mixtral-8x7b-v0.1", "--hardware", "H100", "--tp", "2")
 LLAMA = ("--model", "meta-llama/llama-3.1-8b-instruct", "--tp", "2", "--workload", "chatbot", "--num-requests", "400")
 TIGHT = ("--total-kv-blocks", "300", "--rate", "30", "--num-requests", "150")
 DRAFTS = '{"method": "eagle3", "model": "a/head", "num_speculative_tokens": 3}'
@@ -59,6 +60,7 @@ RUNS = {
     ),
     "synchronous steps": (*QWEN, "--rate", "10", "--num-requests", "200", "--no-async-scheduling"),
     "learned step times": (*QWEN, "--latency-model", "fitted", "--rate", "10", "--num-requests", "300"),
+    "learned step times with experts": (*MIXTRAL, "--latency-model", "fitted", "--rate", "2", "--num-requests", "60"),
     "step times from peak rates": (*QWEN, "--latency-model", "roofline", "--rate", "10", "--num-requests", "300"),
     "a cluster in turn": (*LLAMA, "--rate", "50", "--num-instances", "4", "--routing-policy", "round-robin"),
     "a cluster by scores": (*LLAMA, "--rate", "50", "--num-instances", "4", "--routing-policy", "weighted"),

@@ -1,5 +1,7 @@
 """Learning from a server whose latency model is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from calibrate.fit.shapes import recorded
 from calibrate.fit.terms import EXPECTED, PLACE
 from engine.batch_shape import BatchShape
 from engine.core import Engine
+from engine.latency.catalogue.reader import load_model
 from engine.latency.fitted import STEP_TERMS
 from engine.latency.phase_shift import PhaseShifted
 from replay.running.simulate import simulate
@@ -111,11 +114,13 @@ def test_what_a_single_gpu_cannot_tell_stays_as_expected() -> None:
     assert found.estimate.values[PLACE["all_reduce"]] == EXPECTED["all_reduce"].mean
 
 
-def test_the_basis_of_many_shapes_is_that_of_each() -> None:
-    latency = DEPLOYED.latency(VALUES)
+@pytest.mark.parametrize("model", ["qwen3-14b", "mixtral-8x7b"])
+def test_the_basis_of_many_shapes_is_that_of_each(model: str) -> None:
+    deployed = replace(DEPLOYED, model=load_model(model))
+    latency = deployed.latency(VALUES)
     shapes, _ = recorded(recording(80), CONFIG, latency)
     each = np.array([latency.basis(BatchShape(*shape)) for shape in shapes.tolist()])
-    assert DEPLOYED.basis(latency, shapes) == pytest.approx(each)
+    assert deployed.basis(latency, shapes) == pytest.approx(each)
 
 
 class _Shapes:

@@ -18,6 +18,7 @@ NOTHING = dict.fromkeys(STEP_TERMS, 0.0)
 WEIGHTS_US = 8_352.23
 TOKEN_US = 26.7045
 """Qwen3-14B on one H100: 28.0 GB at 3.35 TB/s, and 26.4 GFLOP per token at 989.5 TFLOP/s."""
+ONLY_WEIGHTS = {**NOTHING, "weights": 1.0}
 TEN_DECODES = BatchShape(decode_requests=10, decode_context_tokens=9_990)
 
 
@@ -52,9 +53,9 @@ def shapes(draw: st.DrawFn) -> BatchShape:
     return BatchShape(*sums)
 
 
-@given(shapes(), st.sampled_from([1, 2, 8]))
-def test_a_step_takes_its_basis_times_the_coefficients(shape: BatchShape, tp: int) -> None:
-    model = fitted(tp)
+@given(shapes(), st.sampled_from([1, 2, 8]), st.sampled_from(["qwen3-14b", "mixtral-8x7b"]))
+def test_a_step_takes_its_basis_times_the_coefficients(shape: BatchShape, tp: int, name: str) -> None:
+    model = dataclasses.replace(fitted(tp), model=load_model(name))
     summed = sum(one * other for one, other in zip(model.coefficients, model.basis(shape), strict=True))
     assert model.step_time(shape) == pytest.approx(max(1, summed), abs=1.001)
 
@@ -82,6 +83,17 @@ def test_layers_take_time_beside_reading_their_weights_but_not_beside_arithmetic
     plain, slower = only(weights=1.25, tokens=1.5), only(weights=1.25, tokens=1.5, layer_us=30.0)
     assert slower.step_time(prompt(10)) == pytest.approx(plain.step_time(prompt(10)) + 40 * 30, abs=1)
     assert slower.step_time(prompt(1000)) == plain.step_time(prompt(1000))
+
+
+def test_experts_are_read_as_far_as_tokens_are_routed_to_them() -> None:
+    """Mixtral-8x7B has 8 experts in each of 32 layers and 2 of them for each token; all tokens need the other 2.9 GB."""
+    model = Fitted(load_model("mixtral-8x7b"), load_gpu("H100"), 1, dataclasses.replace(STEP, **ONLY_WEIGHTS), REQUEST)
+    shared_us, experts_us = 2_946_498_560 / 3.35e6, 32 * 8 * 3 * 4096 * 14_336 * 2 / 3.35e6
+    for num_tokens in (1, 2, 8, 256):
+        decodes = BatchShape(decode_requests=num_tokens, decode_context_tokens=num_tokens)
+        expected_us = shared_us + experts_us * (1 - 0.75**num_tokens)
+        assert model.step_time(decodes) == pytest.approx(expected_us, abs=1)
+        assert model.decode_times(decodes, 3).tolist() == [model.step_time(decodes)] * 3
 
 
 def test_not_all_arithmetic_of_decodes_hides_behind_the_reading_of_weights() -> None:
