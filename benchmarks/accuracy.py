@@ -5,7 +5,8 @@
 RECORDINGS holds `train` and `validate`, each with folders of `trace.yaml` and `trace.csv` (and `trace.itl.csv.gz` where
 token times were recorded), and a `server_config.json` with the server's settings. Each recording is replayed with those
 settings and compared, with the default latency model and with learned coefficients, those that ship unless there is a
-FILE; two recordings of the same workload (`*_vanilla`, `*_patched`) are compared with each other: no single prediction
+FILE. Where the client had a cap on requests in flight, it is sent by schedule and cap, and its duration is predicted,
+too. Two recordings of the same workload (`*_vanilla`, `*_patched`) are compared with each other: no single prediction
 can be expected to do better than a second run of the real thing.
 """
 
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.calibration import PLAIN, calibrate
+from calibrate.calibration import PLAIN, Calibration, calibrate
 from calibrate.compare import Comparison, compare
 from calibrate.network import Network, rtt_us_of
 from engine.core import Engine
@@ -29,10 +30,13 @@ from engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
 from engine.latency.phase_shift import PhaseShifted
 from engine.latency.registry import DEFAULT_LATENCY_MODEL
 from replay.arrivals.recorded import arrivals_of
+from replay.loops.reissue import simulate_reissued
 from replay.output.metrics import result_rows
 from replay.output.phases import averaged
+from replay.running.record import Record
 from replay.running.simulate import simulate
-from traces import ResultRow, Trace, TraceRow, read_itl, read_trace
+from traces import Trace, TraceRow, read_itl, read_trace
+from traces.client_cap import ClientCap, client_cap_of
 
 METRICS = ("ttft", "e2e", "itl")
 
@@ -132,15 +136,27 @@ def _options(server: dict[str, Any], scheduling: str, coefficients: Path | None)
 def predict(name: str, header: Path, deployment: Deployment, num_phases: int) -> Score:
     """Replay a recording and compare; with several phases, figures over all requests are those of single runs."""
     trace = read_trace(header)
-    arrivals = arrivals_of(trace, deployment.model.name, deployment.config).arrivals
+    cap = client_cap_of(trace.rows)
+    runs = _runs(trace, deployment, num_phases, cap)
+    single = [_compared(header, trace, run) for run in runs]
+    found = _compared(header, trace, averaged(runs))
+    metrics = {each: _with_tails(found.metrics[each], [one.metrics[each] for one in single]) for each in found.metrics}
+    if cap is not None:
+        simulated_s = float(np.mean([one.sim_throughput.duration_s for one in single]))
+        name += f" (cap of {cap.max_concurrency}, duration {_error(found.real_throughput.duration_s, simulated_s)})"
+    return Score(name, found.metrics["e2e"].count, metrics)
+
+
+def _runs(trace: Trace, deployment: Deployment, num_phases: int, cap: ClientCap | None) -> list[Record]:
+    """One run for each phase, sent by the schedule and the cap of a client that had one."""
+    arrivals = arrivals_of(trace, deployment.model.name, deployment.config, as_scheduled=cap is not None).arrivals
     runs = []
     for phase in range(num_phases):
         latency = deployment.latency if num_phases == 1 else PhaseShifted(deployment.latency, phase)
-        runs.append(simulate(Engine(deployment.config, latency, reports_steps=False), arrivals).requests)
-    single = [_compared(header, trace, list(result_rows(run))) for run in runs]
-    found = _compared(header, trace, list(result_rows(averaged(runs))))
-    metrics = {name: _with_tails(each, [one[name] for one in single]) for name, each in found.items()}
-    return Score(name, found["e2e"].count, metrics)
+        engine = Engine(deployment.config, latency, reports_steps=False)
+        run = simulate(engine, arrivals) if cap is None else simulate_reissued(engine, arrivals, cap.max_concurrency)
+        runs.append(run.requests)
+    return runs
 
 
 def _with_tails(comparison: Comparison, single: list[Comparison]) -> Comparison:
@@ -149,11 +165,11 @@ def _with_tails(comparison: Comparison, single: list[Comparison]) -> Comparison:
     return replace(comparison, sim=replace(comparison.sim, mean=mean, p99=p99))
 
 
-def _compared(header: Path, trace: Trace, results: list[ResultRow]) -> dict[str, Comparison]:
+def _compared(header: Path, trace: Trace, run: Record) -> Calibration:
     itl_path = header.with_name("trace.itl.csv.gz")
-    found = calibrate(
+    return calibrate(
         trace,
-        results,
+        list(result_rows(run)),
         read_itl(itl_path) if itl_path.exists() else {},
         PLAIN,
         warm_up_requests=trace.header.warm_up_requests,
@@ -162,22 +178,6 @@ def _compared(header: Path, trace: Trace, results: list[ResultRow]) -> dict[str,
         hit_rate=None,
         ttft_threshold=1.0,
     )
-    metrics = dict(found.metrics)
-    if "itl" not in metrics:
-        metrics["itl"] = _itl_from_chunks(trace, results)
-    return metrics
-
-
-def _itl_from_chunks(trace: Trace, results: list[ResultRow]) -> Comparison:
-    """Mean ITL of each request from its first and last chunk, where no token times were recorded."""
-    simulated = {result.request_id: result.itl_mean_us or 0.0 for result in results}
-    pairs = [
-        (_mean_itl_us(row), simulated[row.request_id])
-        for row in trace.rows
-        if row.status == "ok" and row.output_tokens > 1 and row.request_id in simulated
-    ]
-    real, predicted = np.array(pairs, np.float64).T
-    return compare(real, predicted)
 
 
 def repeat(name: str, header: Path, other_header: Path) -> Score:

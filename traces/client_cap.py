@@ -20,6 +20,8 @@ LEAST_LATE = 3
 FULL_SHARE = 0.9
 """Late requests are due to a cap if so many of them were sent right after a reply, with so many of the largest number
 in flight."""
+REFILLED_US = 5_000
+"""Replies to many requests may come at once; their places are taken one after the other, within that time."""
 STAMPED_LATE_US = 1_000
 """The end of a reply may be stamped that much after the next request has taken its place."""
 
@@ -64,15 +66,20 @@ def client_cap_of(rows: Sequence[TraceRow]) -> ClientCap | None:
     if num_late < max(LEAST_LATE, LATE_SHARE * len(known)):
         return None
     in_flight, since_reply_us = _at(sent[late], np.sort(sent), np.sort(ended))
-    full = (in_flight >= FULL_SHARE * in_flight.max()) & (since_reply_us < LATE_US)
+    largest = int(in_flight.max())
+    full = (in_flight >= FULL_SHARE * largest) & (since_reply_us < LATE_US)
     if full.mean() < FULL_SHARE:
         return None
-    return ClientCap(int(np.median(in_flight)), num_late, len(known), int(wait_us[late].max()))
+    return ClientCap(largest, num_late, len(known), int(wait_us[late].max()))
 
 
 def _at(instants: Ints, sent: Ints, ended: Ints) -> tuple[Ints, Ints]:
-    """How many requests were in flight at each instant, and how long ago the last reply had come."""
-    in_flight = np.searchsorted(sent, instants, side="right") - np.searchsorted(ended, instants, side="right")
+    """How many requests were in flight at each instant, or right before, and how long ago the last reply had come."""
+    in_flight = np.maximum(_num_in_flight(instants, sent, ended), _num_in_flight(instants - REFILLED_US, sent, ended))
     num_replied = np.searchsorted(ended, instants + STAMPED_LATE_US, side="right")
     last_reply = np.where(num_replied > 0, ended[np.maximum(num_replied - 1, 0)], instants - LATE_US)
     return in_flight, instants - last_reply
+
+
+def _num_in_flight(instants: Ints, sent: Ints, ended: Ints) -> Ints:
+    return np.searchsorted(sent, instants, side="right") - np.searchsorted(ended, instants, side="right")
