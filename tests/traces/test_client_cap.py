@@ -20,6 +20,15 @@ def test_a_cap_is_seen_with_its_size(cap: int) -> None:
     assert found.longest_wait_us > 50_000
 
 
+def test_places_that_become_free_together_are_taken_one_after_the_other() -> None:
+    at_once = capped_rows(60, 20, due_every_us=0)
+    found = client_cap_of(
+        [replace(each, send_time_us=each.send_time_us + each.request_id % 20 * 40) for each in at_once]
+    )
+    assert found is not None
+    assert found.max_concurrency == 20
+
+
 def test_what_it_did_is_one_sentence() -> None:
     found = str(client_cap_of(capped_rows(60, 4)))
     assert found.startswith(
