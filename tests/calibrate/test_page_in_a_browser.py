@@ -1,8 +1,10 @@
 """The page of a calibration as a browser without a network shows it."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from matplotlib.image import imread
 
 from blis_cli.main import run
 from tests.calibrate.test_presentation import files, recorded, simulated
+from tests.patience import PATIENCE_S
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 OFFLINE = ("--host-resolver-rules=MAP * ~NOTFOUND", "--proxy-server=127.0.0.1:9")
@@ -28,7 +31,10 @@ def shown(page: Path, *arguments: str) -> str:
     """What the browser prints for a page."""
     profile = f"--user-data-dir={page.parent / 'profile'}"
     command = [browser(), "--headless", "--no-sandbox", "--disable-gpu", profile, *OFFLINE, *arguments, page.as_uri()]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+    with TemporaryDirectory() as left_behind:
+        environment = {**os.environ, "TMPDIR": left_behind}
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S, env=environment)
+    return done.stdout
 
 
 @pytest.fixture

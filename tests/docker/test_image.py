@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.docker.files import DOCKER, PROJECT, instruction
-
-DEADLINE_S = 60
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -63,16 +62,16 @@ def health_check(image: Path, port: int) -> int:
     command = [
         word.replace(f":{instruction('EXPOSE').rest}/", f":{port}/") for word in instruction("HEALTHCHECK").words
     ]
-    done = subprocess.run(command, env=environment(image), capture_output=True, timeout=DEADLINE_S, check=False)
+    done = subprocess.run(command, env=environment(image), capture_output=True, timeout=PATIENCE_S, check=False)
     return done.returncode
 
 
 def test_the_entry_command_serves_and_stops_and_leaves_nothing_behind(image: Path, tmp_path: Path) -> None:
     with running(image, tmp_path) as (process, port):
         assert health_check(image, port) == 0
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/dashboard", timeout=DEADLINE_S) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/dashboard", timeout=PATIENCE_S) as page:
             assert b"<!DOCTYPE html>" in page.read()  # what is no Python file has come along
         process.send_signal(signal.SIGTERM)
-        assert process.wait(DEADLINE_S) == 0
+        assert process.wait(PATIENCE_S) == 0
     assert health_check(image, port) != 0
     assert list(tmp_path.iterdir()) == []

@@ -13,8 +13,8 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.docker.files import container_of, objects
+from tests.patience import PATIENCE_S
 
-DEADLINE_S = 60
 PROMPT_TOKENS = 96
 POD_IP = "10.0.0.7"
 
@@ -40,12 +40,12 @@ def instance(name: str) -> Iterator[str]:
 def complete(url: str, **fields: Any) -> Any:
     body = json.dumps({"prompt": list(range(100, 100 + PROMPT_TOKENS)), **fields}).encode()
     request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=DEADLINE_S) as reply:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
         return json.load(reply)
 
 
 def prompt_tokens_from_elsewhere(url: str) -> float:
-    with urllib.request.urlopen(f"{url}/metrics", timeout=DEADLINE_S) as reply:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=PATIENCE_S) as reply:
         page = reply.read().decode()
     return sum(
         sample.value

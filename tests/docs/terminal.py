@@ -3,16 +3,17 @@
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.docs.pages import PROJECT, Command
+from tests.patience import PATIENCE_S
+from tests.ports import reserved_port
 
 PORT_IN_PAGES = 8000
-TIMEOUT_S = 60
 
 
 class Terminal:
@@ -23,6 +24,7 @@ class Terminal:
         self._project = project
         self._server: subprocess.Popen[str] | None = None
         self._port = PORT_IN_PAGES
+        self._reserved = ExitStack()
         blis = folder / "bin" / "blis"
         blis.parent.mkdir()
         blis.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m blis_cli "$@"\n')
@@ -41,7 +43,7 @@ class Terminal:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert done.returncode == 0, f"{command.text}\nexit code {done.returncode}\n{done.stdout}"
@@ -51,14 +53,15 @@ class Terminal:
         """Stop the server, which must end well."""
         if self._server is not None:
             self._server.terminate()
-            _, complaints = self._server.communicate(timeout=TIMEOUT_S)
+            _, complaints = self._server.communicate(timeout=PATIENCE_S)
             assert self._server.returncode == 0, complaints
             self._server = None
+        self._reserved.close()
 
     def _serve(self, text: str) -> str:
         """Start a server and return the line that says so, with the port that pages name."""
         self.close()
-        self._port = free_port()
+        self._port = self._reserved.enter_context(reserved_port())
         command = [*shlex.split(text), "--port", str(self._port)]
         command[0] = str(self._folder / "bin" / "blis")
         self._server = subprocess.Popen(
@@ -70,14 +73,6 @@ class Terminal:
     def _environment(self) -> dict[str, str]:
         path = f"{self._folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
         return {**os.environ, "PATH": path, "PYTHONPATH": str(self._project)}
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def missing_lines(command: Command, printed: str) -> list[str]:

@@ -7,6 +7,7 @@ import pytest
 
 from blis_options import BlisError
 from observe.command import ObserveOptions, run
+from tests.ports import reserved_port
 from traces import TraceHeader, TraceRow, read_itl, write_trace
 
 Observe: TypeAlias = Callable[..., Any]
@@ -243,11 +244,10 @@ def test_a_recording_without_requests_is_refused(tmp_path: Path, server_url: str
         run(ObserveOptions(url=server_url, trace=str(tmp_path / "empty.yaml"), output=str(tmp_path / "out")))
 
 
-def test_a_server_out_of_reach_is_one_line(
-    tmp_path: Path, unused_tcp_port: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    url = f"http://127.0.0.1:{unused_tcp_port}"
-    assert run(ObserveOptions(url=url, rate=1.0, num_requests=1, output=str(tmp_path / "out"))) == 1
+def test_a_server_out_of_reach_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with reserved_port() as port:
+        url = f"http://127.0.0.1:{port}"
+        assert run(ObserveOptions(url=url, rate=1.0, num_requests=1, output=str(tmp_path / "out"))) == 1
     assert capsys.readouterr().err == f"blis observe: error: cannot reach {url}: connection refused\n"
     assert list(tmp_path.iterdir()) == []
 

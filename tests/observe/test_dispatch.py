@@ -5,6 +5,7 @@ from observe.clock import sleep_until, start_clock
 from observe.dispatch import Dispatcher, Prepared, Sent
 from observe.http.request import get_bytes, parse_server
 from observe.requests.schedule import Planned
+from tests.patience import PATIENCE_S
 
 
 def plan(*times_us: int) -> list[Planned]:
@@ -17,7 +18,7 @@ class Sending:
     def __init__(self, url: str, plan: list[Planned], *, max_concurrency: int = 0) -> None:
         self.ended: list[Sent] = []
         self.built: list[int] = []
-        self.client = Client(parse_server(url), timeout_s=5, num_spare=4)
+        self.client = Client(parse_server(url), timeout_s=PATIENCE_S, num_spare=4)
         self.dispatcher = Dispatcher(
             self.client, plan, self.prepare, self.ended.append, max_concurrency=max_concurrency
         )

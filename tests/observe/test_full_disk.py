@@ -9,6 +9,7 @@ from typing import IO
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from traces import read_itl, read_rows, read_trace
 
 
@@ -28,7 +29,7 @@ def observe(
         stderr=subprocess.PIPE,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
         preexec_fn=limit,
         env=temporary,
     )

@@ -13,6 +13,7 @@ from blis_cli.main import run
 from engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
 from tests import coefficients_file
 from tests.capped import capped_rows
+from tests.patience import PATIENCE_S
 from tests.replay.small_traces import row, written
 from traces import TraceRow, read_results
 
@@ -208,7 +209,7 @@ def test_on_a_terminal_a_progress_bar_leaves_stdout_alone(tmp_path: Path) -> Non
     command = [sys.executable, "-m", "blis_cli", "replay", str(written(tmp_path, THREE)), "--json", *DEPLOYMENT]
     try:
         process = subprocess.run(
-            command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=stderr, text=True, check=True, timeout=60
+            command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=stderr, text=True, check=True, timeout=PATIENCE_S
         )
         shown = os.read(terminal, 10_000).decode()
     finally:

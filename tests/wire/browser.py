@@ -3,17 +3,20 @@
 import asyncio
 import itertools
 import json
+import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import aiohttp
 import pytest
 
-TIMEOUT_S = 60.0
+from tests.patience import PATIENCE_S
+
 ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--no-first-run")
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -32,7 +35,7 @@ class Browser:
         number = next(self._numbers)
         await self.socket.send_json({"id": number, "method": method, "params": params})
         while True:
-            message = await self.socket.receive_json(timeout=TIMEOUT_S)
+            message = await self.socket.receive_json(timeout=PATIENCE_S)
             if message.get("method") == "Network.requestWillBeSent":
                 self.requested.append(message["params"]["request"]["url"])
             elif message.get("method") == "Runtime.exceptionThrown":
@@ -50,7 +53,7 @@ class Browser:
 
     async def wait_for(self, expression: str) -> None:
         """Wait until an expression is true in the page."""
-        deadline = asyncio.get_running_loop().time() + TIMEOUT_S
+        deadline = asyncio.get_running_loop().time() + PATIENCE_S
         while not await self.evaluate(expression):
             assert asyncio.get_running_loop().time() < deadline, f"never true: {expression}"
             await asyncio.sleep(0.1)
@@ -64,28 +67,37 @@ async def opened(url: str, profile: Path) -> AsyncIterator[Browser]:
         pytest.skip("there is no Chromium here")
     command = [program, *ARGUMENTS, f"--user-data-dir={profile}", "about:blank"]
     quiet = asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(*command, stdout=quiet, stderr=quiet)
-    try:
-        async with aiohttp.ClientSession() as session:
-            port = await _port(profile / "DevToolsActivePort")
-            async with session.get(f"http://127.0.0.1:{port}/json/list") as reply:
-                tabs = await reply.json(content_type=None)
-            address = next(tab["webSocketDebuggerUrl"] for tab in tabs if tab["type"] == "page")
-            async with session.ws_connect(address, max_msg_size=0) as socket:
-                browser = Browser(socket)
-                await browser.send("Runtime.enable")
-                await browser.send("Network.enable")
-                await browser.send("Page.navigate", url=url)
+    with TemporaryDirectory() as left_behind:  # which it does not clear when it is told to end
+        environment = {**os.environ, "TMPDIR": left_behind}
+        process = await asyncio.create_subprocess_exec(*command, stdout=quiet, stderr=quiet, env=environment)
+        try:
+            async with _tab(profile, url) as browser:
                 yield browser
-    finally:
-        with suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
+        finally:
+            with suppress(ProcessLookupError):
+                process.terminate()
+            await process.wait()
+
+
+@asynccontextmanager
+async def _tab(profile: Path, url: str) -> AsyncIterator[Browser]:
+    """The tab of the browser that has this profile, which shows `url` from now on."""
+    async with aiohttp.ClientSession() as session:
+        port = await _port(profile / "DevToolsActivePort")
+        async with session.get(f"http://127.0.0.1:{port}/json/list") as reply:
+            tabs = await reply.json(content_type=None)
+        address = next(tab["webSocketDebuggerUrl"] for tab in tabs if tab["type"] == "page")
+        async with session.ws_connect(address, max_msg_size=0) as socket:
+            browser = Browser(socket)
+            await browser.send("Runtime.enable")
+            await browser.send("Network.enable")
+            await browser.send("Page.navigate", url=url)
+            yield browser
 
 
 async def _port(file: Path) -> int:
     """The port that the browser has chosen, which it writes into a file once it listens."""
-    deadline = asyncio.get_running_loop().time() + TIMEOUT_S
+    deadline = asyncio.get_running_loop().time() + PATIENCE_S
     while not (written := _text(file)):
         assert asyncio.get_running_loop().time() < deadline, "Chromium does not start"
         await asyncio.sleep(0.05)

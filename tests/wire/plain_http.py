@@ -3,14 +3,12 @@
 import http.client
 import json
 import socket
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tests.patience import PATIENCE_S, wait_until
 from tests.wire.serving import TestServer
-
-TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ def call(
     headers: Mapping[str, str] | None = None,
 ) -> PlainReply:
     """One request on a connection of its own. `body` is sent as it is when it is bytes, else as JSON."""
-    connection = http.client.HTTPConnection(server.host, server.port, timeout=TIMEOUT_S)
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE_S)
     try:
         return call_on(connection, method, path, body, headers)
     finally:
@@ -91,17 +89,18 @@ def metric(server: TestServer, name: str, **labels: str) -> float:
     raise AssertionError(f"no sample {name} {labels}")
 
 
-def wait_for_metric(server: TestServer, name: str, value: float, timeout_s: float = 5.0, **labels: str) -> None:
+def wait_for_metric(server: TestServer, name: str, value: float, **labels: str) -> None:
     """Poll until a sample has a value. Fails with the last one seen."""
-    deadline = time.monotonic() + timeout_s
-    while (seen := metric(server, name, **labels)) != value:
-        assert time.monotonic() < deadline, f"{name} is {seen}, not {value}"
-        time.sleep(0.01)
+
+    def complaint() -> str:
+        return f"{name} is {metric(server, name, **labels)}, not {value}"
+
+    wait_until(lambda: metric(server, name, **labels) == value, complaint)
 
 
 def open_request(server: TestServer, **fields: Any) -> socket.socket:
     """A connection over which a completion has been asked for; closing it is hanging up."""
-    connection = socket.create_connection((server.host, server.port), timeout=TIMEOUT_S)
+    connection = socket.create_connection((server.host, server.port), timeout=PATIENCE_S)
     connection.sendall(raw_completion(prompt="hello there", **fields))
     return connection
 

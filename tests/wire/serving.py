@@ -14,8 +14,7 @@ from mockserve.options.serve import ServeOptions
 from mockserve.serving.service import Service
 from mockserve.startup import fastest_loop
 from tests.fakes import TestLatency
-
-TIMEOUT_S = 20.0
+from tests.patience import PATIENCE_S
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,10 +57,10 @@ def running_server(latency: LatencyModel | None = None, **settings: Any) -> Iter
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    started.wait(TIMEOUT_S)
+    started.wait(PATIENCE_S)
     server = found[0]
     try:
         yield TestServer(server.host, server.port, server.service)
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(TIMEOUT_S)
+        thread.join(PATIENCE_S)

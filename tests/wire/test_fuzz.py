@@ -3,17 +3,16 @@
 import json
 import re
 import socket
-import time
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mockserve.protocol.completions.fields import CHAT_FIELDS, COMPLETION_FIELDS
+from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import call
 from tests.wire.serving import TestServer
 
-PATIENCE_S = 20.0
 """Longer than this nothing may take."""
 
 QUIET_S = 0.1
@@ -58,10 +57,8 @@ def exchange(server: TestServer, pieces: list[bytes], says_goodbye: bool) -> byt
 
 def is_well(server: TestServer) -> bool:
     """Whether the engine is empty again and the server answers."""
-    deadline = time.monotonic() + PATIENCE_S
-    while server.service.driver.num_flights and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return not server.service.driver.num_flights and call(server, "GET", "/health").status == 200
+    wait_until(lambda: not server.service.driver.num_flights, "the engine is not empty")
+    return call(server, "GET", "/health").status == 200
 
 
 def statuses(received: bytes) -> list[int]:

@@ -2,7 +2,6 @@
 
 import socket
 import struct
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes import TestLatency
+from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import raw_completion, wait_for_metric
-from tests.wire.serving import TIMEOUT_S, TestServer, running_server
+from tests.wire.serving import TestServer, running_server
 
 RESET = struct.pack("ii", 1, 0)
 """Closing without a farewell: what the peer sees of a client that was killed with bytes unread."""
@@ -53,11 +53,11 @@ def read_some(connection: socket.socket, num_bytes: int) -> None:
 
 def assert_nothing_is_left(server: TestServer) -> None:
     for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
-        wait_for_metric(server, f"vllm:{name}", 0, TIMEOUT_S)
-    deadline = time.monotonic() + TIMEOUT_S
-    while server.service.num_answering or server.service.driver.num_flights:
-        assert time.monotonic() < deadline, "a reply is still being made"
-        time.sleep(0.005)
+        wait_for_metric(server, f"vllm:{name}", 0)
+    wait_until(
+        lambda: not server.service.num_answering and not server.service.driver.num_flights,
+        "a reply is still being made",
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -72,7 +72,7 @@ def test_whoever_leaves_leaves_nothing_behind(
 ) -> None:
     """All requests are sent ahead on one connection, the last one perhaps in part."""
     data = b"".join(requests)
-    connection = socket.create_connection((server.host, server.port), timeout=TIMEOUT_S)
+    connection = socket.create_connection((server.host, server.port), timeout=PATIENCE_S)
     connection.sendall(data[: round(sent * len(data))])
     read_some(connection, num_read)
     leave(connection, resets)
@@ -82,7 +82,7 @@ def test_whoever_leaves_leaves_nothing_behind(
 @pytest.mark.parametrize("resets", [False, True])
 def test_many_who_leave_together_leave_nothing_behind(server: TestServer, resets: bool) -> None:
     fields: dict[str, Any] = {"prompt": "hello", "max_tokens": 500, "ignore_eos": True, "stream": True}
-    connections = [socket.create_connection((server.host, server.port), timeout=TIMEOUT_S) for _ in range(200)]
+    connections = [socket.create_connection((server.host, server.port), timeout=PATIENCE_S) for _ in range(200)]
     for connection in connections:
         connection.sendall(raw_completion(**fields))
     wait_for_metric(server, "vllm:num_requests_running", 4)

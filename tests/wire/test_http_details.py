@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.wire.plain_http import call, complete, raw_completion, read_all, read_until
 from tests.wire.serving import TestServer
 
@@ -125,7 +126,7 @@ def test_odd_json_is_taken_or_refused_as_python_does(server: TestServer, body: b
 
 @pytest.mark.parametrize("sent", [b"FOO / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\r\n\r\n", b"GET\r\n\r\n"])
 def test_what_is_no_http_is_answered_in_one_line(server: TestServer, sent: bytes) -> None:
-    with socket.create_connection((server.host, server.port), timeout=20) as connection:
+    with socket.create_connection((server.host, server.port), timeout=PATIENCE_S) as connection:
         connection.sendall(sent)
         head, _, body = read_all(connection).partition(b"\r\n\r\n")
     assert head.partition(b" ")[2].startswith(b"400 Bad Request\r\n")
@@ -242,7 +243,7 @@ def test_a_load_balancer_hears_of_the_load(server: TestServer, wanted: str, pref
 def test_heads_of_streams_are_the_same_whoever_writes_them(server: TestServer) -> None:
     """Those of connections that stay open are put together here, others by the library; Date may differ."""
     heads = []
-    with socket.create_connection((server.host, server.port), timeout=10) as connection:
+    with socket.create_connection((server.host, server.port), timeout=PATIENCE_S) as connection:
         asked = raw_completion(prompt="hello there", max_tokens=2, stream=True)
         for request in (asked, asked, asked.replace(b"Host: x", b"Host: x\r\nConnection: close")):
             connection.sendall(request)

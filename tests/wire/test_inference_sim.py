@@ -20,9 +20,9 @@ from mockserve.inference_sim.command import rewritten
 from mockserve.inference_sim.mapping import serve_options
 from mockserve.inference_sim.options import InferenceSimOptions
 from mockserve.options.durations import milliseconds
+from tests.patience import PATIENCE_S
 
 PROGRAM = (sys.executable, "-c", "from blis_cli.main import inference_sim; inference_sim()")
-DEADLINE_S = 30
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def simulator(*arguments: str, servers: int = 1) -> Iterator[list[str]]:
                 addresses += re.findall(r"https?://\S+", line)
             yield addresses
             running.send_signal(signal.SIGTERM)
-            assert running.wait(DEADLINE_S) == 0
+            assert running.wait(PATIENCE_S) == 0
         finally:
             running.kill()
 
@@ -47,7 +47,7 @@ def simulator(*arguments: str, servers: int = 1) -> Iterator[list[str]]:
 def ask(address: str, path: str = "/v1/completions", **fields: Any) -> Any:
     body = {"prompt": "hello", "max_tokens": 5, "ignore_eos": True, **fields}
     request = urllib.request.Request(address + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=DEADLINE_S) as reply:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
         return json.load(reply)
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,6 +14,7 @@ from blis_options import BlisError
 from engine.cluster.policies import with_policies
 from mockserve.options.serve import ServeOptions
 from tests.fakes import TestLatency
+from tests.patience import wait_until
 from tests.wire.instances import BODY, SLOW, at_instance, finished, instances, kill, lives
 from tests.wire.plain_http import (
     call,
@@ -38,10 +38,7 @@ def controlled(latency: TestLatency | None = None, **settings: Any) -> Iterator[
 
 def wait_for_lives(server: TestServer, wanted: list[str]) -> None:
     """Poll until the instances are in these states."""
-    deadline = time.monotonic() + 10
-    while (seen := lives(server)) != wanted:
-        assert time.monotonic() < deadline, seen
-        time.sleep(0.02)
+    wait_until(lambda: lives(server) == wanted, lambda: str(lives(server)))
 
 
 def test_the_instances_are_listed_with_their_load() -> None:
@@ -208,9 +205,7 @@ def test_a_new_instance_listens_and_a_killed_one_hangs_up() -> None:
         assert complete(second, **BODY).status == 200
         assert finished(server, 1) == 1
         kill(server, 1)
-        deadline = time.monotonic() + 10
-        while instances(server)[1]["port"] is not None:
-            assert time.monotonic() < deadline
+        wait_until(lambda: instances(server)[1]["port"] is None)
         with pytest.raises(ConnectionRefusedError):
             call(second, "GET", "/health")
 

@@ -1,7 +1,6 @@
 """Several instances behind one endpoint: who gets what, who is turned away, and what is seen of each."""
 
 import re
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import TestLatency
+from tests.patience import wait_until
 from tests.wire.instances import BODY, SLOW, at_instance, finished
 from tests.wire.plain_http import (
     call,
@@ -83,10 +83,7 @@ def test_every_family_of_metrics_is_there_for_each_instance() -> None:
 
 def wait_for_queue(server: TestServer, num_waiting: int) -> None:
     """Poll until so many wait at the gateway."""
-    deadline = time.monotonic() + 5
-    while call(server, "GET", "/blis/instances").json["door"]["num_waiting"] != num_waiting:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: call(server, "GET", "/blis/instances").json["door"]["num_waiting"] == num_waiting)
 
 
 @pytest.mark.parametrize("stream", [False, True])

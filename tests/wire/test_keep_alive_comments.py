@@ -8,6 +8,7 @@ import openai
 import pytest
 
 from tests.fakes import TestLatency
+from tests.patience import PATIENCE_S
 from tests.wire.instances import SLOW
 from tests.wire.plain_http import call, events_of, open_request, raw_completion, read_until
 from tests.wire.serving import TestServer, running_server
@@ -45,7 +46,7 @@ def test_a_stream_that_waits_for_its_first_token_gets_a_comment_each_interval(in
 
 def test_http_1_0_gets_them_without_chunks() -> None:
     with running_server(SLOW, speed=1.0, sse_keep_alive_interval=1) as server:
-        with socket.create_connection((server.host, server.port), timeout=20) as connection:
+        with socket.create_connection((server.host, server.port), timeout=PATIENCE_S) as connection:
             connection.sendall(raw_completion("1.0", prompt="hello", stream=True))
             body = comments_before_anything(connection, 1).partition(b"\r\n\r\n")[2]
         assert body == COMMENT

@@ -1,7 +1,6 @@
 """KV-cache events as an indexer receives them."""
 
 import json
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,22 +8,16 @@ from typing import Any
 import pytest
 
 from mockserve.options.serve import ServeOptions
+from tests.patience import PATIENCE_S
+from tests.ports import reserved_port
 from tests.wire.plain_http import call, complete
 from tests.wire.serving import TestServer, running_server
 
 zmq = pytest.importorskip("zmq")
 msgspec = pytest.importorskip("msgspec")
 
-TIMEOUT_MS = 5000
 PROMPT = list(range(2000, 2048))
 END = (-1).to_bytes(8, "big", signed=True)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 class Indexer:
@@ -36,7 +29,7 @@ class Indexer:
         self._sub.setsockopt(zmq.SUBSCRIBE, b"kv")
         self._sub.RCVTIMEO = 100
         self._dealer = self._context.socket(zmq.DEALER)
-        self._dealer.RCVTIMEO = TIMEOUT_MS
+        self._dealer.RCVTIMEO = round(1000 * PATIENCE_S)
         for each in (self._sub, self._dealer):
             each.LINGER = 0
         self._sub.connect(f"tcp://127.0.0.1:{events}")
@@ -74,19 +67,19 @@ class Indexer:
 
 @contextmanager
 def publishing(**settings: Any) -> Iterator[tuple[TestServer, Indexer]]:
-    events, replay = free_port(), free_port()
-    config = {
-        "enable_kv_cache_events": True,
-        "endpoint": f"tcp://*:{events}",
-        "replay_endpoint": f"tcp://*:{replay}",
-        "topic": "kv",
-    }
-    with running_server(kv_events_config=json.dumps(config), **settings) as server:
-        indexer = Indexer(events, replay)
-        try:
-            yield server, indexer
-        finally:
-            indexer.close()
+    with reserved_port() as events, reserved_port() as replay:
+        config = {
+            "enable_kv_cache_events": True,
+            "endpoint": f"tcp://*:{events}",
+            "replay_endpoint": f"tcp://*:{replay}",
+            "topic": "kv",
+        }
+        with running_server(kv_events_config=json.dumps(config), **settings) as server:
+            indexer = Indexer(events, replay)
+            try:
+                yield server, indexer
+            finally:
+                indexer.close()
 
 
 def stored(tokens: list[int], hashes: list[int], parent: int | None, salt: str | None = None) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from contextlib import ExitStack
 import pytest
 
 from tests.fakes import TestLatency
+from tests.patience import PATIENCE_S
 from tests.wire.plain_http import raw_completion, read_all, read_until, wait_for_metric
-from tests.wire.serving import TIMEOUT_S, TestServer, running_server
+from tests.wire.serving import TestServer, running_server
 from tests.wire.test_server_process import ask_for_stream, connect, process
 
 REFUSED = b"HTTP/1.1 400 Bad Request\r\n"
@@ -28,7 +29,7 @@ def limited() -> Iterator[TestServer]:
 
 
 def opened(server: TestServer) -> socket.socket:
-    return socket.create_connection((server.host, server.port), timeout=TIMEOUT_S)
+    return socket.create_connection((server.host, server.port), timeout=PATIENCE_S)
 
 
 def answered(server: TestServer, data: bytes) -> bytes:
@@ -126,7 +127,7 @@ def test_requests_sent_ahead_wait_with_the_client() -> None:
 
 def wait_until_answered(line: str) -> None:
     """Ask until there is an answer: connections of a flood are taken, and found closed, one after the other."""
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             with connect(line) as later:

@@ -1,12 +1,12 @@
 """Routes for operators: pausing, sleeping, caches, adapters, tokens; and which of them a server has at all."""
 
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import PlainReply, call, chat, chunks_of, complete
 from tests.wire.serving import TestServer, running_server
 
@@ -32,19 +32,12 @@ class Background:
         wait_until(lambda: set(server.service.driver.request_ids) - before)
 
     def reply(self) -> PlainReply:
-        self._thread.join(20)
+        self._thread.join(PATIENCE_S)
         return self._replies[0]
 
     @property
     def is_answered(self) -> bool:
         return bool(self._replies)
-
-
-def wait_until(is_so: Any) -> None:
-    deadline = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def post(server: TestServer, path: str, body: Any = None) -> PlainReply:

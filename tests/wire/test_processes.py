@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -14,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import raw_completion, read_all, read_until
-from tests.wire.test_server_process import DEADLINE_S, ask_for_stream, connect, process
+from tests.wire.test_server_process import ask_for_stream, connect, process
 
 TWO = ("--port", "0", "--api-processes", "2")
 FAST = ("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coeffs", "2000,0,0")
@@ -28,7 +28,7 @@ def line() -> Iterator[str]:
     with process(*TWO, *FAST, *CACHED) as (running, said):
         yield said
         running.send_signal(signal.SIGTERM)
-        assert running.wait(DEADLINE_S) == 0
+        assert running.wait(PATIENCE_S) == 0
 
 
 def ask(line: str, request: bytes) -> bytes:
@@ -59,10 +59,12 @@ def figure(line: str, name: str, label: str = "") -> float:
     return sum(value for key, value in figures(line).items() if key.partition("{")[0] == name and label in key)
 
 
-def wait_until(line: str, name: str, value: float) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while (seen := figure(line, name)) != value:
-        assert time.monotonic() < deadline, f"{name} is {seen}, not {value}"
+def wait_for(line: str, name: str, value: float) -> None:
+    wait_until(lambda: figure(line, name) == value, lambda: f"{name} is {figure(line, name)}, not {value}")
+
+
+def wait_until_not_ready(line: str) -> None:
+    wait_until(lambda: ask(line, get("/health")).startswith(b"HTTP/1.1 503 "))
 
 
 def children(pid: int) -> list[int]:
@@ -132,7 +134,7 @@ def test_clients_that_leave_leave_nothing_behind(line: str) -> None:
     for stream in streams:
         stream.close()
     for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"):
-        wait_until(line, name, 0)
+        wait_for(line, name, 0)
 
 
 def test_a_refused_request_says_why(line: str) -> None:
@@ -146,13 +148,11 @@ def test_open_streams_of_all_processes_finish_when_it_is_told_to_stop() -> None:
         for stream in streams:
             ask_for_stream(stream, 4000)
         running.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + DEADLINE_S
-        while not ask(line, get("/health")).startswith(b"HTTP/1.1 503 "):
-            assert time.monotonic() < deadline
+        wait_until_not_ready(line)
         assert b"The server is shutting down." in ask(line, completion(prompt="hello", max_tokens=1))
         for stream in streams:
             assert b"[DONE]" in read_all(stream)
-        assert running.wait(DEADLINE_S) == 0
+        assert running.wait(PATIENCE_S) == 0
         assert running.stderr is not None
         assert running.stderr.read() == "stopping: open replies: 8, cut after 60 s\n"
 
@@ -161,19 +161,17 @@ def test_a_second_signal_cuts_them() -> None:
     with process(*TWO, *FAST, "--shutdown-timeout", "600") as (running, line), connect(line) as stream:
         ask_for_stream(stream, 20_000)
         running.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + DEADLINE_S
-        while not ask(line, get("/health")).startswith(b"HTTP/1.1 503 "):
-            assert time.monotonic() < deadline
+        wait_until_not_ready(line)
         running.send_signal(signal.SIGTERM)
         assert b"[DONE]" not in read_all(stream)
-        assert running.wait(DEADLINE_S) == 0
+        assert running.wait(PATIENCE_S) == 0
 
 
 def test_the_death_of_a_process_ends_the_server_as_it_ends_vllms() -> None:
     with process(*TWO, *FAST, "--shutdown-timeout", "0") as (running, _):
         pids = children(running.pid)
         os.kill(pids[0], signal.SIGKILL)
-        assert running.wait(DEADLINE_S) == 1
+        assert running.wait(PATIENCE_S) == 1
         assert running.stderr is not None
         assert running.stderr.read() == f"error: stopping: process {pids[0]} has ended with code -9\n"
         assert not Path(f"/proc/{pids[1]}").exists()
@@ -183,10 +181,7 @@ def test_nobody_answers_for_engines_that_are_gone() -> None:
     with process(*TWO, *FAST) as (running, _):
         pids = children(running.pid)
         running.kill()
-        deadline = time.monotonic() + DEADLINE_S
-        while any(Path(f"/proc/{pid}/cmdline").exists() and is_alive(pid) for pid in pids):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: not any(is_alive(pid) for pid in pids))
 
 
 def is_alive(pid: int) -> bool:
@@ -204,7 +199,7 @@ def test_a_dead_engine_ends_all_replies_and_the_server() -> None:
             ask_for_stream(stream, 20_000)
         for stream in streams:
             assert b"The server had an error while processing your request." in read_until(stream, b"[DONE]")
-        assert running.wait(DEADLINE_S) == 0
+        assert running.wait(PATIENCE_S) == 0
         assert running.stderr is not None
         assert running.stderr.read() == "error: stopping: the engine has failed: the engine died on purpose\n"
 
@@ -225,7 +220,7 @@ def test_a_port_in_use_is_not_joined() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with process("--port", str(port), "--api-processes", "2") as (running, line):
-            assert running.wait(DEADLINE_S) == 2
+            assert running.wait(PATIENCE_S) == 2
         assert line.startswith(f"blis serve: error: cannot listen on 127.0.0.1:{port}: ")
 
 
@@ -237,7 +232,7 @@ def test_vllms_own_flag_says_the_same() -> None:
 
 def test_settings_that_only_an_answering_process_can_refuse_are_one_line_and_code_2() -> None:
     with process(*TWO, "--tokenizer", "/nowhere") as (running, line):
-        assert running.wait(DEADLINE_S) == 2
+        assert running.wait(PATIENCE_S) == 2
         assert line == "blis serve: error: --tokenizer must be a tokenizer.json or a folder with one, got '/nowhere'\n"
         assert running.stderr is not None
         assert running.stderr.read() == ""

@@ -2,13 +2,13 @@
 
 import io
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from mockserve.options.environment import ServerEnvironment
+from tests.patience import wait_until
 from tests.wire.plain_http import PlainReply, call, events_of
 from tests.wire.serving import TestServer, running_server
 
@@ -45,13 +45,8 @@ def ask(server: TestServer, response_id: str, how: str = "") -> PlainReply:
 
 def wait_for(server: TestServer, response_id: str) -> Any:
     """A response in the background, once it is done."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        body = ask(server, response_id).json
-        if body["status"] not in ("queued", "in_progress"):
-            return body
-        time.sleep(0.01)
-    raise AssertionError(f"{response_id} takes too long")
+    wait_until(lambda: ask(server, response_id).json["status"] not in ("queued", "in_progress"))
+    return ask(server, response_id).json
 
 
 def test_an_answer_that_is_cut_short_is_incomplete(server: TestServer) -> None:

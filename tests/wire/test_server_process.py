@@ -11,10 +11,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.wire.plain_http import raw_completion, read_all, read_until
 
 ARGUMENTS = ("serve", "qwen/qwen3-14b", "--hardware", "H100", "--tp", "1", "--host", "127.0.0.1")
-DEADLINE_S = 30
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 def connect(line: str) -> socket.socket:
     found = re.search(r"http://([\d.]+):(\d+)", line)
     assert found, line
-    return socket.create_connection((found[1], int(found[2])), timeout=DEADLINE_S)
+    return socket.create_connection((found[1], int(found[2])), timeout=PATIENCE_S)
 
 
 def ask_for_stream(connection: socket.socket, max_tokens: int) -> None:
@@ -47,7 +47,7 @@ def test_it_says_what_it_serves_and_stops_on_a_signal_with_code_0() -> None:
             line,
         )
         running.send_signal(signal.SIGTERM)
-        assert running.wait(DEADLINE_S) == 0
+        assert running.wait(PATIENCE_S) == 0
         assert running.stderr is not None
         assert running.stderr.read() == ""
 
@@ -67,7 +67,7 @@ def test_a_short_stream_may_finish_and_a_long_one_is_cut_when_it_stops() -> None
         running.send_signal(signal.SIGINT)
         assert b"[DONE]" in read_all(short)
         assert b"[DONE]" not in read_all(long)
-        assert running.wait(DEADLINE_S) == 0
+        assert running.wait(PATIENCE_S) == 0
         assert time.monotonic() - started < 10
         assert running.stderr is not None
         assert running.stderr.read() == "stopping: open replies: 2, cut after 3 s\n"
@@ -83,7 +83,7 @@ def test_a_short_stream_may_finish_and_a_long_one_is_cut_when_it_stops() -> None
 )
 def test_bad_settings_are_one_line_and_code_2(arguments: tuple[str, ...], complaint: str) -> None:
     command = [sys.executable, "-m", "blis_cli", *ARGUMENTS, "--port", "0", *arguments]
-    result = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S, check=False)
+    result = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
     assert result.returncode == 2
     assert result.stderr == f"blis serve: error: {complaint}\n"
 
@@ -92,7 +92,7 @@ def test_a_port_in_use_is_one_line_and_code_2() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         command = [sys.executable, "-m", "blis_cli", *ARGUMENTS, "--port", str(port)]
-        result = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S, check=False)
+        result = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
     assert result.returncode == 2
     assert result.stderr.startswith(f"blis serve: error: cannot listen on 127.0.0.1:{port}: ")
     assert len(result.stderr.splitlines()) == 1
@@ -100,7 +100,7 @@ def test_a_port_in_use_is_one_line_and_code_2() -> None:
 
 def test_the_model_may_be_given_as_a_flag() -> None:
     command = [sys.executable, "-m", "blis_cli", "serve", "--port", "0"]
-    result = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S, check=False)
+    result = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
     assert result.stderr == "blis serve: error: MODEL must be given, as in: blis serve qwen/qwen3-14b\n"
 
 
@@ -108,7 +108,7 @@ def test_it_ends_after_its_engine_has() -> None:
     with process("--port", "0", "--fault-engine", "death@3") as (running, line), connect(line) as stream:
         ask_for_stream(stream, 20_000)
         assert b"The server had an error while processing your request." in read_all(stream)
-        assert running.wait(DEADLINE_S) == 0
+        assert running.wait(PATIENCE_S) == 0
         assert running.stderr is not None
         assert running.stderr.read().endswith("error: stopping: the engine has failed: the engine died on purpose\n")
 
@@ -117,7 +117,7 @@ def test_a_client_that_is_told_by_a_status_ends_it_at_once() -> None:
     with process("--port", "0", "--fault-engine", "death@3") as (running, line), connect(line) as whole:
         whole.sendall(raw_completion(prompt="hello", ignore_eos=True, max_tokens=20_000))
         assert read_all(whole).startswith(b"HTTP/1.1 500 Internal Server Error")
-        assert running.wait(DEADLINE_S) == 0
+        assert running.wait(PATIENCE_S) == 0
 
 
 def test_it_stays_when_told_to(monkeypatch: pytest.MonkeyPatch) -> None:

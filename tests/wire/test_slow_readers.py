@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tests.fakes import TestLatency
+from tests.patience import PATIENCE_S
 from tests.wire.plain_http import metric, raw_completion, read_until, wait_for_metric
-from tests.wire.serving import TIMEOUT_S, TestServer, running_server
+from tests.wire.serving import TestServer, running_server
 
 MANY_TOKENS = 30_000
 """With their log-probabilities more than kernels keep for a connection."""
@@ -24,7 +25,7 @@ def ask(server: TestServer, stream: bool = True, **fields: Any) -> socket.socket
     """A connection that keeps little for its client, over which a completion has been asked for."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.settimeout(TIMEOUT_S)
+    connection.settimeout(PATIENCE_S)
     connection.connect((server.host, server.port))
     connection.sendall(raw_completion(prompt="hello there", stream=stream, ignore_eos=True, **fields))
     return connection
@@ -33,8 +34,8 @@ def ask(server: TestServer, stream: bool = True, **fields: Any) -> socket.socket
 def test_a_client_that_never_reads_is_cut_and_its_request_freed(strict_server: TestServer) -> None:
     cut = metric(strict_server, "blis_slow_readers_cut_total")
     with ask(strict_server, max_tokens=MANY_TOKENS, logprobs=5):
-        wait_for_metric(strict_server, "blis_slow_readers_cut_total", cut + 1, TIMEOUT_S)
-        wait_for_metric(strict_server, "vllm:num_requests_running", 0, TIMEOUT_S)
+        wait_for_metric(strict_server, "blis_slow_readers_cut_total", cut + 1)
+        wait_for_metric(strict_server, "vllm:num_requests_running", 0)
         wait_for_metric(strict_server, "vllm:kv_cache_usage_perc", 0)
     assert strict_server.service.driver.num_flights == 0
 
@@ -42,7 +43,7 @@ def test_a_client_that_never_reads_is_cut_and_its_request_freed(strict_server: T
 def test_who_reads_gets_everything_beside_one_who_does_not(strict_server: TestServer) -> None:
     with ask(strict_server, max_tokens=MANY_TOKENS, logprobs=5), ask(strict_server, max_tokens=3000) as reader:
         assert read_until(reader, b"[DONE]").count(b"data: ") == 3001
-    wait_for_metric(strict_server, "vllm:num_requests_running", 0, TIMEOUT_S)
+    wait_for_metric(strict_server, "vllm:num_requests_running", 0)
 
 
 def test_who_reads_late_but_not_too_late_gets_everything(strict_server: TestServer) -> None:

@@ -10,8 +10,9 @@ import urllib.request
 
 import pytest
 
+from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import read_all
-from tests.wire.test_server_process import DEADLINE_S, ask_for_stream, connect, process
+from tests.wire.test_server_process import ask_for_stream, connect, process
 
 
 def address(line: str) -> str:
@@ -23,7 +24,7 @@ def address(line: str) -> str:
 def status_of(url: str, body: bytes | None = None) -> tuple[int, bytes]:
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=DEADLINE_S) as reply:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
             return reply.status, reply.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -31,10 +32,7 @@ def status_of(url: str, body: bytes | None = None) -> tuple[int, bytes]:
 
 
 def wait_until_not_ready(url: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while status_of(f"{url}/health")[0] != 503:
-        assert time.monotonic() < deadline, "it is still ready"
-        time.sleep(0.02)
+    wait_until(lambda: status_of(f"{url}/health")[0] == 503, "it is still ready")
 
 
 def said(running: subprocess.Popen[str]) -> str:
@@ -55,7 +53,7 @@ def test_it_is_not_ready_and_takes_nothing_new_while_open_replies_finish() -> No
         assert status == 503
         assert json.loads(body)["error"]["message"] == "The server is shutting down."
         assert b"[DONE]" in read_all(stream)
-        assert running.wait(DEADLINE_S) == 0
+        assert running.wait(PATIENCE_S) == 0
         assert said(running) == "stopping: open replies: 1, cut after 60 s\n"
 
 
@@ -66,7 +64,7 @@ def test_a_second_signal_cuts_what_is_open() -> None:
         wait_until_not_ready(address(line))
         running.send_signal(signal.SIGTERM)
         assert b"[DONE]" not in read_all(stream)
-        assert running.wait(DEADLINE_S) == 0
+        assert running.wait(PATIENCE_S) == 0
 
 
 def test_without_a_grace_it_cuts_at_once_as_vllm_does_by_default() -> None:
@@ -74,7 +72,7 @@ def test_without_a_grace_it_cuts_at_once_as_vllm_does_by_default() -> None:
         ask_for_stream(stream, 20_000)
         running.send_signal(signal.SIGTERM)
         assert b"[DONE]" not in read_all(stream)
-        assert running.wait(DEADLINE_S) == 0
+        assert running.wait(PATIENCE_S) == 0
 
 
 def test_it_listens_only_after_the_delay() -> None:
@@ -93,7 +91,7 @@ def test_in_json_each_line_is_an_object() -> None:
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", ready["time"])
         ask_for_stream(stream, 40)
         running.send_signal(signal.SIGTERM)
-        assert running.wait(DEADLINE_S) == 0
+        assert running.wait(PATIENCE_S) == 0
         (last,) = map(json.loads, said(running).splitlines())
         assert (last["logger"], last["open"]) == ("mockserve.server", 1)
 
@@ -101,5 +99,5 @@ def test_in_json_each_line_is_an_object() -> None:
 @pytest.mark.parametrize("value", ["-1", "soon"])
 def test_a_bad_grace_is_refused(value: str) -> None:
     with process("--port", "0", "--shutdown-timeout", value) as (running, line):
-        assert running.wait(DEADLINE_S) == 2
+        assert running.wait(PATIENCE_S) == 2
         assert "--shutdown-timeout" in line

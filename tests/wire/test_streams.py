@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.wire.plain_http import (
     call,
     call_on,
@@ -89,7 +90,7 @@ def test_every_event_is_a_chunk_of_its_own(server: TestServer) -> None:
 
 
 def test_a_connection_serves_streams_and_whole_replies_in_turn(server: TestServer) -> None:
-    connection = http.client.HTTPConnection(server.host, server.port, timeout=10)
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE_S)
     for stream in (True, False, True):
         reply = call_on(connection, "POST", "/v1/completions", {"prompt": "a", "max_tokens": 4, "stream": stream})
         assert reply.status == 200
@@ -98,7 +99,7 @@ def test_a_connection_serves_streams_and_whole_replies_in_turn(server: TestServe
 
 
 def test_an_http_1_0_client_gets_the_stream_unchunked(server: TestServer) -> None:
-    with socket.create_connection((server.host, server.port), timeout=10) as connection:
+    with socket.create_connection((server.host, server.port), timeout=PATIENCE_S) as connection:
         connection.sendall(raw_completion("1.0", prompt="hello", max_tokens=3, stream=True))
         received = read_all(connection)
     headers, _, events = received.partition(b"\r\n\r\n")

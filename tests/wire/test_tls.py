@@ -4,7 +4,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ import pytest
 from blis_options import BlisError
 from mockserve.connections.tls import server_context
 from mockserve.options.serve import ServeOptions
-from tests.wire.plain_http import TIMEOUT_S, raw_completion
+from tests.patience import PATIENCE_S, wait_until
+from tests.wire.plain_http import raw_completion
 from tests.wire.serving import running_server
 
 
@@ -47,13 +47,10 @@ def test_a_client_that_does_not_read_is_cut_behind_tls_as_well(certificate: Path
     trusting = ssl.create_default_context(cafile=cert)
     settings: dict[str, Any] = {"ssl_certfile": cert, "ssl_keyfile": key, "max_unsent_kib": 64, "max_model_len": 32_768}
     with running_server(**settings) as server:
-        plain = socket.create_connection((server.host, server.port), timeout=TIMEOUT_S)
+        plain = socket.create_connection((server.host, server.port), timeout=PATIENCE_S)
         with trusting.wrap_socket(plain, server_hostname=server.host) as slow:
             slow.sendall(raw_completion(prompt="x", stream=True, ignore_eos=True, max_tokens=30_000, logprobs=5))
-            deadline = time.monotonic() + TIMEOUT_S
-            while not server.service.slow_readers.num_cut or server.service.driver.num_flights:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            wait_until(lambda: server.service.slow_readers.num_cut and not server.service.driver.num_flights)
 
 
 def test_clients_need_a_certificate_when_they_must(certificate: Path) -> None:

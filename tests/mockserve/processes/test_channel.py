@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mockserve.processes.channel import Channel, open_channel
+from tests.patience import PATIENCE_S
 
 SMALL_BUFFER_BYTES = 4096
 
@@ -27,7 +28,7 @@ async def heard_of(turns: list[list[bytes]]) -> tuple[list[bytes], int]:
             here.tell(message)
         await asyncio.sleep(0)
     here.close()
-    await asyncio.wait_for(ended.wait(), 10)
+    await asyncio.wait_for(ended.wait(), PATIENCE_S)
     there.close()
     return heard, len(departures)
 
@@ -46,7 +47,7 @@ async def test_who_closes_hears_nothing_of_it_and_the_other_end_does() -> None:
     here = await open_channel(ends[0], print, here_ended.set)
     await open_channel(ends[1], print, there_ended.set)
     here.close()
-    await asyncio.wait_for(there_ended.wait(), 5)
+    await asyncio.wait_for(there_ended.wait(), PATIENCE_S)
     assert not here_ended.is_set()
 
 

@@ -25,6 +25,7 @@ from mockserve.realtime.interface import EngineFailedError
 from mockserve.realtime.wire import Wire
 from tests.fakes import TestLatency, config, request
 from tests.mockserve.realtime.listeners import Listener, Logbook
+from tests.patience import PATIENCE_S
 
 LATENCY = TestLatency(step_us=3_000, prefill_token_us=70, decode_us=400, queueing_us=900, output_token_time=250)
 LIMITS: dict[str, Any] = {
@@ -122,7 +123,7 @@ async def test_waiting_to_be_routed_ends_with_the_request() -> None:
     driver, _ = driven(built(admission_policy="reject-all"))
     listener = Listener()
     driver.submit(request("a"), listener)
-    await asyncio.wait_for(driver.until_routed(["a"]), 5)
+    await asyncio.wait_for(driver.until_routed(["a"]), PATIENCE_S)
     assert listener.done.is_set()
     await driver.until_routed(["a", "never heard of"])
     driver.close()
@@ -142,7 +143,7 @@ async def test_what_is_done_to_one_instance_leaves_the_others_alone() -> None:
     assert first.end_early() == 1
     assert (first.num_flights, second.num_flights) == (0, 1)
     second.fail(RuntimeError("broken"))
-    await asyncio.wait_for(listeners[1].done.wait(), 5)
+    await asyncio.wait_for(listeners[1].done.wait(), PATIENCE_S)
     assert listeners[1].failure == "the request was failed: "
     assert isinstance(second.failure, EngineFailedError)
     with pytest.raises(EngineFailedError):

@@ -9,13 +9,15 @@ from observe.client.client import Client
 from observe.client.exchange import Outcome
 from observe.errors import RunError
 from observe.http.request import get_bytes, parse_server
+from tests.patience import PATIENCE_S
+from tests.ports import reserved_port
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def talking_to(handler: Handler, *, timeout_s: float = 5, num_spare: int = 1) -> AsyncIterator[Client]:
+async def talking_to(handler: Handler, *, timeout_s: float = PATIENCE_S, num_spare: int = 1) -> AsyncIterator[Client]:
     """A client of a server that does with each connection what `handler` says, and then closes it."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -34,7 +36,7 @@ async def talking_to(handler: Handler, *, timeout_s: float = 5, num_spare: int =
             await client.close()
 
 
-async def ask(client: Client, *, timeout_s: float = 5) -> Outcome:
+async def ask(client: Client, *, timeout_s: float = PATIENCE_S) -> Outcome:
     return await client.fetch(get_bytes(client.server, "/", {}), timeout_s=timeout_s)
 
 
@@ -130,28 +132,30 @@ async def test_bytes_that_are_no_http_are_an_error() -> None:
         assert (outcome.status, outcome.kind) == ("error", "malformed")
 
 
-async def test_a_server_out_of_reach_is_named_with_the_reason(unused_tcp_port: int) -> None:
-    client = Client(parse_server(f"http://127.0.0.1:{unused_tcp_port}"), timeout_s=5, num_spare=1)
-    with pytest.raises(RunError) as error:
-        await client.open()
-    await client.close()
-    assert str(error.value) == f"cannot reach http://127.0.0.1:{unused_tcp_port}: connection refused"
+async def test_a_server_out_of_reach_is_named_with_the_reason() -> None:
+    with reserved_port() as port:
+        client = Client(parse_server(f"http://127.0.0.1:{port}"), timeout_s=PATIENCE_S, num_spare=1)
+        with pytest.raises(RunError) as error:
+            await client.open()
+        await client.close()
+    assert str(error.value) == f"cannot reach http://127.0.0.1:{port}: connection refused"
 
 
 async def test_a_connection_lost_while_idle_is_replaced() -> None:
     connections = []
+    replaced = asyncio.Event()
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connections.append(writer)
         if len(connections) == 1:
-            await asyncio.sleep(1.1)
+            await asyncio.sleep(1.1)  # longer than a life that is no use
         else:
+            replaced.set()
             await reader.read()
 
-    async with talking_to(handler) as client:
+    async with talking_to(handler) as client, asyncio.timeout(PATIENCE_S):
         await client.open()
-        await asyncio.sleep(1.3)
-        assert len(connections) == 2
+        await replaced.wait()
 
 
 async def test_all_that_is_under_way_can_be_cancelled() -> None:

@@ -3,6 +3,7 @@ from time import perf_counter_ns
 
 from observe.client.deadlines import Deadlines
 from observe.client.exchange import Exchange
+from tests.patience import PATIENCE_S
 
 
 def exchange(timeout_s: float) -> Exchange:
@@ -22,7 +23,7 @@ class Watch:
         self.passed.append((each, perf_counter_ns()))
 
     async def wait_for(self, count: int) -> list[Exchange]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.passed) < count:  # noqa: ASYNC110 - nobody tells that a time has passed
                 await asyncio.sleep(0.005)
         return [each for each, _ in self.passed]

@@ -17,6 +17,7 @@ from observe.top.command import TopOptions, run
 from observe.top.figures import Figures
 from observe.top.screen import line_of, percentiles_ms, table_of
 from tests.observe.top.test_figures import page_of
+from tests.patience import PATIENCE_S
 
 PAGES = [page_of(running=number, tokens=100 * number, ttft=(0, 10 * number, 10 * number)) for number in range(50)]
 FIGURES = Figures(
@@ -105,7 +106,7 @@ def test_nobody_there_is_one_line_and_code_1(capsys: pytest.CaptureFixture[str])
 
 def blis(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "blis_cli", "top", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """How the genuine servers of the captures were started, and the same for ours."""
 
 import json
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -36,13 +35,6 @@ class Setup:
         return f"golden/vllm/{self.name}.txt"
 
 
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 SETUPS = (
     Setup("golden1", ("c1", "c1b", "c1c"), "model", "model"),
     Setup("golden2", ("c2",), "model", "model"),
@@ -64,8 +56,8 @@ SETUPS = (
                 {
                     "enable_kv_cache_events": True,
                     "publisher": "zmq",
-                    "endpoint": f"tcp://127.0.0.1:{free_port()}",
-                    "replay_endpoint": f"tcp://127.0.0.1:{free_port()}",
+                    "endpoint": "inproc://events",
+                    "replay_endpoint": "inproc://replay",
                     "topic": "kv",
                 }
             ),

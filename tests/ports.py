@@ -1,0 +1,15 @@
+"""Ports that no other program takes while a test needs them."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port of 127.0.0.1 where nobody listens. A server that allows for reused addresses, as most do, still may."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        port: int = holder.getsockname()[1]
+        yield port
