@@ -13,7 +13,7 @@ from engine.events import Event, Finished, Outcome, StepDone, StepsDone
 from engine.latency.instant import InstantLatency
 from engine.latency.request_timing import RequestTiming
 from engine.lora import LoraSettings
-from engine.request import HashedBlocks, Request, UniqueBlocks
+from engine.request import ExternalPrompt, HashedBlocks, Request, UniqueBlocks
 from engine.scheduler.hold import Hold
 
 TIMING = RequestTiming(first_token_us=1000, token_gap_us=100, num_slots=4)
@@ -113,6 +113,23 @@ def test_the_first_token_may_depend_on_what_is_not_cached() -> None:
     for name, at in (("a", 0), ("b", 5000)):
         engine.submit(Request(name, 64, 1, HashedBlocks(name, (1, 2, 3, 4)), 1), at)
     assert token_times(engine.advance(10**9)) == {"a": [1140], "b": [5000 + 500 + 16 * 10]}
+
+
+@pytest.mark.parametrize(
+    ("set_times", "first_token_us"),
+    [
+        ({"transfer_us": 300}, 300),
+        ({"transfer_per_token_us": 5}, 64 * 5),
+        ({"transfer_us": 300, "transfer_per_token_us": 5}, 300),
+        ({}, 0),
+    ],
+)
+def test_a_prompt_computed_elsewhere_takes_its_transfer_instead_of_a_prefill(
+    set_times: dict[str, float], first_token_us: int
+) -> None:
+    engine = new_engine(replace(TIMING, **set_times))  # type: ignore[arg-type]
+    engine.submit(request("a", 64)._replace(external=ExternalPrompt(num_tokens=64, transfer_us=0)), 1000)
+    assert token_times(engine.advance(10**9))["a"][0] == 1000 + max(1, first_token_us)
 
 
 def test_noise_is_as_set_and_never_far_from_the_mean() -> None:

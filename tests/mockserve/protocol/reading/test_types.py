@@ -29,6 +29,11 @@ values = st.recursive(
 )
 
 
+def test_a_number_beyond_all_bounds_is_infinite() -> None:
+    assert as_number(10**400) == math.inf
+    assert as_number(-(10**400)) == -math.inf
+
+
 @pytest.mark.parametrize("value", [3, "3", " 3 ", "3.0", "+3", 3.0, "0_3", True])
 def test_an_integer_may_be_spelt_in_many_ways(value: Any) -> None:
     assert Integer().problems(value, "body.n") == []
