@@ -1,5 +1,7 @@
 """What is said, cut into tokens and sorted by kind."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +38,12 @@ def test_each_kind_goes_its_own_way() -> None:
     ]
     assert answer.num_reasoning_tokens == 3
     assert (answer.ending, answer.token_ids[-1]) == (Ending("stop"), TOKENIZER.eos_token_id)
+
+
+def test_a_thought_of_one_character_is_one_token_of_reasoning() -> None:
+    script = [replace(each, text="I") if each.kind is Kind.REASONING else each for each in THINKING]
+    for opened in (script, script[1:]):  # the chat template may have opened it
+        assert perform(opened, performance()).num_reasoning_tokens == 1
 
 
 def test_a_token_may_bring_two_kinds() -> None:
