@@ -280,6 +280,22 @@ def test_settings_that_do_not_fit_are_refused(given: dict[str, Any], message: st
         ConvertOptions(**given)
 
 
+@pytest.mark.parametrize(
+    ("kind", "columns"),
+    [
+        ("azure", ["TIMESTAMP", "ContextTokens", "GeneratedTokens"]),
+        ("burstgpt", ["Timestamp", "Request tokens", "Response tokens"]),
+        ("vidur", ["num_prefill_tokens", "num_decode_tokens"]),
+    ],
+)
+def test_a_column_that_a_format_needs_is_missed_by_its_name(kind: str, columns: list[str], tmp_path: Path) -> None:
+    for missing in columns:
+        others = [name for name in columns if name != missing]
+        text = ",".join(others) + "\n" + ",".join("1" for _ in others) + "\n"
+        with pytest.raises(BlisError, match=f"line 1: the column {missing.lower()} is missing"):
+            imported(kind, tmp_path / "t.csv", text)
+
+
 def test_an_unknown_preset_is_refused() -> None:
     with pytest.raises(BlisError, match="the preset must be one of chatbot"):
         import_from(ConvertOptions(format="preset", file="chatty"))

@@ -111,6 +111,11 @@ def test_a_trend_of_latencies_counts_from_20_answers_on() -> None:
     assert rises[-1] == 1
 
 
+def test_latencies_below_a_millisecond_have_a_trend_too() -> None:
+    events = requests((0, 500), (10_000, 750))
+    assert composite(events, 0, SETTINGS).signals["latency_trend_raw"][-1] == 0.5
+
+
 def test_latencies_that_stay_are_stable() -> None:
     events = requests(*((10_000 * number, 1_000) for number in range(40)))
     assert [Level(DETECTORS[name](events, 0, SETTINGS).levels[-1]) for name in DETECTORS] == [Level.STABLE] * 3
