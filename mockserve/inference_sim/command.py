@@ -35,7 +35,7 @@ def run(options: InferenceSimOptions) -> int:
     from mockserve.options.environment import read_environment
     from mockserve.server import serve
 
-    variables: Mapping[str, str] = os.environ
+    variables: Mapping[str, str] = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", **os.environ}
     if options.hash_seed:
         variables = {**variables, "PYTHONHASHSEED": options.hash_seed}
     one = options.data_parallel_rank

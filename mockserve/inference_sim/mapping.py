@@ -44,7 +44,7 @@ def serve_options(options: InferenceSimOptions, environment: Mapping[str, str], 
         block_size_in_tokens=options.block_size,
         total_kv_blocks=options.kv_cache_size + 1 if options.enable_kvcache else BLOCKS_WITHOUT_CACHE,
         enable_prefix_caching=options.enable_kvcache,
-        enable_lora=bool(options.lora_modules),
+        enable_lora=True,  # there, adapters may be loaded at any time
         lora_modules=options.lora_modules,
         max_loras=options.max_loras,
         max_cpu_loras=options.max_cpu_loras,

@@ -20,6 +20,7 @@ from mockserve.inference_sim.command import rewritten
 from mockserve.inference_sim.mapping import serve_options
 from mockserve.inference_sim.options import InferenceSimOptions
 from mockserve.options.durations import milliseconds
+from mockserve.options.without_effect import flags_without_effect
 from tests.patience import PATIENCE_S
 
 PROGRAM = (sys.executable, "-c", "from blis_cli.main import inference_sim; inference_sim()")
@@ -189,3 +190,17 @@ def test_flags_without_meaning_are_named_and_wrong_ones_refused(
     ):
         with pytest.raises(BlisError, match=f"^{complaint}"):
             options(**settings)
+
+
+def test_adapters_can_be_loaded_without_being_named_at_the_start() -> None:
+    command = ("--max-loras", "2")
+    with simulator(*command) as (address,):
+        body = json.dumps({"lora_name": "ad1", "lora_path": "/adapters/ad1"}).encode()
+        request = urllib.request.Request(address + "/v1/load_lora_adapter", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
+            assert reply.status == 200
+        assert ask(address, model="ad1")["model"] == "ad1"
+
+
+def test_limits_of_adapters_are_no_flags_given_in_vain() -> None:
+    assert list(flags_without_effect(serve_options(options(max_loras=2, max_cpu_loras=4), {}, 0))) == []

@@ -86,7 +86,7 @@ def test_layers_take_time_beside_reading_their_weights_but_not_beside_arithmetic
 
 
 def test_experts_are_read_as_far_as_tokens_are_routed_to_them() -> None:
-    """Mixtral-8x7B has 8 experts in each of 32 layers and 2 of them for each token; all tokens need the other 2.9 GB."""
+    """Mixtral-8x7B has 8 experts in each of 32 layers and 2 of them for each token; the other 2.9 GB are for all."""
     model = Fitted(load_model("mixtral-8x7b"), load_gpu("H100"), 1, dataclasses.replace(STEP, **ONLY_WEIGHTS), REQUEST)
     shared_us, experts_us = 2_946_498_560 / 3.35e6, 32 * 8 * 3 * 4096 * 14_336 * 2 / 3.35e6
     for num_tokens in (1, 2, 8, 256):
