@@ -38,19 +38,20 @@ def on_processes(
             yield job, work(job)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(num_processes, context, initializer=_follow_parent) as executor:
-        futures: dict[Future[Result], Job] = {}
-        try:
-            with _ctrl_c_put_off():
-                futures.update({executor.submit(work, job): job for job in jobs})
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BrokenProcessPool as error:
-            raise BenchError(
-                "one of the processes that compute was killed, maybe for want of memory; fewer --processes need less"
-            ) from error
-        finally:
-            executor.shutdown(wait=False, cancel_futures=True)
+    executor = ProcessPoolExecutor(num_processes, context, initializer=_follow_parent)
+    futures: dict[Future[Result], Job] = {}
+    try:
+        with _ctrl_c_put_off():
+            futures.update({executor.submit(work, job): job for job in jobs})
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    except BrokenProcessPool as error:
+        raise BenchError(
+            "one of the processes that compute was killed, maybe for want of memory; fewer --processes need less"
+        ) from error
+    finally:
+        # Without waiting the executor could be gone before its thread has seen what to cancel, and all would be done.
+        executor.shutdown(wait=True, cancel_futures=True)
 
 
 def on_ray(
