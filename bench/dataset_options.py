@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blis_options import OptionError, check_options, option
+from blis_options.room import MOST_REQUESTS, MOST_TOKENS
 
 DATASETS = ("random", "prefix_repetition", "sharegpt", "custom", "burstgpt")
 _FILES = ("sharegpt", "custom", "burstgpt")
@@ -18,12 +19,16 @@ class DatasetOptions:
 
     dataset_name: str = option("random", "What to send.", choices=DATASETS, heading="Data set")
     dataset_path: str | None = option(None, "File of sharegpt (JSON), custom (JSON lines) or burstgpt (CSV).")
-    num_prompts: int = option(1000, "How many requests.", at_least=1)
+    num_prompts: int = option(1000, "How many requests.", at_least=1, at_most=MOST_REQUESTS)
     seed: int = option(0, "Seed of lengths, prompts, order and arrivals.")
-    input_len: int | None = option(None, "The same as --random-input-len, when given.", at_least=1)
-    output_len: int | None = option(None, "Output tokens of every request, whatever its data set says.", at_least=1)
-    random_input_len: int = option(1024, "random: mean prompt length, beside the prefix.", at_least=1)
-    random_output_len: int = option(128, "random: mean output length.", at_least=1)
+    input_len: int | None = option(None, "The same as --random-input-len, when given.", at_least=1, at_most=MOST_TOKENS)
+    output_len: int | None = option(
+        None, "Output tokens of every request, whatever its data set says.", at_least=1, at_most=MOST_TOKENS
+    )
+    random_input_len: int = option(
+        1024, "random: mean prompt length, beside the prefix.", at_least=1, at_most=MOST_TOKENS
+    )
+    random_output_len: int = option(128, "random: mean output length.", at_least=1, at_most=MOST_TOKENS)
     random_range_ratio: float = option(
         0.0, "random: lengths are drawn evenly from this share below to this share above their mean.", at_least=0
     )
@@ -32,15 +37,24 @@ class DatasetOptions:
         "random: tokens of a prefix that all prompts share.",
         flags=("--random-prefix-len", "--prefix-len"),
         at_least=0,
+        at_most=MOST_TOKENS,
     )
-    prefix_repetition_prefix_len: int = option(256, "prefix_repetition: tokens of each shared prefix.", at_least=0)
-    prefix_repetition_suffix_len: int = option(256, "prefix_repetition: tokens behind the prefix.", at_least=1)
+    prefix_repetition_prefix_len: int = option(
+        256, "prefix_repetition: tokens of each shared prefix.", at_least=0, at_most=MOST_TOKENS
+    )
+    prefix_repetition_suffix_len: int = option(
+        256, "prefix_repetition: tokens behind the prefix.", at_least=1, at_most=MOST_TOKENS
+    )
     prefix_repetition_num_prefixes: int = option(10, "prefix_repetition: how many prefixes.", at_least=1)
-    prefix_repetition_output_len: int = option(128, "prefix_repetition: output length.", at_least=1)
-    sharegpt_output_len: int | None = option(
-        None, "sharegpt: output length instead of that of the recorded answers.", at_least=1
+    prefix_repetition_output_len: int = option(
+        128, "prefix_repetition: output length.", at_least=1, at_most=MOST_TOKENS
     )
-    custom_output_len: int = option(256, "custom: output length; -1 takes the output_tokens of each line.", at_least=-1)
+    sharegpt_output_len: int | None = option(
+        None, "sharegpt: output length instead of that of the recorded answers.", at_least=1, at_most=MOST_TOKENS
+    )
+    custom_output_len: int = option(
+        256, "custom: output length; -1 takes the output_tokens of each line.", at_least=-1, at_most=MOST_TOKENS
+    )
     disable_shuffle: bool = option(False, "Take a file in its own order.")
     no_oversample: bool = option(False, "Send fewer than --num-prompts when a file has no more.")
     tokenizer: str | None = option(

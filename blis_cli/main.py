@@ -65,6 +65,8 @@ def run(arguments: list[str], program: str = "blis") -> int:
         return _complain(program, str(error))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except MemoryError:
+        return _complain(program, "out of memory", code=1)
     except OSError as error:
         if error.errno in _OUT_OF:
             return _complain(program, os.strerror(error.errno).lower(), code=1)

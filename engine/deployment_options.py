@@ -88,7 +88,11 @@ class DeploymentOptions:
         heading="Memory and batch",
     )
     block_size_in_tokens: int = option(
-        16, "Tokens per KV block.", flags=("--block-size-in-tokens", "--block-size"), at_least=1
+        16,
+        "Tokens per KV block.",
+        flags=("--block-size-in-tokens", "--block-size"),
+        at_least=1,
+        at_most=1_000_000,
     )
     total_kv_blocks: int | None = option(
         None,

@@ -7,6 +7,7 @@ from os.path import isfile  # which takes any text for a path
 from pathlib import Path
 
 from blis_options import OptionError, check_options, check_written, option
+from blis_options.room import MOST_PROCESSES, MOST_REQUESTS, MOST_TOKENS
 from observe.extras import check_plot, check_ray
 from observe.http.request import check_header, parse_server
 from observe.http.tls import tls_context
@@ -39,6 +40,7 @@ class ObserveOptions:
         None,
         "How many requests to send. Required with --rate; with --trace or --workload-spec, its first ones.",
         at_least=1,
+        at_most=MOST_REQUESTS,
     )
     arrival: str = option("constant", "Gaps between requests at --rate.", choices=("constant", "poisson"))
     trace: str | None = option(
@@ -57,15 +59,17 @@ class ObserveOptions:
         metavar="FILE",
     )
     seed: int = option(42, "Seed of prompts, and of arrivals and lengths at --rate.")
-    prompt_tokens: int = option(512, "Mean prompt length at --rate.", at_least=1)
-    prompt_tokens_stdev: float = option(0.0, "Standard deviation of prompt lengths.", at_least=0)
-    prompt_tokens_min: int = option(1, "Shortest prompt.", at_least=1)
+    prompt_tokens: int = option(512, "Mean prompt length at --rate.", at_least=1, at_most=MOST_TOKENS)
+    prompt_tokens_stdev: float = option(0.0, "Standard deviation of prompt lengths.", at_least=0, at_most=MOST_TOKENS)
+    prompt_tokens_min: int = option(1, "Shortest prompt.", at_least=1, at_most=MOST_TOKENS)
     prompt_tokens_max: int | None = option(None, "Longest prompt. Default: no limit.", at_least=1)
-    output_tokens: int = option(128, "Mean output length at --rate.", at_least=1)
-    output_tokens_stdev: float = option(0.0, "Standard deviation of output lengths.", at_least=0)
-    output_tokens_min: int = option(1, "Shortest output.", at_least=1)
+    output_tokens: int = option(128, "Mean output length at --rate.", at_least=1, at_most=MOST_TOKENS)
+    output_tokens_stdev: float = option(0.0, "Standard deviation of output lengths.", at_least=0, at_most=MOST_TOKENS)
+    output_tokens_min: int = option(1, "Shortest output.", at_least=1, at_most=MOST_TOKENS)
     output_tokens_max: int | None = option(None, "Longest output. Default: no limit.", at_least=1)
-    prefix_tokens: int = option(0, "Tokens of a prefix that all prompts share, beside --prompt-tokens.", at_least=0)
+    prefix_tokens: int = option(
+        0, "Tokens of a prefix that all prompts share, beside --prompt-tokens.", at_least=0, at_most=MOST_TOKENS
+    )
     api_format: str = option("completions", "Which API to send to.", choices=APIS, heading="Requests")
     streaming: bool = option(True, "Ask for streamed answers.")
     unconstrained_output: bool = option(False, "Let the model end its outputs instead of forcing their length.")
@@ -78,6 +82,7 @@ class ObserveOptions:
         "Share the sending out over so many processes, where one cannot keep up with the rate. Default: 1; with --ray"
         " one per machine.",
         at_least=1,
+        at_most=MOST_PROCESSES,
     )
     ray: bool = option(
         False, "Send from the machines of a Ray cluster (needs ray): the one of --ray-address, else one here."

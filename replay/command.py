@@ -71,6 +71,7 @@ class ReplayOptions(ReportOptions):
         1,
         "Average over so many runs that differ in the phase of the engine's steps, which is chance in a real server.",
         at_least=1,
+        at_most=10_000,
         metavar="K",
     )
     seed: int = option(DEFAULT_SEED, "Seed of the draws by which a router breaks ties.")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from blis_options import OptionError, option, options_of
+from blis_options.room import MOST_REQUESTS
 from engine.units import LONGEST_DELAY_US
 from replay.report_options import ReportOptions
 from traces.workload import DISTRIBUTION, PRESETS, Lengths, Preset
@@ -40,7 +41,10 @@ class RunOptions(ReportOptions):
         None, "Coefficient of variation of gamma or weibull gaps (default: 1).", above=0, metavar="CV"
     )
     concurrency: int = option(
-        0, "Send by this many users instead of at a rate; each waits for the reply before it sends again.", at_least=0
+        0,
+        "Send by this many users instead of at a rate; each waits for the reply before it sends again.",
+        at_least=0,
+        at_most=MOST_REQUESTS,
     )
     think_time_ms: int = option(
         0, "Pause of a user between a reply and the next request.", at_least=0, at_most=LONGEST_DELAY_US // 1000
@@ -50,6 +54,7 @@ class RunOptions(ReportOptions):
         "How many requests to generate, 0 for no limit but the horizon. Closed-loop conversations that have begun by "
         f"then run to their end (default: the spec's, without one {DEFAULT_NUM_REQUESTS}).",
         at_least=0,
+        at_most=MOST_REQUESTS,
     )
     prefix_tokens: int = option(0, "Tokens of a prefix that all prompts share, beside --prompt-tokens.", at_least=0)
     prompt_tokens: int = option(512, "Mean prompt length.")

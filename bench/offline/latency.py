@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass
 
 from blis_options import check_outputs, option
+from blis_options.room import MOST_REQUESTS
 from engine.deployment_options import DeploymentOptions
 
 __all__ = ["LatencyOptions", "rewritten", "run"]
@@ -19,9 +20,11 @@ class LatencyOptions(DeploymentOptions):
 
     input_len: int = option(32, "Prompt tokens of each request.", at_least=1, heading="Batch")
     output_len: int = option(128, "Output tokens of each request.", at_least=1)
-    batch_size: int = option(8, "Requests in the batch.", at_least=1)
-    num_iters_warmup: int = option(10, "How often to compute the batch before the time is taken.", at_least=0)
-    num_iters: int = option(30, "How often to compute it then.", at_least=1)
+    batch_size: int = option(8, "Requests in the batch.", at_least=1, at_most=MOST_REQUESTS)
+    num_iters_warmup: int = option(
+        10, "How often to compute the batch before the time is taken.", at_least=0, at_most=MOST_REQUESTS
+    )
+    num_iters: int = option(30, "How often to compute it then.", at_least=1, at_most=MOST_REQUESTS)
     output_json: str | None = option(None, "Write the results here (JSON).", metavar="FILE", writes=("",))
     enable_prefix_caching: bool = option(False, "Let a batch find the prompts of the one before it, which are its own.")
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from bench.dataset_options import DatasetOptions
 from blis_options import check_outputs, option
+from blis_options.room import MOST_REQUESTS
 from engine.deployment_options import DeploymentOptions
 
 __all__ = ["ThroughputOptions", "rewritten", "run"]
@@ -17,7 +18,9 @@ _VALUED = ("--backend", "--tokenizer-mode")
 class ThroughputOptions(DatasetOptions, DeploymentOptions):
     """The settings of `blis bench throughput`: what to compute, on which engine."""
 
-    num_warmups: int = option(0, "Requests to compute before the time is taken.", at_least=0, heading="Measuring")
+    num_warmups: int = option(
+        0, "Requests to compute before the time is taken.", at_least=0, at_most=MOST_REQUESTS, heading="Measuring"
+    )
     output_json: str | None = option(None, "Write the results here (JSON).", metavar="FILE", writes=("",))
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from blis_options import option
+from blis_options.room import MOST_PROCESSES
 
 
 def vary_option(help_text: str) -> Any:
@@ -17,4 +18,4 @@ def simulation_option(help_text: str) -> Any:
 
 def processes_option() -> Any:
     """How much of this machine is used."""
-    return option(None, "How many processes compute. Default: one per core.", at_least=1)
+    return option(None, "How many processes compute. Default: one per core.", at_least=1, at_most=MOST_PROCESSES)

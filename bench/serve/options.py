@@ -11,6 +11,7 @@ from typing import Any
 from bench.dataset_options import DatasetOptions
 from bench.serve.request_body import PATHS
 from blis_options import OptionError, check_written, option
+from blis_options.room import MOST_REQUESTS
 from observe.extras import check_plot
 from observe.http.request import Server, check_header, parse_server
 
@@ -65,7 +66,7 @@ class BenchServeOptions(DatasetOptions):
     ramp_up_start_rps: float | None = option(None, "Rate at the start of a ramp.", at_least=0)
     ramp_up_end_rps: float | None = option(None, "Rate at its end.", above=0)
     max_concurrency: int | None = option(None, "Most requests in flight; others wait in line.", at_least=1)
-    num_warmups: int = option(0, "Send the first prompt so often before the run.", at_least=0)
+    num_warmups: int = option(0, "Send the first prompt so often before the run.", at_least=0, at_most=MOST_REQUESTS)
     ready_check_timeout_sec: int = option(
         0, "Send the first prompt every 5 seconds, for so long, until it is answered. 0: no check.", at_least=0
     )

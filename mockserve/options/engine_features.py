@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from blis_options import OptionError, names_in, option
+from engine.cluster.options import MOST_INSTANCES
 from engine.lora import LoraSettings
 from mockserve.options.kv_events import FLAG as KV_EVENTS_FLAG
 from mockserve.options.kv_events import KVEventsConfig, read_kv_events_config
@@ -20,6 +21,7 @@ class EngineFeatureOptions(NetworkOptions):
         "Data-parallel ranks: engines of their own behind one endpoint, which shares requests out as vLLM does.",
         flags=("--dp", "--data-parallel-size"),
         at_least=1,
+        at_most=MOST_INSTANCES,
     )
     enable_lora: bool = option(False, "Take LoRA adapters.", heading="LoRA adapters")
     max_loras: int = option(1, "Adapters that one step may compute with, and that fit on the GPU.", at_least=1)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from blis_options import OptionError, option
+from blis_options.room import MOST_PROCESSES
 from mockserve.options.content import ContentOptions
 
 
@@ -18,6 +19,7 @@ class NetworkOptions(ContentOptions):
         "their own.",
         flags=("--api-processes", "--api-server-count"),
         at_least=1,
+        at_most=MOST_PROCESSES,
     )
     uds: str = option("", "Unix socket to listen on instead of address and port.", metavar="PATH")
     ssl_certfile: str = option("", "Certificate to serve HTTPS with.", metavar="FILE")

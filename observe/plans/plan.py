@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from blis_options.room import MOST_TOKENS
 from observe.errors import ObserveError
 from observe.messages import warn
 from observe.options import ObserveOptions
@@ -52,12 +53,31 @@ def _plan_from_spec(options: ObserveOptions, path: str) -> Plan:
     plan = plan_from_requests(requests)
     if not workload.sessions:
         return Plan(plan, goodput_slo_targets=workload.goodput_slo_targets)
+    for session in workload.sessions:
+        if isinstance(session.later, tuple):  # the rounds of a user have no end
+            _check_prompt(
+                f"{path} {session.first.session_id}", max((each.input_tokens for each in session.later), default=0)
+            )
     most = None if workload.max_requests is None else max(0, workload.max_requests - len(plan))
     return Plan(plan, Conversations(workload.sessions, most, workload.horizon_us), workload.goodput_slo_targets)
 
 
 def plan_of(options: ObserveOptions) -> Plan:
     """What the options ask to send. Raises BlisError when the recording to send cannot be used."""
+    plan = _plan(options)
+    for number, planned in enumerate(plan.requests):
+        if not planned.prompt:
+            place = f"{options.source or '--prompt-tokens'} request {number}"
+            _check_prompt(place, planned.prefix_tokens + planned.input_tokens)
+    return plan
+
+
+def _check_prompt(place: str, num_tokens: int) -> None:
+    if num_tokens > MOST_TOKENS:
+        raise ObserveError(f"{place}: expected a prompt of at most {MOST_TOKENS} tokens, got {num_tokens}")
+
+
+def _plan(options: ObserveOptions) -> Plan:
     if options.trace is not None:
         trace = read_trace(options.trace)
         rows = trace.rows

@@ -1,6 +1,7 @@
 """`blis` as a process of its own: what it loads, what it prints, how it ends."""
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -130,3 +131,17 @@ def test_a_recording_takes_the_place_of_no_stream_that_was_closed(closed: str, t
     assert (tmp_path / "out.yaml").read_text().startswith("trace_version: ")
     refused = f"exec {sys.executable} -m blis_cli nonsense {closed}"
     assert subprocess.run(["bash", "-c", refused], cwd=PROJECT, stdout=subprocess.DEVNULL, check=False).returncode == 2
+
+
+def short_of_memory() -> None:
+    """What is left is enough for a small simulation."""
+    resource.setrlimit(resource.RLIMIT_AS, (800_000_000, 800_000_000))
+
+
+def test_a_lack_of_memory_is_one_line() -> None:
+    command = [sys.executable, "-m", "blis_cli", "run", "--model", "qwen/qwen3-14b", "--num-requests", "20000000"]
+    one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=PROJECT, env=one_thread, preexec_fn=short_of_memory, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "blis run: error: out of memory\n")

@@ -244,6 +244,16 @@ def test_a_recording_without_requests_is_refused(tmp_path: Path, server_url: str
         run(ObserveOptions(url=server_url, trace=str(tmp_path / "empty.yaml"), output=str(tmp_path / "out")))
 
 
+def test_a_recorded_prompt_that_no_memory_has_room_for_is_refused(tmp_path: Path, server_url: str) -> None:
+    rows = [TraceRow(request_id=7, input_tokens=10**18, output_tokens=1, arrival_time_us=5)]
+    write_trace(tmp_path / "huge.yaml", TraceHeader(), rows)
+    huge = ObserveOptions(url=server_url, trace=str(tmp_path / "huge.yaml"), output=str(tmp_path / "out"))
+    with pytest.raises(
+        BlisError, match=r"huge\.yaml request 0: expected a prompt of at most 100000000 tokens, got 1000"
+    ):
+        run(huge)
+
+
 def test_a_server_out_of_reach_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with reserved_port() as port:
         url = f"http://127.0.0.1:{port}"

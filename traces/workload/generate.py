@@ -13,6 +13,7 @@ from traces.workload.arrivals import Ints
 from traces.workload.drawn import NEVER, Drawn, draw
 from traces.workload.inference_perf import inference_perf_sources
 from traces.workload.request import Session, Workload, WorkloadRequest
+from traces.workload.size import check_size
 from traces.workload.sources import Source, Users, sources_of
 from traces.workload.spec import Client, WorkloadSpec
 from traces.workload.users import user_sessions
@@ -25,7 +26,7 @@ def generate(spec: WorkloadSpec, timeout_us: int | None = None) -> Workload:
 
     Of all requests in order of arrival the first `num_requests` are kept, counting the rounds of sessions as if
     replies took no time; sessions that have begun by then run to their end. Raises TraceError for a spec that
-    never ends.
+    never ends, or whose requests no memory has room for.
     """
     if spec.vidur is not None:
         return _of_vidur(spec, spec.vidur, timeout_us or 0)
@@ -99,6 +100,7 @@ def _draw_enough(sources: Sequence[Source], num_wanted: int, limit_us: int) -> t
     last_start_us = min(last_start_us, limit_us)
     until_us = min(last_start_us, _guess(sources, num_wanted)) if num_wanted else last_start_us
     while True:
+        check_size(sources, until_us, num_wanted)
         drawn = [draw(source, until_us) for source in sources]
         if until_us >= last_start_us:
             return drawn, limit_us

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
+from blis_options.room import MOST_REQUESTS
 from traces.workload.bounds import Bounds
 from traces.workload.vidur_spec import Vidur
 
@@ -251,7 +252,7 @@ class WorkloadSpec:
     cohorts: tuple[Cohort, ...] = ()
     aggregate_rate: Annotated[float, Bounds(at_least=0, at_most=1e6)] = 0.0
     horizon: Count = 0
-    num_requests: Count = 0
+    num_requests: Annotated[int, Bounds(at_least=0, at_most=MOST_REQUESTS)] = 0
     inference_perf: InferencePerf | None = None
     vidur: Vidur | None = None
     goodput_slo_targets: Mapping[str, GoodputTargets] = field(default_factory=dict)

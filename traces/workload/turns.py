@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from blis_options.room import MOST_DRAWN
+from traces.errors import TraceError
 from traces.workload.lengths import Ints, sample
 from traces.workload.request import Round
 from traces.workload.spec import Client, Distribution, Multimodal
@@ -99,6 +101,12 @@ def _items(
     if num_items is None or item_tokens is None:
         return np.zeros(count, np.int64)
     per_request = sample(num_items, counts, count)
+    num_drawn = float(per_request.sum(dtype=np.float64))
+    if num_drawn > MOST_DRAWN:
+        raise TraceError(
+            f"multimodal: the count distributions draw {num_drawn:.2g} images, recordings or videos, expected at most"
+            f" {MOST_DRAWN:g}"
+        )
     ends = np.cumsum(per_request)
     drawn = sample(item_tokens, tokens, int(ends[-1]) if count else 0)
     sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(drawn)])

@@ -17,11 +17,13 @@ import numpy as np
 from traces.errors import TraceError
 from traces.table import Column, read_table
 from traces.workload.request import WorkloadRequest
+from traces.workload.size import check_count
 from traces.workload.vidur_spec import Vidur, VidurInterval, VidurLength
 
 Length: TypeAlias = tuple[int, int]
 """Tokens of a prompt and of its output."""
 
+_QPS = {"poisson": 0.5, "gamma": 0.2}
 _LONGEST_POISSON_GAP = 3.0
 """In mean gaps; longer ones are cut, which makes the rate 5 % higher than asked."""
 _LENGTHS = (
@@ -40,6 +42,8 @@ def vidur_requests(section: Vidur, seed: int, num_requests: int, horizon_us: int
         raise TraceError("the workload never ends: expected num_requests or horizon to bound it, got neither")
     if section.interval.type == "static" and not num_requests and section.length.type != "trace":
         raise TraceError("static intervals are 0, so the workload never ends: expected num_requests, got none")
+    if not num_requests and section.length.type != "trace" and section.interval.type != "trace":
+        check_count(horizon_us / 1e6 * (section.interval.qps or _QPS[section.interval.type]))
     shared = Random(seed)
     pairs = zip(_gaps_s(section.interval, shared, seed), _lengths(section.length, shared, seed), strict=False)
     requests = _requests(pairs)
@@ -81,11 +85,11 @@ def _requests(pairs: Iterator[tuple[float, Length]]) -> Iterator[WorkloadRequest
 def _gaps_s(interval: VidurInterval, shared: Random, seed: int) -> Iterator[float]:
     """Gaps in seconds, the first one before the first request."""
     if interval.type == "poisson":
-        return _poisson(interval.qps or 0.5, shared)
+        return _poisson(interval.qps or _QPS["poisson"], shared)
     if interval.type == "gamma":
         shape = 1 / (interval.cv or 0.5) ** 2
         draws = np.random.RandomState(seed % 2**32)
-        scale = 1 / ((interval.qps or 0.2) * shape)
+        scale = 1 / ((interval.qps or _QPS["gamma"]) * shape)
         return (float(draws.standard_gamma(shape) * scale) for _ in repeat(None))
     if interval.type == "static":
         return repeat(0.0)

@@ -12,6 +12,9 @@ from observe.command import ObserveOptions
 from observe.plans.plan import plan_of
 from traces.workload import generate, read_spec
 
+HUGE = {"type": "constant", "params": {"value": 10**18}}
+RARELY_HUGE = {"type": "empirical", "params": {"10": 99, "200000000": 1}}
+
 Observe: TypeAlias = Callable[..., Any]
 Seen: TypeAlias = Callable[[], list[dict[str, Any]]]
 
@@ -67,6 +70,17 @@ def test_a_client_may_give_up_earlier_than_the_run(observe: Observe, tmp_path: P
     ("keys", "options", "message"),
     [
         ({}, {"warmup_requests": 20}, r"expected more requests than --warmup-requests \(20\), got 20"),
+        (
+            {"input_distribution": HUGE},
+            {},
+            r"spec\.yaml request \d+: expected a prompt of at most 100000000 tokens, got",
+        ),
+        ({"prefix_group": "h", "prefix_length": 10**18}, {}, r"got 10000000000000000\d\d"),
+        (
+            {"reasoning": {"multi_turn": {"max_rounds": 100}}, "input_distribution": RARELY_HUGE},
+            {},
+            r"spec\.yaml b_session_\d+: expected a prompt of at most 100000000 tokens, got 200000000",
+        ),
         ({}, {"rate": 1.0, "num_requests": 5}, "--workload-spec excludes --rate and --trace"),
     ],
 )

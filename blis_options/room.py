@@ -1,0 +1,17 @@
+"""What no memory has room for: counts that are refused before anything is made of them.
+
+Each is well above what anybody measures, and below what a machine could hold.
+"""
+
+MOST_REQUESTS = 100_000_000
+"""Requests of one run. One takes 1 to 2 kB from its arrival to its figures, so these would take 100 to 200 GB."""
+
+MOST_DRAWN = 1_000_000_000
+"""Numbers of one kind that are drawn for requests of which few may be wanted. They would take 10 to 30 GB."""
+
+MOST_TOKENS = 100_000_000
+"""Tokens of one prompt, or output, that is really sent. The longest contexts of models are a tenth of it; its text
+alone is half a gigabyte."""
+
+MOST_PROCESSES = 1024
+"""Processes that share one task on one machine; each takes 30 MB and more."""

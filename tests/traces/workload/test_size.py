@@ -1,0 +1,71 @@
+"""Workloads that no memory has room for, refused before anything is drawn."""
+
+from typing import Any
+
+import pytest
+
+from tests.traces.workload.specs import client, generated, lifecycle, window
+from traces import TraceError
+from traces.workload import generate, parse_spec
+
+DAY_US = 86_400_000_000
+TURNS = {"multi_turn": {"max_rounds": 10_000, "think_time_us": 1}}
+CROWDED = {
+    "image_distribution": {"type": "constant", "params": {"value": 7}},
+    "image_count_distribution": {"type": "constant", "params": {"value": 10**18}},
+}
+
+
+@pytest.mark.parametrize(
+    ("clients", "settings", "message"),
+    [
+        ([client()], {"aggregate_rate": 1e6, "num_requests": 0, "horizon": DAY_US}, "about 8.6e+10 requests until"),
+        ([client()], {"num_requests": 0, "horizon": 2**62}, "about 9e+10 requests until it ends, expected at most 1e"),
+        ([client(reasoning=TURNS)], {"num_requests": 0, "horizon": DAY_US}, "about 8.6e+09 requests until it ends"),
+        (
+            [client(lifecycle=lifecycle(window(0, 10**18, trace_rate=5)))],
+            {"num_requests": 9},
+            "windows, stages or conversations of the workload have about 1e+13 requests, of which some are kept",
+        ),
+        (
+            [client(multimodal=CROWDED)],
+            {"num_requests": 3},
+            "draw 1.6e+19 images, recordings or videos, expected at most 1e+09",
+        ),
+    ],
+)
+def test_too_much_is_refused_at_once(clients: list[dict[str, Any]], settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(TraceError) as refused:
+        generated(*clients, **settings)
+    assert message in str(refused.value)
+
+
+def test_stages_without_end_are_refused() -> None:
+    shared = "num_unique_system_prompts: 1, num_users_per_system_prompt: 2, system_prompt_len: 1, question_len: 1"
+    for chat in ("false", "true"):
+        text = (
+            f"inference_perf: {{stages: [{{rate: 10, duration: 1e15}}], shared_prefix: {{{shared}, output_len: 1,"
+            f" enable_multi_turn_chat: {chat}}}}}"
+        )
+        with pytest.raises(TraceError, match="the workload has about 1e\\+16 requests until it ends"):
+            generate(parse_spec(text, "perf.yaml"))
+
+
+def test_a_generator_of_vidur_without_end_is_refused() -> None:
+    text = "{horizon: 1000000000000000000, vidur: {interval: {type: poisson}, length: {type: fixed}}}"
+    with pytest.raises(TraceError, match="the workload has about 5e\\+11 requests until it ends"):
+        generate(parse_spec(text, "vidur.yaml"))
+
+
+def test_a_number_of_requests_without_end_is_refused() -> None:
+    with pytest.raises(TraceError, match="num_requests: expected a whole number between 0 and 100000000, got 10000000"):
+        parse_spec(f"{{num_requests: {10**18}, clients: []}}", "many.yaml")
+
+
+def test_few_of_a_workload_that_never_ends_are_drawn() -> None:
+    assert len(generated(client(), aggregate_rate=1e6, num_requests=3, horizon=2**62).requests) == 3
+
+
+def test_a_window_far_in_the_future_has_only_its_own_requests() -> None:
+    late = client(lifecycle=lifecycle(window(30 * DAY_US, 30 * DAY_US + 1_000_000)))
+    assert len(generated(late, aggregate_rate=100, num_requests=0, horizon=31 * DAY_US).requests) > 50

@@ -1,0 +1,45 @@
+"""How much a workload is, so that one that no memory has room for is refused before it is drawn."""
+
+from collections.abc import Sequence
+
+from blis_options.room import MOST_DRAWN, MOST_REQUESTS
+from traces.errors import TraceError
+from traces.workload.arrivals import Renewal
+from traces.workload.sources import Source
+
+
+def check_count(expected: float) -> None:
+    """Raise TraceError when a workload has about so many requests, and they are too many."""
+    if expected > MOST_REQUESTS:
+        raise TraceError(
+            f"the workload has about {expected:.2g} requests until it ends, expected at most {MOST_REQUESTS:g}:"
+            " give it num_requests, an earlier end or lower rates"
+        )
+
+
+def check_size(sources: Sequence[Source], until_us: int, num_wanted: int) -> None:
+    """Raise TraceError when these sources have too many requests up to an instant. If `num_wanted` are, the instant is
+    chosen for them, and only what is drawn as a whole counts."""
+    expected = sum(_num_requests(source, until_us, has_limit=num_wanted > 0) for source in sources)
+    if not num_wanted:
+        check_count(expected)
+    elif expected > MOST_DRAWN:
+        raise TraceError(
+            f"the windows, stages or conversations of the workload have about {expected:.2g} requests, of which some"
+            f" are kept, expected at most {MOST_DRAWN:g}: make them shorter or their rates lower"
+        )
+
+
+def _num_requests(source: Source, until_us: int, *, has_limit: bool) -> float:
+    """About how many there are. Of gaps that go on for ever none count where there is another limit."""
+    multi_turn, timeline = source.client.multi_turn, source.timeline
+    num_rounds = 1 if multi_turn is None else multi_turn.max_rounds
+    if multi_turn is not None and multi_turn.single_session:
+        return num_rounds
+    if not isinstance(timeline, Renewal):
+        return num_rounds * timeline.num_gaps
+    if has_limit:
+        return 0
+    spans = ((0, until_us),) if timeline.windows is None else timeline.windows
+    active_us = sum(max(0, min(end, until_us) - start) for start, end in spans)
+    return num_rounds * active_us / max(timeline.mean_gap_us, 1)
