@@ -13,7 +13,7 @@ from traces.workload.arrivals import Ints
 from traces.workload.drawn import NEVER, Drawn, draw
 from traces.workload.inference_perf import inference_perf_sources
 from traces.workload.request import Session, Workload, WorkloadRequest
-from traces.workload.size import check_size
+from traces.workload.size import check_size, check_users
 from traces.workload.sources import Source, Users, sources_of
 from traces.workload.spec import Client, WorkloadSpec
 from traces.workload.users import user_sessions
@@ -33,6 +33,8 @@ def generate(spec: WorkloadSpec, timeout_us: int | None = None) -> Workload:
     sources, users = _sources(spec)
     _demand_end(spec, sources, users)
     limit_us = spec.horizon or NEVER
+    if not spec.num_requests:
+        check_users([each.client for each in users], spec.horizon)
     drawn, reach_us = _draw_enough(sources, spec.num_requests, limit_us)
     requests, sessions = _in_order(drawn, reach_us, spec.num_requests or None, timeout_us)
     for each in users:
@@ -111,7 +113,7 @@ def _draw_enough(sources: Sequence[Source], num_wanted: int, limit_us: int) -> t
 
 def _guess(sources: Sequence[Source], num_wanted: int) -> int:
     """An instant by which most likely so many requests have arrived."""
-    rate = think_us = 0.0
+    rate = session_rate = think_us = 0.0
     spread = 1.0
     for source in sources:
         multi_turn = source.client.multi_turn
@@ -121,12 +123,14 @@ def _guess(sources: Sequence[Source], num_wanted: int) -> int:
             think_us = max(think_us, (rounds - 1) * multi_turn.think_time_us)
         if not _is_single(source):
             rate += rounds / max(source.timeline.mean_gap_us, 1)
+            session_rate += 1 / max(source.timeline.mean_gap_us, 1)
             spread = max(spread, source.timeline.spread)
     if rate <= 0:
         return NEVER
     start_us = min(source.timeline.start_us for source in sources)
     enough = num_wanted + 4 * spread * math.sqrt(num_wanted) + 8
-    return int(min(NEVER, start_us + think_us + enough / rate)) + 1
+    # When so many sessions have begun, their first rounds are enough, however long they think.
+    return int(min(NEVER, start_us + min(think_us + enough / rate, enough / session_rate))) + 1
 
 
 @dataclass(frozen=True, slots=True)

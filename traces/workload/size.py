@@ -6,6 +6,10 @@ from blis_options.room import MOST_DRAWN, MOST_REQUESTS
 from traces.errors import TraceError
 from traces.workload.arrivals import Renewal
 from traces.workload.sources import Source
+from traces.workload.spec import Client
+
+_LONG_US = 3_600_000_000
+"""What a request takes at most that is never given up."""
 
 
 def check_count(expected: float) -> None:
@@ -18,9 +22,9 @@ def check_count(expected: float) -> None:
 
 
 def check_size(sources: Sequence[Source], until_us: int, num_wanted: int) -> None:
-    """Raise TraceError when these sources have too many requests up to an instant. If `num_wanted` are, the instant is
-    chosen for them, and only what is drawn as a whole counts."""
-    expected = sum(_num_requests(source, until_us, has_limit=num_wanted > 0) for source in sources)
+    """Raise TraceError when these sources have too many requests up to an instant, of which `num_wanted` are kept, or
+    all with 0."""
+    expected = sum(_num_requests(source, until_us) for source in sources)
     if not num_wanted:
         check_count(expected)
     elif expected > MOST_DRAWN:
@@ -30,16 +34,20 @@ def check_size(sources: Sequence[Source], until_us: int, num_wanted: int) -> Non
         )
 
 
-def _num_requests(source: Source, until_us: int, *, has_limit: bool) -> float:
-    """About how many there are. Of gaps that go on for ever none count where there is another limit."""
+def check_users(clients: Sequence[Client], until_us: int) -> None:
+    """Raise TraceError when their users send too many requests up to an instant, even if each takes all of its time."""
+    rounds = (until_us / (each.think_time_us + (each.timeout_us or _LONG_US)) for each in clients)
+    check_count(sum(each.concurrency * num for each, num in zip(clients, rounds, strict=True)))
+
+
+def _num_requests(source: Source, until_us: int) -> float:
+    """About how many are drawn."""
     multi_turn, timeline = source.client.multi_turn, source.timeline
     num_rounds = 1 if multi_turn is None else multi_turn.max_rounds
     if multi_turn is not None and multi_turn.single_session:
         return num_rounds
     if not isinstance(timeline, Renewal):
         return num_rounds * timeline.num_gaps
-    if has_limit:
-        return 0
     spans = ((0, until_us),) if timeline.windows is None else timeline.windows
     active_us = sum(max(0, min(end, until_us) - start) for start, end in spans)
     return num_rounds * active_us / max(timeline.mean_gap_us, 1)

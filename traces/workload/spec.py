@@ -19,6 +19,8 @@ DISTRIBUTIONS = ("gaussian", "exponential", "lognormal", "pareto_lognormal", "co
 
 Count: TypeAlias = Annotated[int, Bounds(at_least=0)]
 AtLeastOne: TypeAlias = Annotated[int, Bounds(at_least=1)]
+Pause: TypeAlias = Annotated[int, Bounds(at_least=0, at_most=10**14)]
+"""Microseconds, up to three years: those of all rounds of a conversation add up to what a 64-bit integer holds."""
 Amount: TypeAlias = Annotated[float, Bounds(at_least=0)]
 Positive: TypeAlias = Annotated[float, Bounds(above=0)]
 Rate: TypeAlias = Annotated[float, Bounds(above=0, at_most=1e6)]
@@ -87,7 +89,7 @@ class MultiTurn:
     """Conversations. With growth `accumulate` each prompt holds all earlier prompts and replies of its session."""
 
     max_rounds: Annotated[int, Bounds(at_least=1, at_most=10_000)]
-    think_time_us: Count = 0
+    think_time_us: Pause = 0
     context_growth: str = ""
     single_session: bool = False
 
@@ -151,7 +153,7 @@ class Client(Traffic):
     """One source of requests: at a rate, or by `concurrency` users who each wait for their reply."""
 
     concurrency: Crowd = 0
-    think_time_us: Count = 0
+    think_time_us: Pause = 0
     lifecycle: Lifecycle | None = None
 
     @property

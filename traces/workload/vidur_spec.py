@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
+from blis_options.room import MOST_TOKENS
 from traces.workload.bounds import Bounds
 
 _Positive: TypeAlias = Annotated[float, Bounds(above=0)]
-_Tokens: TypeAlias = Annotated[int, Bounds(at_least=1, at_most=1 << 40)]
+_Tokens: TypeAlias = Annotated[int, Bounds(at_least=1, at_most=MOST_TOKENS)]
 
 INTERVALS: Mapping[str, tuple[str, ...]] = {
     "poisson": ("qps",),
@@ -48,7 +49,7 @@ class VidurLength:
     min_tokens: _Tokens | None = None
     max_tokens: _Tokens | None = None
     prefill_to_decode_ratio: _Positive | None = None
-    theta: Annotated[float, Bounds(above=0)] | None = None
+    theta: Annotated[float, Bounds(above=0, at_most=10)] | None = None
     trace_file: str | None = None
     prefill_scale_factor: _Positive | None = None
     decode_scale_factor: _Positive | None = None

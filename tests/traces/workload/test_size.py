@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.traces.workload.specs import client, generated, lifecycle, window
+from tests.traces.workload.specs import client, generated, lifecycle, users, window
 from traces import TraceError
 from traces.workload import generate, parse_spec
 
@@ -57,9 +57,32 @@ def test_a_generator_of_vidur_without_end_is_refused() -> None:
         generate(parse_spec(text, "vidur.yaml"))
 
 
+@pytest.mark.parametrize(
+    ("key", "allowed"),
+    [("theta: 1000000.0", "above 0 and at most 10"), ("max_tokens: 1000000000000", "between 1 and 100000000")],
+)
+def test_what_a_generator_of_vidur_would_sum_up_for_ever_is_refused(key: str, allowed: str) -> None:
+    text = f"{{num_requests: 5, vidur: {{interval: {{type: static}}, length: {{type: zipf, {key}}}}}}}"
+    with pytest.raises(TraceError, match=f"expected a (whole )?number {allowed}, got"):
+        parse_spec(text, "vidur.yaml")
+
+
+def test_users_without_end_are_refused() -> None:
+    with pytest.raises(TraceError, match=r"the workload has about \d.*e\+1\d requests until it ends"):
+        generated(users(), aggregate_rate=None, num_requests=0, horizon=10**18)
+    with pytest.raises(TraceError, match=r"the workload has about 8\.3e"):
+        generated(users(timeout=0), aggregate_rate=None, num_requests=0, horizon=10**18)
+
+
 def test_a_number_of_requests_without_end_is_refused() -> None:
     with pytest.raises(TraceError, match="num_requests: expected a whole number between 0 and 100000000, got 10000000"):
         parse_spec(f"{{num_requests: {10**18}, clients: []}}", "many.yaml")
+
+
+def test_few_of_many_long_conversations_are_drawn() -> None:
+    long = {"multi_turn": {"max_rounds": 10_000, "think_time_us": 10**14}}
+    workload = generated(client(reasoning=long), aggregate_rate=1000, num_requests=5)
+    assert [session.first.arrival_us < 1_000_000 for session in workload.sessions] == [True] * 5
 
 
 def test_few_of_a_workload_that_never_ends_are_drawn() -> None:
