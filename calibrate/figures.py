@@ -18,6 +18,8 @@ REAL, SIMULATED = "#1b6ca8", "#d95f02"
 _SIZE_INCHES = (4.6, 3.4)
 _DOTS_PER_INCH = 110
 _NUM_BINS = 12
+_NUM_TICKS = 6
+"""More of them run into each other where latencies have many digits."""
 
 Draw = Callable[["Axes", str, Values, str], None]
 
@@ -45,12 +47,14 @@ def _scatter(axes: "Axes", name: str, values: Values, other: str) -> None:
     axes.plot([0, limit], [0, limit], color="#999999", linewidth=0.8)
     axes.scatter(real, sim, s=5, alpha=0.35, color=REAL, linewidths=0)
     axes.set(xlabel=f"real {name}, ms", ylabel=f"{other} {name}, ms", xlim=(0, limit), ylim=(0, limit))
+    axes.locator_params(nbins=_NUM_TICKS)
 
 
 def _cdf(axes: "Axes", name: str, values: Values, other: str) -> None:
     for each, label, color in ((values.real_us, "real", REAL), (values.sim_us, other, SIMULATED)):
         axes.plot(np.sort(each) / 1000, np.arange(1, len(each) + 1) / len(each), label=label, color=color)
     axes.set(xlabel=f"{name}, ms", ylabel="share of requests", ylim=(0, 1.02))
+    axes.locator_params(axis="x", nbins=_NUM_TICKS)
     axes.legend(frameon=False)
 
 

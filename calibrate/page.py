@@ -12,14 +12,17 @@ from calibrate.words import NAMES
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #222; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-table { border-collapse: collapse; margin: .6rem 0; } caption { text-align: left; color: #666; }
-th, td { padding: .2rem .8rem .2rem 0; text-align: right; border-bottom: 1px solid #ddd; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; margin: .6rem 0; }
+th, td { white-space: nowrap; padding: .2rem .8rem .2rem 0; text-align: right; border-bottom: 1px solid #ddd; }
 th:first-child, td:first-child { text-align: left; }
-figure { display: inline-block; margin: .4rem; } figcaption { color: #666; font-size: .9rem; }
+figure { display: inline-block; margin: .4rem .4rem .4rem 0; max-width: 100%; }
+figcaption { color: #666; font-size: .9rem; }
 img { max-width: 100%; height: auto; }
 .excellent { color: #1a7f37; } .good { color: #4d7c0f; } .fair { color: #b45309; } .poor { color: #b91c1c; }
 @media (prefers-color-scheme: dark) {
   body { background: #16181c; color: #ddd; } th, td { border-color: #3a3d42; } img { background: #fff; }
+  figcaption { color: #aaa; }
+  .excellent { color: #56d364; } .good { color: #a3d45b; } .fair { color: #f0a95b; } .poor { color: #ff8b80; }
 }
 """
 _STATISTICS = ("mean", "p50", "p90", "p99")
@@ -139,7 +142,7 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Cells are HTML already."""
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _interval(interval: Interval) -> str:

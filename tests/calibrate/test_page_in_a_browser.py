@@ -60,3 +60,10 @@ def test_pictures_are_drawn(page: Path) -> None:
     pixels = np.round(imread(screenshot)[..., :3] * 255).astype(int)
     for colour in (REAL, SIMULATED):
         assert (np.abs(pixels - colour).max(axis=2) <= 2).sum() > 200
+
+
+@pytest.mark.slow
+def test_on_a_phone_nothing_is_wider_than_the_screen(page: Path) -> None:
+    wide = "<script>document.title = document.documentElement.scrollWidth > innerWidth ? 'wide' : 'fits'</script>"
+    page.write_text(page.read_text(encoding="utf-8").replace("</body>", f"{wide}</body>"), encoding="utf-8")
+    assert "<title>fits</title>" in shown(page, "--dump-dom", "--window-size=500,900")
