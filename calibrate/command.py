@@ -62,7 +62,9 @@ class CalibrateOptions:
     network_rtt_us: int = option(
         -1, "Network round trip to add to simulated latencies. -1: as the header says.", at_least=-1, at_most=10**12
     )
-    network_bandwidth_mbps: float = option(0.0, "Bandwidth of that network in Mbit/s. 0: no transfer delay.")
+    network_bandwidth_mbps: float = option(
+        0.0, "Bandwidth of that network in Mbit/s. 0: no transfer delay.", at_least=0
+    )
     slo_ttft: str = option("", "TTFT limits, such as default=100ms,batch=2s. Limits given replace those of the header.")
     slo_itl: str = option("", "ITL limits per class.")
     slo_e2e: str = option("", "E2E limits per class.")
@@ -262,6 +264,7 @@ def _notes(found: "Calibration", options: CalibrateOptions) -> Iterator[str]:
         "results without a row of the recording": pairing.num_unmatched_results,
         "results replaced by a later one of the same request_id": pairing.num_repeated_results,
         "pairs that differ in their number of tokens": pairing.num_token_mismatches,
+        "pairs whose recorded TTFT is their E2E, for their tokens came in one piece": pairing.num_in_one_piece,
     }
     if options.itl_data is not None:
         counts["pairs without token times"] = found.num_without_token_times

@@ -38,6 +38,11 @@ class Pairing:
         return sum(map(_tokens_differ, self.rows, self.results))
 
     @property
+    def num_in_one_piece(self) -> int:
+        """Pairs whose recorded time to the first token is that to the last."""
+        return sum(map(came_in_one_piece, self.rows))
+
+    @property
     def num_requests(self) -> int:
         """Every row once: matched, excluded or unmatched."""
         excluded = self.num_warm_up + self.num_failed + self.num_without_times + self.num_repeated
@@ -134,6 +139,11 @@ def _num_without_row(by_id: Mapping[int, ResultRow], trace: Trace) -> int:
 def _has_times(row: TraceRow) -> bool:
     in_order = row.send_time_us <= row.first_chunk_time_us <= row.last_chunk_time_us
     return row.first_chunk_time_us != 0 and in_order
+
+
+def came_in_one_piece(row: TraceRow) -> bool:
+    """Whether several tokens came at once, as without a stream: nothing tells when the first of them was there."""
+    return row.output_tokens > 1 and row.first_chunk_time_us == row.last_chunk_time_us
 
 
 def _tokens_differ(row: TraceRow, result: ResultRow) -> bool:

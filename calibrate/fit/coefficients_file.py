@@ -91,7 +91,7 @@ def _errors(comparison: Comparison) -> dict[str, float | None]:
     return {
         "mape": _rounded(comparison.mape),
         "pearson_r": None if r is None else _rounded(r),
-        "mean_error": _rounded(comparison.sim.mean / comparison.real.mean - 1),
+        "mean_error": _rounded(comparison.sim.mean / comparison.real.mean - 1) if comparison.real.mean else None,
     }
 
 

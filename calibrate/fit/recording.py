@@ -10,7 +10,7 @@ import numpy.typing as npt
 from calibrate.errors import CalibrateError
 from calibrate.fit.steps import steps_of
 from calibrate.fit.stretches import Stretches, stretches_of
-from calibrate.pair import OK_STATUSES
+from calibrate.pair import OK_STATUSES, came_in_one_piece
 from engine.config import EngineConfig
 from engine.core import Engine
 from engine.events import Finished, Scheduled
@@ -115,7 +115,8 @@ def recording_of(
     rows = [arrival.row for arrival in arrivals if isinstance(arrival.row, TraceRow)]
     measured = np.array([_measured(row) for row in rows], np.float64).reshape(-1, 2)
     if not np.isfinite(measured[:, 0]).any():
-        raise CalibrateError(f"no row of {trace.data_path} can be learned from: none for {model} was answered in time")
+        lacking = f"none for {model} was answered in a stream, with its times"
+        raise CalibrateError(f"no row of {trace.data_path} can be learned from: {lacking}")
     steps = steps_of(arrivals, chunks, config)
     return Recording(
         name="/".join(trace.data_path.absolute().parts[-2:]),
@@ -129,7 +130,7 @@ def recording_of(
 
 def _measured(row: TraceRow) -> tuple[float, float]:
     in_order = 0 < row.send_time_us <= row.first_chunk_time_us <= row.last_chunk_time_us
-    if row.status not in OK_STATUSES or not in_order:
+    if row.status not in OK_STATUSES or not in_order or came_in_one_piece(row):
         return np.nan, np.nan
     decode_us = row.last_chunk_time_us - row.first_chunk_time_us if row.output_tokens > 1 else np.nan
     return row.first_chunk_time_us - row.send_time_us, decode_us

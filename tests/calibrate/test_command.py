@@ -155,6 +155,13 @@ def test_a_limit_on_times_between_tokens_that_an_answer_has_not_is_said(
     assert "blis calibrate: ITL limits could not be checked for all pairs, for want of times between tokens\n" in err
 
 
+def test_replies_that_were_not_streamed_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = [replace(each, first_chunk_time_us=each.last_chunk_time_us) for each in ROWS[:3]]
+    _run(**_files(tmp_path, [*whole, *ROWS[3:]], RESULTS))
+    said = "blis calibrate: pairs whose recorded TTFT is their E2E, for their tokens came in one piece: 3\n"
+    assert capsys.readouterr().err == said
+
+
 def test_hit_rates_are_compared_when_both_are_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "m.json").write_text('{"cache_hit_rate": 0.25}')
     files = _files(tmp_path, ROWS, RESULTS, observed_kv_metrics={"hit_rate": 0.5})

@@ -108,4 +108,5 @@ def test_a_server_that_is_too_small_for_every_request_is_refused(trace: Path, ca
 def test_a_recording_without_latencies_is_refused_by_name(tmp_path: Path, capsys: Captured) -> None:
     header = written_trace(tmp_path, [row(0, 0), row(1, 10)])
     message = refused(capsys, str(header), *SERVER)
-    assert message == f"no row of {tmp_path / 'trace.csv'} can be learned from: none for qwen3-14b was answered in time"
+    lacking = "none for qwen3-14b was answered in a stream, with its times"
+    assert message == f"no row of {tmp_path / 'trace.csv'} can be learned from: {lacking}"

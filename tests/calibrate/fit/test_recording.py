@@ -37,6 +37,13 @@ def test_a_request_without_usable_times_is_simulated_but_not_learned_from(tmp_pa
     assert np.isfinite(found.decode_us[places]).tolist() == [True, False, False, False]
 
 
+def test_nothing_is_learned_from_tokens_that_came_in_one_piece(tmp_path: Path) -> None:
+    rows = [answered(0, 10), answered(1, 20, decode_us=0), answered(2, 30, decode_us=0, output_tokens=1)]
+    found = recording_of(trace(tmp_path, rows), MODEL, CONFIG, {})
+    assert np.isfinite(found.ttft_us).tolist() == [True, False, True]
+    assert np.isfinite(found.decode_us).tolist() == [True, False, False]
+
+
 def test_parts_keep_all_requests_they_are_simulated_with(tmp_path: Path) -> None:
     whole = recording_of(trace(tmp_path, [answered(number, 10 + number) for number in range(10)]), MODEL, CONFIG, {})
     first, last = whole.without_tail(0.2), whole.only_tail(0.2)
