@@ -12,6 +12,7 @@ from engine.latency.registry import DEFAULT_LATENCY_MODEL
 if TYPE_CHECKING:
     from calibrate.fit.recording import Recording
     from engine.deployment import Deployment
+    from traces import Trace
 
 FEW_REQUESTS = 100
 """Fewer than these hardly move a coefficient from what is expected of it."""
@@ -74,12 +75,15 @@ def run(options: FitOptions) -> int:
     from calibrate.fit.terms import Deployed
     from engine.deployment import resolve
     from replay.progress import progress_bar
+    from traces import read_trace
     from traces.text_file import write_text
 
     deployment = resolve(options)
     for note in deployment.notes:
         _say(note)
-    recordings = [_recording(Path(path), options, deployment) for path in options.traces]
+    traces = [read_trace(path) for path in options.traces]
+    _say_what_sending_is_missing(traces, options)
+    recordings = [_recording(trace, options, deployment) for trace in traces]
     for recording in recordings:
         if refusals := recording.refusals(deployment.config):
             of_all = f"{len(refusals)} of {len(recording.arrivals)} requests"
@@ -105,15 +109,24 @@ def _need_scipy() -> None:
         raise CalibrateError("blis fit needs scipy: pip install 'blis-mockserve[fit]'")
 
 
-def _recording(header_path: Path, options: FitOptions, deployment: "Deployment") -> "Recording":
-    from calibrate.fit.recording import recording_of
-    from traces import read_itl, read_trace
+def _say_what_sending_is_missing(traces: "list[Trace]", options: FitOptions) -> None:
+    """Name the caps that show in recordings if none is given, and what recordings that all have one do not tell."""
     from traces.client_cap import client_cap_of
 
-    trace = read_trace(header_path)
-    cap = None if options.max_concurrency else client_cap_of(trace.rows)
-    if cap is not None:
-        _say(f"warning: {header_path}: {cap}; --reissue --max-concurrency {cap.max_concurrency} sends as it did")
+    caps = [client_cap_of(trace.rows) for trace in traces]
+    for trace, cap in zip(traces, caps, strict=True):
+        if cap is not None and not options.max_concurrency:
+            sending = f"--reissue --max-concurrency {cap.max_concurrency} sends as it did"
+            _say(f"warning: {trace.header_path}: {cap}; {sending}")
+    if all(caps):
+        _say("warning: all recordings are of a saturated server, which teach little alone; add one at a lower load")
+
+
+def _recording(trace: "Trace", options: FitOptions, deployment: "Deployment") -> "Recording":
+    from calibrate.fit.recording import recording_of
+    from traces import read_itl
+
+    header_path = trace.header_path
     beside = [header_path.with_name(header_path.stem + name) for name in ITL_NAMES]
     itl_path = next((path for path in beside if path.is_file()), None)
     return recording_of(
