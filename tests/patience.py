@@ -1,7 +1,7 @@
 """Waiting for what must happen, however busy the machine is."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 PATIENCE_S = 120.0
 """More than anything takes on the busiest machine, and less than a test may."""
@@ -13,3 +13,11 @@ def wait_until(is_so: Callable[[], object], complaint: Callable[[], str] | str =
     while not is_so():
         assert time.monotonic() < deadline, complaint if isinstance(complaint, str) else complaint()
         time.sleep(0.01)
+
+
+def attempts() -> Iterator[None]:
+    """For measuring again what a busy machine can only make worse; fails when patience ends."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        yield
+        assert time.monotonic() < deadline, "the machine may be busy, but not as busy as that all the time"

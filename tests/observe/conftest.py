@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from observe.command import ObserveOptions, run
+from tests.patience import wait_until
 from traces import read_trace
 
 
@@ -48,13 +49,18 @@ class Holding:
         """Keep all waiting that come after so many."""
         self._get(f"hold/{num_requests}")
 
+    def wait_for_some(self) -> None:
+        """Return when a request is kept waiting."""
+        wait_until(lambda: int(self._get("held")) > 0)
+
     def release(self) -> None:
         """Answer those that wait, and all others."""
         self._get("release")
 
-    def _get(self, path: str) -> None:
-        with urllib.request.urlopen(f"{self._url}/{path}"):
-            pass
+    def _get(self, path: str) -> bytes:
+        with urllib.request.urlopen(f"{self._url}/{path}") as answer:
+            body: bytes = answer.read()
+        return body
 
 
 @pytest.fixture

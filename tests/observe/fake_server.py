@@ -10,8 +10,8 @@
 
 GET /seen returns what has been received since the last time, as JSON, with the times at which each request came
 and each of its tokens was written. After GET /hold/N only N more requests that have an X-Request-Id are answered; the
-others wait for GET /release. The port is printed first. With two arguments, a certificate and its key,
-it speaks HTTPS.
+others, as many as GET /held says, wait for GET /release. The port is printed first. With two arguments, a certificate
+and its key, it speaks HTTPS.
 """
 
 import asyncio
@@ -35,6 +35,7 @@ class Gate:
     def __init__(self) -> None:
         self._open = asyncio.Event()
         self._num_allowed = 0
+        self.num_waiting = 0
         self.open()
 
     def open(self) -> None:
@@ -50,7 +51,11 @@ class Gate:
         """Return when the caller may pass."""
         self._num_allowed -= 1
         if self._num_allowed < 0:
-            await self._open.wait()
+            self.num_waiting += 1
+            try:
+                await self._open.wait()
+            finally:
+                self.num_waiting -= 1
 
 
 async def complete(request: web.Request) -> web.StreamResponse:
@@ -177,6 +182,11 @@ async def hold(request: web.Request) -> web.Response:
     return web.Response()
 
 
+async def held(request: web.Request) -> web.Response:
+    """How many wait."""
+    return web.json_response(request.app[GATE].num_waiting)
+
+
 async def release(request: web.Request) -> web.Response:
     """Answer all again."""
     request.app[GATE].open()
@@ -229,6 +239,7 @@ async def main() -> None:
             web.get("/health", health),
             web.get("/seen", seen_requests),
             web.get("/hold/{number}", hold),
+            web.get("/held", held),
             web.get("/release", release),
         ]
     )

