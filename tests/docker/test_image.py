@@ -21,6 +21,7 @@ from tests.patience import PATIENCE_S
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of what `pip install` makes of the build context, without the dependencies that are here already."""
     pytest.importorskip("hatchling", reason="the package is built with hatchling")
+    pytest.importorskip("pip", reason="pip is not installed here")
     context, site = tmp_path_factory.mktemp("context"), tmp_path_factory.mktemp("image") / "site"
     for line in (DOCKER / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines():
         source = PROJECT / line.removeprefix("!")
