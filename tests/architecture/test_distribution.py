@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -27,6 +28,18 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     subprocess.run(command, cwd=PROJECT, env=plain, check=True, capture_output=True)
     (built,) = folder.glob("*.whl")
     return zipfile.ZipFile(built)
+
+
+def test_the_source_distribution_holds_the_project(tmp_path: Path) -> None:
+    ours = {path.relative_to(PROJECT).as_posix() for path in tracked_files()}
+    pytest.importorskip("hatchling", reason="it is built with hatchling")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(tmp_path)]
+    subprocess.run(command, cwd=PROJECT, check=True, capture_output=True)
+    (built,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert names - ours == {"PKG-INFO"}
+    assert ours - names == {".ci/run"}
 
 
 def test_the_wheel_holds_exactly_the_packages(wheel: zipfile.ZipFile) -> None:
