@@ -17,7 +17,7 @@ from engine.virtual import run_virtual
 from replay.arrivals.synthetic import GeneratedArrivals
 from replay.run_command import spec_of
 from replay.run_options import RunOptions
-from traces.workload import generate
+from traces.workload.generate import generate
 
 ROUTERS = ("round-robin", "least-loaded", "weighted")
 NUM_INSTANCES = (1, 2, 4, 8, 16, 32)

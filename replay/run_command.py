@@ -88,7 +88,7 @@ def _synthetic_spec(options: RunOptions) -> "WorkloadSpec":
 def _workload(options: RunOptions, spec: "WorkloadSpec") -> "Workload":
     """What is to be simulated; what is left out or without effect is said. Raises BlisError when nothing is left."""
     from replay.arrivals.synthetic import first_requests, served_by
-    from traces.workload import generate
+    from traces.workload.generate import generate
 
     for flag in options.flags_without_effect:
         _say(f"{flag} has no effect, --workload-spec, --workload or --concurrency say it already")

@@ -7,8 +7,7 @@ from blis_options.room import MOST_REQUESTS
 from engine.units import LONGEST_DELAY_US
 from replay.report_options import ReportOptions
 from traces.workload import DISTRIBUTION, PRESETS, Lengths, Preset
-from traces.workload.arrivals import WEIBULL_CV
-from traces.workload.spec import PROCESSES
+from traces.workload.spec import PROCESSES, WEIBULL_CV
 
 DEFAULT_RATE = 1.0
 DEFAULT_NUM_REQUESTS = 100

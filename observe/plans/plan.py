@@ -19,7 +19,8 @@ from observe.requests.schedule import (
     poisson_arrivals_us,
 )
 from traces import SloTargets, read_trace
-from traces.workload import generate, read_spec
+from traces.workload import read_spec
+from traces.workload.generate import generate
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,35 @@
-"""The detectors by name. Adding one is adding its row."""
+"""The detectors by name. Adding one is adding its row, and a function that imports it when it is asked for."""
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from traces.saturation.backlog_drift import backlog_drift
-from traces.saturation.composite import composite
-from traces.saturation.settings import SaturationSettings
-from traces.saturation.threshold import threshold
-from traces.saturation.timeline import Timeline
-from traces.saturation.verdicts import Verdicts
+if TYPE_CHECKING:  # the names are part of the help, which does not wait for numpy
+    from traces.saturation.settings import SaturationSettings
+    from traces.saturation.timeline import Timeline
+    from traces.saturation.verdicts import Verdicts
 
-DETECTORS: Mapping[str, Callable[[Timeline, int, SaturationSettings], Verdicts]] = {
-    "composite": composite,
-    "threshold": threshold,
-    "backlog-drift": backlog_drift,
+
+def _composite(events: "Timeline", first: int, settings: "SaturationSettings") -> "Verdicts":
+    from traces.saturation.composite import composite
+
+    return composite(events, first, settings)
+
+
+def _threshold(events: "Timeline", first: int, settings: "SaturationSettings") -> "Verdicts":
+    from traces.saturation.threshold import threshold
+
+    return threshold(events, first, settings)
+
+
+def _backlog_drift(events: "Timeline", first: int, settings: "SaturationSettings") -> "Verdicts":
+    from traces.saturation.backlog_drift import backlog_drift
+
+    return backlog_drift(events, first, settings)
+
+
+DETECTORS: "Mapping[str, Callable[[Timeline, int, SaturationSettings], Verdicts]]" = {
+    "composite": _composite,
+    "threshold": _threshold,
+    "backlog-drift": _backlog_drift,
 }
 """Each gives its verdicts on the events of a timeline from a certain one on."""

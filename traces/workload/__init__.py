@@ -2,9 +2,9 @@
 
 Reading order: `spec.py` (the model), `parse.py` and `checks.py` (reading it), `sources.py` (who sends when),
 `arrivals.py` and `lengths.py` (what is drawn), `generate.py` (all in order of arrival), `request.py` (the result).
+`generate` is imported from its module, for it takes numpy, which nobody waits for who only reads a spec.
 """
 
-from traces.workload.generate import generate
 from traces.workload.parse import parse_spec, read_spec
 from traces.workload.presets import DISTRIBUTION, PRESETS, Lengths, Preset, rate_spec, users_spec
 from traces.workload.request import Round, Session, Workload, WorkloadRequest
@@ -22,7 +22,6 @@ __all__ = [
     "Workload",
     "WorkloadRequest",
     "WorkloadSpec",
-    "generate",
     "parse_spec",
     "rate_spec",
     "read_spec",

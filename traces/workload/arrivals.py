@@ -11,15 +11,13 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from traces.workload.spec import Arrival
+from traces.workload.spec import MAX_GAMMA_CV, Arrival
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Gaps: TypeAlias = Callable[[np.random.Generator, int], Floats]
 """Draws so many gaps in microseconds, not rounded."""
 
-WEIBULL_CV = (0.01, 10.4)
-MAX_GAMMA_CV = 10.0
 _MIN_GAMMA_CV = 1e-6
 _MIN_RATE_PER_US = 1e-15
 _MOST_AT_ONCE = 1 << 20

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from traces.errors import TraceError
-from traces.workload.arrivals import MAX_GAMMA_CV, WEIBULL_CV
-from traces.workload.lengths import problem_of
+from traces.workload.params import problem_of
 from traces.workload.spec import (
     ACCUMULATE,
+    MAX_GAMMA_CV,
     PROCESSES,
     SLO_CLASSES,
+    WEIBULL_CV,
     Arrival,
     Client,
     Cohort,

@@ -15,6 +15,9 @@ from traces.workload.vidur_spec import Vidur
 
 SLO_CLASSES = ("critical", "standard", "sheddable", "batch", "background")
 PROCESSES = ("poisson", "gamma", "weibull", "constant")
+WEIBULL_CV = (0.01, 10.4)
+"""The least and the most coefficient of variation of such gaps."""
+MAX_GAMMA_CV = 10.0
 DISTRIBUTIONS = ("gaussian", "exponential", "lognormal", "pareto_lognormal", "constant", "empirical")
 
 Count: TypeAlias = Annotated[int, Bounds(at_least=0)]

@@ -10,7 +10,8 @@ import yaml
 from blis_options import BlisError
 from observe.command import ObserveOptions
 from observe.plans.plan import plan_of
-from traces.workload import generate, read_spec
+from traces.workload import read_spec
+from traces.workload.generate import generate
 
 HUGE = {"type": "constant", "params": {"value": 10**18}}
 RARELY_HUGE = {"type": "empirical", "params": {"10": 99, "200000000": 1}}

@@ -7,7 +7,8 @@ import pytest
 
 from blis_cli.main import run
 from traces import TraceHeader, TraceRow, read_trace, write_trace
-from traces.workload import generate, read_spec
+from traces.workload import read_spec
+from traces.workload.generate import generate
 
 SPEC = """
 version: "2"

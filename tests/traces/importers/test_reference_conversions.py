@@ -10,8 +10,9 @@ import pytest
 from traces.importers import ConvertOptions, import_from
 from traces.importers.servegen import PERIODS, Deal, Placement, active_at, cohorts_of
 from traces.importers.servegen_chunk import read_chunks
-from traces.workload import PRESETS, WorkloadSpec, generate, read_spec
+from traces.workload import PRESETS, WorkloadSpec, read_spec
 from traces.workload.compose import composed
+from traces.workload.generate import generate
 from traces.workload.spec import Client, Cohort
 
 # Seconds into each period at which the reference's window lies in its samples.

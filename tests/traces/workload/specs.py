@@ -4,7 +4,8 @@ from typing import Any
 
 import yaml
 
-from traces.workload import Workload, WorkloadSpec, generate, parse_spec
+from traces.workload import Workload, WorkloadSpec, parse_spec
+from traces.workload.generate import generate
 
 CONSTANT_10 = {"type": "constant", "params": {"value": 10}}
 MULTI_TURN = {"multi_turn": {"max_rounds": 3, "think_time_us": 1_000, "context_growth": "accumulate"}}

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.traces.workload.specs import CONSTANT_10, MULTI_TURN, client, cohort, lifecycle, users, window
 from traces import TraceError
-from traces.workload import generate, parse_spec
+from traces.workload import parse_spec
+from traces.workload.generate import generate
 
 RICH: dict[str, Any] = {
     "version": "2",

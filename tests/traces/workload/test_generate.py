@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.traces.workload.specs import CONSTANT_10, client, cohort, generated, lifecycle, spec, users, window
 from traces import TraceError
-from traces.workload import Arrival, Lengths, Preset, WorkloadRequest, generate, rate_spec
+from traces.workload import Arrival, Lengths, Preset, WorkloadRequest, rate_spec
+from traces.workload.generate import generate
 
 GAUSSIAN = {"type": "gaussian", "params": {"mean": 100, "std_dev": 30, "min": 1, "max": 500}}
 SECOND = 1_000_000

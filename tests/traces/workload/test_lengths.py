@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
 from traces import read_rows
-from traces.workload.lengths import problem_of, sample
+from traces.workload.lengths import sample
+from traces.workload.params import problem_of
 from traces.workload.spec import Distribution
 
 

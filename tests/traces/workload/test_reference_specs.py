@@ -13,7 +13,8 @@ import pytest
 from scipy.stats import ks_2samp
 
 from traces import TraceError, TraceRow, read_rows
-from traces.workload import PRESETS, Arrival, Workload, WorkloadSpec, generate, rate_spec, read_spec
+from traces.workload import PRESETS, Arrival, Workload, WorkloadSpec, rate_spec, read_spec
+from traces.workload.generate import generate
 from traces.workload.spec import Client
 
 NAMES = [

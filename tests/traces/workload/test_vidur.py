@@ -10,7 +10,8 @@ from blis_cli.main import run
 from observe.requests.schedule import plan_from_requests
 from traces import TraceError, read_trace
 from traces.table import Column, read_table
-from traces.workload import Workload, generate, read_spec
+from traces.workload import Workload, read_spec
+from traces.workload.generate import generate
 from traces.workload.parse import parse_spec
 
 FIXED = {"type": "fixed"}
