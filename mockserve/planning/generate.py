@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mockserve.content.answer import Delta
-from mockserve.content.form import PLAIN
+from mockserve.content.asking import chat_form
+from mockserve.content.form import PLAIN, AnswerForm
 from mockserve.planning.reply_settings import new_scorers, num_top, prompt_scores
 from mockserve.protocol.asked.vocabulary_checks import check_vocabulary
 from mockserve.protocol.bodies import Choice, Ending, Piece
@@ -13,6 +14,7 @@ from mockserve.protocol.generate import GenerateRequest, check_room
 from mockserve.protocol.generate_bodies import GenerateBodies, token_logprobs
 from mockserve.protocol.logprob_shapes import chat_logprobs
 from mockserve.replies.accounting import Accounting
+from mockserve.replies.call_style import CallStyle, call_style
 from mockserve.replies.chat_writer import ChatShape, ChatWriter
 from mockserve.replies.choice_writer import ChoiceWriter, NewScorer, scored_tokens
 from mockserve.replies.generation import Generation
@@ -39,8 +41,10 @@ def plan_generate(
     params = asked.common.kv_transfer_params
     external = service.external_prompt(params, len(asked.token_ids))
     generations = planner.plan(
-        asked.token_ids, sampling, reply_id, asked.common.cache_salt, PLAIN, adapter, urgency, external
+        asked.token_ids, sampling, reply_id, asked.common.cache_salt, _form(service, asked), adapter, urgency, external
     )
+    if asked.output_mode != "derender":
+        generations = [_unread(each) for each in generations]
     prompt = PlannedPrompt(
         token_ids=asked.token_ids,
         text="",
@@ -53,6 +57,7 @@ def plan_generate(
         num_top=num_top(sampling, extra=1),
         shows_prompt_ids=asked.returns_prompt_ids,
         includes_reasoning=asked.includes_reasoning,
+        calls=call_style(service.options.tool_call_parser),
     )
     return ReplyJob(
         bodies=GenerateBodies(
@@ -72,6 +77,22 @@ def plan_generate(
         stream_interval=service.options.stream_interval,
         kv_transfer_params=service.handover(params, generations),
     )
+
+
+def _form(service: Service, asked: GenerateRequest) -> AnswerForm:
+    """Answers to a chat that was rendered elsewhere think and call functions as others do."""
+    context = asked.parse_context
+    if context is None:
+        return PLAIN
+    return chat_form({**context, "messages": []}, "", service.options, quotes=False)
+
+
+def _unread(generation: Generation) -> Generation:
+    """The same from a server that does not look for calls: its answer has simply stopped."""
+    answer = generation.answer
+    if answer.ending.finish_reason != "tool_calls":
+        return generation
+    return generation._replace(answer=answer._replace(ending=Ending("stop", answer.ending.stop_reason)))
 
 
 def _check_server(service: Service, asked: GenerateRequest) -> None:
@@ -103,6 +124,7 @@ class GenerateShape:
     num_top: int | None
     shows_prompt_ids: bool
     includes_reasoning: bool
+    calls: CallStyle
 
     def writer(self, prompt: PlannedPrompt, generation: Generation) -> ChoiceWriter:
         """What writes one choice."""
@@ -112,6 +134,7 @@ class GenerateShape:
                 num_top=None if self.num_top is None else self.num_top - 1,
                 shows_token_ids=True,
                 includes_reasoning=self.includes_reasoning,
+                calls=self.calls,
             )
             return MessageWriter(chat, prompt, generation)
         return TokenWriter(self, prompt, generation)

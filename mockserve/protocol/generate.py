@@ -1,5 +1,6 @@
 """The body of POST /inference/v1/generate: token ids in, token ids out."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,6 +129,8 @@ class GenerateRequest:
     output_mode: str
     returns_prompt_ids: bool
     includes_reasoning: bool
+    parse_context: Mapping[str, Any] | None
+    """How the answer will be read: the chat it belongs to may want reasoning or calls. None for other text."""
     common: Common
 
 
@@ -152,7 +155,7 @@ def parse_generate(body: dict[str, Any]) -> GenerateRequest:
     if delivery.stream and output_mode == "derender":
         raise ApiError("output_mode='derender' does not support stream=true.")
     max_tokens, num_logprobs = sampling_fields.integer("max_tokens"), sampling_fields.integer("logprobs")
-    context = body.get("parse_context") or {}
+    context = body.get("parse_context")
     return GenerateRequest(
         model=body.get("model") or "",
         token_ids=[as_integer(each) for each in body["token_ids"]],
@@ -161,7 +164,8 @@ def parse_generate(body: dict[str, Any]) -> GenerateRequest:
         delivery=delivery,
         output_mode=output_mode,
         returns_prompt_ids=fields.flag("return_token_ids"),
-        includes_reasoning=context.get("include_reasoning") is not False,
+        includes_reasoning=(context or {}).get("include_reasoning") is not False,
+        parse_context=context,
         common=read_common(fields),
     )
 

@@ -9,8 +9,3 @@ async def scale_out_disabled(_request: web.Request) -> web.StreamResponse:
     """Refused: the server was started without --enable-scale-out."""
     message = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
     raise ApiError(message, status=403, kind="PermissionDeniedError")
-
-
-async def no_derendering(_request: web.Request) -> web.StreamResponse:
-    """Refused: replies are not made from token ids that came from elsewhere."""
-    raise ApiError("Derendering is not simulated", status=501, kind="NotImplementedError")

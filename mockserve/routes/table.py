@@ -12,6 +12,7 @@ from mockserve.routes.chat import chat_completions
 from mockserve.routes.cohere_embed import cohere_embed
 from mockserve.routes.completions import completions
 from mockserve.routes.dashboard import dashboard
+from mockserve.routes.derender import derender_chat, derender_completion
 from mockserve.routes.documentation import documentation, openapi
 from mockserve.routes.elastic import is_scaling_elastic_ep, scale_elastic_ep
 from mockserve.routes.faults import change_faults, end_faults, show_faults
@@ -25,7 +26,7 @@ from mockserve.routes.models import models
 from mockserve.routes.pooling import classify, embeddings, pooling
 from mockserve.routes.render import render_chat, render_completion
 from mockserve.routes.responses import cancel_response, create_response, get_response, render_response
-from mockserve.routes.scale_out import no_derendering, scale_out_disabled
+from mockserve.routes.scale_out import scale_out_disabled
 from mockserve.routes.scoring import rerank, score
 from mockserve.routes.server_info import kv_event_sources, server_info
 from mockserve.routes.server_state import health, load, version
@@ -107,9 +108,9 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/responses/render", scale_out_disabled, Gate.GENERATION),
     Route("POST", "/inference/v1/generate", generate, Gate.SCALE_OUT),
     Route("POST", "/inference/v1/generate", scale_out_disabled, Gate.GENERATION),
-    Route("POST", "/v1/chat/completions/derender", no_derendering, Gate.SCALE_OUT),
+    Route("POST", "/v1/chat/completions/derender", derender_chat, Gate.SCALE_OUT),
     Route("POST", "/v1/chat/completions/derender", scale_out_disabled, Gate.GENERATION),
-    Route("POST", "/v1/completions/derender", no_derendering, Gate.SCALE_OUT),
+    Route("POST", "/v1/completions/derender", derender_completion, Gate.SCALE_OUT),
     Route("POST", "/v1/completions/derender", scale_out_disabled, Gate.GENERATION),
     Route("POST", "/inference/v1/abort_requests", abort_named_requests, Gate.SCALE_OUT),
     Route("POST", "/inference/v1/abort_requests", scale_out_disabled, Gate.GENERATION),

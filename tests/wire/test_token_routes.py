@@ -123,12 +123,6 @@ def test_a_response_can_be_rendered(scaled_out: TestServer) -> None:
     assert (len(rendered["token_ids"]), rendered["sampling_params"]["max_tokens"]) == (used, 3)
 
 
-def test_nothing_is_derendered(scaled_out: TestServer, server: TestServer) -> None:
-    for path in ("/v1/chat/completions/derender", "/v1/completions/derender"):
-        assert call(scaled_out, "POST", path, {}).status == 501
-        assert call(server, "POST", path, {}).status == 403
-
-
 def test_a_prefill_of_token_ids_says_where_its_blocks_are() -> None:
     config = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both", "engine_id": "here"})
     with running_server(enable_scale_out=True, kv_transfer_config=config, scheduling="vllm") as prefiller:

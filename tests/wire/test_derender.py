@@ -1,0 +1,191 @@
+"""Replies made of token ids that another server has generated: the same as from one server that does it all."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.wire.plain_http import call, chunks_of
+from tests.wire.serving import TestServer, running_server
+
+FUNCTION = {"name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}
+TOOLS: list[Any] = [{"type": "function", "function": FUNCTION}]
+CHAT: dict[str, Any] = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "hi"}],
+    "tools": TOOLS,
+    "temperature": 0,
+    "max_tokens": 300,
+}
+CHAT_PATH, TEXT_PATH = "/v1/chat/completions/derender", "/v1/completions/derender"
+
+
+@pytest.fixture(scope="module")
+def split() -> Iterator[TestServer]:
+    settings: dict[str, Any] = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
+    with running_server(
+        **settings, reasoning_parser="deepseek_r1", enable_scale_out=True, default_reasoning_tokens=9
+    ) as server:
+        yield server
+
+
+def post(server: TestServer, path: str, body: Any) -> Any:
+    return call(server, "POST", path, body).json
+
+
+def message(server: TestServer) -> dict[str, Any]:
+    """The message of an undivided server, without the ids of its calls."""
+    return without_ids(post(server, "/v1/chat/completions", CHAT)["choices"][0]["message"])
+
+
+def without_ids(message: dict[str, Any]) -> dict[str, Any]:
+    calls = [{**each, "id": "", "type": "function"} for each in message.get("tool_calls") or ()]
+    return {**message, "tool_calls": calls}
+
+
+def rebuilt(deltas: list[dict[str, Any]]) -> tuple[str, str, list[list[str]]]:
+    """Content, reasoning and calls of a stream."""
+    calls: list[list[str]] = []
+    for part in (each for delta in deltas for each in delta.get("tool_calls") or ()):
+        if part["id"] is not None:
+            calls.append(["", ""])
+        for place, name in enumerate(("name", "arguments")):
+            calls[part["index"]][place] += part["function"][name] or ""
+    content, reasoning = ("".join(each.get(name) or "" for each in deltas) for name in ("content", "reasoning"))
+    return content, reasoning, calls
+
+
+def test_a_chat_that_goes_through_three_servers_reads_the_same(split: TestServer) -> None:
+    rendered = post(split, "/v1/chat/completions/render", CHAT)
+    generated = post(split, "/inference/v1/generate", rendered)
+    body = {"generate_response": generated, "chat_request": CHAT, "prompt_token_ids": rendered["token_ids"]}
+    reply = post(split, CHAT_PATH, body | {"prompt_tokens": len(rendered["token_ids"])})
+    (choice,) = reply["choices"]
+    assert (reply["id"], reply["object"]) == (generated["request_id"], "chat.completion")
+    assert choice["finish_reason"] == "tool_calls"
+    assert reply["usage"]["completion_tokens"] == len(generated["choices"][0]["token_ids"])
+    said = message(split)
+    assert without_ids(choice["message"])["reasoning"]
+    assert [each["type"] for each in choice["message"]["tool_calls"]] == ["function"] * len(said["tool_calls"])
+
+
+@pytest.mark.parametrize("num_tokens", [1, 7])
+def test_a_stream_of_chunks_brings_what_the_whole_reply_has(split: TestServer, num_tokens: int) -> None:
+    rendered = post(split, "/v1/chat/completions/render", CHAT)
+    generated = post(split, "/inference/v1/generate", rendered)
+    base = {"chat_request": CHAT, "prompt_token_ids": rendered["token_ids"]}
+    whole = post(split, CHAT_PATH, base | {"generate_response": generated})["choices"][0]
+    ids = generated["choices"][0]["token_ids"]
+    state, deltas, reasons = None, [], []
+    for start in range(0, len(ids), num_tokens):
+        reason = "stop" if start + num_tokens >= len(ids) else None
+        choice = {"index": 0, "token_ids": ids[start : start + num_tokens], "finish_reason": reason}
+        chunk = {"request_id": "r", "choices": [choice]}
+        reply = post(split, CHAT_PATH, base | {"stream": True, "generate_chunk": chunk, "stream_state": state})
+        (told,), state = reply["chunk"]["choices"], reply["stream_state"]
+        deltas.append(told["delta"])
+        reasons.append(told["finish_reason"])
+    content, reasoning, calls = rebuilt(deltas)
+    assert (content or None, reasoning) == (whole["message"]["content"], whole["message"]["reasoning"])
+    said = [each["function"] for each in whole["message"]["tool_calls"]]
+    assert calls == [[each["name"], each["arguments"]] for each in said]
+    assert [each["role"] for each in deltas] == ["assistant", *[None] * (len(deltas) - 1)]
+    assert set(reasons[:-1]) <= {None}
+    assert reasons[-1] == "tool_calls"
+
+
+def test_completions_of_several_prompts_become_one_reply(split: TestServer) -> None:
+    asked = {"model": "m", "prompt": ["one two", "three"], "temperature": 0, "max_tokens": 6}
+    rendered = call(split, "POST", "/v1/completions/render", asked).json
+    generated = [post(split, "/inference/v1/generate", each) for each in rendered]
+    reply = post(split, TEXT_PATH, {"generate_responses": generated, "prompt_tokens": [3, 2]})
+    texts = [each["text"] for each in reply["choices"]]
+    assert all(texts)
+    assert [each["index"] for each in reply["choices"]] == [0, 1]
+    assert reply["usage"]["total_tokens"] == 5 + sum(len(each["choices"][0]["token_ids"]) for each in generated)
+    assert texts == [
+        post(split, "/detokenize", {"tokens": each["choices"][0]["token_ids"]})["prompt"] for each in generated
+    ]
+
+
+def test_a_completion_comes_chunk_by_chunk(split: TestServer) -> None:
+    ids = post(split, "/tokenize", {"prompt": "The quick brown fox", "add_special_tokens": False})["tokens"]
+    state, texts = None, []
+    for each in ids:
+        chunk = {"choices": [{"index": 0, "token_ids": [each]}]}
+        reply = post(split, TEXT_PATH, {"stream": True, "generate_chunk": chunk, "stream_state": state})
+        state = reply["stream_state"]
+        texts.append(reply["chunk"]["choices"][0]["text"])
+    assert "".join(texts) == "The quick brown fox"
+    assert len(texts) > 1
+    usage = {"prompt_tokens": 1, "completion_tokens": 4}
+    last = {"stream": True, "generate_chunk": {"choices": [], "usage": usage}, "stream_state": state}
+    assert post(split, TEXT_PATH, last)["chunk"]["usage"]["total_tokens"] == 5
+
+
+def test_a_stop_string_cuts_the_text_and_a_stop_token_is_not_shown(split: TestServer) -> None:
+    ids = post(split, "/tokenize", {"prompt": "one two three", "add_special_tokens": False})["tokens"]
+    request = {"model": "m", "prompt": "x"}
+
+    def choice(**fields: Any) -> tuple[str, Any]:
+        generated = {"choices": [{"index": 0, "token_ids": ids, "finish_reason": "stop"}]}
+        body = {"generate_responses": [generated], "completion_request": request | fields}
+        (found,) = post(split, TEXT_PATH, body)["choices"]
+        return found["text"], found["stop_reason"]
+
+    assert choice(stop=["two"]) == ("one ", "two")
+    assert choice(stop_token_ids=[ids[-1]]) == ("one two", ids[-1])
+    assert choice(stop_token_ids=[ids[-1]], include_stop_str_in_output=True) == ("one two three", ids[-1])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        (CHAT_PATH, {}, "body.DerenderChatRequest.generate_response"),
+        (CHAT_PATH, {"generate_response": {"choices": []}}, "chat_request is required when a tool"),
+        (
+            CHAT_PATH,
+            {"generate_response": {"choices": [{"index": 0}]}, "chat_request": CHAT},
+            "has empty or null token",
+        ),
+        (
+            CHAT_PATH,
+            {"stream": True, "generate_chunk": {"choices": []}, "chat_request": CHAT},
+            "prompt_token_ids is req",
+        ),
+        (CHAT_PATH, {"stream": True, "generate_chunk": {"choices": []}, "chat_request": {"stop": "x"}}, "stop strings"),
+        (
+            CHAT_PATH,
+            {"generate_response": {"choices": [{"index": 0, "token_ids": [1] * 3000}]}, "chat_request": CHAT},
+            "exceeds max_model_len (2048)",
+        ),
+        (TEXT_PATH, {"generate_responses": []}, "must not be empty"),
+        (
+            TEXT_PATH,
+            {"generate_responses": [{"choices": []}], "prompt_tokens": [1, 2]},
+            "must equal generate_responses",
+        ),
+        (
+            TEXT_PATH,
+            {"stream": True, "generate_chunk": {"choices": [{"index": 0}, {"index": 1}]}},
+            "at most one choice per chunk (got 2)",
+        ),
+    ],
+)
+def test_what_cannot_be_made_a_reply_is_refused(split: TestServer, path: str, body: Any, message: str) -> None:
+    reply = call(split, "POST", path, body)
+    assert reply.status == 400
+    assert message in reply.json["error"]["message"]
+
+
+def test_a_stream_of_the_generating_server_can_be_sent_on_chunk_by_chunk(split: TestServer) -> None:
+    rendered = post(split, "/v1/chat/completions/render", CHAT | {"stream": True})
+    chunks = chunks_of(call(split, "POST", "/inference/v1/generate", rendered).body)
+    state: Any = None
+    reasons: list[Any] = []
+    for each in chunks:
+        body = {"stream": True, "generate_chunk": each, "chat_request": CHAT, "stream_state": state}
+        reply = post(split, CHAT_PATH, body | {"prompt_token_ids": rendered["token_ids"]})
+        state = reply["stream_state"]
+        reasons += [one["finish_reason"] for one in reply["chunk"]["choices"]]
+    assert reasons[-1] in ("stop", "tool_calls")
