@@ -100,6 +100,11 @@ def _check_server(service: Service, asked: GenerateRequest) -> None:
     most = service.deployment.config.max_num_seqs
     if asked.sampling.n > most:
         raise ApiError(f"sampling_params.n must be at most the server's max_num_seqs ({most}), got {asked.sampling.n}.")
+    if asked.output_mode == "derender" and asked.parse_context is None and service.options.parses_answers:
+        raise ApiError(
+            "output_mode='derender' requires parse_context on a server with a tool or reasoning parser. "
+            "Use the one returned by /render."
+        )
     if not service.options.tokens_only:
         return
     if asked.sampling.stop:

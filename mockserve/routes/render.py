@@ -12,11 +12,12 @@ from mockserve.planning.prompts import conversation_ids, given_ids, text_ids
 from mockserve.protocol.asked.sampling import check_sampling, output_budget
 from mockserve.protocol.completions.chat import parse_chat
 from mockserve.protocol.completions.messages import media_of
+from mockserve.protocol.completions.template_arguments import template_arguments
 from mockserve.protocol.completions.text import CompletionRequest, Prompt, parse_completion
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.refusals import refuse_unavailable
-from mockserve.protocol.server.rendering import Rendered, parse_context, sampling_object, template_arguments
+from mockserve.protocol.server.rendering import Rendered, parse_context, sampling_object
 from mockserve.routes.shared import json_reply, read_body, reply_id
 from mockserve.serving.service import SERVICE, Service
 
@@ -59,12 +60,13 @@ async def rendered_chat(service: Service, body: dict[str, Any], name: str) -> Re
     ids = conversation_ids(planner, text, media, options.tokens_per_medium, chat.add_special_tokens, chat.sampling)
     budget = output_budget(chat.sampling, len(ids), planner.max_model_len)
     check_sampling(chat.sampling, budget)
+    finds_calls = options.calls_tools and bool(body.get("tools")) and body.get("tool_choice") != "none"
     arguments = template_arguments(body, planner.conversations.default_arguments)
     return Rendered(
         request_id=name,
         token_ids=ids,
         token_offsets=_offsets(planner.tokenizer, text) if body.get("return_token_offsets") else None,
-        sampling=sampling_object(chat.sampling, body, budget, chat.delivery.stream),
+        sampling=sampling_object(chat.sampling, body, budget, chat.delivery.stream, finds_calls),
         body=body,
         streams=chat.delivery.stream,
         reasoning_ended=_reasoning_ended(service, ids) if chat.includes_reasoning else True,

@@ -1,6 +1,7 @@
 """POST /v1/responses, and what can be asked about a response later."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from aiohttp import web
 
@@ -55,7 +56,9 @@ async def render_response(request: web.Request) -> web.StreamResponse:
     asked = parse_response(await read_body(request))
     body = chat_body(asked, conversation(service, asked))
     name = str(asked.body.get("request_id") or f"resp_{new_id()}")
-    return json_reply((await rendered_chat(service, body, name)).as_json())
+    rendered = await rendered_chat(service, body, name)
+    # A response is not read from token ids later on, so that nothing is said of how to read it.
+    return json_reply(replace(rendered, reasoning_ended=None, parse_context=None).as_json())
 
 
 async def get_response(request: web.Request) -> web.StreamResponse:

@@ -9,6 +9,7 @@ from blis_options import OptionError
 from mockserve.content.chat_templates.chatml import ChatMLTemplate, ChatTemplate, TemplateRequest, turns_of
 from mockserve.options.content import ContentOptions, json_object
 from mockserve.protocol.completions.messages import read_messages
+from mockserve.protocol.completions.template_arguments import effort_arguments
 from mockserve.protocol.errors import ApiError
 
 
@@ -50,8 +51,7 @@ class Conversations:
     def _request(self, body: Mapping[str, Any]) -> TemplateRequest:
         unusable = self.hides_unusable_tools and body.get("tool_choice") == "none"
         arguments = dict(self.default_arguments)
-        if body.get("reasoning_effort") is not None:
-            arguments["reasoning_effort"] = body["reasoning_effort"]
+        arguments |= effort_arguments(body.get("reasoning_effort"))
         arguments.update(_mapping(body.get("chat_template_kwargs")))
         continues = body.get("continue_final_message")
         adds = body.get("add_generation_prompt")

@@ -50,8 +50,13 @@ class Rendered:
         }
 
 
-def sampling_object(sampling: Sampling, body: Mapping[str, Any], max_tokens: int, streams: bool) -> dict[str, Any]:
-    """vLLM's object of sampling parameters, without those that have their default, in its order."""
+def sampling_object(
+    sampling: Sampling, body: Mapping[str, Any], max_tokens: int, streams: bool, finds_calls: bool = False
+) -> dict[str, Any]:
+    """vLLM's object of sampling parameters, without those that have their default, in its order.
+
+    Special tokens are left in where calls are to be found: they may mark them.
+    """
     wants_prompt = sampling.num_prompt_logprobs is not None
     greedy = sampling.is_greedy
     rows: tuple[tuple[str, Any, bool], ...] = (
@@ -71,7 +76,7 @@ def sampling_object(sampling: Sampling, body: Mapping[str, Any], max_tokens: int
         ("min_tokens", sampling.min_tokens, sampling.min_tokens != 0),
         ("logprobs", sampling.num_logprobs, sampling.num_logprobs is not None),
         ("prompt_logprobs", sampling.num_prompt_logprobs, wants_prompt),
-        ("skip_special_tokens", False, not sampling.skip_special_tokens),
+        ("skip_special_tokens", False, finds_calls or not sampling.skip_special_tokens),
         ("include_stop_str_in_output", True, sampling.include_stop_str_in_output),
         ("output_kind", DELTAS if streams else WHOLE_REPLY, True),
         ("skip_clone", True, True),
@@ -111,18 +116,6 @@ def parse_context(body: Mapping[str, Any], template_arguments: Mapping[str, Any]
         "include_reasoning": body.get("include_reasoning", True),
         "chat_template_kwargs": dict(template_arguments),
         "history_tool_call_cnt": sum(len(each.get("tool_calls") or ()) for each in body["messages"]),
-    }
-
-
-def template_arguments(body: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """What a chat template is given beside messages and tools."""
-    adds = body.get("add_generation_prompt")
-    return {
-        "cohere_format": "cmd4",
-        **defaults,
-        **(body.get("chat_template_kwargs") or {}),
-        "add_generation_prompt": True if adds is None else adds,
-        "continue_final_message": bool(body.get("continue_final_message")),
     }
 
 

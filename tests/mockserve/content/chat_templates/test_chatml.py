@@ -154,3 +154,17 @@ def test_a_template_that_is_none_is_refused_at_start(tmp_path: Path) -> None:
         opened("{% for %}")
     with pytest.raises(OptionError, match="--default-chat-template-kwargs must be a JSON object"):
         opened(default_chat_template_kwargs="[1]")
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown"),
+    [
+        ({}, "- -"),
+        ({"reasoning_effort": "low"}, "True low"),
+        ({"reasoning_effort": "none"}, "False none"),
+        ({"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}, "True none"),
+    ],
+)
+def test_templates_that_know_no_effort_are_told_whether_to_think(asked: dict[str, Any], shown: str) -> None:
+    template = "{{ enable_thinking | default('-') }} {{ reasoning_effort | default('-') }}"
+    assert prompt(opened(template), HELLO, **asked) == shown
