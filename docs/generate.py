@@ -274,7 +274,7 @@ def _bounds(at_least: float | None, at_most: float | None) -> str:
 
 
 async def _metrics_page() -> str:
-    options = ServeOptions(model="qwen3-14b", host="127.0.0.1", port=0)
+    options = ServeOptions(model="qwen3-14b", host="127.0.0.1", port=0, tool_call_parser="hermes")
     server = await start(options, resolve(options))
     try:
         return await asyncio.to_thread(_read, f"http://{server.host}:{server.port}/metrics")

@@ -39,7 +39,7 @@ class ToolParsing:
         """The counters, for prometheus_client."""
         metric = CounterMetricFamily(
             "vllm:tool_call_parser_invocations",
-            "Uses of the parser of tool calls: one per whole choice, one per event of a stream.",
+            "Uses of the parser that --tool-call-parser names: one per whole choice, one per event of a stream.",
             labels=["model_name", "mode", "outcome", "request_type"],
         )
         for (mode, outcome, request_type), number in self.counts.items():
