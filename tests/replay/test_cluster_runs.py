@@ -120,3 +120,14 @@ def test_workloads_with_conversations_run_on_several_instances(tmp_path: Path) -
 def test_the_longest_lines_are_found(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     replayed(trace, "--num-instances", "3", "--routing-policy", "always-busiest", "--max-num-seqs", "2")
     assert "HOL Blocking Events: 1\n" in capsys.readouterr().out
+
+
+def test_a_line_is_as_long_as_it_is_on_average_however_many_steps_there_are(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On each of three instances one waits for half of the steps, but one instance takes many more steps."""
+    rows = ["request_id,input_tokens,output_tokens,arrival_time_us"]
+    rows += [f"{number},200,{100 if number % 3 == 1 else 2},0" for number in range(6)]
+    trace.with_suffix(".csv").write_text("\n".join(rows) + "\n")
+    replayed(trace, "--num-instances", "3", "--max-num-seqs", "1", "--json")
+    assert json.loads(capsys.readouterr().out)["breakdown"]["hol_blocking_events"] == 0
