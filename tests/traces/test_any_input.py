@@ -49,14 +49,14 @@ def _read(read: Callable[[Path], Any], path: Path, content: bytes) -> None:
 
 @_quick
 @given(head=st.sampled_from(HEADS), pieces=st.lists(_pieces, max_size=30))
-def test_any_rows(tmp_path: Path, head: bytes, pieces: list[bytes]) -> None:
+def test_any_rows_load_or_are_refused_in_one_line(tmp_path: Path, head: bytes, pieces: list[bytes]) -> None:
     _read(read_rows, tmp_path / "f", head + b"".join(pieces))
     _read(read_itl, tmp_path / "f", b"request_id,chunk_index,timestamp_us\n" + b"".join(pieces))
 
 
 @_quick
 @given(cells=st.dictionaries(st.sampled_from([column.name for column in TRACE_COLUMNS]), st.text(max_size=6)))
-def test_any_cell_of_any_column(tmp_path: Path, cells: dict[str, str]) -> None:
+def test_any_cell_of_any_column_loads_or_is_refused_in_one_line(tmp_path: Path, cells: dict[str, str]) -> None:
     known = {"request_id": "1", "input_tokens": "2", "output_tokens": "3", "arrival_time_us": "4"} | cells
     quoted = ['"' + cell.replace('"', '""') + '"' for cell in known.values()]
     _read(read_rows, tmp_path / "f", f"{','.join(known)}\n{','.join(quoted)}\n".encode())
@@ -64,7 +64,7 @@ def test_any_cell_of_any_column(tmp_path: Path, cells: dict[str, str]) -> None:
 
 @_quick
 @given(value=_json)
-def test_any_results(tmp_path: Path, value: Any) -> None:
+def test_any_results_load_or_are_refused_in_one_line(tmp_path: Path, value: Any) -> None:
     try:
         text = dump_json(value)
     except ValueError:
@@ -74,13 +74,13 @@ def test_any_results(tmp_path: Path, value: Any) -> None:
 
 @_quick
 @given(value=_yaml)
-def test_any_header(tmp_path: Path, value: Any) -> None:
+def test_any_header_loads_or_is_refused_in_one_line(tmp_path: Path, value: Any) -> None:
     _read(read_header, tmp_path / "f", yaml.safe_dump(value).encode())
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"\0", b"\xff\xfe", b"%", b"- 1\n- 2", b"a: *b", b"? [1]\n: 2", b"2026-13-45", b"{" * 2000]
 )
-def test_any_bytes(tmp_path: Path, content: bytes) -> None:
+def test_any_bytes_load_or_are_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     for read in (read_header, read_rows, read_results, read_itl):
         _read(read, tmp_path / "f", content)

@@ -18,12 +18,12 @@ from traces import SloTargets, parse_duration_ms, slo_targets_from_flags
         (".5h", 1.8e6),
     ],
 )
-def test_durations(text: str, milliseconds: float) -> None:
+def test_durations_have_units(text: str, milliseconds: float) -> None:
     assert parse_duration_ms(text) == pytest.approx(milliseconds)
 
 
 @pytest.mark.parametrize("text", ["100", "", "ms", "1 s", "-1s", "1.2.3s", "1x", "1s2"])
-def test_what_is_no_duration(text: str) -> None:
+def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a duration"):
         parse_duration_ms(text)
 

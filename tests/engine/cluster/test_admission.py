@@ -30,7 +30,7 @@ def test_a_bucket_begins_full_and_fills_up_at_its_rate() -> None:
     assert [admits_at(10_000_000) for _ in range(3)] == [True, True, False], "never more than it holds"
 
 
-def test_everybody_and_nobody() -> None:
+def test_all_are_admitted_or_none() -> None:
     assert admitted(policy("always-admit"), "background", 999)
     assert not admitted(policy("reject-all"), "critical", 0)
 

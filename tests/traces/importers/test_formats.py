@@ -34,7 +34,7 @@ def left_out(found: Imported) -> dict[str, int]:
     return {reason: count for reason, count in found.left_out.items() if count}
 
 
-def test_azure(tmp_path: Path) -> None:
+def test_azure_has_times_of_day_and_counts_of_tokens(tmp_path: Path) -> None:
     text = (
         "TIMESTAMP,ContextTokens,GeneratedTokens\n"
         "2023-11-16 18:15:46.6805900,374,44\n"
@@ -51,7 +51,7 @@ def test_azure_of_the_second_year_has_a_time_zone(tmp_path: Path) -> None:
     assert requests(imported("azure", tmp_path / "t.csv", text)) == [(0, 5, 6), (500_000, 7, 8)]
 
 
-def test_burstgpt(tmp_path: Path) -> None:
+def test_burstgpt_has_seconds_and_its_models_and_logs_become_clients_and_tenants(tmp_path: Path) -> None:
     text = (
         "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
         "5,ChatGPT,472,18,490,Conversation log\n45,GPT-4,1087,0,1087,API log\n118,GPT-4,417,276,693,API log\n"
@@ -87,7 +87,7 @@ def test_mooncake_says_how_much_sharing_a_trace_cannot_express(tmp_path: Path) -
     assert found.notes[0].startswith("2 of 10 shared prompt blocks")
 
 
-def test_sharegpt(tmp_path: Path) -> None:
+def test_sharegpt_conversations_become_sessions_that_carry_their_history(tmp_path: Path) -> None:
     talk = [("human", "a" * 40), ("gpt", "b" * 80), ("human", "c" * 4), ("gpt", "d" * 8), ("human", "no answer")]
     entries = [
         {"id": "x", "conversations": [{"from": who, "value": text} for who, text in talk]},
@@ -156,7 +156,7 @@ def guidellm_entry(entry: dict[str, Any]) -> str:
     return json.dumps({"benchmarks": [{"requests": {"successful": [entry]}}]})
 
 
-def test_guidellm_results(tmp_path: Path) -> None:
+def test_guidellm_results_are_a_recording_with_its_failures(tmp_path: Path) -> None:
     timings = {"targeted_start": 1000.0, "request_start": 1000.001, "first_token_iteration": 1000.2}
     timings |= {"last_token_iteration": 1000.5, "token_iterations": 4}
     good = {"request_id": "a", "prompt_tokens": 10, "output_tokens": 4, "info": {"timings": timings}}

@@ -31,11 +31,11 @@ def golden(shared: Path, name: str) -> WorkloadSpec:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_presets(name: str, shared: Path) -> None:
+def test_presets_are_those_of_the_reference(name: str, shared: Path) -> None:
     assert converted("preset", name, rate=10.0, num_requests=100) == golden(shared, f"preset_{name}.yaml")
 
 
-def test_composed_specs(shared: Path) -> None:
+def test_specs_are_composed_as_the_reference_composes_them(shared: Path) -> None:
     specs = shared / "golden/tools/specs"
     sources = [specs / "s1_poisson_basic.yaml", specs / "s2_multiclient_prefix_slo.yaml"]
     spec, notes = composed([(str(source), read_spec(source)) for source in sources])
