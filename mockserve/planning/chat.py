@@ -30,6 +30,7 @@ from mockserve.replies.job import ReplyJob
 from mockserve.replies.parsing_counter import ParsingCounter
 from mockserve.replies.planned_prompt import PlannedPrompt
 from mockserve.serving.adapters import Adapter
+from mockserve.serving.planner import Terms
 from mockserve.serving.service import Service
 
 
@@ -63,7 +64,8 @@ def plan_chat(
     urgency = chat.common.priority if priority is None else priority
     params = chat.common.kv_transfer_params
     external = service.external_prompt(params, len(ids))
-    generations = planner.plan(ids, sampling, reply_id, chat.common.cache_salt, form, adapter, urgency, external)
+    terms = Terms(reply_id, chat.common.cache_salt, adapter, urgency, external)
+    generations = planner.plan(ids, sampling, terms, form)
     prompt = PlannedPrompt(
         token_ids=ids,
         text=text.replace(MEDIA_MARK, ""),

@@ -23,6 +23,7 @@ from mockserve.replies.identity import unix_time
 from mockserve.replies.job import ReplyJob
 from mockserve.replies.planned_prompt import PlannedPrompt
 from mockserve.serving.adapters import Adapter
+from mockserve.serving.planner import Terms
 from mockserve.serving.service import Service
 
 
@@ -43,8 +44,9 @@ def plan_completion(
         check_prompt_start(asked.common, len(prompt_ids))
     check_vocabulary(sampling, body.get("logit_bias"), planner.tokenizer.vocabulary_size, service.options.max_logprobs)
     urgency = asked.common.priority if priority is None else priority
+    terms = Terms(reply_id, asked.common.cache_salt, adapter, urgency)
     prompts = [
-        _planned(service, asked, body, prompt, prompt_ids, reply_id, urgency, adapter)
+        _planned(service, asked, body, prompt, prompt_ids, terms)
         for prompt, prompt_ids in zip(asked.prompts, ids, strict=True)
     ]
     delivery = delivery_of(service, asked.delivery)
@@ -91,17 +93,15 @@ def _planned(
     body: dict[str, Any],
     prompt: Prompt,
     ids: list[int],
-    reply_id: str,
-    priority: int,
-    adapter: Adapter | None,
+    terms: Terms,
 ) -> PlannedPrompt:
     planner = service.planner
     text = prompt if isinstance(prompt, str) else None
     form = completion_form(body, text)
     external = service.external_prompt(asked.common.kv_transfer_params, len(ids))
-    generations = planner.plan(
-        ids, asked.sampling, reply_id, asked.common.cache_salt, form, adapter, priority, external
-    )
+    if external is not None:
+        terms = terms._replace(external=external)
+    generations = planner.plan(ids, asked.sampling, terms, form)
     decodes = text is None and asked.echo
     scores = prompt_scores(service, asked.sampling, ids, generations)
     return PlannedPrompt(

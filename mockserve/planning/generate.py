@@ -22,6 +22,7 @@ from mockserve.replies.identity import unix_time
 from mockserve.replies.job import ReplyJob
 from mockserve.replies.planned_prompt import PlannedPrompt
 from mockserve.serving.adapters import Adapter
+from mockserve.serving.planner import Terms
 from mockserve.serving.service import Service
 
 
@@ -40,9 +41,8 @@ def plan_generate(
     urgency = asked.common.priority if priority is None else priority
     params = asked.common.kv_transfer_params
     external = service.external_prompt(params, len(asked.token_ids))
-    generations = planner.plan(
-        asked.token_ids, sampling, reply_id, asked.common.cache_salt, _form(service, asked), adapter, urgency, external
-    )
+    terms = Terms(reply_id, asked.common.cache_salt, adapter, urgency, external)
+    generations = planner.plan(asked.token_ids, sampling, terms, _form(service, asked))
     if asked.output_mode != "derender":
         generations = [_unread(each) for each in generations]
     prompt = PlannedPrompt(

@@ -21,6 +21,7 @@ from mockserve.replies.identity import unix_time
 from mockserve.replies.job import ReplyJob
 from mockserve.replies.planned_prompt import PlannedPrompt
 from mockserve.serving.adapters import Adapter
+from mockserve.serving.planner import Terms
 from mockserve.serving.service import Service
 
 CLIP_S = 30.0
@@ -93,7 +94,7 @@ def _planned(
     if asked.prompt:
         ids += planner.encode(asked.prompt)
     form = AnswerForm(asked=(asked.prompt,), natural_tokens=max(2, round(length_s * SPOKEN_TOKENS_PER_S)))
-    generations = planner.plan(ids, asked.sampling, name, form=form, lora=adapter)
+    generations = planner.plan(ids, asked.sampling, Terms(name, lora=adapter), form)
     return PlannedPrompt(token_ids=ids, text=asked.prompt, generations=generations)
 
 

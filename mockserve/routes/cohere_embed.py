@@ -8,6 +8,7 @@ from mockserve.planning.prompt_fitting import fitted
 from mockserve.protocol.pooling.cohere import check_lengths, cohere_embeddings, parse_cohere_embed
 from mockserve.routes.pooling import known_adapter, pooling_service
 from mockserve.routes.shared import json_reply, read_body, reply_id
+from mockserve.serving.planner import Terms
 
 
 async def cohere_embed(request: web.Request) -> web.StreamResponse:
@@ -22,6 +23,6 @@ async def cohere_embed(request: web.Request) -> web.StreamResponse:
     pooler.check_dimensions(asked.dimensions, service.model_names[0])
     check_lengths(asked, [len(each) for each in prompts])
     id = reply_id(request, "embd", None)
-    await prefill(service, [service.planner.prompt_only(each, id, None, adapter) for each in prompts], arrived)
+    await prefill(service, [service.planner.prompt_only(each, Terms(id, lora=adapter)) for each in prompts], arrived)
     vectors = [pooler.embedding(each, asked.dimensions) for each in prompts]
     return json_reply(cohere_embeddings(id, asked, vectors, sum(map(len, prompts))))

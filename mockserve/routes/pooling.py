@@ -23,6 +23,7 @@ from mockserve.protocol.pooling.vectors import Encoding, Vector, bytes_metadata
 from mockserve.replies.identity import unix_time
 from mockserve.routes.shared import json_reply, read_body, reply_id
 from mockserve.serving.adapters import Adapter
+from mockserve.serving.planner import Terms
 from mockserve.serving.service import SERVICE, Service
 
 
@@ -89,10 +90,8 @@ async def _pooled(
     assert service.pooler is not None
     service.pooler.check_dimensions(asked.dimensions, service.model_names[0])
     head = PoolingHead(reply_id(request, prefix, asked.request_id), unix_time(), service.reply_name(adapter))
-    requests = [
-        service.planner.prompt_only(each, head.id, asked.cache_salt, adapter, asked.priority) for each in prompts
-    ]
-    await prefill(service, requests, arrived)
+    terms = Terms(head.id, asked.cache_salt, adapter, asked.priority)
+    await prefill(service, [service.planner.prompt_only(each, terms) for each in prompts], arrived)
     return head, prompts
 
 

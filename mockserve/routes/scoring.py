@@ -14,6 +14,7 @@ from mockserve.protocol.pooling.scoring import ScoringRequest, check_scoring, pa
 from mockserve.replies.identity import unix_time
 from mockserve.routes.pooling import known_adapter, pooling_service
 from mockserve.routes.shared import json_reply, read_body, reply_id
+from mockserve.serving.planner import Terms
 from mockserve.serving.service import Service
 
 
@@ -41,7 +42,8 @@ async def _scored(request: web.Request, asked: ScoringRequest) -> tuple[PoolingH
     documents = [_token_ids(service, each, asked.max_document_tokens, asked) for each in asked.documents]
     head = PoolingHead(reply_id(request, "score", asked.request_id), unix_time(), service.reply_name(adapter))
     prompts = _prompts(pooler, queries, documents, asked)
-    requests = [service.planner.prompt_only(each, head.id, asked.cache_salt, adapter) for each in prompts]
+    terms = Terms(head.id, asked.cache_salt, adapter)
+    requests = [service.planner.prompt_only(each, terms) for each in prompts]
     await prefill(service, requests, arrived)
     scores = [_score(pooler, queries[query], documents[document]) for query, document in asked.pairs]
     return head, scores, sum(map(len, prompts))

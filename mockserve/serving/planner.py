@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from random import Random
+from typing import NamedTuple
 from zlib import crc32
 
 from engine.request import ExternalPrompt, Request
@@ -17,6 +18,20 @@ from mockserve.kv_blocks.naming import ANYWHERE, Lora, NameBlocks, Scope
 from mockserve.protocol.asked.sampling import Sampling, check_sampling, output_budget
 from mockserve.protocol.errors import ApiError, bad_value, late
 from mockserve.replies.generation import Generation
+
+
+class Terms(NamedTuple):
+    """On which terms prompts come to the engine, whatever is to be done with them.
+
+    Requests share cached blocks only under the same salt and adapter. A smaller `priority` is more urgent, where the
+    scheduler looks at priorities. `external` is what another instance has computed of the prompt.
+    """
+
+    request_id: str
+    cache_salt: str | None = None
+    lora: Lora | None = None
+    priority: int = 0
+    external: ExternalPrompt | None = None
 
 
 class Planner:
@@ -81,20 +96,11 @@ class Planner:
         self,
         prompt: Sequence[int],
         sampling: Sampling,
-        request_id: str,
-        cache_salt: str | None = None,
+        terms: Terms,
         form: AnswerForm = PLAIN,
-        lora: Lora | None = None,
-        priority: int = 0,
-        external: ExternalPrompt | None = None,
     ) -> list[Generation]:
-        """The `sampling.n` choices for one prompt. Requests share cached blocks only under the same salt and adapter.
-
-        A smaller `priority` is more urgent, where the scheduler looks at priorities. `external` is what another
-        instance has computed of the prompt.
-
-        Raises ApiError for sampling fields out of bounds.
-        """
+        """The `sampling.n` choices for one prompt. Raises ApiError for sampling fields out of bounds."""
+        request_id, cache_salt, lora, priority, external = terms
         budget = output_budget(sampling, len(prompt), self.max_model_len)
         check_sampling(sampling, budget)
         scope = ANYWHERE if lora is None and not cache_salt else Scope(cache_salt or "", lora)
@@ -125,12 +131,10 @@ class Planner:
     def prompt_only(
         self,
         prompt: Sequence[int],
-        request_id: str,
-        cache_salt: str | None = None,
-        lora: Lora | None = None,
-        priority: int = 0,
+        terms: Terms,
     ) -> Request:
         """What the engine is asked for a prompt that is only read: done with the token that ends its prefill."""
+        request_id, cache_salt, lora, priority, _ = terms
         engine_id = f"{request_id}-{next(self._numbers)}"
         return Request(
             id=engine_id,
