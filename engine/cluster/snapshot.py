@@ -20,7 +20,6 @@ class Snapshot:
         "kv_usage_fraction",
         "name",
         "num_in_flight",
-        "num_preemptions",
         "num_running",
         "num_waiting",
         "seen_at",
@@ -34,7 +33,6 @@ class Snapshot:
         self.num_waiting = 0
         self.num_running = 0
         self.kv_usage_fraction = 0.0
-        self.num_preemptions = 0
         self.adapters: frozenset[str] = frozenset()
         """LoRA adapters that requests there need."""
         self.num_in_flight = 0
@@ -52,7 +50,6 @@ class Snapshot:
         self.num_waiting = stats.num_waiting
         self.num_running = stats.num_running
         self.kv_usage_fraction = stats.kv_usage_fraction
-        self.num_preemptions = stats.num_preemptions
 
     def report_adapters(self, engine: "Engine") -> None:
         """The instance says for which adapters it has requests. Cost: O(requests there)."""
