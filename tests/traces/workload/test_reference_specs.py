@@ -157,20 +157,6 @@ def test_users_begin_as_in_the_original(shared: Path) -> None:
     assert workload.max_requests == len(rows)
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets_are_those_of_the_original(name: str, shared: Path) -> None:
-    converted = read_spec(tools(shared) / "convert" / f"preset_{name}.yaml")
-    ours = rate_spec(
-        PRESETS[name],
-        rate=10,
-        num_requests=100,
-        seed=0,
-        arrival=Arrival(process="constant"),
-        client_id=f"preset-{name}",
-    )
-    assert ours == converted
-
-
 @pytest.mark.parametrize("rate", [5, 40])
 def test_constant_arrivals_are_those_of_the_original(rate: int, shared: Path) -> None:
     path = tools(shared) / "saturation" / f"run_rate{rate}.metrics.json"
