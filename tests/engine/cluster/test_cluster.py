@@ -42,6 +42,16 @@ def test_who_is_not_admitted_comes_to_no_instance() -> None:
     assert made.clock == 0
 
 
+def test_the_clock_is_that_of_an_arrival_that_has_not_come_to_the_queue_yet() -> None:
+    engines = [Engine(config(), TestLatency(queueing_us=300)) for _ in range(2)]
+    made = Cluster(engines, Stateless(always_admit), RoundRobin())
+    assert made.clock == 0
+    made.submit(request(), 10)
+    for until, clock in ((5, 0), (10, 10), (200, 10), (400, 310)):
+        made.advance(until)
+        assert made.clock == clock
+
+
 def test_all_that_arrive_at_an_instant_are_seen_by_the_router_one_after_the_other() -> None:
     made = submitted(cluster(3, router=least_loaded(last)), 3)
     assert [instance for _, _, _, instance in endings(made)] == [0, 1, 2]
