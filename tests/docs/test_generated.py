@@ -80,7 +80,7 @@ def test_every_flag_that_pages_speak_of_exists() -> None:
 
 
 def test_the_metrics_on_the_page_are_those_that_a_server_exports() -> None:
-    with running_server() as server:
+    with running_server(tool_call_parser="hermes") as server:
         complete(server, max_tokens=3)
         exported = set(re.findall(r"^# TYPE (\S+)", call(server, "GET", "/metrics").body.decode(), re.MULTILINE))
     documented = set(re.findall(r"^\| `([\w:]+)` \|", section(page("serve.md"), "Metrics"), re.MULTILINE))
