@@ -98,6 +98,10 @@ class ReplayOptions(ReportOptions):
         self.check_files(*beside(self.trace, self.trace_header, self.trace_data))
 
     @property
+    def keeps_schedule(self) -> bool:
+        return self.reissue
+
+    @property
     def header_path(self) -> Path:
         """The trace's header, however it was given. Raises OptionError when it was not, or twice."""
         given = [path for path in (self.trace, self.trace_header) if path is not None]

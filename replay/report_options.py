@@ -100,6 +100,11 @@ class ReportOptions(ScalingOptions):
         _ = self.slo_targets, self.detector_names, self.final_window_us, self.weights, self.itl_path
 
     @property
+    def keeps_schedule(self) -> bool:
+        """Whether a trace of the run says when its requests were due as well as when they were sent."""
+        return False
+
+    @property
     def decision_log(self) -> "DecisionLog | None":
         """Where the decisions of a run are kept; None for nowhere."""
         if self.trace_level != "decisions":

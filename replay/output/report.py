@@ -109,4 +109,4 @@ def _write_files(
     if options.trace_output is not None:
         from replay.output.trace import write_simulated
 
-        write_simulated(f"{options.trace_output}.yaml", header, simulated)
+        write_simulated(f"{options.trace_output}.yaml", header, simulated, options.keeps_schedule)

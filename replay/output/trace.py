@@ -12,13 +12,13 @@ from traces import TraceHeader, TraceRow, write_trace
 from traces.workload import WorkloadRequest
 
 
-def write_simulated(path: Path | str, header: TraceHeader, simulated: Simulated) -> None:
+def write_simulated(path: Path | str, header: TraceHeader, simulated: Simulated, keeps_schedule: bool = False) -> None:
     """Write the requests of a run with their simulated times. Raises TraceError."""
-    write_trace(path, header, trace_rows(simulated), _columns(simulated.requests))
+    write_trace(path, header, trace_rows(simulated, keeps_schedule), _columns(simulated.requests))
 
 
-def trace_rows(simulated: Simulated) -> Iterator[TraceRow]:
-    """The rows of that trace, in order of arrival.
+def trace_rows(simulated: Simulated, keeps_schedule: bool = False) -> Iterator[TraceRow]:
+    """The rows of that trace, in order of arrival. They were due when they were sent, unless the run `keeps_schedule`.
 
     The last chunk is that of the last token; the overhead after it, which is part of E2E, has no column.
     """
@@ -26,6 +26,8 @@ def trace_rows(simulated: Simulated) -> Iterator[TraceRow]:
     said: dict[str, int] = {}
     for each in simulated.requests:
         row = _row(each, instances[each.instance].latency.post_decode_time)
+        if keeps_schedule and isinstance(each.row, TraceRow):
+            row = replace(row, arrival_time_us=each.row.arrival_time_us)
         if isinstance(each.row, WorkloadRequest) and each.row.keeps_context:
             before = said.get(row.session_id, 0)
             said[row.session_id] = each.input_tokens + each.planned_output_tokens

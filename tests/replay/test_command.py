@@ -15,7 +15,7 @@ from tests import coefficients_file
 from tests.capped import capped_rows
 from tests.patience import PATIENCE_S
 from tests.replay.small_traces import row, written
-from traces import TraceRow, read_results
+from traces import TraceRow, read_results, read_trace
 
 PROJECT = Path(__file__).resolve().parents[2]
 MODEL = "qwen/qwen3-14b"
@@ -234,6 +234,18 @@ def test_a_reissued_trace_is_sent_by_schedule_and_cap(tmp_path: Path, capsys: Ca
     reissued, _ = replayed(header, capsys, "--reissue", "--max-concurrency", "1")
     assert as_sent["vllm_estimated_duration_s"] == 0.0929
     assert reissued["vllm_estimated_duration_s"] == 0.009002
+
+
+def test_the_trace_of_a_reissued_run_keeps_the_schedule(tmp_path: Path, capsys: Captured) -> None:
+    header = written(tmp_path, [row(number, 500 * number, output_tokens=4) for number in range(12)])
+    cap = ("--reissue", "--max-concurrency", "2")
+    (tmp_path / "again").mkdir()
+    first, _ = replayed(header, capsys, *cap, "--trace-output", str(tmp_path / "again" / "trace"))
+    rows = read_trace(tmp_path / "again" / "trace.yaml").rows
+    assert [each.arrival_time_us for each in rows] == [500 * number for number in range(12)]
+    assert rows[-1].send_time_us > 12_000
+    for flags in ((), cap):
+        assert replayed(tmp_path / "again" / "trace.yaml", capsys, *flags)[0] == first
 
 
 @pytest.mark.parametrize("flags", [(), ("--reissue",)])
