@@ -37,8 +37,7 @@ def on_processes(
         for job in jobs:
             yield job, work(job)
         return
-    context = multiprocessing.get_context("spawn")
-    executor = ProcessPoolExecutor(num_processes, context, initializer=_follow_parent)
+    executor = ProcessPoolExecutor(num_processes, multiprocessing.get_context("spawn"), initializer=_follow_parent)
     futures: dict[Future[Result], Job] = {}
     try:
         with _ctrl_c_put_off():
@@ -50,8 +49,8 @@ def on_processes(
             "one of the processes that compute was killed, maybe for want of memory; fewer --processes need less"
         ) from error
     finally:
-        # Without waiting the executor could be gone before its thread has seen what to cancel, and all would be done.
-        executor.shutdown(wait=True, cancel_futures=True)
+        # Once: a second call, as that at the end of a `with`, may undo the cancelling before it has been done.
+        executor.shutdown(cancel_futures=True)
 
 
 def on_ray(

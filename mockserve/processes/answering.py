@@ -2,8 +2,11 @@
 
 import asyncio
 import multiprocessing
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
 
 from blis_options import OptionError
@@ -47,7 +50,8 @@ class Answering:
         process = multiprocessing.get_context("spawn").Process(
             target=answer_until_told, args=(assignment,), name=f"answering {self.place}"
         )
-        process.start()
+        with _deaf_from_birth():
+            process.start()
         far_end.close()
         self._process = process
         asyncio.get_running_loop().add_reader(process.sentinel, self._has_ended)
@@ -96,6 +100,20 @@ class Answering:
 
 
 AnswerMetrics = Callable[[Answering, WantMetrics], None]
+
+
+@contextmanager
+def _deaf_from_birth() -> Iterator[None]:
+    """Processes that are started meanwhile hear of no signal before they say what to do about it.
+
+    Ctrl-C reaches all processes of a terminal, and would end one that is about to begin with a traceback.
+    """
+    resource_tracker.ensure_running()  # which would lift the mask, were it begun under it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _ignore() -> None:

@@ -128,7 +128,10 @@ class Processes:
         """Let open replies finish within --shutdown-timeout or until `at_once`, then end all processes."""
         running = [each for each in self._answering if not each.ended.done()]
         for each in running:
-            each.stop(at_once=at_once.is_set())
+            if each.listening.done():
+                each.stop(at_once=at_once.is_set())
+            else:  # nobody waits for a reply from it
+                each.kill()
         self._keep(self._say_what_is_open(running))
         self._keep(self._hurry(running, at_once))
         if running:

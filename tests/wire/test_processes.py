@@ -5,6 +5,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from tests.children import num_importing
 from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import raw_completion, read_all, read_until
-from tests.wire.test_server_process import ask, ask_for_stream, connect, get, process
+from tests.wire.test_server_process import ARGUMENTS, ask, ask_for_stream, connect, get, process
 
 TWO = ("--port", "0", "--api-processes", "2")
 FAST = ("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coeffs", "2000,0,0")
@@ -154,6 +157,19 @@ def test_a_second_signal_cuts_them() -> None:
         running.send_signal(signal.SIGTERM)
         assert b"[DONE]" not in read_all(stream)
         assert running.wait(PATIENCE_S) == 0
+
+
+def test_processes_that_are_still_starting_say_nothing_of_an_interrupt() -> None:
+    command = [sys.executable, "-m", "blis_cli", *ARGUMENTS, *TWO, *FAST]
+    # Ctrl-C reaches all processes of a terminal.
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
+        try:
+            wait_until(lambda: num_importing(running.pid) == 2)
+            os.killpg(running.pid, signal.SIGINT)
+            _, said = running.communicate(timeout=PATIENCE_S)
+        finally:
+            running.kill()
+    assert (running.returncode, said) == (0, "")
 
 
 def test_the_death_of_a_process_ends_the_server_as_it_ends_vllms() -> None:

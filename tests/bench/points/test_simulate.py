@@ -1,4 +1,5 @@
 import json
+import multiprocessing
 import os
 from pathlib import Path
 from typing import Any
@@ -111,3 +112,10 @@ def end_at_once(_: int) -> int:
 def test_a_process_that_is_killed_is_told_in_one_line() -> None:
     with pytest.raises(BlisError, match="one of the processes that compute was killed"):
         list(on_processes(end_at_once, [1, 2], 2))
+
+
+def test_who_wants_no_more_results_waits_for_no_more_than_has_begun() -> None:
+    results = on_processes(abs, range(3000), 2)
+    next(results)
+    results.close()
+    assert multiprocessing.active_children() == []

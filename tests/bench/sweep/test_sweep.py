@@ -4,7 +4,8 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -18,6 +19,7 @@ from bench.sweep.command import SweepOptions, run
 from bench.sweep.frontier import frontier
 from bench.sweep.rows import Row
 from blis_options import BlisError
+from tests.children import num_importing
 from tests.docs.pages import PROJECT
 from tests.patience import PATIENCE_S, wait_until
 
@@ -110,44 +112,39 @@ def test_a_setting_is_varied_or_given(sweep: Sweep) -> None:
 
 def test_a_sweep_that_is_interrupted_keeps_what_it_has(tmp_path: Path) -> None:
     path = tmp_path / "sweep.csv"
-    process = long_sweep(path)
-    wait_until(lambda: num_lines(path) >= 3)
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=PATIENCE_S)
+    with long_sweep(path) as process:
+        wait_until(lambda: num_lines(path) >= 3)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert said == f"blis sweep: {num_lines(path) - 1} of 3000 points are in {path}; the same command goes on there\n"
 
 
 def test_processes_that_are_still_starting_say_nothing_of_an_interrupt(tmp_path: Path) -> None:
-    process = long_sweep(tmp_path / "sweep.csv")
-    wait_until(lambda: num_workers(process.pid) == 2)
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=PATIENCE_S)
+    path = tmp_path / "sweep.csv"
+    with long_sweep(path) as process:
+        wait_until(lambda: num_importing(process.pid) == 2)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
-    assert said.endswith(" points are in " + str(tmp_path / "sweep.csv") + "; the same command goes on there\n")
-    assert said.count("\n") == 1
+    assert said == f"blis sweep: {num_lines(path) - 1} of 3000 points are in {path}; the same command goes on there\n"
 
 
-def long_sweep(path: Path) -> subprocess.Popen[str]:
+@contextmanager
+def long_sweep(path: Path) -> Iterator[subprocess.Popen[str]]:
     """One as at a terminal, where Ctrl-C reaches all processes, with more points than can be computed before it."""
     rates = ",".join(str(rate) for rate in range(1, 3001))
     command = [sys.executable, "-m", "blis_cli", "sweep", *BASE, "--vary", f"rate={rates}", "-o", str(path)]
-    return subprocess.Popen(
-        [*command, "--processes", "2"], stderr=subprocess.PIPE, text=True, cwd=PROJECT, start_new_session=True
-    )
+    command += ["--processes", "2"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=PROJECT, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def num_lines(path: Path) -> int:
     return path.read_text().count("\n") if path.exists() else 0
-
-
-def num_workers(pid: int) -> int:
-    """The processes that compute for another."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return sum(b"spawn_main" in Path(f"/proc/{each}/cmdline").read_bytes() for each in children)
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
 
 
 def test_when_a_sweep_is_killed_its_processes_end_and_the_same_command_goes_on(tmp_path: Path) -> None:

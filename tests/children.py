@@ -1,0 +1,16 @@
+"""The processes that a process has started, as the kernel tells it."""
+
+from pathlib import Path
+
+
+def num_importing(pid: int) -> int:
+    """Processes that `pid` has spawned and that have begun to import what they need, of libraries too."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return sum(_is_spawned(child) and "-packages/" in Path(f"/proc/{child}/maps").read_text() for child in children)
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def _is_spawned(pid: str) -> bool:
+    return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
