@@ -73,20 +73,22 @@ def _figures(event: Scheduled | Preempted | Finished) -> object:
     )
 
 
+def assert_same(plain: dict[str, object], other: dict[str, object]) -> None:
+    """One by one, so that what differs is named."""
+    for key, expected in plain.items():
+        assert other[key] == expected, key
+
+
 @given(workloads(schedulings=("vllm",), with_speculation=False))
 @settings(max_examples=EXAMPLES)
 def test_vllm_scheduling_is_the_same_fast_and_plain(workload: Workload) -> None:
-    plain, fast = outcome(workload, reports_steps=True), outcome(workload, reports_steps=False)
-    for key, expected in plain.items():
-        assert fast[key] == expected, key
+    assert_same(outcome(workload, reports_steps=True), outcome(workload, reports_steps=False))
 
 
 @given(usual_workloads())
 @settings(max_examples=EXAMPLES)
 def test_nor_does_it_matter_where_nearly_everybody_only_decodes(workload: Workload) -> None:
-    plain, fast = outcome(workload, reports_steps=True), outcome(workload, reports_steps=False)
-    for key, expected in plain.items():
-        assert fast[key] == expected, key
+    assert_same(outcome(workload, reports_steps=True), outcome(workload, reports_steps=False))
 
 
 def tokens(workload: Workload, leaps: bool) -> list[tuple[Micros, str, int]]:
@@ -101,6 +103,7 @@ def tokens(workload: Workload, leaps: bool) -> list[tuple[Micros, str, int]]:
         assume(len(engine.steps) < MANY_STEPS)
         for event in engine.advance(due_at + 100_000, leaps):
             if isinstance(event, StepDone):
+                assert event.started_at == engine.steps.start(event.index)
                 told += [(event.at, each.request.id, each.tokens_at(event.index)) for each in event.emitted]
             elif isinstance(event, StepsDone):
                 for index, at in enumerate(event.ends, event.first):
@@ -111,18 +114,14 @@ def tokens(workload: Workload, leaps: bool) -> list[tuple[Micros, str, int]]:
 @given(workloads(schedulings=("vllm",)))
 @settings(max_examples=EXAMPLES)
 def test_steps_told_together_are_those_told_one_by_one(workload: Workload) -> None:
-    plain, leaping = outcome(workload, reports_steps=True), outcome(workload, reports_steps=True, leaps=True)
-    for key, expected in plain.items():
-        assert leaping[key] == expected, key
+    assert_same(outcome(workload, reports_steps=True), outcome(workload, reports_steps=True, leaps=True))
     assert tokens(workload, leaps=True) == tokens(workload, leaps=False)
 
 
 @given(workloads(schedulings=("blis",)))
 @settings(max_examples=EXAMPLES)
 def test_blis_scheduling_is_the_same_fast_and_plain(workload: Workload) -> None:
-    plain, fast = outcome(workload, reports_steps=True), outcome(workload, reports_steps=False)
-    for key, expected in plain.items():
-        assert fast[key] == expected, key
+    assert_same(outcome(workload, reports_steps=True), outcome(workload, reports_steps=False))
 
 
 @given(
@@ -131,9 +130,7 @@ def test_blis_scheduling_is_the_same_fast_and_plain(workload: Workload) -> None:
 )
 @settings(max_examples=EXAMPLES)
 def test_prompts_computed_elsewhere_make_no_difference_to_that(workload: Workload, transfer_us: Micros) -> None:
-    plain, fast = outcome(workload, True, transfer_us), outcome(workload, False, transfer_us)
-    for key, expected in plain.items():
-        assert fast[key] == expected, key
+    assert_same(outcome(workload, True, transfer_us), outcome(workload, False, transfer_us))
 
 
 @given(workloads(schedulings=("vllm",), with_speculation=False), st.lists(st.integers(0, 3), min_size=12, max_size=12))
@@ -145,6 +142,4 @@ def test_nor_do_prompts_that_others_have_computed_with_vllm(workload: Workload, 
         for (at, request), ticks in zip(workload.arrivals, transfers, strict=False)
     ]
     told_so = replace(workload, arrivals=arrivals)
-    plain, fast = outcome(told_so, reports_steps=True), outcome(told_so, reports_steps=False)
-    for key, expected in plain.items():
-        assert fast[key] == expected, key
+    assert_same(outcome(told_so, reports_steps=True), outcome(told_so, reports_steps=False))
