@@ -169,7 +169,7 @@ def _compared(header: Path, trace: Trace, run: Record) -> Calibration:
     itl_path = header.with_name("trace.itl.csv.gz")
     return calibrate(
         trace,
-        list(result_rows(run)),
+        list(result_rows(run, says_when_sent=True)),
         read_itl(itl_path) if itl_path.exists() else {},
         PLAIN,
         warm_up_requests=trace.header.warm_up_requests,

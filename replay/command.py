@@ -98,6 +98,10 @@ class ReplayOptions(ReportOptions):
         self.check_files(*beside(self.trace, self.trace_header, self.trace_data))
 
     @property
+    def decides_sending(self) -> bool:
+        return self.reissue or self.session_mode != "fixed"
+
+    @property
     def keeps_schedule(self) -> bool:
         return self.reissue
 

@@ -100,6 +100,11 @@ class ReportOptions(ScalingOptions):
         _ = self.slo_targets, self.detector_names, self.final_window_us, self.weights, self.itl_path
 
     @property
+    def decides_sending(self) -> bool:
+        """Whether the run itself decided when its requests were sent, so that its results say so."""
+        return False
+
+    @property
     def keeps_schedule(self) -> bool:
         """Whether a trace of the run says when its requests were due as well as when they were sent."""
         return False

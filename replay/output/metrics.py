@@ -25,7 +25,7 @@ JsonObject = dict[str, Any]
 _REFUSED = frozenset({Outcome.DROPPED, Outcome.REJECTED})
 
 
-def result_rows(record: Record) -> Iterator[ResultRow]:
+def result_rows(record: Record, says_when_sent: bool = False) -> Iterator[ResultRow]:
     """One row per completed request, ascending by number; of a repeated one the last stays."""
     completed = np.flatnonzero(record.is_completed)
     last_of = {record.number(place): place for place in completed.tolist()}
@@ -42,7 +42,7 @@ def result_rows(record: Record) -> Iterator[ResultRow]:
             slo_class=each.row.slo_class,
             model=each.row.model,
             itl_mean_us=each.itl_mean_us or None,
-            sent_at_us=each.arrived_at,
+            sent_at_us=each.arrived_at if says_when_sent else None,
         )
 
 

@@ -92,7 +92,7 @@ def _write_files(
     from traces import write_json, write_results
 
     if options.results_path is not None:
-        write_results(options.results_path, result_rows(simulated.requests))
+        write_results(options.results_path, result_rows(simulated.requests, options.decides_sending))
     if options.metrics_path is not None:
         judged = judgements(found.labels, found.goodput)
         write_json(options.metrics_path, metrics_file(simulated, found.metrics, judged))

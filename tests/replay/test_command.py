@@ -236,6 +236,17 @@ def test_a_reissued_trace_is_sent_by_schedule_and_cap(tmp_path: Path, capsys: Ca
     assert reissued["vllm_estimated_duration_s"] == 0.009002
 
 
+def test_results_say_when_requests_were_sent_if_the_run_decided_it(tmp_path: Path, capsys: Captured) -> None:
+    header, results = written(tmp_path, [row(0, 0), row(1, 0)]), tmp_path / "results.json"
+    flags = ("--results-path", str(results))
+    replayed(header, capsys, *flags)
+    assert [each.sent_at_us for each in read_results(results)] == [None, None]
+    replayed(header, capsys, *flags, "--reissue", "--max-concurrency", "1")
+    assert [each.sent_at_us for each in read_results(results)] == [0, 3_001]
+    replayed(header, capsys, *flags, "--session-mode", "closed-loop")
+    assert [each.sent_at_us for each in read_results(results)] == [0, 0]
+
+
 def test_the_trace_of_a_reissued_run_keeps_the_schedule(tmp_path: Path, capsys: Captured) -> None:
     header = written(tmp_path, [row(number, 500 * number, output_tokens=4) for number in range(12)])
     cap = ("--reissue", "--max-concurrency", "2")
