@@ -66,20 +66,17 @@ def client_cap_of(rows: Sequence[TraceRow]) -> ClientCap | None:
     if num_late < max(LEAST_LATE, LATE_SHARE * len(known)):
         return None
     in_flight, since_reply_us = _at(sent[late], np.sort(sent), np.sort(ended))
-    largest = int(in_flight.max())
-    full = (in_flight >= FULL_SHARE * largest) & (since_reply_us < LATE_US)
+    full = (in_flight >= FULL_SHARE * in_flight.max()) & (since_reply_us < LATE_US)
     if full.mean() < FULL_SHARE:
         return None
-    return ClientCap(largest, num_late, len(known), int(wait_us[late].max()))
+    return ClientCap(int(np.median(in_flight)), num_late, len(known), int(wait_us[late].max()))
 
 
 def _at(instants: Ints, sent: Ints, ended: Ints) -> tuple[Ints, Ints]:
     """How many requests were in flight at each instant, or right before, and how long ago the last reply had come."""
-    in_flight = np.maximum(_num_in_flight(instants, sent, ended), _num_in_flight(instants - REFILLED_US, sent, ended))
     num_replied = np.searchsorted(ended, instants + STAMPED_LATE_US, side="right")
+    now = np.searchsorted(sent, instants, side="right") - num_replied
+    before = instants - REFILLED_US
+    right_before = np.searchsorted(sent, before, side="right") - np.searchsorted(ended, before, side="right")
     last_reply = np.where(num_replied > 0, ended[np.maximum(num_replied - 1, 0)], instants - LATE_US)
-    return in_flight, instants - last_reply
-
-
-def _num_in_flight(instants: Ints, sent: Ints, ended: Ints) -> Ints:
-    return np.searchsorted(sent, instants, side="right") - np.searchsorted(ended, instants, side="right")
+    return np.maximum(now, right_before), instants - last_reply

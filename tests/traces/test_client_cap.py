@@ -29,6 +29,13 @@ def test_places_that_become_free_together_are_taken_one_after_the_other() -> Non
     assert found.max_concurrency == 20
 
 
+def test_replies_that_are_stamped_a_little_late_do_not_make_the_cap_larger() -> None:
+    rows = capped_rows(60, 20, due_every_us=0)
+    found = client_cap_of([replace(each, last_chunk_time_us=each.last_chunk_time_us + 300) for each in rows])
+    assert found is not None
+    assert found.max_concurrency == 20
+
+
 def test_what_it_did_is_one_sentence() -> None:
     found = str(client_cap_of(capped_rows(60, 4)))
     assert found.startswith(
