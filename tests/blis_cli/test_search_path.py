@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+import blis_cli
 from blis_cli import search_path
 from blis_cli.commands import COMMANDS, CommandRow
 from blis_cli.search_path import PACKAGES, put_foreign_folders_last
 from tests.architecture.project import PACKAGES as OF_THE_PROJECT
 from tests.blis_cli.conftest import Said
 
-PROJECT = str(Path(__file__).resolve().parents[2])
+OURS = str(Path(blis_cli.__file__).parents[1])
+"""The folder of the packages that are tested, which may be installed ones."""
 COMMAND = ["run", "--model", "qwen/qwen3-14b", "--num-requests", "3"]
 
 
@@ -40,19 +42,19 @@ def ran(folder: Path, search: str, *arguments: str) -> subprocess.CompletedProce
 
 
 def test_the_module_runs_in_a_folder_with_packages_of_our_names(users: Path) -> None:
-    done = ran(users, PROJECT, "-m", "blis_cli", *COMMAND)
+    done = ran(users, OURS, "-m", "blis_cli", *COMMAND)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_program_runs_with_packages_of_our_names_on_the_search_path(users: Path) -> None:
     script = users / "blis"
     script.write_text("from blis_cli.main import main\n\nmain()\n")
-    done = ran(users, f"{users}{os.pathsep}{PROJECT}", str(script), *COMMAND)
+    done = ran(users, f"{users}{os.pathsep}{OURS}", str(script), *COMMAND)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_processes_of_a_sweep_find_ours_as_well(users: Path) -> None:
-    done = ran(users, PROJECT, "-m", "blis_cli", "sweep", *COMMAND, "--vary", "seed=1,2", "--processes", "2")
+    done = ran(users, OURS, "-m", "blis_cli", "sweep", *COMMAND, "--vary", "seed=1,2", "--processes", "2")
     assert (done.returncode, (users / "sweep.csv").read_text().count("\n")) == (0, 3), done.stderr
 
 
@@ -66,26 +68,24 @@ def test_all_packages_are_known() -> None:
 def test_only_what_hides_ours_goes_last(made: str, hides: bool, tmp_path: Path) -> None:
     (tmp_path / made).parent.mkdir(exist_ok=True)
     (tmp_path / made).write_text("")
-    path = [str(tmp_path), "/first", PROJECT, "/last"]
+    path = [str(tmp_path), "/first", OURS, "/last"]
     put_foreign_folders_last(path)
     here = [str(tmp_path)]
-    assert path == ([] if hides else here) + ["/first", PROJECT, "/last"] + (here if hides else [])
+    assert path == ([] if hides else here) + ["/first", OURS, "/last"] + (here if hides else [])
 
 
 def test_a_search_path_without_ours_stays_as_it_is(users: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_path, "_OWN_FOLDER", "/nowhere")
-    path = [str(users), PROJECT]
+    path = [str(users), OURS]
     put_foreign_folders_last(path)
-    assert path == [str(users), PROJECT]
+    assert path == [str(users), OURS]
 
 
 def test_a_module_of_ours_that_is_missing_is_said_in_one_line(
     blis: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(COMMANDS, "toy", CommandRow("Do nothing.", "engine.nonsense", "Options"))
-    said = (
-        f"No module named 'engine.nonsense': engine is {PROJECT}/engine/__init__.py, which is not that of blis or not "
-    )
+    said = f"No module named 'engine.nonsense': engine is {OURS}/engine/__init__.py, which is not that of blis or not "
     assert blis("toy") == (
         2,
         "",
