@@ -157,7 +157,7 @@ def test_the_highest_rate_within_limits_is_searched_for(bench: Bench) -> None:
     found = bench(find_rate=True, goodput=("e2el:60000",))
     assert found.printed.splitlines()[-1].startswith("Highest rate within the limits: inf (")
     assert found.printed.count("Serving Benchmark Result") == 1
-    never = bench(find_rate=True, goodput=("e2el:0",), tolerance=0.5)
+    never = bench(find_rate=True, goodput=("e2el:0",), tolerance=0.5, num_prompts=2)
     assert never.printed.splitlines()[-1] == "Highest rate within the limits: none"
     rates = [line.split()[0] for line in never.printed.splitlines() if line.endswith("            0")]
     assert rates[0] == "inf"
