@@ -242,7 +242,7 @@ def _kind_text(setting: Setting) -> str:
         return ""
     is_list = typing.get_origin(kind) is tuple
     name = f"list of {PLURALS[typing.get_args(kind)[0]]}" if is_list else TYPES[kind]
-    above = "" if known.above is None else f" above {known.above:g}"
+    above = "" if known.above is None else f" above {known.above:.10g}"
     infinity = "" if known.infinity is None else f" or `{known.infinity}`"
     return name + above + _bounds(known.at_least, known.at_most) + infinity
 
@@ -267,10 +267,10 @@ def _default(value: Any) -> str:
 def _bounds(at_least: float | None, at_most: float | None) -> str:
     """The limits of a value, to follow its type."""
     if at_least is not None and at_most is not None:
-        return f" from {at_least:g} to {at_most:g}"
+        return f" from {at_least:.10g} to {at_most:.10g}"
     if at_least is not None:
-        return f" from {at_least:g}"
-    return "" if at_most is None else f" up to {at_most:g}"
+        return f" from {at_least:.10g}"
+    return "" if at_most is None else f" up to {at_most:.10g}"
 
 
 async def _metrics_page() -> str:

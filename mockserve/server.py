@@ -36,7 +36,7 @@ def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | 
     wanted = [(options, deployment_of(options)) for options in all_options]
     set_up_logging(all_options[0].log_format)
     for note in (*wanted[0][1].notes, *notes_on_cluster(*wanted[0]), *_notes(wanted[0][0])):
-        _logger.info("note: %s", note)
+        _say(note)
     raise_file_limit()
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         if first.api_processes > 1:
@@ -44,7 +44,7 @@ def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | 
         else:
             code = runner.run(_serve_until_signal(wanted, environment))
     for note in dict.fromkeys(note for _, deployment in wanted for note in notes_after(deployment)):
-        _logger.info("note: %s", note)
+        _say(note)
     return code
 
 
@@ -59,6 +59,13 @@ def _notes(options: ServeOptions) -> list[str]:
     ignored = options.accepted_without_effect
     accepted = [f"accepted, without effect here: {' '.join(ignored)}"] if ignored else []
     return [*accepted, *flags_without_effect(options)]
+
+
+def _say(note: str) -> None:
+    if note.startswith("warning: "):
+        _logger.warning("%s", note.removeprefix("warning: "))  # the level says so
+    else:
+        _logger.info("note: %s", note)
 
 
 async def _until_it_must_end(stopping: asyncio.Event, servers: Sequence[RunningServer]) -> None:

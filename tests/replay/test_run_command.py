@@ -199,9 +199,9 @@ def test_what_a_trace_cannot_say_is_told(tmp_path: Path, capsys: Captured) -> No
     ("flags", "message"),
     [
         ("--rate 0", "--rate must be above 0, got 0.0"),
-        (f"--num-requests {10**18}", "--num-requests must be at most 1e+08, got 1000000000000000000"),
-        (f"--concurrency {10**18}", "--concurrency must be at most 1e+08, got 1000000000000000000"),
-        (f"--block-size {10**18}", "--block-size-in-tokens must be at most 1e+06, got 1000000000000000000"),
+        (f"--num-requests {10**18}", "--num-requests must be at most 100000000, got 1000000000000000000"),
+        (f"--concurrency {10**18}", "--concurrency must be at most 100000000, got 1000000000000000000"),
+        (f"--block-size {10**18}", "--block-size-in-tokens must be at most 1000000, got 1000000000000000000"),
         ("--num-requests 2 --timeout 0", "--timeout must be above 0 seconds, or negative for never, got 0"),
         (
             "--max-concurrency 5",

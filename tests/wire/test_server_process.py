@@ -73,7 +73,7 @@ def test_it_says_what_it_serves_and_stops_on_a_signal_with_code_0() -> None:
 
 def test_it_says_where_step_times_were_learned_before_it_serves_with_them() -> None:
     with process("--port", "0", "--latency-model", "fitted", "--hardware", "A100-SXM") as (running, line):
-        assert line.startswith("note: warning: the shipped coefficients were learned for qwen3-14b on H100 with tp 1, ")
+        assert line.startswith("warning: the shipped coefficients were learned for qwen3-14b on H100 with tp 1, ")
         assert running.stderr is not None
         assert running.stderr.readline().endswith(" KV blocks, fitted)\n")
 
