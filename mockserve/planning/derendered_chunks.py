@@ -1,6 +1,6 @@
 """Chunks of streams that are made of token ids from elsewhere, with the state that the client carries between them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,20 +82,11 @@ def chat_chunk(
             }
         )
         state = state.after(choice)
-    chunk = {
-        "id": head["id"],
-        "object": CHUNK,
-        "created": head["created"],
-        "model": head["model"],
-        "choices": shown,
-        "usage": _usage(generated),
-        "system_fingerprint": None,
+    of_prompt = {
         "prompt_token_ids": generated.get("prompt_token_ids") if reader.asked.wanted.token_ids else None,
         "prompt_text": None,
-        "metrics": generated.get("metrics"),
-        "kv_transfer_params": None,
     }
-    return {"chunk": chunk, "stream_state": state.shown()}
+    return {"chunk": _chunk(head, CHUNK, shown, generated, of_prompt), "stream_state": state.shown()}
 
 
 def completion_chunk(
@@ -123,18 +114,29 @@ def completion_chunk(
             }
         )
         state = replace(state.after(choice), text_offset=state.text_offset + len(text))
-    chunk = {
+    return {"chunk": _chunk(head, "text_completion", shown, generated, {}), "stream_state": state.shown()}
+
+
+def _chunk(
+    head: Mapping[str, Any],
+    kind: str,
+    choices: Sequence[Mapping[str, Any]],
+    generated: Mapping[str, Any],
+    of_prompt: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What is around choices, in vLLM's order of fields."""
+    return {
         "id": head["id"],
-        "object": "text_completion",
+        "object": kind,
         "created": head["created"],
         "model": head["model"],
-        "choices": shown,
+        "choices": choices,
         "usage": _usage(generated),
         "system_fingerprint": None,
+        **of_prompt,
         "metrics": generated.get("metrics"),
         "kv_transfer_params": None,
     }
-    return {"chunk": chunk, "stream_state": state.shown()}
 
 
 def _chat_delta(reader: ChatReader, choice: GivenChoice, state: StreamState) -> tuple[dict[str, Any], StreamState]:
