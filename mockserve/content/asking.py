@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mockserve.content.constraints.kinds import read_constraint
+from mockserve.content.constraints.kinds import demanded_form
 from mockserve.content.form import AnswerForm
 from mockserve.content.thinking import Thinking, read_thinking
 from mockserve.content.tool_calls import ToolUse, read_tool_use
@@ -17,7 +17,7 @@ def completion_form(body: Mapping[str, Any], prompt: str | None) -> AnswerForm:
     Raises ApiError for a form that is none.
     """
     return AnswerForm(
-        constraint=read_constraint(body),
+        constraint=demanded_form(body),
         asked=() if prompt is None else (prompt,),
         goes_on=prompt is not None and prompt[-1:].strip() != "",
     )
@@ -31,7 +31,7 @@ def chat_form(body: Mapping[str, Any], prompt: str, options: ContentOptions, quo
     Raises ApiError for a form that is none.
     """
     return AnswerForm(
-        constraint=read_constraint(body),
+        constraint=demanded_form(body),
         tools=_tools(body, options),
         thinking=_thinking(body, options),
         asked=(_last_words(body), prompt) if quotes else (),

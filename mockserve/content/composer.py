@@ -4,26 +4,32 @@ The whole answer is known when a request arrives, so its length, a stop string a
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from mockserve.content.answer import Answer, Kind
-from mockserve.content.constraints.kinds import GENEROSITIES, constrained_text
+from mockserve.content.constraints.kinds import GENEROSITIES
 from mockserve.content.dataset import Dataset
 from mockserve.content.form import PLAIN, AnswerForm
 from mockserve.content.prose import Prose, tokens_of
+from mockserve.content.repetition import is_slow
 from mockserve.content.script import Performance, Segment, perform, sorted_by_kind
 from mockserve.content.stops import stopped
 from mockserve.content.thinking import thoughts
 from mockserve.content.tokens.split import Split
 from mockserve.content.tokens.tokenizer import Tokenizer
-from mockserve.content.tool_calls import call_script
+from mockserve.content.writing import Steps, Written, advanced, calls_job, content_job
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Ending
+from mockserve.workers.job import Job
 
 MEDIAN_OUTPUT_TOKENS = 200
 OUTPUT_TOKENS_SIGMA = 0.7
+MOST_TOKENS_AT_ONCE = 2048
+"""A longer answer is made in slices: each of its tokens takes up to 7 us."""
+
 _MEAN_OF_LOGARITHMS = math.log(MEDIAN_OUTPUT_TOKENS)
 """Without a length asked for, answers are log-normal: half are between 125 and 320 tokens."""
 
@@ -46,7 +52,17 @@ class Composer:
     def compose(
         self, random: Random, sampling: Sampling, budget: int, form: AnswerForm = PLAIN, prompt: Sequence[int] = ()
     ) -> Answer:
-        """An answer of at most `budget` tokens, at least 1.
+        """The answer that `composing` ends with, all of whose jobs are done in place."""
+        steps = self.composing(random, sampling, budget, form, prompt)
+        found = advanced(steps, None)
+        while isinstance(found, Job):
+            found = advanced(steps, found.done())
+        return found
+
+    def composing(
+        self, random: Random, sampling: Sampling, budget: int, form: AnswerForm = PLAIN, prompt: Sequence[int] = ()
+    ) -> Steps:
+        """An answer of at most `budget` tokens, at least 1, for as long as its scripts are written.
 
         One that ends by itself spends its last token on the end marker, which has no text, as vLLM counts it.
         Raises ApiError for a form that nothing has.
@@ -55,7 +71,7 @@ class Composer:
         if form.thinking is not None:
             thought = thoughts(form.thinking, random, self.prose, budget)
         left = budget - self._count(thought)
-        said = self._said(random, sampling, left, form, prompt)
+        said = yield from self._said(random, sampling, left, form, prompt)
         if said is None and not thought:
             return self._plain(random, sampling, budget, form)
         if said is None:
@@ -64,21 +80,28 @@ class Composer:
         how = Performance(self.tokenizer, sampling, budget, names_function)
         return perform([*thought, *said], how)
 
+    def is_long(self, sampling: Sampling, budget: int, form: AnswerForm, prompt: Sequence[int]) -> bool:
+        """Whether an answer takes more than a few milliseconds of its own, beside its jobs."""
+        allowed = sampling.allowed_token_ids
+        can_end = not sampling.ignore_eos and (allowed is None or self.tokenizer.eos_token_id in allowed)
+        least = max(sampling.min_tokens, self.fixed_tokens or 0, form.natural_tokens or 0) if can_end else budget
+        if self.quotes:
+            least = max(least, len(prompt))
+        return least > MOST_TOKENS_AT_ONCE or (sampling.repetition is not None and is_slow(sampling.repetition))
+
     def _said(
         self, random: Random, sampling: Sampling, left: int, form: AnswerForm, prompt: Sequence[int]
-    ) -> list[Segment] | None:
+    ) -> Generator[Job[Written], Written | None, list[Segment] | None]:
         """What is said after the reasoning, in at most `left` tokens if that can be; None for prose."""
         known = self._known_text(form, prompt)
         tools = form.tools
         num_calls = tools.num_calls(random) if tools is not None and (tools.is_forced or known is None) else 0
         if tools is not None and num_calls:
             functions = random.choices(tools.functions, k=num_calls)
-            return self._fitting(left, lambda generosity: call_script(tools, functions, random, generosity))
+            return (yield from self._fitting(left, random, partial(calls_job, tools, functions)))
         constraint = form.constraint
         if constraint is not None:
-            return self._fitting(
-                left, lambda generosity: [Segment(Kind.CONTENT, constrained_text(constraint, random, generosity))]
-            )
+            return (yield from self._fitting(left, random, partial(content_job, constraint)))
         if known is None:
             return None
         return [Segment(Kind.CONTENT, self._filled(known, left if sampling.ignore_eos else sampling.min_tokens))]
@@ -108,11 +131,16 @@ class Composer:
         prose = self.prose.without(sampling.bad_words) if sampling.bad_words else self.prose
         return prose.write(random, num_tokens, goes_on)
 
-    def _fitting(self, left: int, written: Callable[[int], list[Segment]]) -> list[Segment]:
+    def _fitting(
+        self, left: int, random: Random, new_job: Callable[[Random, int, int], Job[Written]]
+    ) -> Generator[Job[Written], Written | None, list[Segment]]:
         """What is written with as much of what is optional as leaves room for the end marker, else the least."""
         script: list[Segment] = []
+        most_chars = (left + 1) * self.tokenizer.longest_piece_chars
         for generosity in GENEROSITIES:
-            script = written(generosity)
+            written = yield new_job(random, generosity, most_chars)
+            assert written is not None
+            script, random = written
             if self._count(script) < left:
                 break
         return script

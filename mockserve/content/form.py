@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from mockserve.content.constraints.kinds import Constraint
+from mockserve.content.constraints.kinds import Constraint, DeferredForm
 from mockserve.content.thinking import Thinking
 from mockserve.content.tool_calls import ToolUse
 
@@ -22,6 +22,11 @@ class AnswerForm(NamedTuple):
     """Length of an answer that ends by itself, where what is asked sets it."""
     goes_on: bool = False
     """Whether it stands right behind a word of the prompt, as completions do."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is demanded of the answer that a worker might have to write."""
+        return self.tools is None and not isinstance(self.constraint, DeferredForm)
 
 
 PLAIN = AnswerForm()

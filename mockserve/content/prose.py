@@ -40,7 +40,6 @@ class Prose:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._units = _units_of(tokenizer)
-        self._random = Random()
         self._sentences: dict[int, list[str]] = {}
         """Those written so far, by number."""
         self.token_ids: Sequence[int] = sorted({each for word in self._units.words for each in tokenizer.encode(word)})
@@ -114,8 +113,7 @@ class Prose:
 
     def _sentence(self, number: int) -> list[str]:
         """One of the sentences that all texts consist of: 5 to 13 words, longer ones with a comma."""
-        units, random = self._units, self._random
-        random.seed(number)
+        units, random = self._units, Random(number)
         length = random.randrange(5, 14)
         sentence = random.choices(units.words, cum_weights=units.weights, k=length)
         if units.openers and units.full_stop:

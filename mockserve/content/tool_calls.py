@@ -7,6 +7,7 @@ from typing import Any
 
 from mockserve.content.answer import Kind
 from mockserve.content.constraints.kinds import constrained_text, json_form
+from mockserve.content.constraints.size import is_small_schema
 from mockserve.content.script import Segment
 from mockserve.options.taste import ANY, Taste
 from mockserve.protocol.errors import ApiError, late
@@ -22,6 +23,10 @@ class Function:
     name: str
     schema: Any
     is_strict: bool = False
+
+    def is_small(self, taste: Taste) -> bool:
+        """Whether arguments are written in a few milliseconds, whatever the schema says."""
+        return is_small_schema(self.schema, taste)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +62,6 @@ def read_tool_use(
     """The calls that a body asks for or allows; None if there are to be none.
 
     Where calling is up to the model, it answers in words once it has the result of a call: loops come to an end.
-
-    Raises ApiError for a strict function whose schema is none.
     """
     functions = tuple(found for each in _listed(body.get("tools")) if (found := _function(each)) is not None)
     choice = body.get("tool_choice", "auto")
@@ -67,8 +70,6 @@ def read_tool_use(
     if isinstance(choice, Mapping):
         name = _mapping(choice.get("function")).get("name")
         functions = tuple(each for each in functions if each.name == name) or functions
-    for each in functions:
-        _check(each)
     messages = _listed(body.get("messages"))
     has_result = bool(messages) and _mapping(messages[-1]).get("role") in RESULT_ROLES
     return ToolUse(
@@ -100,12 +101,12 @@ def call_script(use: ToolUse, functions: Sequence[Function], random: Random, gen
     return script
 
 
-def _check(function: Function) -> None:
-    if function.is_strict:
-        try:
-            json_form(function.schema)
-        except ApiError as error:
-            raise late(error) from None
+def check_function(function: Function) -> None:
+    """Raise ApiError unless the schema of a strict function is one."""
+    try:
+        json_form(function.schema)
+    except ApiError as error:
+        raise late(error) from None
 
 
 def _arguments(use: ToolUse, function: Function, random: Random, generosity: int) -> str:

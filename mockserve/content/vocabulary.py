@@ -1,6 +1,5 @@
 """Which tokenizer, which chat template and which answers a server uses."""
 
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -30,7 +29,6 @@ def open_vocabulary(options: ContentOptions, vocabulary_size: int) -> tuple[Toke
 def new_composer(options: ContentOptions, tokenizer: Tokenizer) -> Composer:
     """The way of answering that the options ask for. Raises OptionError for a data set that cannot be read."""
     path = options.dataset_path
-    import_module("jsonschema")  # takes a tenth of a second, for which no request should have to wait
     return Composer(
         tokenizer=tokenizer,
         prose=Prose(tokenizer),

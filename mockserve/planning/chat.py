@@ -34,7 +34,7 @@ from mockserve.serving.planner import Terms
 from mockserve.serving.service import Service
 
 
-def plan_chat(
+async def plan_chat(
     service: Service,
     chat: ChatRequest,
     body: dict[str, Any],
@@ -65,7 +65,7 @@ def plan_chat(
     params = chat.common.kv_transfer_params
     external = service.external_prompt(params, len(ids))
     terms = Terms(reply_id, chat.common.cache_salt, adapter, urgency, external)
-    generations = planner.plan(ids, sampling, terms, form)
+    generations = await planner.plan(ids, sampling, terms, form)
     prompt = PlannedPrompt(
         token_ids=ids,
         text=text.replace(MEDIA_MARK, ""),

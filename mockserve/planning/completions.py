@@ -27,7 +27,7 @@ from mockserve.serving.planner import Terms
 from mockserve.serving.service import Service
 
 
-def plan_completion(
+async def plan_completion(
     service: Service,
     asked: CompletionRequest,
     body: dict[str, Any],
@@ -46,7 +46,7 @@ def plan_completion(
     urgency = asked.common.priority if priority is None else priority
     terms = Terms(reply_id, asked.common.cache_salt, adapter, urgency)
     prompts = [
-        _planned(service, asked, body, prompt, prompt_ids, terms)
+        await _planned(service, asked, body, prompt, prompt_ids, terms)
         for prompt, prompt_ids in zip(asked.prompts, ids, strict=True)
     ]
     delivery = delivery_of(service, asked.delivery)
@@ -87,7 +87,7 @@ def _ids(service: Service, prompt: Prompt, asked: CompletionRequest) -> list[int
     return given_ids(service.planner, prompt, asked.sampling)
 
 
-def _planned(
+async def _planned(
     service: Service,
     asked: CompletionRequest,
     body: dict[str, Any],
@@ -101,7 +101,7 @@ def _planned(
     external = service.external_prompt(asked.common.kv_transfer_params, len(ids))
     if external is not None:
         terms = terms._replace(external=external)
-    generations = planner.plan(ids, asked.sampling, terms, form)
+    generations = await planner.plan(ids, asked.sampling, terms, form)
     decodes = text is None and asked.echo
     scores = prompt_scores(service, asked.sampling, ids, generations)
     return PlannedPrompt(

@@ -26,7 +26,7 @@ from mockserve.serving.planner import Terms
 from mockserve.serving.service import Service
 
 
-def plan_generate(
+async def plan_generate(
     service: Service, asked: GenerateRequest, reply_id: str, adapter: Adapter | None, priority: int | None
 ) -> ReplyJob:
     """Raises ApiError for whatever vLLM refuses once it knows the model. `priority` overrides that of the body."""
@@ -42,7 +42,7 @@ def plan_generate(
     params = asked.common.kv_transfer_params
     external = service.external_prompt(params, len(asked.token_ids))
     terms = Terms(reply_id, asked.common.cache_salt, adapter, urgency, external)
-    generations = planner.plan(asked.token_ids, sampling, terms, _form(service, asked))
+    generations = await planner.plan(asked.token_ids, sampling, terms, _form(service, asked))
     if asked.output_mode != "derender":
         generations = [_unread(each) for each in generations]
     prompt = PlannedPrompt(

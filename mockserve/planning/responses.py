@@ -36,7 +36,7 @@ class ResponsePlan:
         return self.response.body("incomplete" if is_cut else "completed", items, usage, metrics, self.raw)
 
 
-def plan_response(service: Service, asked: ResponseRequest, priority: int | None) -> ResponsePlan:
+async def plan_response(service: Service, asked: ResponseRequest, priority: int | None) -> ResponsePlan:
     """Raises ApiError for whatever vLLM refuses once it knows the model."""
     adapter = service.check_model(asked.model)
     messages = conversation(service, asked)
@@ -45,7 +45,9 @@ def plan_response(service: Service, asked: ResponseRequest, priority: int | None
     if chat.sampling.max_tokens_param == "max_completion_tokens":
         chat = chat._replace(sampling=replace(chat.sampling, max_tokens_param=OUTPUT_PARAM))
     name = str(asked.body.get("request_id") or f"resp_{new_id()}")
-    job = plan_chat(service, chat, body, name, adapter, priority, refuses_unavailable=False, request_type=RESPONSES)
+    job = await plan_chat(
+        service, chat, body, name, adapter, priority, refuses_unavailable=False, request_type=RESPONSES
+    )
     accounting = job.accounting._replace(shows_prompt_details=True, counts_reasoning=True)
     prompt = job.prompts[0]
     answer = prompt.generations[0].answer

@@ -48,7 +48,7 @@ class SpeechPlan:
         return [_spoken(self, number, choice) for number, choice in enumerate(choices)]
 
 
-def plan_speech(
+async def plan_speech(
     service: Service, asked: SpeechRequest, speech: Speech, recording: bytes, name: str, adapter: Adapter | None
 ) -> SpeechPlan:
     """Raises ApiError for a recording that is none or too long, and for sampling fields out of bounds."""
@@ -64,7 +64,7 @@ def plan_speech(
     wants_scores = asked.response_format == VERBOSE
     sampling = replace(asked.sampling, n=1, num_logprobs=1 if wants_scores else None)
     prompts = [
-        _planned(
+        await _planned(
             service,
             replace(asked, sampling=sampling),
             medium=Medium("audio", f"{source} {number}"),
@@ -84,7 +84,7 @@ def plan_speech(
     return SpeechPlan(length_s, job)
 
 
-def _planned(
+async def _planned(
     service: Service, asked: SpeechRequest, medium: Medium, length_s: float, name: str, adapter: Adapter | None
 ) -> PlannedPrompt:
     """The audio counts as prompt, at most half of the context."""
@@ -94,7 +94,7 @@ def _planned(
     if asked.prompt:
         ids += planner.encode(asked.prompt)
     form = AnswerForm(asked=(asked.prompt,), natural_tokens=max(2, round(length_s * SPOKEN_TOKENS_PER_S)))
-    generations = planner.plan(ids, asked.sampling, Terms(name, lora=adapter), form)
+    generations = await planner.plan(ids, asked.sampling, Terms(name, lora=adapter), form)
     return PlannedPrompt(token_ids=ids, text=asked.prompt, generations=generations)
 
 

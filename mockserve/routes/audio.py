@@ -53,7 +53,7 @@ async def _answer(request: web.Request, speech: Speech) -> web.StreamResponse:
     model = service.reply_name(adapter)
     check_speech(asked, model)
     name = reply_id(request, speech.verb, None)
-    plan = plan_speech(service, asked, speech, recording, name, adapter)
+    plan = await plan_speech(service, asked, speech, recording, name, adapter)
     if asked.streams:
         chunks = SpeechChunks(id=name, created=unix_time(), model=model, speech=speech)
         return await _stream(request, service, asked, plan, chunks, arrived)

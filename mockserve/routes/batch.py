@@ -28,7 +28,7 @@ async def batch_chat(request: web.Request) -> web.StreamResponse:
     name = reply_id(request, "chatcmpl", chats[0].common.request_id)
     priority = wanted_priority(request)
     jobs = [
-        plan_chat(service, chat, each, name, adapter, priority, refuses_unavailable=False)
+        await plan_chat(service, chat, each, name, adapter, priority, refuses_unavailable=False)
         for chat, each in zip(chats, asked, strict=True)
     ]
     check_rank(request, service)

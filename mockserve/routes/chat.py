@@ -20,7 +20,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     adapter = service.check_model(chat.model)
     name = reply_id(request, "chatcmpl", chat.common.request_id)
     try:
-        job = plan_chat(service, chat, body, name, adapter, wanted_priority(request))
+        job = await plan_chat(service, chat, body, name, adapter, wanted_priority(request))
         check_rank(request, service)
     except ApiError as error:
         return await refuse(request, error, chat.delivery.stream)

@@ -20,7 +20,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     adapter = service.check_model(asked.model)
     name = reply_id(request, "cmpl", asked.common.request_id)
     try:
-        job = plan_completion(service, asked, body, name, adapter, wanted_priority(request))
+        job = await plan_completion(service, asked, body, name, adapter, wanted_priority(request))
         check_rank(request, service)
     except ApiError as error:
         return await refuse(request, error, asked.delivery.stream)

@@ -18,6 +18,6 @@ async def generate(request: web.Request) -> web.StreamResponse:
     asked = parse_generate(body)
     adapter = service.check_model(asked.model)
     name = reply_id(request, "generate-tokens", asked.common.request_id)
-    job = plan_generate(service, asked, name, adapter, wanted_priority(request))
+    job = await plan_generate(service, asked, name, adapter, wanted_priority(request))
     check_rank(request, service)
     return await answer(request, service, job, arrived)

@@ -41,7 +41,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
         chat = parse_chat(asked)
         adapter = service.check_model(chat.model)
         name = reply_id(request, "chatcmpl", None)
-        job = plan_chat(service, chat, asked, name, adapter, wanted_priority(request))
+        job = await plan_chat(service, chat, asked, name, adapter, wanted_priority(request))
         check_rank(request, service)
         reply = AnthropicReply(name, service.reply_name(adapter), lambda: uuid4().hex)
         if job.delivery.stream:

@@ -35,7 +35,7 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     service.check_model(asked.model)
     if asked.in_background and not service.responses.is_enabled:
         raise no_background()
-    plan = plan_response(service, asked, wanted_priority(request))
+    plan = await plan_response(service, asked, wanted_priority(request))
     check_rank(request, service)
     if asked.in_background:
         stored = _start(service, plan, asked, arrived)

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 
 class OpenReplies:
-    """Each reply is counted within a `with` block."""
+    """Each reply is counted within a `with` block, and so is the planning of one that takes several turns."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -21,7 +21,8 @@ class OpenReplies:
 
     async def wait_until_none(self, timeout_s: float) -> None:
         """Return when there is none any more, or when the time is up."""
-        self._idle.clear()
-        if self.number:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), timeout_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.number:  # a reply that was planned begins as soon as its plan ends
+                    self._idle.clear()
+                    await self._idle.wait()

@@ -1,23 +1,31 @@
 """From a prompt and sampling fields to the choices of a reply, under the limits of the served model."""
 
+import asyncio
 import itertools
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import NamedTuple
 from zlib import crc32
 
-from engine.request import ExternalPrompt, Request
+from engine.request import BlockIdentities, ExternalPrompt, Request
+from mockserve.content.answer import Answer
 from mockserve.content.chat_templates.conversations import Conversations
-from mockserve.content.composer import Composer
+from mockserve.content.composer import MOST_TOKENS_AT_ONCE, Composer
 from mockserve.content.form import PLAIN, AnswerForm
 from mockserve.content.prose import Prose
 from mockserve.content.tokens.remembered import RememberedPrompts
 from mockserve.content.tokens.tokenizer import Tokenizer
+from mockserve.content.writing import Steps, Written, advanced, form_checks
 from mockserve.kv_blocks.fast_hashes import token_digest
 from mockserve.kv_blocks.naming import ANYWHERE, Lora, NameBlocks, Scope
 from mockserve.protocol.asked.sampling import Sampling, check_sampling, output_budget
 from mockserve.protocol.errors import ApiError, bad_value, late
 from mockserve.replies.generation import Generation
+from mockserve.serving.aside import Aside
+from mockserve.workers.job import Job
+
+CHECKS_PER_TURN = 16
+"""Functions whose schemas are looked at before others have their turn."""
 
 
 class Terms(NamedTuple):
@@ -50,6 +58,7 @@ class Planner:
         composer: Composer | None = None,
         conversations: Conversations | None = None,
         numbers: Iterator[int] | None = None,
+        aside: Aside | None = None,
     ) -> None:
         """`numbers` make the ids of requests unique; those of planners that share an engine must differ."""
         self.tokenizer = tokenizer
@@ -62,6 +71,7 @@ class Planner:
         self._random = Random()
         """Seeded anew for each answer, which costs half of what a new one does."""
         self._numbers = itertools.count() if numbers is None else numbers
+        self.aside = aside or Aside()
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """The token ids of a prompt. Raises ApiError when it is longer than a context."""
@@ -92,33 +102,41 @@ class Planner:
         if largest >= self.tokenizer.vocabulary_size:
             raise late(ApiError(f"Token id {largest} is out of vocabulary"))
 
-    def plan(
+    async def plan(
         self,
         prompt: Sequence[int],
         sampling: Sampling,
         terms: Terms,
         form: AnswerForm = PLAIN,
     ) -> list[Generation]:
-        """The `sampling.n` choices for one prompt. Raises ApiError for sampling fields out of bounds."""
+        """The `sampling.n` choices for one prompt.
+
+        Raises ApiError for sampling fields out of bounds, and for a form that no answer can have.
+        """
+        await self._check(form)
         request_id, cache_salt, lora, priority, external = terms
         budget = output_budget(sampling, len(prompt), self.max_model_len)
         check_sampling(sampling, budget)
         scope = ANYWHERE if lora is None and not cache_salt else Scope(cache_salt or "", lora)
         repeatable = sampling.is_greedy or sampling.seed is not None
         digest = token_digest(prompt)
+        is_long = self.composer.is_long(sampling, budget, form, prompt)
+        # What is made in several turns of the event loop has random numbers of its own.
+        random = self._random if form.is_plain and not is_long else Random()
         generations = []
         for index in range(sampling.n):
             number = next(self._numbers)
             seed = f"{self._seed} {digest} {sampling.seed} {index} {'' if repeatable else number}"
-            self._random.seed(seed)
-            answer = self.composer.compose(self._random, sampling, budget, form, prompt)
+            random.seed(seed)
+            steps = self.composer.composing(random, sampling, budget, form, prompt)
+            answer = await self._composed(steps, is_long)
             engine_id = f"{request_id}-{number}"
             request = Request(
                 id=engine_id,
                 input_tokens=len(prompt),
                 output_tokens=answer.num_tokens,
                 # Prompt and answer: a next turn that repeats both finds both in the cache.
-                blocks=self._name_blocks(engine_id, [*prompt, *answer.token_ids], scope),
+                blocks=await self._blocks(engine_id, prompt, answer, scope),
                 max_output_tokens=budget,
                 priority=priority,
                 reads_prefix_cache=sampling.num_prompt_logprobs is None,
@@ -127,6 +145,28 @@ class Planner:
             )
             generations.append(Generation(request, answer, crc32(seed.encode("utf-8", "surrogatepass"))))
         return generations
+
+    async def _check(self, form: AnswerForm) -> None:
+        for number, check in enumerate(form_checks(form), start=1):
+            await self.aside.done(check)
+            if number % CHECKS_PER_TURN == 0:
+                await asyncio.sleep(0)
+
+    async def _blocks(self, engine_id: str, prompt: Sequence[int], answer: Answer, scope: Scope) -> BlockIdentities:
+        token_ids = [*prompt, *answer.token_ids]
+        if answer.num_tokens > MOST_TOKENS_AT_ONCE:
+            return await self.aside.in_thread(self._name_blocks, engine_id, token_ids, scope)
+        return self._name_blocks(engine_id, token_ids, scope)
+
+    async def _composed(self, steps: Steps, is_long: bool) -> Answer:
+        """The answer that `steps` end with. Once a job of theirs is not small, nothing of them is taken to be."""
+        written: Written | None = None
+        while True:
+            found = await self.aside.in_thread(advanced, steps, written) if is_long else advanced(steps, written)
+            if not isinstance(found, Job):
+                return found
+            is_long = is_long or not found.is_small
+            written = await self.aside.done(found)
 
     def prompt_only(
         self,

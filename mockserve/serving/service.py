@@ -38,6 +38,7 @@ from mockserve.replies.generation import Generation
 from mockserve.replies.identity import random_ids
 from mockserve.serving.adapters import Adapter, Adapters, with_modules
 from mockserve.serving.admission import QueueLimits, too_busy
+from mockserve.serving.aside import Aside
 from mockserve.serving.gates import Gate, open_gates
 from mockserve.serving.open_replies import OpenReplies
 from mockserve.serving.planner import Planner
@@ -142,6 +143,7 @@ class Service:
 
     def close(self) -> None:
         """Let go of the clock and of the sockets beside those of HTTP."""
+        self.planner.aside.close()
         self.engine_faults.close()
         if self.cluster is not None:
             self.cluster.close()
@@ -178,6 +180,7 @@ def build_service(
     engine_faults = EngineFaults(engines, faults)
     engine_faults.plan(options.timed_faults)
     network = network_of(options)
+    answering = OpenReplies()
     return Service(
         network=network,
         heads=StreamHeads(network),
@@ -194,7 +197,9 @@ def build_service(
             new_composer(options, tokenizer),
             conversations,
             backend.request_numbers,
+            Aside(answering),
         ),
+        answering=answering,
         wire=backend.wire,
         driver=driver,
         engines=engines,

@@ -1,7 +1,6 @@
 """Values that a JSON schema accepts, made up from a seed."""
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
@@ -42,11 +41,11 @@ def instance_text(schema: Schema, random: Random, generosity: int, taste: Taste 
 
 def make_instance(schema: Schema, random: Random, generosity: int, taste: Taste = ANY) -> Any:
     """A value of `schema`; see `instance_text`."""
-    if not _mentions_checked(schema):
+    if not mentions_checked(schema):
         return _Maker(schema, random, generosity, taste).make(schema, 0)
-    from jsonschema import Draft202012Validator
+    from mockserve.content.constraints.validation import new_validator
 
-    validator = Draft202012Validator(schema)
+    validator = new_validator(schema)
     reason = SchemaError("Unsatisfiable schema: no value found that satisfies it")
     for attempt in range(MOST_TRIES):
         try:
@@ -252,17 +251,17 @@ class _Maker:
         return 1 + max(inner) if inner else 0
 
 
-def _mentions_checked(schema: Any) -> bool:
+def mentions_checked(schema: Any) -> bool:
     """Whether a keyword occurs anywhere that calls for a look at the whole value."""
     if isinstance(schema, list):
-        return any(map(_mentions_checked, schema))
+        return any(map(mentions_checked, schema))
     if not isinstance(schema, Mapping):
         return False
     if not CHECKED_KEYWORDS.isdisjoint(schema):
         return True
     if not SOLE_KEYWORDS.isdisjoint(schema) and len(schema.keys() - ANNOTATIONS) > 1:
         return True
-    return any(map(_mentions_checked, schema.values()))
+    return any(map(mentions_checked, schema.values()))
 
 
 def _item_schemas(schema: Mapping[str, Any]) -> tuple[list[Schema], Schema]:
@@ -289,7 +288,9 @@ def _has_type(value: Any, names: Any) -> bool:
 
 
 def _matches(pattern: str, name: str) -> bool:
+    from mockserve.content.constraints.validation import contains_match
+
     try:
-        return re.search(pattern, name) is not None
-    except re.error:
+        return contains_match(pattern, name)
+    except ValueError:
         return False

@@ -1,8 +1,10 @@
 """The form that a request demands of its answer: JSON, a regular expression, a choice, a grammar or structural tags."""
 
 import json
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 from typing import Any, TypeAlias
 
@@ -13,6 +15,7 @@ from mockserve.content.constraints.json_instances import instance_text
 from mockserve.content.constraints.json_schema import SchemaError
 from mockserve.content.constraints.json_schema_check import check_schema, unimplemented_keywords
 from mockserve.content.constraints.regex_parser import RegexError, parse_regex
+from mockserve.content.constraints.size import is_small_demand
 from mockserve.content.constraints.structural_tags import check_tag, tag_text
 from mockserve.options.taste import ANY, Taste
 from mockserve.protocol.errors import ApiError, bad_value, late
@@ -45,7 +48,14 @@ class TagForm:
     tag: Any
 
 
-Constraint: TypeAlias = JsonForm | GrammarForm | TagForm
+@dataclass(frozen=True, slots=True)
+class DeferredForm:
+    """A demand that is read when a text is written: it may take long to read."""
+
+    demand: Mapping[str, Any]
+
+
+Constraint: TypeAlias = JsonForm | GrammarForm | TagForm | DeferredForm
 
 
 def constrained_text(constraint: Constraint, random: Random, generosity: int) -> str:
@@ -61,6 +71,9 @@ def constrained_text(constraint: Constraint, random: Random, generosity: int) ->
                 return matching_text(grammar, random, ROOM_CHARS * generosity // 2)
             case TagForm(tag):
                 return tag_text(tag, random, generosity)
+            case DeferredForm(demand):
+                found = read_deferred(demand)
+                return "" if found is None else constrained_text(found, random, generosity)
     except (SchemaError, RegexError) as error:
         raise late(ApiError(f"Grammar error: {error}")) from None
 
@@ -75,13 +88,39 @@ def json_form(schema: Any, taste: Taste = ANY) -> JsonForm:
     return JsonForm(schema, taste)
 
 
+def demanded_form(body: Mapping[str, Any]) -> Constraint | None:
+    """The same as `read_constraint`, but what may take long to read is deferred."""
+    demand = _demand_of(body)
+    if demand is None:
+        return None
+    return read_demand(demand) if is_small_demand(demand) else DeferredForm(demand)
+
+
+def read_deferred(demand: Mapping[str, Any]) -> Constraint | None:
+    """The same as `read_demand`, which for the latest demand is not done again."""
+    return _read_pickled(pickle.dumps(demand))
+
+
+@lru_cache(maxsize=1)
+def _read_pickled(demand: bytes) -> Constraint | None:
+    return read_demand(pickle.loads(demand))
+
+
 def read_constraint(body: Mapping[str, Any]) -> Constraint | None:
     """What `response_format` and `structured_outputs` demand, if anything. Raises ApiError in vLLM's words."""
+    demand = _demand_of(body)
+    return None if demand is None else read_demand(demand)
+
+
+def _demand_of(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a body demands, as fields of `structured_outputs`."""
     wanted = body.get("structured_outputs")
     given = dict(wanted) if isinstance(wanted, Mapping) else None
-    given = _with_response_format(given, body.get("response_format"))
-    if given is None:
-        return None
+    return _with_response_format(given, body.get("response_format"))
+
+
+def read_demand(given: Mapping[str, Any]) -> Constraint | None:
+    """The form that the fields of `structured_outputs` demand, if any. Raises ApiError in vLLM's words."""
     present = next((name for name in _READERS if given.get(name) is not None), None)
     if present is None:
         return None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_options import OptionError
+from mockserve.content.tokens.aside import LONG_TEXT_CHARS
 from mockserve.content.tokens.split import Split, split_at, whole_characters
 
 END_MARKERS = (
@@ -67,7 +68,11 @@ class FileTokenizer:
         return len(self.encode(text))
 
     def _encoding(self, text: str, add_special_tokens: bool) -> Any:
-        return self._tokenizer.encode(whole_characters(text), add_special_tokens=add_special_tokens)
+        text = whole_characters(text)
+        if len(text) < LONG_TEXT_CHARS:
+            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
+        return encoding
 
 
 def open_tokenizer(path: Path) -> FileTokenizer:

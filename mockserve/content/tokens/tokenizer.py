@@ -32,6 +32,10 @@ _PIECE = re.compile(
     r"|."
 )
 LONGEST_PIECE_CHARS = 16
+LOOKAHEAD_CHARS = 2 * LONGEST_PIECE_CHARS
+"""Characters by which the expression looks beyond the end of a piece, and more."""
+
+STRETCH_CHARS = 16_384
 
 END_OF_TURN = "<|im_end|>"
 SPECIAL_MARKERS = (END_OF_TURN, "<|im_start|>", "<|endoftext|>")
@@ -120,10 +124,10 @@ class BuiltinTokenizer:
         self.special_ids = frozenset(self._ids_of(SPECIAL_MARKERS))
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        return self._ids_of(_PIECE.findall(text))
+        return self._ids_of(_pieces(text))
 
     def split(self, text: str) -> Split:
-        pieces = _PIECE.findall(text)
+        pieces = _pieces(text)
         return Split(self._ids_of(pieces), pieces)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
@@ -139,30 +143,52 @@ class BuiltinTokenizer:
         return self._ids_of([marker])[0] if _PIECE.fullmatch(marker) else None
 
     def count(self, text: str) -> int:
-        return len(_PIECE.findall(text))
+        return len(_pieces(text))
 
     def _ids_of(self, pieces: Sequence[str]) -> list[int]:
         known = self._ids
         try:
             return [known[piece] for piece in pieces]
         except KeyError:
-            self._learn(pieces)
-            return [self._ids[piece] for piece in pieces]
+            known = self._learn(pieces)
+            return [known[piece] for piece in pieces]
 
     def _reserve(self) -> None:
         """Know only the pieces that have an id of their own."""
         self._pieces = dict(enumerate(self._reserved))
         self._ids = {piece: number for number, piece in self._pieces.items()}
 
-    def _learn(self, pieces: Sequence[str]) -> None:
+    def _learn(self, pieces: Sequence[str]) -> dict[str, int]:
+        """Ids by piece, with all of these: another thread may begin anew meanwhile."""
         if len(self._ids) > MAX_REMEMBERED_PIECES:
             self._reserve()
+        ids, texts = self._ids, self._pieces
         for piece in pieces:
-            if piece not in self._ids:
+            if piece not in ids:
                 first = len(self._reserved)
                 number = first + crc32(piece.encode("utf-8", "surrogatepass")) % (self.vocabulary_size - first)
-                self._ids[piece] = number
-                self._pieces.setdefault(number, piece)
+                ids[piece] = number
+                texts.setdefault(number, piece)
+        return ids
+
+
+def _pieces(text: str) -> list[str]:
+    """`text` cut into pieces, a stretch at a time: other threads run between two of them."""
+    if len(text) <= STRETCH_CHARS:
+        return _PIECE.findall(text)
+    pieces: list[str] = []
+    at = 0
+    while at < len(text):
+        end = min(len(text), at + STRETCH_CHARS)
+        found = _PIECE.findall(text, at, end)
+        if end < len(text):
+            # What follows has a say in the last pieces, which therefore are the first of the next stretch.
+            safe = end - LOOKAHEAD_CHARS
+            while end > safe:
+                end -= len(found.pop())
+        pieces += found
+        at = end
+    return pieces
 
 
 def load_tokenizer(path: str | None, vocabulary_size: int) -> Tokenizer:

@@ -8,9 +8,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from mockserve.content.answer import Kind
+from mockserve.content.form import AnswerForm
 from mockserve.content.script import Performance, Segment, perform
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer
 from mockserve.content.tool_calls import MOST_CALLS, ToolUse, call_script, read_tool_use
+from mockserve.content.writing import form_checks
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.errors import ApiError
@@ -88,8 +90,11 @@ def test_a_schema_that_is_none_spoils_only_a_strict_function(choice: str) -> Non
     found = read_tool_use({"tools": offered({"type": "nope"}), "tool_choice": choice}, 1, 0)
     assert found is not None
     assert call_script(found, found.functions, Random(1), 1)[3].text == "{}"
+    strict = read_tool_use({"tools": offered({"type": "nope"}, strict=True), "tool_choice": choice}, 1, 0)
+    assert list(form_checks(AnswerForm(tools=found))) == []
+    (check,) = form_checks(AnswerForm(tools=strict))
     with pytest.raises(ApiError, match="Invalid type: nope"):
-        read_tool_use({"tools": offered({"type": "nope"}, strict=True), "tool_choice": choice}, 1, 0)
+        check.done()
 
 
 def test_a_strict_function_needs_a_schema_that_can_be_met() -> None:

@@ -1,5 +1,8 @@
 """From prompts to what the engine is asked."""
 
+import asyncio
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +12,7 @@ from mockserve.kv_blocks.fast_hashes import block_hashes
 from mockserve.kv_blocks.naming import FastNaming
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.errors import ApiError
+from mockserve.replies.generation import Generation
 from mockserve.serving.planner import Planner, Terms
 
 
@@ -16,8 +20,12 @@ def planner(seed: int = 0, max_model_len: int = 1000) -> Planner:
     return Planner(BuiltinTokenizer(), max_model_len, FastNaming(16), seed)
 
 
+def planned(by: Planner, *asked: Any) -> list[Generation]:
+    return asyncio.run(by.plan(*asked))
+
+
 def test_each_choice_is_a_request_of_its_own() -> None:
-    generations = planner().plan([1, 2, 3], Sampling(n=3, max_tokens=20), Terms("id"))
+    generations = planned(planner(), [1, 2, 3], Sampling(n=3, max_tokens=20), Terms("id"))
     assert len({each.request.id for each in generations}) == 3
     assert {each.request.input_tokens for each in generations} == {3}
     assert all(each.request.output_tokens == each.answer.num_tokens for each in generations)
@@ -25,25 +33,27 @@ def test_each_choice_is_a_request_of_its_own() -> None:
 
 def test_the_same_id_may_be_used_again() -> None:
     shared = planner()
-    (first,), (second,) = (shared.plan([1], Sampling(max_tokens=1), Terms("id")) for _ in range(2))
+    (first,), (second,) = (planned(shared, [1], Sampling(max_tokens=1), Terms("id")) for _ in range(2))
     assert first.request.id != second.request.id
 
 
 def test_without_a_limit_the_rest_of_the_context_is_the_budget() -> None:
-    (generation,) = planner().plan([1] * 300, Sampling(ignore_eos=True), Terms("id"))
+    (generation,) = planned(planner(), [1] * 300, Sampling(ignore_eos=True), Terms("id"))
     assert generation.request.max_output_tokens == generation.request.output_tokens == 700
 
 
 @given(st.integers(1, 999), st.integers(1, 1000))
 def test_prompt_and_answer_fit_the_context(prompt_tokens: int, max_tokens: int) -> None:
-    (generation,) = planner().plan([1] * prompt_tokens, Sampling(max_tokens=max_tokens, ignore_eos=True), Terms("id"))
+    (generation,) = planned(
+        planner(), [1] * prompt_tokens, Sampling(max_tokens=max_tokens, ignore_eos=True), Terms("id")
+    )
     assert generation.request.output_tokens == min(max_tokens, 1000 - prompt_tokens)
 
 
 def test_blocks_cover_the_prompt_and_the_answer() -> None:
     tokenizer = BuiltinTokenizer()
     prompt = tokenizer.encode("a prompt of some length " * 10)
-    (generation,) = planner().plan(prompt, Sampling(max_tokens=40, ignore_eos=True), Terms("id"))
+    (generation,) = planned(planner(), prompt, Sampling(max_tokens=40, ignore_eos=True), Terms("id"))
     tokens = prompt + tokenizer.encode("".join(generation.answer.texts))
     blocks = generation.request.blocks
     assert [blocks.identity(index) for index in range(len(tokens) // 16)] == list(block_hashes(tokens, 16))
@@ -59,16 +69,16 @@ def test_blocks_cover_the_prompt_and_the_answer() -> None:
 )
 def test_an_answer_repeats_only_when_the_request_fixes_it(sampling: Sampling, repeats: bool) -> None:
     shared = planner()
-    (first,), (second,) = (shared.plan([1, 2], sampling, Terms("id")) for _ in range(2))
+    (first,), (second,) = (planned(shared, [1, 2], sampling, Terms("id")) for _ in range(2))
     assert (first.answer == second.answer) == repeats
-    (other_prompt,) = shared.plan([1, 3], sampling, Terms("id"))
-    (other_server,) = planner(seed=5).plan([1, 2], sampling, Terms("id"))
+    (other_prompt,) = planned(shared, [1, 3], sampling, Terms("id"))
+    (other_server,) = planned(planner(seed=5), [1, 2], sampling, Terms("id"))
     assert other_prompt.answer != first.answer != other_server.answer
 
 
 def test_two_servers_with_the_same_seed_say_the_same() -> None:
     answers = [
-        [planner().plan([1], Sampling(max_tokens=30), Terms("id"))[0].answer for _ in range(2)] for _ in range(2)
+        [planned(planner(), [1], Sampling(max_tokens=30), Terms("id"))[0].answer for _ in range(2)] for _ in range(2)
     ]
     assert answers[0] == answers[1]
 

@@ -11,6 +11,7 @@ from mockserve.content.script import Performance, perform
 from mockserve.content.stops import stopped
 from mockserve.content.tokens.split import Split
 from mockserve.content.tokens.tokenizer import Tokenizer
+from mockserve.content.writing import Steps
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Ending
 from tests.wire.captured.parsed import START, segments
@@ -29,6 +30,17 @@ class StandIn:
         self.asked: dict[str, Any] = {}
         self._tokenizer = tokenizer
         self._has_reasoning = has_reasoning
+
+    def is_long(self, sampling: Sampling, budget: int, form: AnswerForm, prompt: Sequence[int]) -> bool:
+        """Answers are short."""
+        return False
+
+    def composing(
+        self, random: Random, sampling: Sampling, budget: int, form: AnswerForm = PLAIN, prompt: Sequence[int] = ()
+    ) -> Steps:
+        """The answer, without a job: the rule says it all."""
+        yield from ()
+        return self.compose(random, sampling, budget, form, prompt)
 
     def compose(
         self, random: Random, sampling: Sampling, budget: int, form: AnswerForm = PLAIN, prompt: Sequence[int] = ()
