@@ -59,6 +59,7 @@ def resolve(options: DeploymentOptions) -> Deployment:
         alpha=options.alpha_coeffs,
         beta=options.beta_coeffs,
         coefficients=options.coefficients,
+        scheduling=options.scheduling,
     )
     latency = build(options.latency_model, choice)
     if options.latency_model == "fitted":
@@ -142,7 +143,9 @@ def _total_kv_blocks(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec,
             f"assuming {_KV_BLOCKS_WITHOUT_SIZES} KV blocks; give --total-kv-blocks"
         )
         return _KV_BLOCKS_WITHOUT_SIZES
-    return kv_blocks(model, gpu, tp, options.dp, options.block_size_in_tokens, options.gpu_memory_utilization)
+    return kv_blocks(
+        model, gpu, tp, options.dp, options.block_size_in_tokens, options.gpu_memory_utilization, options.scheduling
+    )
 
 
 def _speculation(options: DeploymentOptions, notes: list[str]) -> "Speculation | None":

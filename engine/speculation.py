@@ -33,6 +33,10 @@ DRAFTERS: Mapping[str, Drafter] = {
 """vLLM's methods by name. Facts: vllm/config/vllm.py `num_lookahead_tokens`, vllm/config/speculative.py."""
 
 
+MOST_DRAFTS = 1024
+"""Upper limit of drafts per request and step. Each position has an acceptance rate and a counter of its own."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
     """Settings of speculative decoding. Raises EngineError for values out of bounds.
@@ -57,8 +61,8 @@ class Speculation:
     def __post_init__(self) -> None:
         if self.method not in DRAFTERS:
             raise EngineError(f"method must be one of {', '.join(DRAFTERS)}, got {self.method!r}")
-        if self.num_tokens < 1:
-            raise EngineError(f"num_tokens must be at least 1, got {self.num_tokens}")
+        if not 1 <= self.num_tokens <= MOST_DRAFTS:
+            raise EngineError(f"num_tokens must be from 1 to {MOST_DRAFTS}, got {self.num_tokens}")
         if self.parallel_drafting and not DRAFTERS[self.method].writes_kv:
             raise EngineError(f"parallel_drafting needs a model that drafts, and {self.method} has none")
         if len(self.acceptance_rates) != self.num_tokens:

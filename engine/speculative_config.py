@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from blis_options import OptionError
-from engine.speculation import DRAFTERS, Speculation
+from engine.speculation import DRAFTERS, MOST_DRAFTS, Speculation
 
 FLAG = "--speculative-config"
 RATE_FLAG = "--speculative-acceptance-rate"
@@ -138,7 +138,8 @@ class _Fields:
         return bool(self.of_type(name, "true or false", lambda value: isinstance(value, bool)))
 
     def number_of_tokens(self) -> int:
-        count: int | None = self.of_type("num_speculative_tokens", "a whole number of at least 1", _is_positive_integer)
+        allowed = f"a whole number from 1 to {MOST_DRAFTS}"
+        count: int | None = self.of_type("num_speculative_tokens", allowed, _is_number_of_drafts)
         return count if count is not None else refuse("num_speculative_tokens must be given")
 
 
@@ -208,8 +209,8 @@ def _conditional(rates: list[float], num_tokens: int) -> tuple[float, ...]:
     return tuple(rate / above if above else 0.0 for rate, above in zip(rates, before, strict=False))
 
 
-def _is_positive_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+def _is_number_of_drafts(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_DRAFTS
 
 
 def _is_number(value: Any) -> bool:

@@ -20,6 +20,8 @@ class EngineCounters:
     output_tokens: int = 0
     """Tokens of completed requests."""
     num_preemptions: int = 0
+    num_reservations_evicted: int = 0
+    """Preemptions of waiting requests whose prompts another instance had computed."""
     num_kv_allocation_failures: int = 0
     """Completions for whose last token no block was free."""
     num_drafts: int = 0

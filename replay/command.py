@@ -124,7 +124,7 @@ def run(options: ReplayOptions) -> int:
 @no_cycle_search()
 def replay(options: ReplayOptions, ties: "Ties") -> int:
     """The same with `ties` asked when a router finds instances equally good."""
-    from engine.cluster.build import notes_on_cluster
+    from engine.cluster.build import notes_after_run, notes_on_cluster
     from engine.cluster.policies import with_policies
     from engine.deployment import notes_after, resolve
     from replay.arrivals.recorded import arrivals_of
@@ -160,7 +160,7 @@ def replay(options: ReplayOptions, ties: "Ties") -> int:
             )
             for phase in range(options.phase_average)
         ]
-    for note in notes_after(deployment):
+    for note in (*notes_after(deployment), *notes_after_run(runs[0].simulation)):
         _say(note)
     header = TraceHeader(
         mode="replayed",

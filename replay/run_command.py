@@ -17,7 +17,7 @@ __all__ = ["RunOptions", "run", "spec_of"]
 @no_cycle_search()
 def run(options: RunOptions) -> int:
     """Generate, simulate, write the files asked for, print the summary on stdout; all else goes to stderr."""
-    from engine.cluster.build import build_simulation, notes_on_cluster
+    from engine.cluster.build import build_simulation, notes_after_run, notes_on_cluster
     from engine.cluster.policies import with_policies
     from engine.cluster.ties import SeededTies
     from engine.deployment import notes_after, resolve
@@ -38,7 +38,7 @@ def run(options: RunOptions) -> int:
     with recording_tokens(options) as on_tokens, progress_bar("simulating", total) as advance:
         simulation = build_simulation(options, deployment, ties=SeededTies(spec.seed), decisions=options.decision_log)
         simulated = simulate_workload(simulation, workload, options.horizon, advance, on_tokens)
-    for note in notes_after(deployment):
+    for note in (*notes_after(deployment), *notes_after_run(simulation)):
         _say(note)
     header = TraceHeader(mode="generated", workload_seed=spec.seed, goodput_slo_targets=questions.targets)
     report(options, questions, simulated, header)

@@ -14,6 +14,7 @@ from engine.cluster.policies import deployments_of, has_cluster
 from engine.core import Engine
 from engine.deployment import Deployment
 from engine.latency.model import LatencyModel
+from engine.simulation import Simulation
 
 if TYPE_CHECKING:
     from engine.cluster.cluster import Cluster
@@ -56,6 +57,16 @@ def notes_on_cluster(options: ScalingOptions, deployment: Deployment) -> Iterato
     yield from flags_without_effect_on_cluster(options)
     yield from gateway_flags_without_effect(options)
     yield from pool_flags_without_effect(options)
+
+
+def notes_after_run(simulation: Simulation) -> Iterator[str]:
+    """Warnings about a simulation that has ended, in a line each."""
+    num_evicted = sum(engine.counters.num_reservations_evicted for engine in simulation.instances)
+    if num_evicted:
+        yield (
+            f"warning: requests lost the KV blocks of their transferred prompts {num_evicted} times and computed these "
+            "prompts again: a request ahead of them found too few free KV blocks and nothing was running"
+        )
 
 
 def flags_without_effect_on_cluster(options: ScalingOptions) -> Iterator[str]:

@@ -1,5 +1,7 @@
 """How many KV blocks fit beside the weights: what vLLM finds out by profiling, estimated from sizes."""
 
+from dataclasses import replace
+
 from engine.errors import EngineError
 from engine.gpu_spec import GpuSpec
 from engine.model_spec import ModelSpec
@@ -20,18 +22,25 @@ def kv_blocks(
     dp: int = 1,
     block_size_tokens: int = 16,
     gpu_memory_utilization: float = 0.9,
+    scheduling: str = "vllm",
 ) -> int:
     """Blocks of `block_size_tokens` that fit on `tp` GPUs, times `dp` replicas of a model with experts.
+
+    Every GPU of an instance holds its part of every block. So vLLM divides what is free on one GPU by the bytes that
+    one GPU holds of a block; BLIS divides what is free on all of them by those bytes.
 
     Raises EngineError when the model's sizes do not allow an estimate, or when the weights leave no room; the text
     then names the smallest tp that does.
     """
     _check(model, gpu)
-    free_gib = _free_gib(model, gpu, tp, gpu_memory_utilization)
-    block_bytes = int(kv_bytes_per_token(model, tp) * block_size_tokens)
-    blocks = int(free_gib * _GIB) // block_bytes if free_gib > 0 else 0
+    sharded = _sharded(model, tp, scheduling)
+    free_bytes = _free_gib(sharded, gpu, tp, gpu_memory_utilization) * _GIB
+    if scheduling == "vllm":
+        free_bytes /= tp
+    block_bytes = int(kv_bytes_per_token(model, tp, scheduling) * block_size_tokens)
+    blocks = int(free_bytes) // block_bytes if free_bytes > 0 else 0
     if blocks < 1:
-        raise EngineError(_no_room(model, gpu, tp, gpu_memory_utilization))
+        raise EngineError(_no_room(model, gpu, tp, gpu_memory_utilization, scheduling))
     return blocks * dp if model.is_moe else blocks
 
 
@@ -56,14 +65,24 @@ def _mlp_parameters(model: ModelSpec) -> int:
     return num_dense * 3 * hidden * model.dense_size + (model.num_layers - num_dense) * moe_layer
 
 
-def kv_bytes_per_token(model: ModelSpec, tp: int) -> float:
-    """On one GPU. A latent is held in full by each; fewer KV heads than GPUs are spread evenly all the same."""
+def kv_bytes_per_token(model: ModelSpec, tp: int, scheduling: str = "vllm") -> float:
+    """Bytes of one token's keys and values on one GPU. Every GPU holds a compressed latent in full.
+
+    Where GPUs outnumber KV heads, each GPU holds one head in vLLM, and a fraction of one in BLIS.
+    """
     if model.is_mla:
         return model.num_layers * (model.kv_lora_rank + model.qk_rope_head_dim) * model.bytes_per_activation
     if model.num_kv_heads >= tp and model.num_kv_heads % tp:
         raise EngineError(f"{model.name} has {model.num_kv_heads} KV heads, which tp {tp} does not divide")
-    per_layer = 2 * model.cache_head_dim * model.num_kv_heads
+    per_layer = 2 * model.cache_head_dim * _sharded(model, tp, scheduling).num_kv_heads
     return model.num_layers * per_layer * model.bytes_per_activation / tp
+
+
+def _sharded(model: ModelSpec, tp: int, scheduling: str) -> ModelSpec:
+    """`model` with as many KV heads as all of its GPUs hold. vLLM copies heads until each GPU has one."""
+    if scheduling != "vllm" or model.is_mla or model.num_kv_heads >= tp:
+        return model
+    return replace(model, num_kv_heads=tp, head_dim=model.cache_head_dim)
 
 
 def _free_gib(model: ModelSpec, gpu: GpuSpec, tp: int, gpu_memory_utilization: float) -> float:
@@ -73,13 +92,17 @@ def _free_gib(model: ModelSpec, gpu: GpuSpec, tp: int, gpu_memory_utilization: f
     return available - (weight_bytes(model) / _GIB + activation + other)
 
 
-def _no_room(model: ModelSpec, gpu: GpuSpec, tp: int, gpu_memory_utilization: float) -> str:
+def _no_room(model: ModelSpec, gpu: GpuSpec, tp: int, gpu_memory_utilization: float, scheduling: str) -> str:
+    def fits(count: int) -> bool:
+        return _free_gib(_sharded(model, count, scheduling), gpu, count, gpu_memory_utilization) > 0
+
+    most = model.num_heads if scheduling == "vllm" else model.num_kv_heads
     shardings = (
         count
-        for count in range(tp + 1, model.num_heads + 1)
-        if model.num_heads % count == 0 and model.num_kv_heads % count == 0
+        for count in range(tp + 1, most + 1)
+        if model.num_heads % count == 0 and (count > model.num_kv_heads or model.num_kv_heads % count == 0)
     )
-    enough = next((count for count in shardings if _free_gib(model, gpu, count, gpu_memory_utilization) > 0), None)
+    enough = next(filter(fits, shardings), None)
     advice = f"it needs tp {enough} or more" if enough else "no tp is enough"
     memory = f"{tp} {gpu.name} with {gpu.memory_gib:g} GiB at {gpu_memory_utilization:g} utilization"
     return f"{model.name} leaves no room for a KV cache on {memory}: {advice}"

@@ -28,6 +28,8 @@ class LatencyChoice:
     beta: tuple[float, ...] = ()
     coefficients: str | None = None
     """The file of a fitted model; None for the one that ships."""
+    scheduling: str = "vllm"
+    """Whose rules shard the model. BLIS's physics refuses more GPUs than KV heads, of which vLLM makes copies."""
 
 
 def build(name: str, choice: LatencyChoice) -> LatencyModel:
@@ -43,8 +45,11 @@ def _trained_physics(choice: LatencyChoice) -> LatencyModel:
     from engine.latency.catalogue.reader import trained_coefficients
     from engine.latency.trained_physics import TrainedPhysics
 
+    model, tp = choice.model, choice.tp
+    if choice.scheduling == "blis" and model.num_heads % tp == 0 and model.num_kv_heads % tp:
+        raise EngineError(f"{model.name} has {model.num_kv_heads} KV heads, which tp {tp} does not divide")
     alpha, beta = (choice.alpha, choice.beta) if choice.beta else trained_coefficients("trained-physics")
-    return TrainedPhysics(choice.model, choice.gpu, choice.tp, alpha, beta, choice.dp, choice.moe_comm_backend)
+    return TrainedPhysics(model, choice.gpu, tp, alpha, beta, choice.dp, choice.moe_comm_backend)
 
 
 def _roofline(choice: LatencyChoice) -> LatencyModel:

@@ -155,7 +155,7 @@ def step_work(model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, moe_comm_backend
     """
     _check_sharding(model, tp, dp, moe_comm_backend)
     hidden = model.hidden_size
-    kv_size = model.num_kv_heads * (hidden // model.num_heads)
+    kv_size = max(model.num_kv_heads, tp) * (hidden // model.num_heads)  # every GPU holds at least one KV head
     shards = tp * dp
     expert_shards = shards if model.is_moe else tp
     num_moe, num_dense = model.num_moe_layers, model.num_dense_layers
@@ -220,9 +220,10 @@ def _dispatch_copies(dp: int, moe_comm_backend: str, experts_per_token: int) -> 
 def _check_sharding(model: ModelSpec, tp: int, dp: int, moe_comm_backend: str) -> None:
     if tp < 1 or dp < 1:
         raise EngineError(f"tp and dp must be at least 1, got {tp} and {dp}")
-    for count, what in ((model.num_heads, "attention heads"), (model.num_kv_heads, "KV heads")):
-        if count % tp:
-            raise EngineError(f"{model.name} has {count} {what}, which tp {tp} does not divide")
+    if model.num_heads % tp:
+        raise EngineError(f"{model.name} has {model.num_heads} attention heads, which tp {tp} does not divide")
+    if model.num_kv_heads >= tp and model.num_kv_heads % tp:
+        raise EngineError(f"{model.name} has {model.num_kv_heads} KV heads, which tp {tp} does not divide")
     if dp > 1 and not model.is_moe:
         raise EngineError(
             f"dp must be 1 for a model without experts such as {model.name}, got {dp}; "

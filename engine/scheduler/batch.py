@@ -27,6 +27,8 @@ class BatchFormation:
         "_waiting",
         "admits",
         "admitted",
+        "holds_while_waiting",
+        "num_reservations_evicted",
         "preempted",
     )
 
@@ -45,6 +47,10 @@ class BatchFormation:
         """Sequences that joined the batch in the latest `form`, in order."""
         self.preempted: list[Sequence] = []
         """Sequences evicted in the latest `form`, in order."""
+        self.holds_while_waiting = False
+        """Whether sequences that wait may hold blocks: prompts that another instance has computed."""
+        self.num_reservations_evicted = 0
+        """Sequences that lost such blocks so that another one could go on."""
 
     @property
     def num_running(self) -> int:
@@ -113,6 +119,8 @@ class BatchFormation:
                 allocated = self._kv.allocate_token(sequence)
             if allocated:
                 return index
+            if len(self._running) == 1 and self._evict_waiting(sequence):
+                continue  # evicting the only one that runs would let it come as far as this, again and again
             victim_index = self._choose_victim(self._running)
             victim = self._running.pop(victim_index)
             if victim_index < index:
@@ -139,7 +147,9 @@ class BatchFormation:
         while self.num_running < self._config.max_num_seqs and self._waiting and self._budget > 0:
             sequence = self._waiting[0]
             if sequence.num_computed_tokens:
-                if not self._allocate_or_evict_waiting(sequence):
+                if not self._kv.allocate_token(sequence):
+                    if self.num_running == 0 and self._evict_waiting(sequence):
+                        continue
                     return None
                 self._waiting.popleft()
                 self._join(sequence)
@@ -149,6 +159,8 @@ class BatchFormation:
             start = len(cached) * self._config.block_size_tokens
             num_tokens = self._chunk(sequence.request.input_tokens - start, start)
             if not self._kv.allocate_prompt(sequence, num_tokens, cached):
+                if self.num_running == 0 and self._evict_waiting(sequence):
+                    continue
                 return cached
             self._waiting.popleft()
             self._join(sequence)
@@ -159,16 +171,21 @@ class BatchFormation:
             self._grant(sequence, num_tokens)
         return None
 
-    def _allocate_or_evict_waiting(self, sequence: Sequence) -> bool:
-        """A block for the head of the queue. When nobody runs who could ever free one, others that wait lose theirs."""
-        while not self._kv.allocate_token(sequence):
-            holders = [other for other in self._waiting if other.num_computed_tokens and other is not sequence]
-            if self.num_running or not holders:
-                return False
-            victim = holders[-1]
-            self._kv.evict(victim)
-            victim.restart()
-            self.preempted.append(victim)
+    def _evict_waiting(self, needy: Sequence) -> bool:
+        """Take the blocks of the last waiting sequence that holds any. False when only `needy` holds blocks.
+
+        Without this the engine would spin for ever where nothing runs that could free a block for `needy`.
+        """
+        if not self.holds_while_waiting:
+            return False
+        holders = (each for each in reversed(self._waiting) if each.num_computed_tokens and each is not needy)
+        victim = next(holders, None)
+        if victim is None:
+            return False
+        self._kv.evict(victim)
+        victim.restart()
+        self.preempted.append(victim)
+        self.num_reservations_evicted += 1
         return True
 
     def _join(self, sequence: Sequence) -> None:

@@ -59,6 +59,7 @@ class BlisStepping:
         if not self.kv.allocate_prompt(sequence, num_tokens):
             return False
         sequence.num_computed_tokens = sequence.num_granted_tokens = num_tokens
+        self._batch.holds_while_waiting = True
         return True
 
     def give_up(self, sequence: Sequence) -> None:
@@ -151,6 +152,7 @@ class BlisStepping:
         batch = self._batch
         events, tells_admissions = self._instance.events, self._instance.tells_admissions
         self._instance.counters.num_preemptions += len(batch.preempted)
+        self._instance.counters.num_reservations_evicted = batch.num_reservations_evicted
         events.extend(Preempted(at, sequence) for sequence in batch.preempted)
         for sequence in batch.admitted:
             sequence.scheduled_at = at

@@ -42,7 +42,7 @@ class FastBatchFormation(BatchFormation):
         if self._form_calmly(step):
             return
         all_get_one = self.cruising.num_sequences <= self._config.max_num_batched_tokens
-        if self._evicts_latest and all_get_one and self._are_in_order:
+        if self._evicts_latest and all_get_one and self._are_in_order and not self.holds_while_waiting:
             self._form_in_order(step)
             return
         for sequence in list(self.cruising.sequences):

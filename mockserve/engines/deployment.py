@@ -56,6 +56,7 @@ def transfer_of(options: ServeOptions, deployment: Deployment, environment: Serv
     transfer = options.kv_transfer
     if not transfer.is_on:
         return None
+    bytes_per_token = kv_bytes_per_token(deployment.model, deployment.tp, deployment.config.scheduling)
     return KVTransfer(
         engine_id=transfer.engine_id,
         host=environment.side_channel_host,
@@ -63,7 +64,7 @@ def transfer_of(options: ServeOptions, deployment: Deployment, environment: Serv
         tp=deployment.tp,
         block_size_tokens=deployment.config.block_size_tokens,
         # Set times say what a transfer takes, too.
-        bytes_per_token=0 if options.request_timing else kv_bytes_per_token(deployment.model, deployment.tp),
+        bytes_per_token=0 if options.request_timing else bytes_per_token,
         gb_per_s=options.kv_transfer_gb_per_s,
         latency_us=round(options.kv_transfer_latency_ms * 1000),
     )

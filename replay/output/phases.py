@@ -6,6 +6,7 @@ requests, percentiles above all, are those of the single runs, averaged.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -44,11 +45,16 @@ def _whole(values: Floats) -> Ints:
 
 
 def mean_metrics(runs: Sequence[JsonObject]) -> JsonObject:
-    """Each figure's mean over `runs`; whole if it is whole in all of them and the mean is."""
-    return {
-        key: first if isinstance(first, str) else _mean_number([run.get(key, 0) for run in runs])
-        for key, first in max(runs, key=len).items()
-    }
+    """Each figure's mean over `runs`; whole if it is whole in all of them and the mean is. Lists keep their length."""
+    return {key: _mean_of(first, [run.get(key, 0) for run in runs]) for key, first in max(runs, key=len).items()}
+
+
+def _mean_of(first: object, values: list[Any]) -> object:
+    if isinstance(first, str):
+        return first
+    if isinstance(first, list):
+        return [_mean_number(list(places)) for places in zip(*values, strict=True)]
+    return _mean_number(values)
 
 
 def _mean_number(values: list[float]) -> float:

@@ -8,6 +8,8 @@ import numpy.typing as npt
 
 from engine.units import Micros
 
+_LARGEST = np.iinfo(np.int64).max
+
 
 @dataclass(frozen=True, slots=True)
 class Pool:
@@ -29,8 +31,14 @@ class Pool:
         """Mean in milliseconds, 0 without values."""
         if not len(self):
             return 0.0
+        return float(self._total()) / len(self) / 1000
+
+    def _total(self) -> int:
+        """Exact sum of all values, whether or not it fits in 64 bits."""
         counts = np.diff(self.cumulative, prepend=0)
-        return float(np.dot(self.values_us, counts)) / len(self) / 1000
+        if int(self.values_us[-1]) * len(self) <= _LARGEST:
+            return int(np.dot(self.values_us, counts))
+        return sum(value * count for value, count in zip(self.values_us.tolist(), counts.tolist(), strict=True))
 
     def percentile_ms(self, percent: float) -> float:
         """Linear interpolation at rank percent/100*(n-1), in milliseconds; 0 without values.

@@ -116,9 +116,10 @@ def test_what_says_too_little_is_refused(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"num_speculative_tokens": 0}, "num_speculative_tokens must be a whole number of at least 1, got 0"),
-        ({"num_speculative_tokens": 2.5}, "num_speculative_tokens must be a whole number of at least 1, got 2.5"),
-        ({"num_speculative_tokens": True}, "num_speculative_tokens must be a whole number of at least 1, got true"),
+        ({"num_speculative_tokens": 0}, "num_speculative_tokens must be a whole number from 1 to 1024, got 0"),
+        ({"num_speculative_tokens": 2000}, "num_speculative_tokens must be a whole number from 1 to 1024, got 2000"),
+        ({"num_speculative_tokens": 2.5}, "num_speculative_tokens must be a whole number from 1 to 1024, got 2.5"),
+        ({"num_speculative_tokens": True}, "num_speculative_tokens must be a whole number from 1 to 1024, got true"),
         ({"method": "suffix"}, "method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, draft_model, got 'suffix'"),
         ({"method": 3}, "method must be a string, got 3"),
         ({"method": "eagle"}, "method eagle needs a model"),

@@ -43,7 +43,8 @@ def bytes_per_block(options: PoolOptions, deployment: Deployment) -> float:
     """Of a block on its way, which is as much as one GPU of a prefill instance holds of it: GPUs send side by side."""
     of_roles = deployments_of_roles(options, deployment)
     sender = of_roles.get(Role.PREFILL, deployment)
-    return kv_bytes_per_token(sender.model, sender.tp) * sender.config.block_size_tokens
+    per_token = kv_bytes_per_token(sender.model, sender.tp, sender.config.scheduling)
+    return per_token * sender.config.block_size_tokens
 
 
 def _roles(options: PoolOptions) -> tuple[Role | None, ...]:

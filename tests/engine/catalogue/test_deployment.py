@@ -55,7 +55,7 @@ def test_given_coefficients_reach_the_latency_model() -> None:
 
 def test_a_context_window_larger_than_the_kv_cache_is_cut_with_a_note() -> None:
     deployment = resolve(DeploymentOptions(model=SCOUT))
-    assert deployment.config.max_model_len == 27_344 * 16  # one block is vLLM's own
+    assert deployment.config.max_model_len == 13_671 * 16  # one block is vLLM's own
     (note,) = deployment.notes
     assert note.startswith("the context window of llama-4-scout-17b-16e-instruct-fp8-dynamic, 10485760 tokens, is cut")
 
@@ -123,7 +123,23 @@ def test_a_hardware_file_describes_other_gpus(tmp_path: Path) -> None:
 
 def test_data_parallel_replicas_each_bring_their_kv_cache() -> None:
     deployment = resolve(DeploymentOptions(model="mixtral-8x7b-v0.1", dp=2, moe_comm_backend="pplx"))
-    assert (deployment.dp, deployment.config.total_kv_blocks, deployment.notes) == (2, 97_912, ())
+    assert (deployment.dp, deployment.config.total_kv_blocks, deployment.notes) == (2, 48_956, ())
+
+
+def test_scheduling_decides_how_kv_blocks_are_counted() -> None:
+    blocks = {
+        scheduling: resolve(
+            DeploymentOptions(model="llama-3.1-70b-instruct", hardware="H100", tp=4, scheduling=scheduling)
+        ).config.total_kv_blocks
+        for scheduling in ("vllm", "blis")
+    }
+    assert blocks == {"vllm": 30_450, "blis": 121_801}
+
+
+def test_more_gpus_than_kv_heads_are_refused_by_blis_alone() -> None:
+    assert resolve(DeploymentOptions(model="llama-3.1-70b-instruct", hardware="H100", tp=16)).tp == 16
+    with pytest.raises(EngineError, match=r"llama-3\.1-70b-instruct has 8 KV heads, which tp 16 does not divide"):
+        resolve(DeploymentOptions(model="llama-3.1-70b-instruct", hardware="H100", tp=16, scheduling="blis"))
 
 
 def test_a_communication_backend_without_data_parallelism_is_noted() -> None:

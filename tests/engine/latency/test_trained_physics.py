@@ -116,7 +116,7 @@ def test_the_three_alphas_are_cut_to_whole_microseconds() -> None:
     ("model", "tp", "more", "message"),
     [
         (DENSE, 3, {}, "dense has 4 attention heads, which tp 3 does not divide"),
-        (DENSE, 4, {}, "dense has 2 KV heads, which tp 4 does not divide"),
+        (replace(DENSE, num_heads=6, num_kv_heads=3), 2, {}, "dense has 3 KV heads, which tp 2 does not divide"),
         (DENSE, 0, {}, "tp and dp must be at least 1, got 0 and 1"),
         (DENSE, 1, {"dp": 2}, "dp must be 1 for a model without experts such as dense, got 2"),
         (MIXTURE, 1, {"dp": 2, "moe_comm_backend": "smoke"}, "moe_comm_backend must be one of allgather_reducescatter"),

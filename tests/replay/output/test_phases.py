@@ -99,3 +99,8 @@ def test_shifted_steps_leave_the_fast_path_equal_to_the_plain_one(workload: Work
         engine.advance(10_000_000)
         ends.append(engine.steps.ends().tolist())
     assert ends[0] == ends[1]
+
+
+def test_drafts_by_position_are_averaged_position_by_position() -> None:
+    runs = [{"accepted_per_pos": [4, 2]}, {"accepted_per_pos": [6, 1]}]
+    assert mean_metrics(runs) == {"accepted_per_pos": [5, 1.5]}

@@ -93,3 +93,8 @@ def itls_one_by_one(engine: Engine, events: list[Event]) -> list[int]:
         overhead_us = engine.latency.output_token_time
         return [step.at - step.started_at + overhead_us for name in completed for step in steps.get(name, [])[1:]]
     return [later.at - earlier.at for name in completed for earlier, later in pairwise(steps.get(name, []))]
+
+
+def test_the_mean_is_exact_where_the_sum_exceeds_64_bits() -> None:
+    pool = pool_of([2**62, 2**62, 2**62 + 4000])
+    assert pool.mean_ms() == pytest.approx(2**62 / 1000)
