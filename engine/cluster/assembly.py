@@ -38,8 +38,12 @@ def build_cluster(
     new_engine: Callable[[Deployment], Engine],
     ties: Ties | None = None,
     decisions: DecisionLog | None = None,
+    keeps_history: bool = True,
 ) -> Cluster:
-    """The cluster that the options describe, be it of one instance, at the beginning."""
+    """The cluster that the options describe, be it of one instance, at the beginning.
+
+    Without `keeps_history` nothing is kept of requests that have ended.
+    """
     policies = policies_of(options)
     placement = placement_of(options, deployment)
     deployments = _first_deployments(options, deployment, placement)
@@ -69,7 +73,7 @@ def build_cluster(
         shared = router if options.scheduling == "blis" else ROUTERS[options.routing_policy](settings)
         prefill_router = _pool_router(options.prefill_routing_scorers, settings) or shared
         num_bytes = bytes_per_block(options, deployment)
-        Disaggregation(cluster, disaggregation, num_bytes, prefill_router)
+        Disaggregation(cluster, disaggregation, num_bytes, prefill_router, keeps_history)
     return cluster
 
 

@@ -76,6 +76,8 @@ class Cluster:
         """What starts and drains instances, if anything does."""
         self.num_starting = 0
         """Instances that will serve soon without being told to."""
+        self.leaving: set[int] = set()
+        """Numbers of instances that were drained or killed, and not removed."""
         self._num_background = 0
         """Entries of the agenda for whose sake nobody goes on."""
         self.hides_parts = False
@@ -96,16 +98,16 @@ class Cluster:
 
     @property
     def instances(self) -> list[Engine]:
-        """The engines of all instances there have been, by number."""
+        """The engines of all instances that were not removed, in the order of their numbers."""
         return self.members.engines
 
     @property
     def clock(self) -> Micros:
         """Instant of the last thing that happened on an instance: the simulated run ends here."""
         if self.now is not None:
-            for member in self.members:
-                member.engine.advance(self.now)  # nothing is due, but arrivals that have passed are noted
-        return max((member.engine.clock for member in self.members), default=0)
+            for engine in self.instances:
+                engine.advance(self.now)  # nothing is due, but arrivals that have passed are noted
+        return max((engine.clock for engine in self.instances), default=0)
 
     def submit(self, request: Request, at: Micros, instance: int | None = None) -> Sequence:
         """Let `request` arrive at `at`, which must be ahead. Raises ValueError for an id still in use.
@@ -155,6 +157,21 @@ class Cluster:
         """
         self._demand_future(at)
         self.agenda.add(at, ClusterDue.INSTANCE_LEAVES, self._kill, number)
+
+    def remove(self, number: int) -> bool:
+        """Forget an instance that was drained or killed, and all that is known of it.
+
+        False, and nothing changed, while requests are on it or on their way to it.
+        """
+        engine = self.members[number].engine
+        is_idle = not engine.live and engine.next_event_at() is None
+        is_awaited = self.disaggregation is not None and self.disaggregation.is_awaited(number)
+        if number not in self.leaving or not is_idle or is_awaited:
+            return False
+        self.leaving.discard(number)
+        self.members.remove(number)
+        self._watchers.pop(number, None)
+        return True
 
     def queueing_time(self, _request: Request) -> Micros:
         """From the arrival of a request until it can no longer be told of: it may be admitted at once."""
@@ -246,7 +263,8 @@ class Cluster:
     def _enter_directly(self, number: int, sequence: Sequence, at: Micros) -> None:
         if sequence.outcome is not None:
             return
-        if self.members[number].life is Life.KILLED:
+        member = self.members.get(number)
+        if member is None or member.life is Life.KILLED:
             self.counters.num_rejected_at_routing += 1
             self.end(sequence, Outcome.REJECTED, at, "that instance takes no requests")
         else:
@@ -267,9 +285,7 @@ class Cluster:
         if is_admitted:
             self.admitted(sequence, at)
             return
-        counters, slo_class = self.counters, sequence.request.slo_class or "standard"
-        counters.num_rejected_at_admission += 1
-        counters.rejected_by_class[slo_class] = counters.rejected_by_class.get(slo_class, 0) + 1
+        self.counters.count_rejection_at_admission(sequence.request.slo_class)
         self.end(sequence, Outcome.REJECTED, at, "the cluster does not admit it")
 
     def dispatch(self, sequence: Sequence, at: Micros) -> None:
@@ -335,17 +351,19 @@ class Cluster:
 
     def unwatch(self, number: int, watcher: Watcher) -> None:
         """Tell `watcher` of that instance no more."""
-        watchers = self._watchers[number]
-        watchers.remove(watcher)
+        watchers = self._watchers.get(number, [])
+        if watcher in watchers:
+            watchers.remove(watcher)
         if not watchers:
-            del self._watchers[number]
+            self._watchers.pop(number, None)
 
     def _begin_to_serve(self, number: int, _at: Micros) -> None:
         self.serve_from_now(number)
 
     def serve_from_now(self, number: int) -> None:
         """An instance that was loading takes requests, unless it is gone already."""
-        if self.members[number].life is Life.LOADING:
+        member = self.members.get(number)
+        if member is not None and member.life is Life.LOADING:
             self._set_life(number, Life.READY)
 
     def _drain(self, number: int, _at: Micros) -> None:
@@ -353,10 +371,13 @@ class Cluster:
 
     def drain_now(self, number: int) -> None:
         """An instance takes no more requests."""
-        if self.members[number].life is not Life.KILLED:
+        member = self.members.get(number)
+        if member is not None and member.life is not Life.KILLED:
             self._set_life(number, Life.DRAINING)
 
     def _kill(self, number: int, at: Micros) -> None:
+        if number not in self.members:
+            return
         self._set_life(number, Life.KILLED)
         self.members.catch_up(at - 1)
         engine = self.members[number].engine
@@ -366,6 +387,8 @@ class Cluster:
 
     def _set_life(self, number: int, life: Life) -> None:
         self.members[number].life = life
+        if life in (Life.DRAINING, Life.KILLED):
+            self.leaving.add(number)
         self.state.change()
 
     def _hang_up(self, request_id: str, at: Micros) -> None:

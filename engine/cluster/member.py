@@ -43,27 +43,34 @@ class Member:
         return self.life is Life.READY
 
 
-class Members(list[Member]):
-    """All instances there have been, by number.
+class Members(dict[int, Member]):
+    """Instances by number: all that were added and have not been removed.
 
     When each has something to do next is kept in a heap, so those that have nothing to do cost nothing.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.next_number = 0
+        """Number of the instance that is added next. No number is used twice."""
         self.engines: list[Engine] = []
-        """Theirs, by number."""
+        """Engines of all members, in the order of their numbers."""
         self._due: list[tuple[Micros, int]] = []
         """An entry for each change of a member's `due_at`; those that are no longer true are passed over."""
         self._told: list[tuple[int, list[Event]]] = []
 
     def add(self, engine: "Engine", life: Life, now: Micros) -> int:
         """One more instance; returns its number."""
-        number = len(self)
-        self.append(Member(engine, number, life, now))
+        number = self.next_number
+        self.next_number += 1
+        self[number] = Member(engine, number, life, now)
         self.engines.append(engine)
         self._plan(number)
         return number
+
+    def remove(self, number: int) -> None:
+        """Forget an instance, which must have nothing left to do."""
+        self.engines.remove(self.pop(number).engine)
 
     def enter(self, number: int, sequence: Sequence, at: Micros) -> None:
         """A request comes to an instance at `at`."""
@@ -85,7 +92,7 @@ class Members(list[Member]):
     def next_at(self) -> Micros | None:
         """When the first of them has something to do; None when none ever has."""
         due = self._due
-        while due and self[due[0][1]].due_at != due[0][0]:
+        while due and ((member := self.get(due[0][1])) is None or member.due_at != due[0][0]):
             heappop(due)
         return due[0][0] if due else None
 
@@ -94,8 +101,8 @@ class Members(list[Member]):
         due = self._due
         while due and due[0][0] <= until:
             at, number = heappop(due)
-            member = self[number]
-            if member.due_at == at:
+            member = self.get(number)
+            if member is not None and member.due_at == at:
                 self._note(number, member.engine.advance(until))
 
     def step(self, numbers: Iterable[int], until: Micros) -> int | None:

@@ -1,6 +1,6 @@
 """All that decisions about a request are made from: the instances that could take it, as the router sees them."""
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from engine.cluster.freshness import Freshness
@@ -17,7 +17,7 @@ class RoutingState:
     when it is read follows from what arrives, as in BLIS (sim/cluster/snapshot.go).
     """
 
-    def __init__(self, members: Sequence[Member], freshness: Freshness) -> None:
+    def __init__(self, members: Mapping[int, Member], freshness: Freshness) -> None:
         self.now: Micros = 0
         self.candidates: list[Snapshot] = []
         """Those that can take the request in question, in the order of their numbers."""
@@ -44,12 +44,17 @@ class RoutingState:
     def change(self) -> None:
         """Instances have come or gone."""
         self.num_news += 1
-        self._everybody = [member.snapshot for member in self._members if member.takes_requests]
+        self._everybody = [member.snapshot for member in self._members.values() if member.takes_requests]
         pool = self._pool
         self.candidates = (
             self._everybody if pool is None else [each for each in self._everybody if each.instance in pool]
         )
         self._note_reports()
+
+    @property
+    def all_candidates(self) -> list[Snapshot]:
+        """Instances that take new requests, whichever of them can take the request in question."""
+        return self._everybody
 
     @property
     def news_due_at(self) -> Micros:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from engine.cluster.admission.policy import AdmissionPolicy
 from engine.cluster.state import RoutingState
+from engine.cluster.unended import Unended
 from engine.request import Request
 from engine.sequence import Sequence
 from engine.slo_classes import SloPriorities
@@ -23,7 +24,7 @@ class TenantBudgets:
     num_seats: int
     priorities: SloPriorities
     reads_snapshots: bool = True
-    in_flight: dict[str, list[Sequence]] = field(default_factory=dict)
+    in_flight: dict[str, Unended[Sequence]] = field(default_factory=dict)
     """Requests routed for each tenant with a budget; those that have ended are taken out when somebody counts."""
 
     def admits(self, request: Request, state: RoutingState) -> bool:
@@ -38,12 +39,20 @@ class TenantBudgets:
         """Count a request as its tenant's, until it ends."""
         tenant = sequence.request.tenant
         if tenant in self.budgets:
-            self.in_flight.setdefault(tenant, []).append(sequence)
+            if tenant not in self.in_flight:
+                self.in_flight[tenant] = Unended(_has_ended)
+            self.in_flight[tenant].append(sequence)
         if self.inner.routed is not None:
             self.inner.routed(sequence)
 
     def _num_in_flight(self, tenant: str) -> int:
         """Cost: O(requests of the tenant that have not been found to have ended)."""
-        there = [each for each in self.in_flight.get(tenant, ()) if each.outcome is None]
-        self.in_flight[tenant] = there
-        return len(there)
+        in_flight = self.in_flight.get(tenant)
+        if in_flight is None:
+            return 0
+        in_flight.prune()
+        return len(in_flight.entries)
+
+
+def _has_ended(sequence: Sequence) -> bool:
+    return sequence.outcome is not None

@@ -59,7 +59,7 @@ class Fleet:
     def drain(self, pool_name: str, _at: Micros) -> bool:
         """The instance of that pool whose name comes first takes no more requests. False without one."""
         members = self._cluster.members
-        serving = [number for number in self._of_pool(pool_name) if members[number].life is Life.READY]
+        serving = self._with_life(pool_name, Life.READY)
         if not serving:
             return False
         self._cluster.drain_now(min(serving, key=lambda number: members[number].snapshot.name))
@@ -71,12 +71,12 @@ class Fleet:
 
     def variants(self) -> list[VariantFigures]:
         """All pools that have machines."""
-        members, found = self._cluster.members, []
+        found = []
         for pool in self._machinery.nodes.pools:
             if not pool.initial_nodes:
                 continue
             config = self._machinery.configs[pool.name]
-            pending = [number for number in self._of_pool(pool.name) if members[number].life is Life.LOADING]
+            pending = self._with_life(pool.name, Life.LOADING)
             found.append(
                 VariantFigures(
                     pool.name,
@@ -87,8 +87,11 @@ class Fleet:
             )
         return found
 
-    def _of_pool(self, pool_name: str) -> list[int]:
-        return [number for number, node in self._node_of.items() if node.pool.name == pool_name]
+    def _with_life(self, pool_name: str, life: Life) -> list[int]:
+        """Instances of a pool that are in this state."""
+        members = self._cluster.members
+        of_pool = [number for number, node in self._node_of.items() if node.pool.name == pool_name]
+        return [number for number in of_pool if number in members and members[number].life is life]
 
     def _load(self, number: int, at: Micros) -> None:
         loading_us = self._machinery.loading.draw(self.num_started)
@@ -104,6 +107,7 @@ class Fleet:
         """Those that have nothing left to do free their GPUs."""
         members = self._cluster.members
         for number, node in list(self._node_of.items()):
-            if members[number].life is Life.DRAINING and not members[number].engine.live:
+            member = members.get(number)
+            if member is None or (member.life is Life.DRAINING and not member.engine.live):
                 self._machinery.nodes.give_back(node, self._machinery.gpus_per_instance)
                 del self._node_of[number]

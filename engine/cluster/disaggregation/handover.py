@@ -50,7 +50,9 @@ class Disaggregation:
         settings: DisaggregationSettings,
         bytes_per_block: float,
         prefill_router: Router | None = None,
+        keeps_history: bool = True,
     ) -> None:
+        """`keeps_history` is for reports: a server that runs for good keeps nothing of requests that have ended."""
         self.network = TransferNetwork(settings.transfer, bytes_per_block)
         self.transfer_us = array("q")
         """How long each transfer took or takes."""
@@ -58,6 +60,7 @@ class Disaggregation:
         """Requests that ended between two instances, but for those whose clients hung up."""
         self.separated: list[Sequence] = []
         """Requests whose prompt was to be computed elsewhere; `prompt_part` is that prompt."""
+        self._keeps_history = keeps_history
         self._cluster = cluster
         self._decider = DECIDERS[settings.decider]
         self._threshold_tokens = settings.threshold_tokens
@@ -77,6 +80,10 @@ class Disaggregation:
         cluster.also_reads(self._prefill_router.reads_snapshots, self._decider.reads_caches)
         for number in settings.pools.prefill:
             cluster.watch(number, self._look)
+
+    def is_awaited(self, number: int) -> bool:
+        """Whether requests will come to an instance when their prompts have been computed. Cost: O(such requests)."""
+        return any(handover.decode == number for handover in self._handovers.values())
 
     @property
     def num_in_transfer(self) -> int:
@@ -123,7 +130,8 @@ class Disaggregation:
         handover.prompt = prompt = Sequence(self._prompt_of(sequence.request), sequence.arrived_at)
         prompt.is_part = True
         sequence.prompt_part = prompt
-        self.separated.append(sequence)
+        if self._keeps_history:
+            self.separated.append(sequence)
         self._prefilling[number].append(handover)
         cluster.members.enter(number, prompt, at)
 
@@ -173,7 +181,8 @@ class Disaggregation:
         handover.is_in_transfer = True
         num_blocks = -(-sequence.request.input_tokens // engine.config.block_size_tokens)
         transfer_us = self.network.start(num_blocks)
-        self.transfer_us.append(transfer_us)
+        if self._keeps_history:
+            self.transfer_us.append(transfer_us)
         self._cluster.agenda.add(at + transfer_us, ClusterDue.TRANSFER_COMPLETED, self._complete_transfer, handover)
 
     def _complete_transfer(self, handover: object, at: Micros) -> None:

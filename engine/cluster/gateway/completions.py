@@ -27,7 +27,12 @@ class Completions:
                 self._cluster.unwatch(number, self._look)
             self._num_ended = {}
             return
-        for number in range(len(self._num_ended), len(self._cluster.members)):
+        members = self._cluster.members
+        if self._num_ended.keys() == members.keys():
+            return
+        for number in [each for each in self._num_ended if each not in members]:
+            del self._num_ended[number]
+        for number in [each for each in members if each not in self._num_ended]:
             self._num_ended[number] = self._count(number)
             self._cluster.watch(number, self._look)
 

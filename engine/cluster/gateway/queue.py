@@ -1,7 +1,6 @@
 """The gateway's queue: requests wait here, outside of every instance, while the instances are saturated."""
 
 from bisect import insort
-from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -9,6 +8,7 @@ from engine.cluster.gateway.band import Band
 from engine.cluster.gateway.fairness import Fairness
 from engine.cluster.gateway.orders import DispatchOrder
 from engine.cluster.gateway.waiting import NO_DEADLINE, Waiting
+from engine.cluster.unended import Unended
 from engine.sequence import Sequence
 from engine.units import Micros
 
@@ -57,7 +57,7 @@ class GatewayQueue:
         self._bands: dict[int, Band] = {}
         self._descending: list[int] = []
         """Negated keys of the bands there have ever been, ascending."""
-        self._sheddable: dict[int, deque[Waiting]] = {}
+        self._sheddable: dict[int, Unended[Waiting]] = {}
         """Those of each importance who may be shed, in the order they came."""
         self._num_entered = 0
 
@@ -81,7 +81,7 @@ class GatewayQueue:
         band.add(waiting)
         self._count(waiting, 1)
         if limits.sheds and waiting.is_sheddable:
-            self._sheddable.setdefault(importance, deque()).append(waiting)
+            self._note_sheddable(waiting)
         return Entry(waiting, shed=shed)
 
     def dispatch(self, saturation: float) -> Waiting | None:
@@ -119,12 +119,18 @@ class GatewayQueue:
             insort(self._descending, -key)
         return band
 
+    def _note_sheddable(self, waiting: Waiting) -> None:
+        sheddable = self._sheddable.get(waiting.importance)
+        if sheddable is None:
+            sheddable = self._sheddable[waiting.importance] = Unended(lambda each: each.is_gone)
+        sheddable.append(waiting)
+
     def _least_important_below(self, importance: int) -> Waiting | None:
         """The latest of the least important who may be shed, if it matters less than `importance`."""
         for least in sorted(self._sheddable):
             if least >= importance:
                 return None
-            latest = self._sheddable[least]
+            latest = self._sheddable[least].entries
             while latest and latest[-1].is_gone:
                 latest.pop()
             if latest:

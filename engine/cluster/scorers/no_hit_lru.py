@@ -30,6 +30,9 @@ class NoHitLru:
     def routed(self, request: Request, instance: int, state: RoutingState) -> None:
         """`instance` got a prompt; one that a cache knew changes no order."""
         if not any(state.cached_blocks(request)):
+            if instance not in self._used:
+                present = {each.instance for each in state.all_candidates}
+                self._used = OrderedDict.fromkeys(each for each in self._used if each in present)
             self._used[instance] = None
             self._used.move_to_end(instance)
 

@@ -1,5 +1,7 @@
 """Scores by where prompts that begin alike were sent before: what the router can know by itself."""
 
+from collections.abc import Container
+
 from engine.cluster.routed_prefixes import RoutedPrefixes
 from engine.cluster.scorers.scorer import Scorer, ScorerSettings, Scores
 from engine.cluster.state import RoutingState
@@ -24,11 +26,17 @@ class PrefixAffinity:
             for each in state.candidates
         ]
 
-    def routed(self, request: Request, instance: int, _state: RoutingState) -> None:
+    def routed(self, request: Request, instance: int, state: RoutingState) -> None:
         """All full blocks of the prompt have gone to `instance`."""
         if instance not in self._sent:
+            self._forget_all_but({each.instance for each in state.all_candidates})
             self._sent[instance] = RoutedPrefixes()
         self._sent[instance].note(request.blocks, request.input_tokens // self._block_size)
+
+    def _forget_all_but(self, present: Container[int]) -> None:
+        """Instances that take no requests any more never do again."""
+        for gone in [instance for instance in self._sent if instance not in present]:
+            del self._sent[gone]
 
 
 def prefix_affinity(settings: ScorerSettings) -> Scorer:

@@ -8,7 +8,7 @@ from engine.cluster.state import RoutingState
 
 def state(*loads: tuple[int, float, int]) -> RoutingState:
     """Instances with so many waiting, so much of the KV cache in use and so many in flight."""
-    seen = RoutingState([], Freshness())
+    seen = RoutingState({}, Freshness())
     for number, (num_waiting, kv_usage_fraction, num_in_flight) in enumerate(loads):
         snapshot = Snapshot(number)
         snapshot.num_waiting, snapshot.kv_usage_fraction = num_waiting, kv_usage_fraction
