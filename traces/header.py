@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from blis_options.yaml_text import Dumper, dump_yaml
 from traces.errors import TraceError
 from traces.header_fields import HEADER, checked
 from traces.slo import SloTargets
@@ -60,10 +59,7 @@ def read_header(path: Path | str) -> TraceHeader:
 
 def write_header(path: Path | str, header: TraceHeader) -> None:
     """Write a header, keys in the order of the format, what is empty left out. Raises TraceError."""
-    text = yaml.dump(
-        _plain(_content(header)), Dumper=_Dumper, sort_keys=False, indent=4, width=1 << 20, allow_unicode=True
-    )
-    write_text(Path(path), text)
+    write_text(Path(path), dump_yaml(_plain(_content(header)), _Dumper, indent=4, width=1 << 20))
 
 
 def _start_of(loaded: Any) -> str:
@@ -116,7 +112,7 @@ class _Quoted(str):
     __slots__ = ()
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(Dumper):
     """YAML in which `_Quoted` text is quoted."""
 
 

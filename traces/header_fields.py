@@ -130,8 +130,6 @@ def _scalar(path: Path, where: str, value: Any, key: Key) -> Any:
         value = int(value)
     if key.kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
-    if key.kind is str and hasattr(value, "isoformat"):  # YAML reads a bare date as one
-        value = value.isoformat().replace("+00:00", "Z")
     if type(value) is not key.kind or (key.choices and value not in key.choices):
         raise _wrong(path, where, _expected(key), value)
     low = -INT64_MAX if key.at_least is None else key.at_least

@@ -58,7 +58,7 @@ def parse_yaml(path: Path, text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         place = "" if error.problem_mark is None else f" line {error.problem_mark.line + 1}"
         raise TraceError(f"{path}{place}: expected YAML, {error.problem or error.context}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise TraceError(f"{path}: expected YAML, {' '.join(str(error).split())}") from error
 
 

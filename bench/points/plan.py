@@ -178,7 +178,7 @@ def _mapping(path: str | None, key: str, value: Any) -> Mapping[str, Any]:
 def _read(path: str) -> Mapping[str, Any]:
     try:
         content = load_yaml(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise BenchError(f"{path}: {reason}") from error
     found = _mapping(path, "(top)", content)

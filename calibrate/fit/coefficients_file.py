@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from blis_options.yaml_text import Dumper, dump_yaml
 from calibrate.compare import Comparison
 from calibrate.fit.learn import Learned
 from calibrate.fit.recording import Recording
@@ -29,7 +30,7 @@ class _OnOneLine(list[float]):
     """A list that is written without a line for each number."""
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(Dumper):
     """Plain YAML, and lists on one line."""
 
 
@@ -77,7 +78,7 @@ def content(
 
 def text_of(content: dict[str, Any]) -> str:
     """The file's text."""
-    return _HEAD + yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return _HEAD + dump_yaml(content, _Dumper, width=120)
 
 
 def _score(score: Score) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from blis_options import OptionError
+from blis_options.yaml_text import load_yaml
 
 FLAG = "--config"
 
@@ -43,9 +44,8 @@ def _read(path: str) -> dict[str, Any]:
     if Path(path).suffix not in (".yaml", ".yml"):
         raise OptionError(f"--config must name a file that ends in .yaml or .yml, got {path!r}")
     try:
-        with open(path, encoding="utf-8") as file:
-            settings = yaml.safe_load(file)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        settings = load_yaml(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
         reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
         raise OptionError(f"--config {path} cannot be read: {reason}") from error
     if settings is None:

@@ -1,9 +1,16 @@
 """YAML as all files of ours are read."""
 
+import math
+import time
+from typing import Any
+
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from blis_options.yaml_text import load_yaml
+from blis_options import yaml_text
+from blis_options.yaml_text import dump_yaml, load_yaml
 
 
 def test_a_key_may_stand_only_once_in_a_mapping() -> None:
@@ -21,15 +28,96 @@ def test_mappings_may_share_their_keys_and_be_merged() -> None:
     }  # fmt: skip
 
 
-def test_brackets_without_end_are_too_deep_and_no_crash() -> None:
-    with pytest.raises(RecursionError):
-        load_yaml("[" * 100_000 + "]" * 100_000)
+@pytest.mark.parametrize("start", ["[", "{a: ", "- ", "? ", "[a: b, "])
+def test_refuses_deep_nesting_with_its_line_and_without_delay(start: str) -> None:
+    begun = time.process_time()
+    with pytest.raises(yaml.MarkedYAMLError) as mistake:
+        load_yaml(start * 100_000)
+    assert mistake.value.problem == "values nest deeper than 100 levels"
+    assert time.process_time() - begun < 1
 
 
-@pytest.mark.parametrize("text", ["- " * 100_000 + "a", "? " * 100_000 + "a"])
-def test_nor_do_indents_crash_that_are_too_deep(text: str) -> None:
-    with pytest.raises(RecursionError):
+@pytest.mark.parametrize("piece", ["1,", "{},", "a: b,"])
+def test_bounds_the_number_of_values_of_a_flow_list(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yaml_text, "_MOST_EVENTS", 1000)
+    with pytest.raises(yaml.MarkedYAMLError, match="more than 1,000 values"):
+        load_yaml("[" + piece * 1001 + "]")
+
+
+def test_bounds_the_length_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yaml_text, "MOST_CHARACTERS", 10)
+    assert load_yaml("0123456789") == "0123456789"
+    with pytest.raises(yaml.YAMLError, match="11 characters, allowed are 10"):
+        load_yaml("0123456789a")
+
+
+AS_WRITTEN = {
+    "010": "010",
+    "-007": "-007",
+    "1:30": "1:30",
+    "1:30:00": "1:30:00",
+    "1:30.5": "1:30.5",
+    "2026-01-31": "2026-01-31",
+    "2026-01-31T23:59:59Z": "2026-01-31T23:59:59Z",
+    "1.2.3": "1.2.3",
+    "0": 0,
+    "10": 10,
+    "-5": -5,
+    "1_000": 1000,
+    "0x1F": 31,
+    "0o17": 15,
+    "0b11": 3,
+    "1e6": 1e6,
+    "1.5E-3": 0.0015,
+    ".5": 0.5,
+    "5.": 5.0,
+    "-.inf": -math.inf,
+    "yes": True,
+    "off": False,
+    "~": None,
+    "'10'": "10",
+}
+
+
+@pytest.mark.parametrize("text", AS_WRITTEN)
+def test_reads_a_scalar_as_its_text_says(text: str) -> None:
+    found = load_yaml(f"a: {text}")["a"]
+    assert (found, type(found)) == (AS_WRITTEN[text], type(AS_WRITTEN[text]))
+
+
+@pytest.mark.parametrize("text", ["1e400", "1" + "0" * 400, "1" * 5000, "0x" + "f" * 400])
+def test_refuses_a_number_that_no_float_holds(text: str) -> None:
+    with pytest.raises(yaml.MarkedYAMLError, match="no number between -1e300 and 1e300"):
+        load_yaml(f"a: {text}")
+
+
+@pytest.mark.parametrize("text", ["a: 1\n'a': 2", "10: a\n1e1: b", "true: 1\nyes: 2"])
+def test_refuses_equal_keys_however_they_are_written(text: str) -> None:
+    with pytest.raises(yaml.MarkedYAMLError, match="stands twice"):
         load_yaml(text)
+
+
+@pytest.mark.parametrize("text", ["a: 1\n--- \nb: 2", "? [a]\n: 1", "<<: a", "a: &a {b: *a}"])
+def test_refuses_what_has_no_place_in_one_value(text: str) -> None:
+    with pytest.raises(yaml.MarkedYAMLError) as mistake:
+        load_yaml(text)
+    assert mistake.value.problem_mark is not None
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**70), 2**70)
+        | st.floats(-1e300, 1e300)
+        | st.sampled_from([*AS_WRITTEN, "<<", "=", "1e5", "null", ""])
+        | st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=6),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab01e:", max_size=3), inner, max_size=3),
+        max_leaves=8,
+    )
+)
+def test_reads_back_whatever_was_written(value: Any) -> None:
+    assert load_yaml(dump_yaml(value)) == value
 
 
 @pytest.mark.parametrize(
@@ -46,7 +134,9 @@ def test_aliases_that_multiply_are_refused_before_anything_counts_what_they_stan
         load_yaml("\n".join(lines))
 
 
-@pytest.mark.parametrize("value", ["!!bool maybe", "!!timestamp no", '!!int ""', '!!float ""', "!!int a", "2020-13-45"])
+@pytest.mark.parametrize(
+    "value", ["!!bool maybe", "!!timestamp no", '!!int ""', '!!float ""', "!!int a", "!!int 010", "!!set x"]
+)
 def test_a_value_that_is_not_what_its_tag_says_has_a_line(value: str) -> None:
     with pytest.raises(yaml.MarkedYAMLError, match=" is no ") as mistake:
         load_yaml(f"a: 1\nb: {value}\n")

@@ -4,9 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from blis_options.addition import added_up
+from blis_options.yaml_text import dump_yaml
 from traces.errors import TraceError
 from traces.importers.imported import Imported
 from traces.importers.json_fields import at, expect
@@ -56,7 +55,7 @@ def _of_configuration(source: str, loaded: Mapping[str, Any]) -> Imported:
     left_out |= {f"key load.{key}": 1 for key in load if key != "stages"}
     left_out |= {f"key data.{key}": 1 for key in data if key not in ("type", "shared_prefix")}
     left_out |= {f"key data.shared_prefix.{key}": 1 for key in shared if key not in _SECTION_KEYS}
-    text = yaml.safe_dump({"version": "2", "seed": 42, "inference_perf": section})
+    text = dump_yaml({"version": "2", "seed": 42, "inference_perf": section})
     return Imported(spec=parse_spec(text, source), left_out=left_out)
 
 

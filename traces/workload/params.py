@@ -51,7 +51,7 @@ def _problem_of_values(kind: str, params: Params) -> str | None:
 
 def _problem_of_weights(params: Params) -> str | None:
     for name in params:
-        if not name.isdecimal() or not name.isascii():
+        if not name.isdecimal() or not name.isascii() or name != str(int(name)):
             return f"expected whole numbers of tokens as keys, got {name!r}"
     if not any(weight > 0 for weight in params.values()):
         return "expected tokens with weights, at least one of them above 0, got none"

@@ -5,7 +5,6 @@ The first thing that cannot be used is named, with the file, the key, what is al
 
 import dataclasses
 import math
-import re
 import types
 import typing
 from collections.abc import Mapping
@@ -26,8 +25,6 @@ from traces.workload.upgrade import upgraded
 
 T = TypeVar("T")
 
-# PyYAML takes 1e6 for text, as YAML 1.1 has it.
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _INT64_MAX = 2**63 - 1
 
 
@@ -90,7 +87,12 @@ class _Reader:
         """The values of a mapping whose keys are free."""
         if not isinstance(loaded, Mapping):
             raise self.wrong(where, "keys and values", loaded)
-        return {str(name): self.value(declared, f"{where}.{name}", each) for name, each in loaded.items()}
+        values: dict[str, Any] = {}
+        for name, each in loaded.items():
+            if str(name) in values:
+                raise TraceError(f"{self.source} key {where}: the key {name} stands twice")
+            values[str(name)] = self.value(declared, f"{where}.{name}", each)
+        return values
 
     def scalar(self, kind: Any, bounds: Bounds, where: str, loaded: Any) -> Any:
         """Text, a number, or true or false."""
@@ -109,16 +111,15 @@ class _Reader:
 
 def _converted(kind: type, loaded: Any) -> Any:
     """A scalar as the type that is wanted where nothing is lost by it; otherwise None, which is of no wanted type."""
-    if kind is str and type(loaded) in (int, float):
+    if kind is str and type(loaded) is int:  # of a float the digits that were written are lost, as in 3.10
         return str(loaded)
     if kind not in (int, float) or isinstance(loaded, bool):
         return loaded
-    number = float(loaded) if isinstance(loaded, str) and _NUMBER.fullmatch(loaded) else loaded
-    if not isinstance(number, int | float) or not math.isfinite(number) or abs(number) > _INT64_MAX:
+    if not isinstance(loaded, int | float) or not math.isfinite(loaded) or abs(loaded) > _INT64_MAX:
         return None
-    if kind is int and number != int(number):
+    if kind is int and loaded != int(loaded):
         return None
-    return kind(number)
+    return kind(loaded)
 
 
 def _expected(kind: type, bounds: Bounds) -> str:
@@ -155,5 +156,5 @@ def _loaded(text: str, source: str) -> Any:
     except yaml.MarkedYAMLError as error:
         line = "" if error.problem_mark is None else f" line {error.problem_mark.line + 1}"
         raise TraceError(f"{source}{line}: expected YAML, {error.problem or error.context}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise TraceError(f"{source}: expected YAML, {' '.join(str(error).split())}") from error

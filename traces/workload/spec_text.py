@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from dataclasses import MISSING
 from typing import Any
 
-import yaml
-
+from blis_options.yaml_text import dump_yaml
 from traces.workload.spec import WorkloadSpec
 
 
 def spec_text(spec: WorkloadSpec) -> str:
     """The YAML of a spec, keys in the order of the format, what has its default left out."""
-    return yaml.safe_dump(_plain(spec), sort_keys=False, indent=4, width=1 << 20, allow_unicode=True)
+    return dump_yaml(_plain(spec), indent=4, width=1 << 20)
 
 
 def _plain(value: Any) -> Any:

@@ -51,7 +51,7 @@ def _parse_yaml(path: Path, text: str) -> Any:
 
     try:
         return load_yaml(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise EngineError(f"{path}: it is not valid YAML: {' '.join(str(error).split())}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)

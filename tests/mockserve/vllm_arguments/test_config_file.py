@@ -63,3 +63,16 @@ def test_a_file_that_is_not_there_is_named() -> None:
 def test_one_file_is_enough(file: str) -> None:
     with pytest.raises(OptionError, match="--config may be given once"):
         rewritten(["m", "--config", file, "--config", file])
+
+
+def test_reads_a_number_with_leading_zeros_as_the_command_line_does(tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text("port: 010\n")
+    assert rewritten(["m", "--config", str(path)]) == rewritten(["m", "--port", "010"])
+
+
+def test_refuses_a_flag_that_stands_twice(tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text("port: 1\nport: 2\n")
+    with pytest.raises(OptionError, match="the key 'port' stands twice"):
+        rewritten(["m", "--config", str(path)])

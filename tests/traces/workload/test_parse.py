@@ -9,7 +9,7 @@ import yaml
 
 from tests.traces.workload.specs import CONSTANT_10, MULTI_TURN, client, cohort, lifecycle, spec, users, window
 from traces import TraceError
-from traces.workload import parse_spec, read_spec
+from traces.workload import parse_spec, read_spec, spec_text
 
 
 def complaint(*clients: dict[str, Any], **keys: Any) -> str:
@@ -53,6 +53,37 @@ def test_numbers_may_be_written_in_any_way_that_loses_nothing() -> None:
     assert (read.version, read.seed, read.aggregate_rate) == ("2", 3, 10.0)
 
 
+@pytest.mark.parametrize("name", ["007", "1:30", "1e6", "2026-01-31", "0o17", "12"])
+def test_keeps_an_id_that_looks_like_a_number_as_it_is_written(name: str) -> None:
+    read = spec(client())
+    if name not in ("1e6", "0o17"):
+        (plain,) = parse_spec(spec_text(read).replace("id: c", f"id: {name}"), "s").clients
+        assert plain.id == name
+    renamed = dataclasses.replace(read, clients=(dataclasses.replace(read.clients[0], id=name),))
+    assert parse_spec(spec_text(renamed), "s") == renamed
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("aggregate_rate: 010", "key aggregate_rate: expected a number between 0 and 1000000, got '010'"),
+        ("aggregate_rate: 1:30", "key aggregate_rate: expected a number between 0 and 1000000, got '1:30'"),
+        ("num_requests: '10'", "key num_requests: expected a whole number between 0 and 100000000, got '10'"),
+        ("version: 2.10", "key version: expected text, got 2.1"),
+        ("goodput_slo_targets: {1: {}, '1': {}}", "key goodput_slo_targets: the key 1 stands twice"),
+    ],
+)
+def test_refuses_numbers_that_are_read_differently_elsewhere(line: str, said: str) -> None:
+    assert of_text(line) == f"spec.yaml {said}"
+
+
+@pytest.mark.parametrize("key", ["010", "1_0", "+10"])
+def test_refuses_keys_of_empirical_lengths_that_are_no_plain_number(key: str) -> None:
+    assert "expected whole numbers of tokens as keys" in complaint(
+        client(input_distribution={"type": "empirical", "params": {key: 1}})
+    )
+
+
 def test_anchors_and_merges_are_resolved() -> None:
     text = """
 version: "2"
@@ -84,7 +115,7 @@ def test_empirical_lengths_may_have_numbers_for_keys() -> None:
         ("seed: 1.5", "spec.yaml key seed: expected a whole number, got 1.5"),
         ("seed: true", "spec.yaml key seed: expected a whole number, got True"),
         ("seed: 1_000x", "spec.yaml key seed: expected a whole number, got '1_000x'"),
-        ("seed: 1e30", "spec.yaml key seed: expected a whole number, got '1e30'"),
+        ("seed: 1e30", "spec.yaml key seed: expected a whole number, got 1e+30"),
         ("aggregate_rate: .inf", "spec.yaml key aggregate_rate: expected a number between 0 and 1000000, got inf"),
         ("category: []", "spec.yaml key category: expected language or multimodal or reasoning, got []"),
         ("goodput_slo_targets: {a: 5}", "spec.yaml key goodput_slo_targets.a: expected keys and values, got 5"),
