@@ -56,7 +56,7 @@ _Event: TypeAlias = Any
 
 
 def load_yaml(text: str) -> Any:
-    """The value of a YAML text, None of an empty one. Raises ValueError, or yaml.YAMLError with the line of a mistake."""
+    """The value of a YAML text, None of an empty one. Raises ValueError, or yaml.YAMLError with a line."""
     if len(text) > MOST_CHARACTERS:
         raise yaml.YAMLError(f"the text has {len(text):,} characters, allowed are {MOST_CHARACTERS:,}")
     try:

@@ -178,11 +178,12 @@ def _calibration(
 ) -> "Calibration":
     from calibrate.calibration import COMPAT, PLAIN, calibrate
     from calibrate.network import Network
+    from calibrate.pair import demand_same_tokens
 
     trace = inputs.trace
     from_header = options.warmup_requests < 0
     is_recording = is_recording or options.sim_results is None
-    return calibrate(
+    found = calibrate(
         trace,
         results,
         inputs.chunks,
@@ -195,6 +196,9 @@ def _calibration(
         ttft_threshold=options.ttft_mape_threshold,
         is_recording=is_recording,
     )
+    if not is_recording and not options.compat:
+        demand_same_tokens(found.pairing, str(options.sim_results))
+    return found
 
 
 def _run_adapter(options: CalibrateOptions, reference: str) -> int:

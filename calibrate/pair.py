@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from calibrate.errors import CalibrateError
 from traces import ResultRow, Trace, TraceRow
 
 OK_STATUSES = frozenset({"ok", ""})
@@ -144,6 +145,29 @@ def _has_times(row: TraceRow) -> bool:
 def came_in_one_piece(row: TraceRow) -> bool:
     """Whether several tokens came at once, as without a stream: nothing tells when the first of them was there."""
     return row.output_tokens > 1 and row.first_chunk_time_us == row.last_chunk_time_us
+
+
+def demand_same_tokens(pairing: Pairing, source: str) -> None:
+    """Raise CalibrateError for the first result of `source` whose tokens cannot be those of its recorded request.
+
+    A result that does not say how many tokens it has counts as alike, and so does a prompt with or without the shared
+    prefix, or as the server counted it.
+    """
+    for row, result in zip(pairing.rows, pairing.results, strict=True):
+        prompts = {row.input_tokens, row.prefix_length + row.input_tokens, row.server_input_tokens}
+        is_whole_prompt = bool(row.prefix_group) and result.input_tokens >= row.input_tokens
+        if result.input_tokens and result.input_tokens not in prompts and not is_whole_prompt:
+            raise _other_tokens(source, row, "input_tokens", result.input_tokens)
+        if result.output_tokens and result.output_tokens != row.output_tokens:
+            raise _other_tokens(source, row, "output_tokens", result.output_tokens)
+
+
+def _other_tokens(source: str, row: TraceRow, key: str, found: int) -> CalibrateError:
+    place, expected = f"{source} request_id {row.request_id} key {key}", getattr(row, key)
+    return CalibrateError(
+        f"{place}: expected {expected} as in the recording, got {found};"
+        " simulate this very recording, with blis replay --results-path"
+    )
 
 
 def _tokens_differ(row: TraceRow, result: ResultRow) -> bool:

@@ -135,7 +135,7 @@ def replay(options: ReplayOptions, ties: "Ties") -> int:
 
     options = with_policies(options)
     header_path = options.header_path
-    trace = read_trace(header_path, None if options.trace_data is None else Path(options.trace_data))
+    trace = read_trace(header_path, options.trace_data, distinct=True)
     if trace.header.kv_offload and trace.header.mode != "real":
         _say(f"{header_path}: its kv_offload is not simulated; --kv-cpu-blocks simulates one tier of CPU memory")
     questions = questions_of(options, trace.header.goodput_slo_targets)

@@ -7,7 +7,8 @@ from blis_options.room import MOST_REQUESTS
 from engine.units import LONGEST_DELAY_US
 from replay.report_options import ReportOptions
 from traces.workload import DISTRIBUTION, PRESETS, Lengths, Preset
-from traces.workload.spec import PROCESSES, WEIBULL_CV
+from traces.workload.checks import problem_of_cv
+from traces.workload.spec import PROCESSES, Arrival
 
 DEFAULT_RATE = 1.0
 DEFAULT_NUM_REQUESTS = 100
@@ -150,6 +151,6 @@ class RunOptions(ReportOptions):
             return
         if self.arrival not in ("gamma", "weibull"):
             raise OptionError(f"--arrival-cv needs --arrival gamma or weibull, got {self.arrival}")
-        least, most = WEIBULL_CV
-        if self.arrival == "weibull" and not least <= self.arrival_cv <= most:
-            raise OptionError(f"--arrival-cv must be between {least} and {most} with weibull, got {self.arrival_cv:g}")
+        problem = problem_of_cv(Arrival(process=self.arrival, cv=self.arrival_cv))
+        if problem is not None:
+            raise OptionError(f"--arrival-cv must be {problem}, got {self.arrival_cv:g}")

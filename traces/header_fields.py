@@ -1,7 +1,7 @@
 """Which keys a trace header has and what each may hold: one table, checked before any value is used."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,14 @@ from traces.table import INT64_MAX
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a key may hold: a `kind` (str, int, float, bool) with its lower limit, or a table of further keys.
+    """What a key may hold: a `kind` (str, int, float, bool) with its limits, or a table of further keys.
 
     `each` says that the value is a mapping from free names (dict) or a list (list) of such values.
     """
 
     kind: type = str
     at_least: int | None = None
+    at_most: int = INT64_MAX
     choices: tuple[str, ...] = ()
     keys: Mapping[str, "Key"] | None = None
     each: type | None = None
@@ -76,10 +77,10 @@ _OBSERVED_KV_METRICS = {
 _SLO_TARGETS = {"ttft_ms": _AMOUNT, "itl_ms": _AMOUNT, "e2e_ms": _AMOUNT}
 
 HEADER: Mapping[str, Key] = {
-    "trace_version": Key(int),
-    "time_unit": _TEXT,
+    "trace_version": Key(int, at_least=1, at_most=3),
+    "time_unit": Key(str, choices=("us", "microseconds", "")),
     "created_at": _TEXT,
-    "mode": _TEXT,
+    "mode": Key(str, choices=("real", "generated", "replayed", "")),
     "warm_up_requests": _COUNT,
     "workload_seed": Key(int),
     "workload_spec": _TEXT,
@@ -130,18 +131,26 @@ def _scalar(path: Path, where: str, value: Any, key: Key) -> Any:
         value = int(value)
     if key.kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
-    if type(value) is not key.kind or (key.choices and value not in key.choices):
+    if type(value) is not key.kind:
+        plain = _NOUNS[key.kind] if key.at_most < INT64_MAX else _expected(replace(key, choices=()))
+        raise _wrong(path, where, plain, value)
+    if key.choices and value not in key.choices:
         raise _wrong(path, where, _expected(key), value)
     low = -INT64_MAX if key.at_least is None else key.at_least
-    if isinstance(value, int | float) and not low <= value <= INT64_MAX:
+    if isinstance(value, int | float) and not low <= value <= key.at_most:
         raise _wrong(path, where, _expected(key), value)
     return value
+
+
+_NOUNS: Mapping[type, str] = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def _expected(key: Key) -> str:
     if key.choices:
         return " or ".join(repr(choice) for choice in key.choices)
-    noun = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}[key.kind]
+    noun = _NOUNS[key.kind]
+    if key.at_least is not None and key.at_most < INT64_MAX:
+        return f"{noun} between {key.at_least} and {key.at_most}"
     return noun if key.at_least is None else f"{noun} of at least {key.at_least}"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from traces.table import Column
 
 _METADATA_KEY = "column"
+STATUSES = ("ok", "error", "timeout", "incomplete")
 _WHERE_SET = ("slo_target_us", "adapter", "think_time_us", "context_tokens")
 """Columns on request that a row wants as soon as it has a value there."""
 
@@ -21,6 +22,7 @@ def _column(
     at_most: int | None = None,
     trimmed: bool = False,
     on_request: bool = False,
+    choices: tuple[str, ...] = (),
 ) -> Any:
     known = {
         "help": help,
@@ -28,6 +30,7 @@ def _column(
         "at_most": at_most,
         "trimmed": trimmed,
         "on_request": on_request,
+        "choices": choices,
     }
     return dataclasses.field(default=default, metadata={_METADATA_KEY: known})
 
@@ -67,7 +70,7 @@ class TraceRow:
     first_chunk_time_us: int = _column(0, "when the first chunk came, on the clock of send_time_us")
     last_chunk_time_us: int = _column(0, "when the last chunk came, on the clock of send_time_us")
     num_chunks: int = _column(0, "data events of the stream, 1 for a reply in one piece", at_least=0)
-    status: str = _column("", "ok, error, timeout or incomplete")
+    status: str = _column("", "ok, error, timeout or incomplete", choices=("", *STATUSES))
     error_message: str = _column("", "what went wrong", trimmed=True)
     finish_reason: str = _column("", "why the reply ended: stop, length, abort", trimmed=True)
     x_request_id: str = _column("", "the identity sent along with the request", on_request=True)

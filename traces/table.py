@@ -26,6 +26,8 @@ _BOOLS = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fro
 class Column:
     """What is known of one column. `kind` is int, float, bool or str; limits are included in what is allowed.
 
+    `choices` closes the set of texts.
+
     A column that is not required may be absent, and its cells may be empty: both give `default`. Text that is
     `trimmed` loses the space around it; columns `on_request` are only written when asked for.
     """
@@ -39,12 +41,15 @@ class Column:
     at_most: int | None = None
     trimmed: bool = False
     on_request: bool = False
+    choices: tuple[str, ...] = ()
 
     @property
     def expected(self) -> str:
         """What a cell may hold, in words."""
         if self.kind is bool:
             return "true or false"
+        if self.choices:
+            return f"{', '.join(filter(None, self.choices))}{' or nothing' if '' in self.choices else ''}"
         noun = "a whole number" if self.kind is int else "a number"
         if self.at_least is not None and self.at_most is not None:
             return f"{noun} between {self.at_least} and {self.at_most}"
@@ -81,8 +86,8 @@ class Table:
 def read_table(path: Path, columns: Sequence[Column], text: str | None = None) -> Table:
     """Read the named columns, in whatever order the file has them; columns it has besides are ignored.
 
-    Case does not matter in header names. Blank lines are skipped, cells beyond the header ignored. `text` stands for
-    the content of the file where that has been read already.
+    Case does not matter in header names. Blank lines are skipped; every row has as many cells as the header. `text`
+    stands for the content of the file where that has been read already.
     Raises TraceError naming the first cell that cannot be used.
     """
     table = Table(path, read_text(path) if text is None else text, {column.name: [] for column in columns})
@@ -167,11 +172,11 @@ def _append(
     num_names: int,
 ) -> None:
     lengths = list(map(len, rows))
-    if min(lengths) < num_names:
-        short = next(row for row, length in enumerate(lengths) if length < num_names)
-        expected = f"{num_names} cells as in the header, got {lengths[short]}"
-        raise table.row_error(first_row + short, expected)
-    by_place = list(zip(*rows, strict=False))
+    if lengths.count(num_names) != len(rows):
+        odd = next(row for row, length in enumerate(lengths) if length != num_names)
+        expected = f"{num_names} cells as in the header, got {lengths[odd]}"
+        raise table.row_error(first_row + odd, expected)
+    by_place = list(zip(*rows, strict=True))
     for column in columns:
         place = places.get(column.name)
         if place is None:
@@ -185,11 +190,19 @@ def _values(table: Table, first_row: int, column: Column, cells: Sequence[str]) 
     if cells.count(cells[0]) == len(cells) > 1:  # most columns of most traces
         return list(_values(table, first_row, column, cells[:1])) * len(cells)
     if column.kind is str:
+        if column.choices:
+            _check_choices(table, first_row, column, cells)
         return [cell.strip() for cell in cells] if column.trimmed else cells
     values = _converted(column, cells)
     if values is None:
         return [_value(table, row, column, cell) for row, cell in enumerate(cells, first_row)]
     return values
+
+
+def _check_choices(table: Table, first_row: int, column: Column, cells: Sequence[str]) -> None:
+    if not set(cells).issubset(column.choices):
+        row, cell = next((row, cell) for row, cell in enumerate(cells, first_row) if cell not in column.choices)
+        raise table.cell_error(row, column.name, column.expected, cell)
 
 
 def _value(table: Table, row: int, column: Column, cell: str) -> Any:

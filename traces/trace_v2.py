@@ -35,15 +35,16 @@ class Trace:
     data_path: Path
 
 
-def read_trace(header_path: Path | str, data_path: Path | str | None = None) -> Trace:
+def read_trace(header_path: Path | str, data_path: Path | str | None = None, *, distinct: bool = False) -> Trace:
     """Read a trace; without a data path its rows are looked for beside the header, under the same stem.
 
-    A file with a header row only gives no rows. Raises TraceError for the first thing that cannot be used.
+    With `distinct` no two rows may have one request_id. A file with a header row only gives no rows. Raises TraceError
+    for the first thing that cannot be used.
     """
     header_path = Path(header_path)
     header = read_header(header_path)
     found = _data_beside(header_path) if data_path is None else Path(data_path)
-    return Trace(header, read_rows(found), header_path, found)
+    return Trace(header, read_rows(found, distinct=distinct), header_path, found)
 
 
 def beside(*paths: Path | str | None) -> list[Path]:
@@ -53,9 +54,12 @@ def beside(*paths: Path | str | None) -> list[Path]:
     return [stem.with_suffix(suffix) for stem in stems if stem.name for suffix in suffixes]
 
 
-def read_rows(data_path: Path | str) -> list[TraceRow]:
-    """Read the rows of a trace. Raises TraceError."""
-    return _rows(read_table(Path(data_path), TRACE_COLUMNS))
+def read_rows(data_path: Path | str, *, distinct: bool = False) -> list[TraceRow]:
+    """Read the rows of a trace; with `distinct` no two may have one request_id. Raises TraceError."""
+    table = read_table(Path(data_path), TRACE_COLUMNS)
+    if distinct:
+        _check_distinct(table)
+    return _rows(table)
 
 
 def read_cut_rows(data_path: Path | str) -> list[TraceRow]:
@@ -155,6 +159,17 @@ def _data_beside(header_path: Path) -> Path:
             return path
     names = " and ".join(path.name for path in tried)
     raise TraceError(f"{header_path}: no data file beside it, tried {names}; give its path")
+
+
+def _check_distinct(table: Table) -> None:
+    ids = table.columns["request_id"]
+    if len(set(ids)) == len(ids):
+        return
+    seen: set[int] = set()
+    for row, request_id in enumerate(ids):
+        if request_id in seen:
+            raise table.cell_error(row, "request_id", "a number that no row before it has", str(request_id))
+        seen.add(request_id)
 
 
 def _check_deadlines(table: Table) -> None:

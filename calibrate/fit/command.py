@@ -81,7 +81,7 @@ def run(options: FitOptions) -> int:
     deployment = resolve(options)
     for note in deployment.notes:
         _say(note)
-    traces = [read_trace(path) for path in options.traces]
+    traces = [read_trace(path, distinct=True) for path in options.traces]
     _say_what_sending_is_missing(traces, options)
     recordings = [_recording(trace, options, deployment) for trace in traces]
     for recording in recordings:

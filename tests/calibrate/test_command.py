@@ -10,6 +10,7 @@ import pytest
 
 from blis_options import BlisError, OptionError
 from calibrate.command import CalibrateOptions, run
+from calibrate.errors import CalibrateError
 from tests.calibrate.recordings import result, row
 from traces import ItlWriter, ResultRow, SloTargets, TraceHeader, TraceRow, write_results, write_trace
 
@@ -78,8 +79,7 @@ def test_output_to_a_file_has_no_escapes(tmp_path: Path, capsys: pytest.CaptureF
 def test_what_is_left_out_is_said_on_stderr_one_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     late = {"send_us": 2_000_000}
     rows = [*ROWS, row(3, **late), row(50, **late), row(51, status="error", **late), row(52, ttft_us=-9, **late)]
-    rows.append(row(53, input_tokens=11, **late))
-    results = [*RESULTS, result(60), result(53)]
+    results = [*RESULTS, result(60)]
     files = _files(tmp_path, rows, results, measured_rtt_ms=0.5)
     assert _run(**files, warmup_requests=1) == 0
     assert [line.removeprefix("blis calibrate: ") for line in capsys.readouterr().err.splitlines()] == [
@@ -90,8 +90,38 @@ def test_what_is_left_out_is_said_on_stderr_one_line_each(tmp_path: Path, capsys
         "rows left out because an earlier one has their request_id: 1",
         "rows without a result of the simulation: 1",
         "results without a row of the recording: 1",
-        "pairs that differ in their number of tokens: 1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"input_tokens": 11}, "request_id 53 key input_tokens: expected 10 as in the recording, got 11; simulate"),
+        ({"output_tokens": 4}, "request_id 53 key output_tokens: expected 5 as in the recording, got 4; simulate"),
+    ],
+)
+def test_refuses_results_whose_token_counts_are_not_the_recordings(
+    fields: dict[str, int], said: str, tmp_path: Path
+) -> None:
+    files = _files(tmp_path, [*ROWS, row(53)], [*RESULTS, result(53, **fields)])
+    with pytest.raises(CalibrateError, match=said):
+        _run(**files)
+    assert _run(**files, compat=True, report=str(tmp_path / "report.json")) == 0
+
+
+@pytest.mark.parametrize(
+    ("recorded", "simulated"),
+    [
+        ({"server_input_tokens": 12}, {"input_tokens": 12}),
+        ({"server_input_tokens": 12}, {"input_tokens": 10}),
+        ({"prefix_group": "g", "prefix_length": 7}, {"input_tokens": 17}),
+        ({}, {"input_tokens": 0, "output_tokens": 0}),
+    ],
+)
+def test_takes_prompts_as_counted_with_or_without_what_is_shared(
+    recorded: dict[str, Any], simulated: dict[str, int], tmp_path: Path
+) -> None:
+    assert _run(**_files(tmp_path, [*ROWS, row(53, **recorded)], [*RESULTS, result(53, **simulated)])) == 0
 
 
 def test_the_report_accounts_for_every_row(tmp_path: Path) -> None:
@@ -149,7 +179,8 @@ def test_limits_on_the_command_line_replace_those_of_the_header(
 def test_a_limit_on_times_between_tokens_that_an_answer_has_not_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = _files(tmp_path, [*ROWS[:-1], replace(ROWS[-1], output_tokens=1)], RESULTS)
+    short = result(ROWS[-1].request_id, output_tokens=1)
+    files = _files(tmp_path, [*ROWS[:-1], replace(ROWS[-1], output_tokens=1)], [*RESULTS[:-1], short])
     _run(**files, slo_itl="default=1s")
     err = capsys.readouterr().err
     assert "blis calibrate: ITL limits could not be checked for all pairs, for want of times between tokens\n" in err

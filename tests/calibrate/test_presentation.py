@@ -73,6 +73,7 @@ def simulated(folder: Path, factor: float = 1.1) -> Path:
             each.request_id,
             ttft_us=(each.first_chunk_time_us - each.send_time_us) * factor,
             e2e_us=(each.last_chunk_time_us - each.send_time_us) * factor,
+            input_tokens=each.input_tokens,
         )
         for each in rows
     ]
@@ -157,7 +158,7 @@ def test_the_exit_code_is_3_when_a_limit_is_exceeded(tmp_path: Path, capsys: Cap
     assert run([*arguments, "--fail-over", "ttft=15,e2e=15"]) == 0
     capsys.readouterr()
     assert run([*arguments, "--fail-over", "ttft=15,e2e=5"]) == 3
-    assert capsys.readouterr().err.endswith("\nblis calibrate: E2E MAPE 10.0% is over the limit of 5.0%\n")
+    assert capsys.readouterr().err.endswith("blis calibrate: E2E MAPE 10.0% is over the limit of 5.0%\n")
 
 
 def test_the_report_has_intervals_words_tenants_and_the_noise_floor(tmp_path: Path, capsys: Captured) -> None:

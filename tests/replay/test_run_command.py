@@ -236,6 +236,7 @@ def test_what_a_trace_cannot_say_is_told(tmp_path: Path, capsys: Captured) -> No
         ("--num-requests -1", "--num-requests must be at least 0, got -1"),
         ("--num-requests 0", "--num-requests 0 needs --horizon, or the workload never ends"),
         ("--arrival-cv 2", "--arrival-cv needs --arrival gamma or weibull, got constant"),
+        ("--arrival gamma --arrival-cv 10.1", "--arrival-cv must be between 1e-06 and 10 with gamma, got 10.1"),
         (
             "--arrival weibull --arrival-cv 11",
             "--arrival-cv must be between 0.01 and 10.4 with weibull, got 11",

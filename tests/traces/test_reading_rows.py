@@ -61,11 +61,10 @@ def test_the_oldest_layout_of_22_columns_loads(tmp_path: Path) -> None:
         f"\ufeff{NEEDED}\n1,2,3,4\n",
         f"\n{NEEDED}\n\n1,2,3,4\n   \n\n",
         f"{NEEDED.upper()}\n1,2,3,4\n",
-        f"{NEEDED}\n1,2,3,4,5,6,7\n",
         " request_id , input_tokens,output_tokens,arrival_time_us\n 1, 2,3 , 4\n",
         f'{NEEDED}\n"1","2","3","4"',
     ],
-    ids=["crlf", "byte order mark", "blank lines", "upper case", "longer row", "spaces", "quotes, no last newline"],
+    ids=["crlf", "byte order mark", "blank lines", "upper case", "spaces", "quotes, no last newline"],
 )
 def test_harmless_differences_load(tmp_path: Path, text: str) -> None:
     assert _rows(tmp_path, text) == [TraceRow(request_id=1, input_tokens=2, output_tokens=3, arrival_time_us=4)]
@@ -123,6 +122,8 @@ def test_rows_beyond_one_batch_keep_their_order_and_line_numbers(tmp_path: Path)
             "line 2 column input_tokens: expected a whole number of at least 0, got '9223372036854775808'",
         ),
         ("1,2,3", "line 2: expected 4 cells as in the header, got 3"),
+        ("1,2,3,4,", "line 2: expected 4 cells as in the header, got 5"),
+        ("1,2,3,4\n2,2,2,3,4", "line 3: expected 4 cells as in the header, got 5"),
         ('1,"2"x,3,4', "line 2: expected comma-separated cells, ',' expected after '\"'"),
         ('1,"2,3,4', "line 2: expected comma-separated cells, unexpected end of data"),
     ],

@@ -18,6 +18,7 @@ from traces import (
     read_trace,
     write_trace,
 )
+from traces.rows import STATUSES
 
 BASE = (
     "request_id,client_id,tenant_id,slo_class,session_id,round_index,prefix_group,prefix_length,streaming,input_tokens,"
@@ -44,7 +45,7 @@ _rows = st.builds(
     slo_target_us=_count,
     arrival_time_us=_time,
     send_time_us=_time,
-    status=_text,
+    status=st.sampled_from(["", *STATUSES]),
     error_message=st.text(st.sampled_from(' a,"\n\r\t;é'), max_size=30).map(str.strip),
     finish_reason=_text.map(str.strip),
     x_request_id=_text,

@@ -11,14 +11,13 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from traces.workload.spec import MAX_GAMMA_CV, Arrival
+from traces.workload.spec import Arrival
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Gaps: TypeAlias = Callable[[np.random.Generator, int], Floats]
 """Draws so many gaps in microseconds, not rounded."""
 
-_MIN_GAMMA_CV = 1e-6
 _MIN_RATE_PER_US = 1e-15
 _MOST_AT_ONCE = 1 << 20
 
@@ -26,12 +25,11 @@ _MOST_AT_ONCE = 1 << 20
 def gaps_of(arrival: Arrival, rate: float) -> tuple[Gaps, float]:
     """How to draw gaps at `rate` requests per second, and how long they are on average (us)."""
     per_us = max(rate / 1e6, _MIN_RATE_PER_US)
-    explicit = arrival.shape is not None and arrival.scale is not None
     if arrival.process == "constant":
         # In this order of operations 10 a second are 99,999 us apart, as in the original.
         gap = float(max(1, math.trunc(1 / per_us)))
         return lambda _, count: np.full(count, gap), gap
-    if arrival.process == "gamma" and (explicit or (arrival.cv or 1) <= MAX_GAMMA_CV):
+    if arrival.process == "gamma":
         return _gamma(arrival, per_us)
     if arrival.process == "weibull":
         return _weibull(arrival, per_us)
@@ -39,7 +37,7 @@ def gaps_of(arrival: Arrival, rate: float) -> tuple[Gaps, float]:
 
 
 def _gamma(arrival: Arrival, per_us: float) -> tuple[Gaps, float]:
-    variance = max(arrival.cv or 1, _MIN_GAMMA_CV) ** 2
+    variance = (arrival.cv or 1) ** 2
     shape, scale = arrival.shape, arrival.scale
     if shape is None or scale is None:
         shape, scale = 1 / variance, variance / per_us

@@ -7,10 +7,9 @@ from traces.errors import TraceError
 from traces.workload.params import problem_of
 from traces.workload.spec import (
     ACCUMULATE,
-    MAX_GAMMA_CV,
+    CV_BOUNDS,
     PROCESSES,
     SLO_CLASSES,
-    WEIBULL_CV,
     Arrival,
     Client,
     Cohort,
@@ -119,17 +118,18 @@ def _check_rate(where: str, traffic: Traffic) -> None:
 def _check_arrival(where: str, arrival: Arrival) -> None:
     if not arrival.process:
         raise _ProblemError(f"{where}.process: expected {' or '.join(PROCESSES)}, but the key is missing")
+    problem = problem_of_cv(arrival)
+    if problem is not None:
+        raise _ProblemError(f"{where}.cv: expected a number {problem}, got {arrival.cv:g}")
+
+
+def problem_of_cv(arrival: Arrival) -> str | None:
+    """Between what the coefficient of variation must be, where it is not; gaps with shape and scale need none."""
     given_in_full = arrival.shape is not None and arrival.scale is not None
-    least, most = WEIBULL_CV
-    if (
-        arrival.process == "weibull"
-        and arrival.cv is not None
-        and not given_in_full
-        and not least <= arrival.cv <= most
-    ):
-        raise _ProblemError(
-            f"{where}.cv: expected a number between {least} and {most} with weibull, got {arrival.cv:g}"
-        )
+    if arrival.cv is None or given_in_full or arrival.process not in CV_BOUNDS:
+        return None
+    least, most = CV_BOUNDS[arrival.process]
+    return None if least <= arrival.cv <= most else f"between {least:g} and {most:g} with {arrival.process}"
 
 
 def _check_client(where: str, client: Client, absolute: bool) -> None:
@@ -203,9 +203,18 @@ def _notes(spec: WorkloadSpec) -> Iterator[str]:
             yield f"{where}: prefix_length has no effect without a prefix_group"
         if traffic.network is not None:
             yield f"{where}: network has no effect on what is sent"
-        if traffic.arrival.process == "gamma" and (traffic.arrival.cv or 1) > MAX_GAMMA_CV:
-            yield f"{where}: gamma arrivals with a cv above {MAX_GAMMA_CV:g} are drawn as poisson"
+        yield from _notes_on_arrival(f"{where}.arrival", traffic.arrival)
     if spec.vidur is not None and spec.aggregate_rate:
         yield "aggregate_rate has no effect beside vidur, whose interval has a qps"
     if spec.inference_perf is not None and spec.aggregate_rate:
         yield "aggregate_rate has no effect beside inference_perf, whose stages have rates"
+
+
+def _notes_on_arrival(where: str, arrival: Arrival) -> Iterator[str]:
+    given = [name for name in ("cv", "shape", "scale") if getattr(arrival, name) is not None]
+    if given and arrival.process not in CV_BOUNDS:
+        yield f"{where}: {', '.join(given)} has no effect with {arrival.process or 'no process'}"
+    elif ("shape" in given) != ("scale" in given):
+        yield f"{where}: shape and scale have an effect only together"
+    elif given == ["cv", "shape", "scale"]:
+        yield f"{where}: cv has no effect beside shape and scale"

@@ -15,9 +15,8 @@ from traces.workload.vidur_spec import Vidur
 
 SLO_CLASSES = ("critical", "standard", "sheddable", "batch", "background")
 PROCESSES = ("poisson", "gamma", "weibull", "constant")
-WEIBULL_CV = (0.01, 10.4)
-"""The least and the most coefficient of variation of such gaps."""
-MAX_GAMMA_CV = 10.0
+CV_BOUNDS: Mapping[str, tuple[float, float]] = {"gamma": (1e-6, 10.0), "weibull": (0.01, 10.4)}
+"""The least and the most coefficient of variation of gaps, for each process that has one."""
 DISTRIBUTIONS = ("gaussian", "exponential", "lognormal", "pareto_lognormal", "constant", "empirical")
 
 Count: TypeAlias = Annotated[int, Bounds(at_least=0)]
@@ -250,7 +249,7 @@ class WorkloadSpec:
     """A whole workload. An `aggregate_rate` of 0 leaves the rates to the windows; `horizon` and `num_requests` of 0
     limit nothing."""
 
-    version: str = ""
+    version: Annotated[str, Bounds(choices=("", "1", "2"))] = ""
     seed: int = 0
     category: Annotated[str, Bounds(choices=("", "language", "multimodal", "reasoning"))] = ""
     clients: tuple[Client, ...] = ()

@@ -69,7 +69,7 @@ def test_keeps_an_id_that_looks_like_a_number_as_it_is_written(name: str) -> Non
         ("aggregate_rate: 010", "key aggregate_rate: expected a number between 0 and 1000000, got '010'"),
         ("aggregate_rate: 1:30", "key aggregate_rate: expected a number between 0 and 1000000, got '1:30'"),
         ("num_requests: '10'", "key num_requests: expected a whole number between 0 and 100000000, got '10'"),
-        ("version: 2.10", "key version: expected text, got 2.1"),
+        ("version: 2.10", "key version: expected 1 or 2, got 2.1"),
         ("goodput_slo_targets: {1: {}, '1': {}}", "key goodput_slo_targets: the key 1 stands twice"),
     ],
 )
@@ -137,6 +137,14 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         ({"rate": 5}, "unknown key 'rate' of clients[0], known are id, "),
         ({"streaming": "yes"}, "clients[0].streaming: expected true or false, got 'yes'"),
         ({"arrival": {}}, "clients[0].arrival.process: expected poisson or gamma or weibull or constant, but "),
+        (
+            {"arrival": {"process": "gamma", "cv": 10.5}},
+            "clients[0].arrival.cv: expected a number between 1e-06 and 10 ",
+        ),
+        (
+            {"arrival": {"process": "gamma", "cv": 1e-7}},
+            "clients[0].arrival.cv: expected a number between 1e-06 and 10 ",
+        ),
         ({"arrival": {"process": "weibull", "cv": 0.001}}, "clients[0].arrival.cv: expected a number between 0.01 and"),
         ({"lifecycle": {"windows": []}}, "clients[0].lifecycle.windows: expected at least one window, got none"),
         ({"reasoning": {"multi_turn": {"max_rounds": 0}}}, "clients[0].reasoning.multi_turn.max_rounds: expected a "),
@@ -219,6 +227,18 @@ def test_what_is_said_in_vain_is_noted() -> None:
         "clients[0]: prefix_length has no effect without a prefix_group",
         "clients[0]: network has no effect on what is sent",
     )
+
+
+@pytest.mark.parametrize(
+    ("arrival", "note"),
+    [
+        ({"process": "poisson", "cv": 2}, "cv has no effect with poisson"),
+        ({"process": "gamma", "shape": 2}, "shape and scale have an effect only together"),
+        ({"process": "weibull", "shape": 2, "scale": 5, "cv": 99}, "cv has no effect beside shape and scale"),
+    ],
+)
+def test_notes_values_of_an_arrival_process_that_have_no_effect(arrival: dict[str, Any], note: str) -> None:
+    assert spec(client(arrival=arrival)).notes == (f"clients[0].arrival: {note}",)
 
 
 @pytest.mark.parametrize("version", ["1", ""])
