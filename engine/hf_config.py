@@ -19,6 +19,13 @@ BYTES_OF_DTYPE: Mapping[str, float] = {
     "nf4": 1.0,
 }
 
+MOST_SIZE = 10**7
+"""No width, number of layers, heads or experts of a model is larger."""
+MOST_TOKENS = 10**12
+"""No vocabulary and no context window has more tokens."""
+_MOST_ROPE_FACTOR = 10**6
+_MOST_BITS = 1024
+
 _EXPERT_COUNTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts", "num_routed_experts")
 _UNSCALED_ROPE = ("su", "longrope", "llama3")
 _WEIGHT_BITS_IN_NAME = re.compile(r"(?:^|[._/-])w(\d+)a\d+(?=$|[._/-])")
@@ -28,16 +35,19 @@ _FP8_IN_NAME = re.compile(r"(?:^|[._/-])fp8(?=$|[._/-])")
 def parse_hf_config(config: Mapping[str, Any], name: str) -> ModelSpec:
     """The sizes in `config`; keys of a `text_config` win over the top level, unknown keys are ignored.
 
-    Weight width comes from `quantization_config`, else from `name` (`w4a16`, `fp8`), else from the compute type.
-    Raises EngineError, with the key named, for a size that is missing or cannot be.
+    Weight width comes from `quantization_config`, else from `name` (`w4a16`, `fp8`), else from the compute type. A key
+    whose value is null counts as missing. Raises EngineError, with the key named, for a size that is missing, of
+    another type or too large.
     """
-    text_config = config.get("text_config")
-    keys = {**config, **text_config} if isinstance(text_config, Mapping) else dict(config)
+    keys = {**config, **_mapping(config, name, "text_config")}
     num_heads = _positive(keys, name, "num_attention_heads")
     intermediate_size = _first_count(keys, name, "intermediate_size", "ffn_hidden_size")
     moe_intermediate_size = _count(keys, name, "moe_intermediate_size")
     bytes_per_activation = _activation_bytes(keys, name)
     hidden_act = keys.get("hidden_act")
+    ties = keys.get("tie_word_embeddings")
+    if not isinstance(ties, bool | None):
+        raise EngineError(f"{name}: tie_word_embeddings must be true or false, got {_shown(ties)}")
     return ModelSpec(
         name=name,
         num_layers=_positive(keys, name, "num_hidden_layers"),
@@ -45,11 +55,11 @@ def parse_hf_config(config: Mapping[str, Any], name: str) -> ModelSpec:
         num_heads=num_heads,
         num_kv_heads=_first_count(keys, name, "num_key_value_heads", "num_kv_heads", "multi_query_group_num")
         or num_heads,
-        vocab_size=_count(keys, name, "vocab_size"),
+        vocab_size=_count(keys, name, "vocab_size", MOST_TOKENS),
         intermediate_size=intermediate_size,
         head_dim=_count(keys, name, "head_dim") or None,
         hidden_act=hidden_act if isinstance(hidden_act, str) else "",
-        tie_word_embeddings=keys.get("tie_word_embeddings") is True,
+        tie_word_embeddings=ties is True,
         num_experts=_num_experts(keys, name),
         num_experts_per_tok=_count(keys, name, "num_experts_per_tok"),
         moe_intermediate_size=moe_intermediate_size,
@@ -60,26 +70,51 @@ def parse_hf_config(config: Mapping[str, Any], name: str) -> ModelSpec:
         kv_lora_rank=_count(keys, name, "kv_lora_rank"),
         qk_rope_head_dim=_count(keys, name, "qk_rope_head_dim"),
         bytes_per_activation=bytes_per_activation,
-        bytes_per_weight=_quantised_bytes(keys) or _weight_bytes_in_name(name) or bytes_per_activation,
+        bytes_per_weight=_quantised_bytes(_mapping(keys, name, "quantization_config"))
+        or _weight_bytes_in_name(name)
+        or bytes_per_activation,
         max_model_len=_context_window(keys, name),
     )
 
 
-def _number(value: object) -> float:
-    """A JSON number, or 0 for anything else: a null or a string is the same as a missing key."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def _mapping(keys: Mapping[str, Any], name: str, key: str) -> Mapping[str, Any]:
+    """The object under `key`, empty when absent."""
+    value = keys.get(key)
+    if value is not None and not isinstance(value, Mapping):
+        raise EngineError(f"{name}: {key} must be an object, got {_shown(value)}")
+    return value or {}
+
+
+def _number(keys: Mapping[str, Any], name: str, key: str) -> float:
+    """The JSON number under `key`, 0 when absent."""
+    value = keys.get(key)
+    if value is None:
         return 0
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise EngineError(f"{name}: {key} must be a number, got {_shown(value)}")
     return value
 
 
-def _count(keys: Mapping[str, Any], name: str, key: str) -> int:
-    """The whole number under `key`, cut like `int()`, 0 when absent."""
-    number = _number(keys.get(key))
-    if not math.isfinite(number):
+def _count(keys: Mapping[str, Any], name: str, key: str, at_most: int = MOST_SIZE) -> int:
+    """The whole number under `key`, 0 when absent. A list that gives each layer the same number is that number."""
+    value = keys.get(key)
+    if isinstance(value, list) and value and all(each == value[0] for each in value):
+        keys = {key: value[0]}
+    number = _number(keys, name, key)
+    if isinstance(number, float) and not math.isfinite(number):
         raise EngineError(f"{name}: {key} must be a finite number, got {number}")
     if number < 0:
-        raise EngineError(f"{name}: {key} must be at least 0, got {keys[key]}")
+        raise EngineError(f"{name}: {key} must be at least 0, got {_shown(number)}")
+    if number > at_most:
+        raise EngineError(f"{name}: {key} must be at most {at_most}, got {_shown(number)}")
+    if number != int(number):
+        raise EngineError(f"{name}: {key} must be a whole number, got {_shown(number)}")
     return int(number)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _first_count(keys: Mapping[str, Any], name: str, *candidates: str) -> int:
@@ -114,10 +149,7 @@ def _activation_bytes(keys: Mapping[str, Any], name: str) -> float:
     return width
 
 
-def _quantised_bytes(keys: Mapping[str, Any]) -> float:
-    quantisation = keys.get("quantization_config")
-    if not isinstance(quantisation, Mapping):
-        return 0.0
+def _quantised_bytes(quantisation: Mapping[str, Any]) -> float:
     bits = _bits(quantisation.get("bits"))
     if bits > 0:
         return bits / 8
@@ -142,8 +174,9 @@ def _compressed_tensors_bytes(quantisation: Mapping[str, Any]) -> float:
 
 def _bits(value: object) -> float:
     if isinstance(value, str):
-        return float(value) if re.fullmatch(r"\d+(\.\d+)?", value.strip()) else 0.0
-    return float(_number(value))
+        value = float(value) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value.strip(), re.ASCII) else 0
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 < value <= _MOST_BITS else 0.0  # type: ignore[operator, arg-type]
 
 
 def _weight_bytes_in_name(name: str) -> float:
@@ -156,13 +189,16 @@ def _weight_bytes_in_name(name: str) -> float:
 
 def _context_window(keys: Mapping[str, Any], name: str) -> int:
     """`max_position_embeddings`, stretched by rope scaling where the config's number does not include it yet."""
-    base = _count(keys, name, "max_position_embeddings")
-    rope = keys.get("rope_scaling")
-    if "gemma3" in str(keys.get("model_type", "")) or not isinstance(rope, Mapping):
+    base = _count(keys, name, "max_position_embeddings", MOST_TOKENS)
+    rope = _mapping(keys, name, "rope_scaling")
+    if "gemma3" in str(keys.get("model_type", "")) or not rope:
         return base
     kind = rope.get("type") or rope.get("rope_type")
-    factor = _number(rope.get("factor"))
-    if kind in _UNSCALED_ROPE or not 1 < factor < math.inf:
+    factor = _number(rope, f"{name}: rope_scaling", "factor")
+    if kind in _UNSCALED_ROPE or not factor > 1:
         return base
-    original = _count(rope, name, "original_max_position_embeddings") if kind == "yarn" else 0
+    if not factor <= _MOST_ROPE_FACTOR:
+        raise EngineError(f"{name}: rope_scaling: factor must be at most {_MOST_ROPE_FACTOR}, got {_shown(factor)}")
+    scaling = f"{name}: rope_scaling"
+    original = _count(rope, scaling, "original_max_position_embeddings", MOST_TOKENS) if kind == "yarn" else 0
     return int((original or base) * factor)

@@ -3,7 +3,7 @@
 import csv
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -17,6 +17,7 @@ from traces.text_file import read_json, read_text
 _PROCESSES = {"gamma": "gamma", "weibull": "weibull"}
 _NUMBER = r"\s*(\d+\.?\d*|\.\d+)"
 _ENTRY = re.compile(rf"{_NUMBER}\s*:{_NUMBER}([eE][+-]?\d+)?\s*", re.ASCII)
+_NUM_CELLS = 6
 _MOST_TOKENS = 2**31
 
 
@@ -76,18 +77,30 @@ def _number(path: Path) -> tuple[int, str]:
 
 
 def _moments(path: Path, left_out: Counter[str]) -> list[Moment]:
+    """The rows of a file; raises TraceError for one that has not six cells, and counts one whose cells say nothing."""
     moments = []
-    for cells in csv.reader(read_text(path).splitlines()):
+    for line, cells in _lines(path):
+        if len(cells) != _NUM_CELLS:
+            raise TraceError(f"{path} line {line}: expected {_NUM_CELLS} cells, got {len(cells)}")
         try:
-            start_s, rate, cv, process, shape, scale_s = cells[:6]
+            start_s, rate, cv, process, shape, scale_s = cells
             moments.append(
                 Moment(
                     float(start_s), float(rate), float(cv), _PROCESSES[process.lower()], float(shape), float(scale_s)
                 )
             )
         except (ValueError, KeyError):
-            left_out["rows of chunk-*-trace.csv that are not six fitting cells"] += bool(cells)
+            left_out["rows of chunk-*-trace.csv that are not six fitting cells"] += 1
     return moments
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The lines that are not empty, each with its number."""
+    rows = csv.reader(read_text(path).splitlines(), strict=True)
+    try:
+        yield from ((rows.line_num, cells) for cells in rows if cells)
+    except csv.Error as error:
+        raise TraceError(f"{path} line {rows.line_num}: expected comma-separated cells, {error}") from error
 
 
 def _lengths(path: Path, left_out: Counter[str]) -> dict[float, Lengths]:

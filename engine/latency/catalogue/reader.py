@@ -36,6 +36,10 @@ _GPU_FIELDS: Mapping[str, str] = {
 }
 
 
+_LEAST_RATE, _MOST_RATE = 1e-6, 1e9
+"""Rates of a GPU, as teraflops, terabytes per second or gibibytes, are between these; MFUs are fractions."""
+
+
 def load_model(name: str, folder_or_file: str | Path | None = None) -> ModelSpec:
     """The architecture of `name`: from the folder or `config.json` given, else from the catalogue.
 
@@ -46,12 +50,20 @@ def load_model(name: str, folder_or_file: str | Path | None = None) -> ModelSpec
         file = config_path(Path(folder_or_file))
         if file is None:
             raise EngineError(f"{folder_or_file}: no config.json there")
-        return parse_hf_config(read_mapping(file), short_name(name))
+        return _model_in(file, short_name(name))
     file = config_path(Path(name))
     if file is not None:
         folder = file.resolve().parent if file.name == "config.json" else file.with_suffix("")
-        return parse_hf_config(read_mapping(file), folder.name.lower())
+        return _model_in(file, folder.name.lower())
     return parse_hf_config(_catalogue_entry(name)[1]["config"], short_name(name))
+
+
+def _model_in(file: Path, name: str) -> ModelSpec:
+    content = read_mapping(file)
+    try:
+        return parse_hf_config(content, name)
+    except EngineError as error:
+        raise EngineError(f"{file}: {error}") from None
 
 
 def knows_model(name: str) -> bool:
@@ -170,6 +182,11 @@ def _gpu_spec(name: str, rates: Mapping[str, Any], origin: str) -> GpuSpec:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
             raise EngineError(f"{origin}: {key} of GPU {name} must be a number of at least 0, got {value!r}")
+        most = 1.0 if field.startswith("mfu_") else _MOST_RATE
+        if value and not _LEAST_RATE <= value <= most:
+            raise EngineError(
+                f"{origin}: {key} of GPU {name} must be 0 or from {_LEAST_RATE:g} to {most:g}, got {value}"
+            )
         values[field] = float(value)
     for field, spelling in (("tflops", "TFlopsPeak"), ("bandwidth_tb_s", "BwPeakTBs")):
         if not values.get(field):

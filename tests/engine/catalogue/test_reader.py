@@ -82,6 +82,7 @@ def test_a_config_may_be_yaml(tmp_path: Path) -> None:
         ("config.json", "{", "config.json: line 1 is not valid JSON"),
         ("config.json", '{"a": %s}' % ("9" * 5000), "config.json: it is not valid JSON: Exceeds the limit"),
         ("config.json", "[" * 100_000, "config.json: it is not valid JSON: maximum recursion depth exceeded"),
+        ("config.json", json.dumps({**CONFIG, "hidden_size": "x"}), "config.json: rocket: hidden_size must be a numb"),
         ("config.json", "[]", "config.json: must be a mapping of names to values, got list"),
         ("config.json", "{}", "rocket: num_attention_heads must be a number of at least 1, got no such key"),
         ("other.txt", "", "no config.json there"),
@@ -164,6 +165,9 @@ def test_a_hardware_file_may_be_yaml(tmp_path: Path) -> None:
         ("T1: {tflops: 0, bandwidth_tb_s: 1}", "gpus.yaml: TFlopsPeak of GPU T1 must be above 0, got 0.0"),
         ("T1: {tflops: fast}", "gpus.yaml: tflops of GPU T1 must be a number of at least 0, got 'fast'"),
         ("T1: {tflops: -1}", "gpus.yaml: tflops of GPU T1 must be a number of at least 0, got -1"),
+        ("T1: {tflops: 1, bandwidth_tb_s: 1, mfuPrefill: 1.1}", "mfuPrefill of GPU T1 must be 0 or from 1e-06 to 1, g"),
+        ("T1: {tflops: 1, bandwidth_tb_s: 1, mfuDecode: 1e-7}", "mfuDecode of GPU T1 must be 0 or from 1e-06 to 1, go"),
+        ("T1: {tflops: 1e300}", r"tflops of GPU T1 must be 0 or from 1e-06 to 1e\+09, got 1e\+300"),
         ("T1: {", "gpus.yaml: line 1 is not valid YAML"),
     ],
 )

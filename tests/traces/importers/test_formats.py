@@ -312,6 +312,24 @@ def test_lengths_of_servegen_are_those_from_1_to_2_to_the_31(tmp_path: Path) -> 
     assert chunk.lengths_at(0).input.mu == pytest.approx(math.log(2**31 - 1) / 2)
 
 
+@pytest.mark.parametrize(("kind", "text"), [
+    ("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16,1,2{}\n"),
+    ("vidur", "arrived_at,num_prefill_tokens,num_decode_tokens\n0,1,2{}\n"),
+    ("burstgpt", "Timestamp,Model,Request tokens,Response tokens,Log Type\n5,m,472,18,x{}\n"),
+])  # fmt: skip
+def test_refuses_a_row_with_one_cell_too_many(kind: str, text: str, tmp_path: Path) -> None:
+    imported(kind, tmp_path / "t.csv", text.format(""))
+    with pytest.raises(BlisError, match=r"t\.csv line 2: expected (3|5) cells as in the header, got (4|6)"):
+        imported(kind, tmp_path / "t.csv", text.format(","))
+
+
+@pytest.mark.parametrize("row", ["0,1.5,1.2,Gamma,0.8", "0,1.5,1.2,Gamma,0.8,0.4,1"])
+def test_refuses_a_row_of_servegen_that_has_not_six_cells(row: str, tmp_path: Path) -> None:
+    (tmp_path / "chunk-0-trace.csv").write_text(f"0,1.5,1.2,Gamma,0.8,0.4\n\n{row}\n")
+    with pytest.raises(BlisError, match=r"chunk-0-trace\.csv line 3: expected 6 cells, got (5|7)"):
+        read_chunks(tmp_path, Counter[str]())
+
+
 def test_a_histogram_of_servegen_may_hold_counts_as_well_as_shares() -> None:
     fit = lognormal_fit({10: 3, 1000: 3})
     assert (fit.mu, fit.sigma) == pytest.approx((math.log(100), math.log(10)))
