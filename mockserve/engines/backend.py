@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from engine.deployment import Deployment
@@ -28,8 +28,8 @@ class Backend:
     driver: Driver
     metrics_source: Metrics
     slow_readers: SlowReaders
-    engines: Sequence[RankEngine] = ()
-    """Those of this process."""
+    engines: Mapping[int, RankEngine] = field(default_factory=dict)
+    """Engines of this process, by rank or by number of instance."""
     cluster: LiveCluster | None = None
     """What has a router in front, if it has one."""
     request_numbers: Iterator[int] = field(default_factory=itertools.count)
@@ -52,14 +52,14 @@ def local_backend(options: ServeOptions, deployment: Deployment, environment: Se
 def source_of(
     options: ServeOptions,
     deployment: Deployment,
-    engines: Sequence[RankEngine],
+    engines: Mapping[int, RankEngine],
     lateness: Lateness,
     slow_readers: SlowReaders,
 ) -> MetricsSource:
     """Who reads the metrics of `engines`."""
     return new_source(
         options.model_names[0],
-        [MeasuredEngine(each.driver, each.metrics) for each in engines],
+        {number: MeasuredEngine(each.driver, each.metrics) for number, each in engines.items()},
         cache_config_labels(options, deployment),
         lateness,
         read_fake_metrics(options.fake_metrics),

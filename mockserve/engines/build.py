@@ -1,7 +1,7 @@
 """The simulated engines of a server: one for each data-parallel rank, each with a driver and counters of its own."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,11 +41,11 @@ class RankEngine:
 
 def build_engines(
     options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: Wire
-) -> Sequence[RankEngine]:
-    """All ranks, whose clocks start now. Raises OptionError when KV events cannot be published."""
+) -> Mapping[int, RankEngine]:
+    """All ranks by number, whose clocks start now. Raises OptionError when KV events cannot be published."""
     config, latency_model = with_features(options, deployment)
     origin_s = time.monotonic()
-    ranks: list[RankEngine] = []
+    ranks: dict[int, RankEngine] = {}
     for rank in range(options.dp):
         latency = SlowedLatency(latency_model)
         metrics = EngineMetrics(deployment.config.limit_tokens)
@@ -54,11 +54,11 @@ def build_engines(
         publisher = open_publisher(options, environment, config, options.data_parallel_rank + rank)
         if publisher is not None:
             driver.output.tell_cache_changes = publisher.publish
-        ranks.append(RankEngine(driver, metrics, latency, publisher))
+        ranks[rank] = RankEngine(driver, metrics, latency, publisher)
     return ranks
 
 
-def driver_of(ranks: Sequence[RankEngine]) -> RealtimeDriver | RankedDriver:
+def driver_of(ranks: Mapping[int, RankEngine]) -> RealtimeDriver | RankedDriver:
     """What requests are handed to."""
-    drivers = [rank.driver for rank in ranks if isinstance(rank.driver, RealtimeDriver)]
+    drivers = [rank.driver for rank in ranks.values() if isinstance(rank.driver, RealtimeDriver)]
     return drivers[0] if len(drivers) == 1 else RankedDriver(drivers)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from blis_options import OptionError
 from engine.cluster.assembly import build_cluster
+from engine.cluster.member import Life
 from engine.cluster.policies import policies_of
 from engine.core import Engine
 from engine.deployment import Deployment
@@ -28,18 +29,25 @@ class LiveCluster:
     def __init__(
         self, options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: Wire
     ) -> None:
-        self.engines: list[RankEngine] = []
-        """The instances, by number; whoever holds the list sees those that come later."""
-        self.tell_joined: Callable[[int], None] = _ignore
-        """Who wants to know the number of each instance that comes later, whoever wanted it."""
+        self.engines: dict[int, RankEngine] = {}
+        """The instances that are there, by number."""
+        self.num_made = 0
+        """Number of the instance that comes next."""
+        self.on_joined: Callable[[int], None] = _ignore
+        """Called with the number of each instance that comes later."""
+        self.on_removed: Callable[[int, RankEngine, Life], None] = _ignore_removed
+        """Called with the number of each instance that has been removed, its engine, and how it came to its end."""
         self._options = options
         self._environment = environment
-        self._outputs: list[EngineOutput] = []
-        self._deployments: list[Deployment] = []
-        cluster = build_cluster(options, deployment, self._new_engine)
+        self._outputs: dict[int, EngineOutput] = {}
+        self._first_deployment: Deployment | None = None
+        self._is_running = False
+        cluster = build_cluster(options, deployment, self._new_engine, keeps_history=False)
         self.driver = ClusterDriver(cluster, self._outputs, wire, options.speed)
-        for number in range(len(self._outputs)):
+        self.driver.on_removed = self._remove
+        for number in self._outputs:
             self._join(number)
+        self._is_running = True
 
     async def add(self, after_us: Micros) -> int:
         """One more instance, like the first one; it takes requests from then on. Returns its number.
@@ -50,19 +58,22 @@ class LiveCluster:
             raise OptionError("instances cannot be added where some compute prompts and others answer")
         if policies_of(self._options).scaling.node_pools:
             raise OptionError("instances cannot be added by hand where they are placed on the machines of node_pools")
-        number = len(self._outputs)
-        await self.driver.add(self._new_engine(self._deployments[0]), after_us)
+        assert self._first_deployment is not None
+        number = self.num_made
+        await self.driver.add(self._new_engine(self._first_deployment), after_us)
         return number
 
     def _new_engine(self, deployment: Deployment) -> Engine:
         """The engine of the instance that comes next."""
         config, latency = with_features(self._options, deployment)
         engine = Engine(config, SlowedLatency(latency), steps=RecentSteps(STEPS_KEPT))
-        self._deployments.append(deployment)
-        self._outputs.append(EngineOutput(engine, EngineMetrics(deployment.config.limit_tokens)))
-        if self.engines:
-            self._join(len(self._outputs) - 1)
-            self.tell_joined(len(self._outputs) - 1)
+        self._first_deployment = self._first_deployment or deployment
+        number = self.num_made
+        self.num_made += 1
+        self._outputs[number] = EngineOutput(engine, EngineMetrics(deployment.config.limit_tokens))
+        if self._is_running:
+            self._join(number)
+            self.on_joined(number)
         return engine
 
     def _join(self, number: int) -> None:
@@ -74,8 +85,18 @@ class LiveCluster:
         if publisher is not None:
             output.tell_cache_changes = publisher.publish
         driver = InstanceDriver(self.driver, number, output.engine)
-        self.engines.append(RankEngine(driver, metrics, latency, publisher, dies_alone=True))
+        self.engines[number] = RankEngine(driver, metrics, latency, publisher, dies_alone=True)
+
+    def _remove(self, number: int, life: Life) -> None:
+        engine = self.engines.pop(number)
+        if engine.kv_events is not None:
+            engine.kv_events.close()
+        self.on_removed(number, engine, life)
 
 
 def _ignore(_number: int) -> None:
-    """Nobody listens."""
+    """No-op default."""
+
+
+def _ignore_removed(_number: int, _engine: RankEngine, _life: Life) -> None:
+    """No-op default."""

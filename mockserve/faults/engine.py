@@ -1,7 +1,7 @@
 """An engine that hangs, dies, has no KV cache left or is slow, for a while or for good."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from blis_options import OptionError
 from engine.core import Engine
@@ -20,7 +20,7 @@ class EngineDeathError(RuntimeError):
 class EngineFaults:
     """Starts and ends what goes wrong with the engines, or with one of them. Use it from one event loop only."""
 
-    def __init__(self, engines: Sequence[RankEngine], source: FaultSource) -> None:
+    def __init__(self, engines: Mapping[int, RankEngine], source: FaultSource) -> None:
         self._engines = engines
         self._source = source
         self._active: dict[str, None] = {}
@@ -65,31 +65,36 @@ class EngineFaults:
 
     @property
     def _has_died(self) -> bool:
-        dead = [engine.driver.failure is not None for engine in self._engines]
+        dead = [engine.driver.failure is not None for engine in self._engines.values()]
         return all(dead) if self._die_alone else any(dead)
 
     @property
     def _die_alone(self) -> bool:
-        return all(engine.dies_alone for engine in self._engines)
+        return all(engine.dies_alone for engine in self._engines.values())
 
     @property
-    def _chosen(self) -> Sequence[RankEngine]:
-        """The engines that something is to happen to."""
+    def _chosen(self) -> Collection[RankEngine]:
+        """The engines that something is to happen to. Raises OptionError when there is no such rank."""
         rank = self._source.settings.rank
-        if rank >= len(self._engines):
-            raise OptionError(f"rank must be at most {len(self._engines) - 1}, got {rank}")
-        return self._engines if rank < 0 else [self._engines[rank]]
+        if rank < 0:
+            return self._engines.values()
+        if rank not in self._engines:
+            highest = max(self._engines, default=-1)
+            raise OptionError(
+                f"rank {rank} is gone" if rank < highest else f"rank must be at most {highest}, got {rank}"
+            )
+        return [self._engines[rank]]
 
     def _hang(self) -> None:
         for each in self._chosen:
             each.driver.interfere(lambda engine, at: engine.hold(Hold.EVERYTHING, at))
 
     def _go_on(self) -> None:
-        for each in self._engines:
+        for each in self._engines.values():
             each.driver.interfere(lambda engine, at: engine.hold(Hold.NONE, at))
 
     def _die(self) -> None:
-        for each in self._chosen if self._die_alone else self._engines:
+        for each in list(self._chosen if self._die_alone else self._engines.values()):
             each.driver.fail(EngineDeathError("the engine died on purpose"))
 
     def _exhaust(self) -> None:
@@ -103,7 +108,7 @@ class EngineFaults:
             each.driver.interfere(withhold)
 
     def _replenish(self) -> None:
-        for each in self._engines:
+        for each in self._engines.values():
             each.driver.interfere(lambda engine, at: engine.withhold_blocks(0, at))
 
     def _slow_down(self) -> None:
@@ -113,7 +118,7 @@ class EngineFaults:
             each.latency.factor = self._source.settings.slow_factor
 
     def _speed_up(self) -> None:
-        for each in self._engines:
+        for each in self._engines.values():
             each.latency.factor = 1.0
 
 

@@ -4,6 +4,7 @@
 """
 
 import time
+from collections.abc import Mapping
 
 from engine.units import Micros
 from mockserve.flight import Flight
@@ -24,6 +25,9 @@ CHOICE_BUCKETS = (1, 2, 5, 10, 20)
 PROMPT_SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
 CACHE_SOURCES = ("device", "host", "p2p", "disk", "external_unspecified")
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
+MOST_ADAPTER_LISTS = 1000
+MOST_ADAPTER_CHARACTERS = 1_000_000
+"""How many lists of adapters are kept, and how long they are together: clients choose the names."""
 FINISHED_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
@@ -38,32 +42,64 @@ def token_count_buckets(max_model_len: int) -> tuple[int, ...]:
 
 
 class Adapters:
-    """Which LoRA adapters were in use together, and when last.
+    """Which LoRA adapters were in use together after a step, and when last.
 
-    vLLM's front end hears of a request when its first token comes, so only those that have one are seen; its two lists,
-    of running and of waiting adapters, both name every adapter with such a request.
+    vLLM's front end hears of a request when its first token comes, so an adapter counts from then on until its last
+    request has ended; a step's tokens count after the requests that it ends. Its two lists, of running and of waiting
+    adapters, both name all such adapters, in the order in which they came. vLLM keeps every list for good; here those
+    seen longest ago are forgotten when there are too many.
     """
 
     def __init__(self) -> None:
-        self.last_seen: dict[str, float] = {}
-        """The adapters' names, joined by commas, to a Unix time."""
+        self._last_seen: dict[str, float] = {}
+        self._num_characters = 0
         self._numbers: dict[str, int] = {}
+        self._stepped_at: float | None = None
+        """When a step ended whose state has not been noted, because it may still end requests."""
+
+    def last_seen(self) -> Mapping[str, float]:
+        """Lists of adapters, each joined by commas, and the Unix time of each; the latest comes last."""
+        self._note()
+        return self._last_seen
 
     def began(self, adapter: str) -> None:
         """A request with this adapter, or with none if it is empty, has its first token."""
+        self._note()
         if adapter:
             self._numbers[adapter] = self._numbers.get(adapter, 0) + 1
 
     def ended(self, adapter: str) -> None:
-        """Such a request has ended."""
+        """A request whose first token has come, with this adapter or none, has ended."""
         if adapter:
             self._numbers[adapter] -= 1
             if not self._numbers[adapter]:
                 del self._numbers[adapter]
 
-    def seen(self) -> None:
-        """The present state is one that was seen now."""
-        self.last_seen[",".join(self._numbers)] = time.time()
+    def left(self, adapter: str) -> None:
+        """The client of such a request hung up between two steps."""
+        self._note()
+        self.ended(adapter)
+
+    def stepped(self) -> None:
+        """A step has brought tokens. The requests that it ends are named next."""
+        self._note()
+        self._stepped_at = time.time()
+
+    def _note(self) -> None:
+        """Note the state after the latest step, unless that is done."""
+        if self._stepped_at is None:
+            return
+        names = ",".join(self._numbers)
+        if self._last_seen.pop(names, None) is None:
+            self._num_characters += len(names)
+        self._last_seen[names] = self._stepped_at
+        self._stepped_at = None
+        while len(self._last_seen) > MOST_ADAPTER_LISTS or (
+            self._num_characters > MOST_ADAPTER_CHARACTERS and len(self._last_seen) > 1
+        ):
+            oldest = next(iter(self._last_seen))
+            del self._last_seen[oldest]
+            self._num_characters -= len(oldest)
 
 
 class EngineMetrics:
@@ -130,15 +166,15 @@ class EngineMetrics:
         self.iteration_tokens.observe(num_prompt_tokens + num_tokens)
         for gap, times in gaps_us.items():
             self.token_gap_s.observe(gap / 1e6, times)
-        self.adapters.seen()
+        self.adapters.stepped()
 
     def aborted(self, flight: Flight) -> None:
         if flight.num_tokens:
-            self.adapters.ended(flight.request.adapter)
+            self.adapters.left(flight.request.adapter)
 
     def completed(self, flight: Flight, latency_us: Micros, finish_reason: str) -> None:
-        self.aborted(flight)
-        self.adapters.seen()
+        if flight.num_tokens:
+            self.adapters.ended(flight.request.adapter)
         self.request_success[finish_reason] += 1
         self.e2e_s.observe(latency_us / 1e6)
         self.prompt_lengths.observe(flight.request.input_tokens)

@@ -14,6 +14,7 @@ from prometheus_client import (
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from engine.config import EngineConfig
 from engine.core import Engine
 from mockserve.metrics.engine import EngineMetrics
 from mockserve.metrics.fakes import shown
@@ -105,11 +106,15 @@ class MetricsPart(Protocol):
 class MetricsSource:
     """Reads engines and counters at each scrape; nothing is kept up to date in between.
 
-    `cache_config` becomes the labels of `vllm:cache_config_info`.
+    Engines may come and go. The series of an engine that has gone are on the page no more; what is counted for the
+    whole server stays. `cache_config` becomes the labels of `vllm:cache_config_info`.
     """
 
     model_name: str
-    engines: list[MeasuredEngine]
+    engines: dict[int, MeasuredEngine]
+    """By the value of the label `engine`."""
+    config: EngineConfig
+    """Configuration of the first engine, which decides what families there are."""
     cache_config: Mapping[str, str]
     lateness: Lateness
     fakes: FakeMetrics
@@ -118,6 +123,8 @@ class MetricsSource:
     http: HttpMetrics = field(default_factory=HttpMetrics)
     rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
     """Requests refused because too many waited, by the limit."""
+    created: float = field(default_factory=time.time)
+    """When counting for the whole server began, in Unix seconds."""
     _registry: CollectorRegistry = field(default_factory=lambda: CollectorRegistry(auto_describe=True), init=False)
 
     async def page(self, names: Collection[str] = ()) -> bytes:
@@ -131,12 +138,8 @@ class MetricsSource:
 
     def collect(self) -> Iterator[Metric]:
         """The families that are ours or vLLM's, for prometheus_client."""
-        engines = [each.driver.engine for each in self.engines]
-        states = [
-            EngineState(engine.stats, engine.counters, each.metrics)
-            for engine, each in zip(engines, self.engines, strict=True)
-        ]
-        drafts = engines[0].config.speculation is not None
+        states = {number: _state_of(each) for number, each in self.engines.items()}
+        drafts = self.config.speculation is not None
         for family in (*(DRAFT_FAMILIES if drafts else ()), *FAMILIES):
             yield self._family(family, states)
         yield self._rejections()
@@ -150,12 +153,12 @@ class MetricsSource:
         yield self._lateness()
         yield self._slow_readers()
 
-    def _family(self, family: Family, states: Sequence[EngineState]) -> Metric:
+    def _family(self, family: Family, states: Mapping[int, EngineState]) -> Metric:
         labels = ["model_name", "engine", *([family.label] if family.label else [])]
         values = [
-            (self._labels(index, each, last), value)
-            for index, (each, state) in enumerate(zip(self.engines, states, strict=True))
-            for last, value in _labelled(self._value(family, each, state))
+            (self._labels(number, each, last), value)
+            for number, each in self.engines.items()
+            for last, value in _labelled(self._value(family, each, states[number]))
         ]
         return _METRICS[family.kind](f"vllm:{family.name}", family.help, labels, values)
 
@@ -163,9 +166,9 @@ class MetricsSource:
         """The true figure, or the one to show instead."""
         return shown(self.fakes, family.name, family.read(state), time.time() - engine.created)
 
-    def _labels(self, index: int, engine: MeasuredEngine, last: str) -> tuple[list[str], float]:
+    def _labels(self, number: int, engine: MeasuredEngine, last: str) -> tuple[list[str], float]:
         """The values of the labels of one sample, and when counting began."""
-        return [self.model_name, str(index), *([last] if last else [])], engine.created
+        return [self.model_name, str(number), *([last] if last else [])], engine.created
 
     def _rejections(self) -> Metric:
         metric = CounterMetricFamily(
@@ -174,12 +177,12 @@ class MetricsSource:
             labels=["model_name", "reason"],
         )
         for reason, number in self.rejections.items():
-            metric.add_metric([self.model_name, reason], number, created=self.engines[0].created)
+            metric.add_metric([self.model_name, reason], number, created=self.created)
         return metric
 
     def _adapters(self) -> Iterator[Metric]:
         """The states of adapters, each valued with when it was seen last; without adapters there is no such metric."""
-        lora = self.engines[0].driver.engine.config.lora
+        lora = self.config.lora
         if lora is None and self.fakes.loras is None:
             return
         metric = GaugeMetricFamily(
@@ -193,8 +196,8 @@ class MetricsSource:
                 metric.add_metric([most, fake.waiting, fake.running], fake.unix_time_s)
         else:
             last_seen: dict[str, float] = {}
-            for engine in self.engines:
-                for names, at in engine.metrics.adapters.last_seen.items():
+            for engine in self.engines.values():
+                for names, at in engine.metrics.adapters.last_seen().items():
                     last_seen[names] = max(at, last_seen.get(names, 0.0))
             for names, at in last_seen.items():
                 metric.add_metric([most, names, names], at)
@@ -203,8 +206,8 @@ class MetricsSource:
     def _cache_config(self) -> Metric:
         names = sorted([*self.cache_config, "engine"])
         metric = GaugeMetricFamily("vllm:cache_config_info", "KV cache configuration, as labels.", labels=names)
-        for index in range(len(self.engines)):
-            values = {**self.cache_config, "engine": str(index)}
+        for number in self.engines:
+            values = {**self.cache_config, "engine": str(number)}
             metric.add_metric([values[name] for name in names], 1)
         return metric
 
@@ -213,15 +216,20 @@ class MetricsSource:
             "blis_send_lag_seconds",
             "Real time by which frames leave later than they are due.",
             [],
-            [(([], self.engines[0].created), self.lateness.histogram)],
+            [(([], self.created), self.lateness.histogram)],
         )
 
     def _slow_readers(self) -> Metric:
         metric = CounterMetricFamily(
             "blis_slow_readers_cut", "Streams cut because their clients left too much unread.", labels=[]
         )
-        metric.add_metric([], self.slow_readers.num_cut, created=self.engines[0].created)
+        metric.add_metric([], self.slow_readers.num_cut, created=self.created)
         return metric
+
+
+def _state_of(engine: MeasuredEngine) -> EngineState:
+    simulated = engine.driver.engine
+    return EngineState(simulated.stats, simulated.counters, engine.metrics)
 
 
 Sample: TypeAlias = tuple[tuple[list[str], float], float | Histogram]
@@ -289,15 +297,16 @@ def sum_of_parts(source: MetricsSource, parts: Sequence[MetricsPart]) -> Metrics
 
 def new_source(
     model_name: str,
-    engines: list[MeasuredEngine],
+    engines: Mapping[int, MeasuredEngine],
     cache_config: Mapping[str, str],
     lateness: Lateness,
     fakes: FakeMetrics,
     slow_readers: CutStreams,
     tool_parsing: ToolParsing | None = None,
 ) -> MetricsSource:
-    """A source whose page also tells of the process."""
-    source = MetricsSource(model_name, engines, cache_config, lateness, fakes, slow_readers, tool_parsing)
+    """A source for at least one engine whose page also tells of the process."""
+    config = next(iter(engines.values())).driver.engine.config
+    source = MetricsSource(model_name, dict(engines), config, cache_config, lateness, fakes, slow_readers, tool_parsing)
     registry = source._registry
     GCCollector(registry=registry)
     PlatformCollector(registry=registry)

@@ -1,6 +1,6 @@
 """The engines' end: requests come in from the processes that answer, tokens go back to them, a message per step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
 from mockserve.engines.build import RankEngine, driver_of
@@ -125,7 +125,7 @@ class AnsweringEnd:
 class EngineSide:
     """The engines with all processes that answer for them. `wire` must be the one of their drivers."""
 
-    def __init__(self, engines: Sequence[RankEngine], wire: Wire) -> None:
+    def __init__(self, engines: Mapping[int, RankEngine], wire: Wire) -> None:
         self.driver = driver_of(engines)
         self.wire = wire
         self.ends: list[AnsweringEnd] = []

@@ -15,7 +15,7 @@ from typing import Any
 from engine.deployment import Deployment
 from mockserve.connections.slow_readers import SlowReaders
 from mockserve.engines.backend import source_of
-from mockserve.engines.build import RankEngine, build_engines
+from mockserve.engines.build import build_engines
 from mockserve.faults.draw import FaultSource
 from mockserve.faults.engine import EngineFaults
 from mockserve.log_lines import fields
@@ -72,7 +72,7 @@ class Processes:
         self._deployment = deployment
         self._environment = environment
         wire = Wire(Lateness(), is_timed=False)  # how late tokens leave is seen where they do
-        self._ranks: Sequence[RankEngine] = build_engines(options, deployment, environment, wire)
+        self._ranks = build_engines(options, deployment, environment, wire)
         self._engines = EngineSide(self._ranks, wire)
         slow_readers = SlowReaders(options.max_unsent_kib * 1024)
         source = source_of(options, deployment, self._ranks, wire.lateness, slow_readers)

@@ -1,7 +1,7 @@
 """The real-time driver of a cluster: one clock for all instances, with a recorder for each."""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, MutableMapping
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -17,21 +17,23 @@ from engine.units import Micros
 from mockserve.flight import Flight
 from mockserve.realtime.driver import RealtimeDriver
 from mockserve.realtime.engine_output import EngineOutput
+from mockserve.realtime.interface import EngineFailedError
 from mockserve.realtime.wire import Wire
 
 T = TypeVar("T")
 
 
 class ClusterDriver(RealtimeDriver):
-    """Runs `cluster` against the clock. `outputs` are those of its instances, by number; the list may grow with them.
+    """Runs `cluster` against the clock. `outputs` are those of its instances, by number; they come and go with them.
 
-    A request that names a rank goes straight to the instance of that number.
+    A request that names a rank goes straight to the instance of that number. An instance that was drained or killed is
+    removed when its requests have ended.
     """
 
     def __init__(
         self,
         cluster: Cluster,
-        outputs: Sequence[EngineOutput],
+        outputs: MutableMapping[int, EngineOutput],
         wire: Wire,
         speed: float = 1.0,
         origin_s: float | None = None,
@@ -39,6 +41,8 @@ class ClusterDriver(RealtimeDriver):
         first = outputs[0]
         super().__init__(first.engine, first.recorder, wire, speed, origin_s=origin_s, simulation=cluster)
         self.cluster = cluster
+        self.on_removed: Callable[[int, Life], None] = _ignore
+        """Called with the number of each instance that was removed, and whether it was drained or killed."""
         self._outputs = outputs
         self._unrouted: dict[str, asyncio.Future[None]] = {}
         """Requests that somebody waits for to be routed."""
@@ -68,14 +72,20 @@ class ClusterDriver(RealtimeDriver):
 
     def interfere(self, act: Callable[[Engine, Micros], T]) -> T:
         """Let `act` do something to every instance now. Returns the first result that is not true, or else the last."""
-        return self.interfere_with(range(len(self.cluster.members)), act)
+        return self.interfere_with(list(self.cluster.members), act)
 
     def interfere_with(self, numbers: Collection[int], act: Callable[[Engine, Micros], T]) -> T:
-        """The same with the instances of those numbers."""
+        """Let `act` do something to the instances of those numbers now. Returns what `interfere` returns.
+
+        Raises EngineFailedError when none of them is there any more.
+        """
+        present = [number for number in numbers if number in self.cluster.members]
+        if not present:
+            raise EngineFailedError("the instance was killed")
 
         def act_on_each(at: Micros) -> T:
             results = []
-            for number in numbers:
+            for number in present:
                 results.append(act(self.cluster.members[number].engine, at))
                 self.cluster.members.woken(number)
             return next((result for result in results if not result), results[-1])
@@ -87,8 +97,13 @@ class ClusterDriver(RealtimeDriver):
         await self._until(lambda: all(is_so(engine) for engine in self.cluster.instances))
 
     async def until_at(self, number: int, is_so: Callable[[Engine], bool]) -> None:
-        """Return when something holds of one instance."""
-        await self._until(lambda: is_so(self.cluster.members[number].engine))
+        """Return when something holds of one instance, or when it was removed."""
+
+        def holds() -> bool:
+            member = self.cluster.members.get(number)
+            return member is None or is_so(member.engine)
+
+        await self._until(holds)
 
     async def add(self, engine: Engine, after_us: Micros) -> None:
         """One more instance, which takes requests from then on. Without delay, return when it does."""
@@ -107,11 +122,12 @@ class ClusterDriver(RealtimeDriver):
 
     async def until_killed(self, number: int) -> None:
         """Return when an instance is gone."""
-        await self._until(lambda: self.life_of(number) is Life.KILLED)
+        await self._until(lambda: self.life_of(number) in (Life.KILLED, None))
 
-    def life_of(self, number: int) -> Life:
-        """What an instance is good for."""
-        return self.cluster.members[number].life
+    def life_of(self, number: int) -> Life | None:
+        """What an instance is good for; None when it was removed."""
+        member = self.cluster.members.get(number)
+        return None if member is None else member.life
 
     def fail(self, error: BaseException) -> None:
         """The simulation is broken: nobody may wait for it any longer."""
@@ -123,8 +139,8 @@ class ClusterDriver(RealtimeDriver):
         self.cluster.submit(request, at, rank)
 
     def _output_of(self, request_id: str) -> EngineOutput:
-        """Of the instance that has a request; one that has come to none counts for the first."""
-        return self._outputs[max(0, self.cluster.instance_of(request_id))]
+        """Of the instance that has a request; one that has come to none counts for the first that is there."""
+        return self._outputs.get(self.cluster.instance_of(request_id), self.output)
 
     def _placed(self, sequence: EngineSequence, number: int, at: Micros) -> None:
         self._place(sequence, number, at)
@@ -132,7 +148,19 @@ class ClusterDriver(RealtimeDriver):
 
     def _run_engine(self, until: Micros, now: Micros) -> None:
         for number, event in self.cluster.advance_each(until):
-            self._happened(self._outputs[max(0, number)], event, now)
+            self._happened(self._outputs.get(number, self.output), event, now)
+        if self.cluster.leaving:
+            self._remove_idle()
+
+    def _remove_idle(self) -> None:
+        """Forget instances that were drained or killed and have nothing left to do."""
+        for number in sorted(self.cluster.leaving):
+            life = self.cluster.members[number].life
+            if self.cluster.remove(number):
+                self.on_removed(number, life)
+                del self._outputs[number]
+        self.output = next(iter(self._outputs.values()), self.output)
+        self.engine = self.output.engine
 
     def _happened(self, output: EngineOutput, event: Event, now: Micros) -> None:
         super()._happened(output, event, now)
@@ -150,6 +178,10 @@ class ClusterDriver(RealtimeDriver):
         if event.outcome is Outcome.REJECTED and is_for_want:
             return HTTPStatus.SERVICE_UNAVAILABLE
         return super()._status_of(event)
+
+
+def _ignore(_number: int, _life: Life) -> None:
+    """No-op default."""
 
 
 def _set(future: asyncio.Future[None] | None) -> None:

@@ -26,14 +26,14 @@ class InstanceDriver:
     @property
     def failure(self) -> BaseException | None:
         """Why no request is answered here any more."""
-        if self.whole.failure is None and self.whole.life_of(self.number) is Life.KILLED:
+        if self.whole.failure is None and self.whole.life_of(self.number) in (Life.KILLED, None):
             return EngineFailedError("the instance was killed")
         return self.whole.failure
 
     @property
     def takes_requests(self) -> bool:
         """Whether the router may send any."""
-        return self.whole.cluster.members[self.number].takes_requests
+        return self.whole.life_of(self.number) is Life.READY
 
     @property
     def request_ids(self) -> Collection[str]:

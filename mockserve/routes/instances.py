@@ -15,10 +15,9 @@ from mockserve.serving.service import SERVICE
 
 
 async def list_instances(request: web.Request) -> web.StreamResponse:
-    """The instances, with their life and load, and how many requests never came to one."""
+    """The instances with their life and load, removed ones too, and how many requests never came to one."""
     control = _control(request)
-    instances = [control.described(number) for number in range(len(control.services))]
-    return json_reply({"instances": instances, "door": control.door()})
+    return json_reply({"instances": control.described_all(), "door": control.door()})
 
 
 async def add_instance(request: web.Request) -> web.StreamResponse:

@@ -39,7 +39,7 @@ async def kv_event_sources(request: web.Request) -> web.StreamResponse:
     """Where KV-cache events are published, by data-parallel rank."""
     service = request.app[SERVICE]
     config = service.options.kv_events
-    ranks = range(service.num_engines) if config.publishes else ()
+    ranks = (service.engines or range(service.num_engines)) if config.publishes else ()
     return json_reply({str(rank): asdict(config.of_rank(rank)) for rank in ranks})
 
 

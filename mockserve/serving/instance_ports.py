@@ -35,7 +35,7 @@ class InstancePorts:
 
     async def open_all(self) -> None:
         """Listen for every instance. Raises OptionError for a port that cannot be listened on."""
-        for number in range(len(self._control.services)):
+        for number in list(self._control.services):
             await self.open(number)
 
     async def open(self, number: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from blis_options import OptionError
 from engine.cluster.member import Life
+from mockserve.engines.build import RankEngine
 from mockserve.engines.cluster import LiveCluster
 from mockserve.faults.draw import FaultSource
 from mockserve.faults.engine import EngineFaults
@@ -19,13 +20,18 @@ from mockserve.serving.service import Service, queue_limits
 from mockserve.serving.suspension import Suspension
 from mockserve.serving.suspension_of_all import SuspensionOfAll
 
+MOST_REMOVED = 100
+"""How many of the instances that were removed are still listed."""
+
 
 class InstanceControl:
     """Sees each instance of `live` as a server of its own; `front` is the one with the router."""
 
     def __init__(self, front: Service, live: LiveCluster) -> None:
-        self.services: list[Service] = []
-        """By number."""
+        self.services: dict[int, Service] = {}
+        """Instances that are there, by number."""
+        self._removed: dict[int, Mapping[str, Any]] = {}
+        """The latest instances that were removed, by number, as they were then."""
         self.ports: dict[int, int] = {}
         """Where instances listen by themselves, by number."""
         self.listen: Callable[[int], Coroutine[None, None, None]] | None = None
@@ -38,15 +44,23 @@ class InstanceControl:
         """Ports that are being opened or closed."""
         self._opening: dict[int, asyncio.Task[None]] = {}
         """Those that somebody who added an instance waits for."""
-        for number in range(len(live.engines)):
-            self.services.append(_service_of(front, live, number))
+        for number in live.engines:
+            self.services[number] = _service_of(front, live, number)
         front.suspension = SuspensionOfAll(self._suspensions)
-        live.tell_joined = self._joined
+        live.on_joined = self._joined
+        live.on_removed = self._left
+
+    @property
+    def num_made(self) -> int:
+        """How many instances there have been, those that were removed included."""
+        return self._live.num_made
 
     def service(self, number: int) -> Service:
-        """One instance. Raises ApiError for a number that there is not."""
-        if not 0 <= number < len(self.services):
-            raise ApiError(f"instance must be from 0 to {len(self.services) - 1}, got {number}", status=404)
+        """One instance. Raises ApiError for a number that no instance has or had, and for one that was removed."""
+        if not 0 <= number < self._live.num_made:
+            raise ApiError(f"instance must be from 0 to {self._live.num_made - 1}, got {number}", status=404)
+        if number not in self.services:
+            raise _gone(number)
         return self.services[number]
 
     async def add(self, after_s: float) -> int:
@@ -79,19 +93,16 @@ class InstanceControl:
             _ = self._begin(self.hang_up(number))  # which takes as long as its replies
 
     def described(self, number: int) -> Mapping[str, Any]:
-        """How an instance is by now."""
+        """How an instance is by now, or how it was when it was removed."""
+        port = {"port": self.ports.get(number)}
+        if number in self._removed:
+            return {**self._removed[number], **port}
         member = self._live.driver.cluster.members[number]
-        stats = member.engine.stats
-        return {
-            "instance": number,
-            "life": member.life.name.lower(),
-            "num_running": stats.num_running,
-            "num_waiting": stats.num_waiting,
-            "num_in_flight": len(member.engine.live),
-            "kv_cache_usage": stats.kv_usage_fraction,
-            "num_completed": sum(self._live.engines[number].metrics.request_success.values()),
-            "port": self.ports.get(number),
-        }
+        return {**_figures(number, member.life.name.lower(), self._live.engines[number]), **port}
+
+    def described_all(self) -> list[Mapping[str, Any]]:
+        """All instances that are there and the latest that were removed, in the order of their numbers."""
+        return [self.described(number) for number in sorted({*self.services, *self._removed})]
 
     def door(self) -> Mapping[str, int]:
         """What became of requests before any instance."""
@@ -105,17 +116,29 @@ class InstanceControl:
 
     def close(self) -> None:
         """Let nothing more happen to single instances."""
-        for service in self.services:
+        for service in self.services.values():
             service.engine_faults.close()
 
     def _joined(self, number: int) -> None:
         """There is one more instance, which somebody or the autoscaler wanted."""
         source, engine = self._front.metrics_source, self._live.engines[number]
         assert isinstance(source, MetricsSource)
-        source.engines.append(MeasuredEngine(engine.driver, engine.metrics))
-        self.services.append(_service_of(self._front, self._live, number))
+        source.engines[number] = MeasuredEngine(engine.driver, engine.metrics)
+        self.services[number] = _service_of(self._front, self._live, number)
         if self.listen is not None:
             self._opening[number] = self._begin(self.listen(number))
+
+    def _left(self, number: int, engine: RankEngine, life: Life) -> None:
+        """An instance was drained or killed and has nothing left to do: let go of all that it has."""
+        source = self._front.metrics_source
+        assert isinstance(source, MetricsSource)
+        del source.engines[number]
+        self.services.pop(number).engine_faults.close()
+        self._removed[number] = _figures(number, "killed" if life is Life.KILLED else "drained", engine)
+        if len(self._removed) > MOST_REMOVED:
+            del self._removed[next(iter(self._removed))]
+        if self.hang_up is not None:
+            _ = self._begin(self.hang_up(number))
 
     def _begin(self, change: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(change)
@@ -125,21 +148,40 @@ class InstanceControl:
 
     def _check_alive(self, number: int) -> None:
         if self.service(number).driver.failure is not None:
-            raise ApiError(f"instance {number} is gone", status=409, kind="ConflictError")
+            raise _gone(number)
 
     def _suspensions(self) -> list[Suspension]:
-        """Of those that are not gone; of all when all are."""
+        """Of all instances that were not killed."""
         members = self._live.driver.cluster.members
-        alive = [number for number, member in enumerate(members) if member.life is not Life.KILLED]
-        found = [self.services[number].suspension for number in alive or range(len(members))]
+        alive = [number for number, member in members.items() if member.life is not Life.KILLED]
+        found = [self.services[number].suspension for number in alive]
         return [each for each in found if isinstance(each, Suspension)]
+
+
+def _gone(number: int) -> ApiError:
+    return ApiError(f"instance {number} is gone", status=409, kind="ConflictError")
+
+
+def _figures(number: int, life: str, engine: RankEngine) -> Mapping[str, Any]:
+    """An instance in figures."""
+    simulated = engine.driver.engine
+    stats = simulated.stats
+    return {
+        "instance": number,
+        "life": life,
+        "num_running": stats.num_running,
+        "num_waiting": stats.num_waiting,
+        "num_in_flight": len(simulated.live),
+        "kv_cache_usage": stats.kv_usage_fraction,
+        "num_completed": sum(engine.metrics.request_success.values()),
+    }
 
 
 def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
     """Everything of the front but what concerns the engine and what is counted."""
     engine, source = live.engines[number], front.metrics_source
     assert isinstance(source, MetricsSource)
-    alone = [replace(engine, kv_events=None)]  # whose sockets are the front's to close
+    alone = {0: replace(engine, kv_events=None)}  # whose sockets are the front's to close
     faults = FaultSource(front.options.faults, front.options.fault_seed)
 
     def tell_sleep(state: str) -> None:
@@ -151,7 +193,7 @@ def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
         engines=alone,
         metrics_source=new_source(
             source.model_name,
-            [MeasuredEngine(engine.driver, engine.metrics)],
+            {0: MeasuredEngine(engine.driver, engine.metrics)},
             source.cache_config,
             source.lateness,
             source.fakes,

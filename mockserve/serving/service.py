@@ -67,7 +67,8 @@ class Service:
     planner: Planner
     wire: Wire
     driver: Driver
-    engines: Sequence[RankEngine]
+    engines: Mapping[int, RankEngine]
+    """By rank or by number of instance."""
     metrics_source: Metrics
     queue_limits: QueueLimits
     options: ServeOptions
@@ -114,8 +115,8 @@ class Service:
 
     @property
     def num_engines(self) -> int:
-        """Data-parallel ranks, or instances."""
-        return max(self.options.dp, len(self.engines))
+        """Data-parallel ranks, or all instances there have been."""
+        return max(self.options.dp, len(self.engines)) if self.cluster is None else self.cluster.num_made
 
     def external_prompt(self, params: Mapping[str, Any] | None, prompt_tokens: int) -> ExternalPrompt | None:
         """What another instance has computed of a prompt, according to a request."""
@@ -148,7 +149,7 @@ class Service:
         if self.cluster is not None:
             self.cluster.close()
         self.driver.close()
-        for engine in self.engines:
+        for engine in self.engines.values():
             if engine.kv_events is not None:
                 engine.kv_events.close()
 
@@ -220,8 +221,8 @@ def build_service(
     )
 
 
-def _tell_sleep(engines: Sequence[RankEngine], state: str) -> None:
-    for engine in engines:
+def _tell_sleep(engines: Mapping[int, RankEngine], state: str) -> None:
+    for engine in engines.values():
         engine.metrics.sleep_state = state
 
 

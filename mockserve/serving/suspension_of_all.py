@@ -7,7 +7,10 @@ from mockserve.serving.suspension import PauseMode, Suspension
 
 
 class SuspensionOfAll:
-    """As `Suspension`, for all instances that are there when it is called; what holds, holds of each of them."""
+    """As `Suspension`, for all instances that are there when it is called; what holds, holds of each of them.
+
+    Nothing holds where there is no instance.
+    """
 
     def __init__(self, members: Callable[[], Sequence[Suspension]]) -> None:
         self._members = members
@@ -15,15 +18,15 @@ class SuspensionOfAll:
     @property
     def rejects_new(self) -> bool:
         """Whether requests that arrive now are turned away instead of queued."""
-        return all(each.rejects_new for each in self._members())
+        return self._all(lambda each: each.rejects_new)
 
     @property
     def is_paused(self) -> bool:
-        return all(each.is_paused for each in self._members())
+        return self._all(lambda each: each.is_paused)
 
     @property
     def is_sleeping(self) -> bool:
-        return all(each.is_sleeping for each in self._members())
+        return self._all(lambda each: each.is_sleeping)
 
     async def pause(self, mode: PauseMode, clears_caches: bool) -> None:
         """Return when all are idle."""
@@ -52,3 +55,7 @@ class SuspensionOfAll:
         """Whether it succeeded everywhere."""
         are_reset = [each.reset_prefix_cache(preempts_running) for each in self._members()]
         return all(are_reset)
+
+    def _all(self, holds: Callable[[Suspension], bool]) -> bool:
+        members = self._members()
+        return bool(members) and all(map(holds, members))

@@ -1,8 +1,11 @@
 """Instances that come and go while the server runs, and control routes that act on one of them."""
 
+import gc
 import json
 import os
+import re
 import socket
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -86,7 +89,7 @@ def test_a_killed_instance_gets_no_more_requests_and_stays_dead() -> None:
         kill(server, 1)
         for _ in range(4):
             assert complete(server, **BODY).status == 200
-        assert [finished(server, instance) for instance in range(2)] == [4, 0]
+        assert finished(server, 0) == 4
         for method, path in (("DELETE", "/blis/instances/1"), ("POST", "/blis/instances/1/drain")):
             again = call(server, method, path)
             assert (again.status, again.json["error"]["message"]) == (409, "instance 1 is gone")
@@ -117,11 +120,68 @@ def test_a_drained_instance_finishes_what_it_has() -> None:
             drained = call(server, "POST", "/blis/instances/0/drain")
             assert (drained.json["life"], drained.json["num_running"]) == ("draining", 1)
             read_until(connection, b"[DONE]")
-        assert finished(server, 0) == 1
+        wait_for_lives(server, ["drained", "ready"])
         for _ in range(2):
             complete(server, **{**BODY, "max_tokens": 1})
-        assert [finished(server, instance) for instance in range(2)] == [1, 2]
+        assert [each["num_completed"] for each in instances(server)] == [1, 2]
         assert call(server, "GET", "/health").status == 200
+
+
+def engines_on_page(server: TestServer) -> set[str]:
+    """Values of the label `engine` on the metrics page."""
+    return set(re.findall(r'engine="(\d+)"', call(server, "GET", "/metrics").body.decode()))
+
+
+@pytest.mark.parametrize("how", ["DELETE", "POST"])
+def test_series_of_removed_instances_leave_the_metrics_page(how: str) -> None:
+    with controlled(num_instances=2) as server:
+        complete(server, **BODY)
+        assert engines_on_page(server) == {"0", "1"}
+        path = "/blis/instances/0" + ("/drain" if how == "POST" else "")
+        ended = call(server, how, path).json
+        assert (ended["life"], ended["num_completed"]) == ("drained" if how == "POST" else "killed", 1)
+        assert engines_on_page(server) == {"1"}
+        complete(server, **BODY)
+        assert finished(server, 1) == 1
+        assert metric(server, "http_requests_total", handler="/v1/completions") == 2
+        for again in (path, "/pause?instance=0"):
+            assert call(server, "POST" if "drain" in again else how, again).status in (404, 409)
+
+
+def test_many_instances_that_come_and_go_leave_no_memory() -> None:
+    with controlled(num_instances=1, routing_policy="weighted", instance_ports=0) as server:
+        left: weakref.WeakSet[object] = weakref.WeakSet()
+        pages = []
+        for number in range(1, 121):
+            added = call(server, "POST", "/blis/instances").json["instance"]
+            assert added == number
+            for _ in range(2):
+                complete(server, **BODY)
+            left.add(server.service.engines[number].metrics)
+            left.add(server.service.engines[number].driver.engine)
+            call(server, *(("DELETE", f"/blis/instances/{number}") if number % 2 else drain_of(number)))
+            pages.append(len(call(server, "GET", "/metrics").body))
+        wait_until(lambda: all(each["port"] is None for each in instances(server)[1:]))
+        gc.collect()
+        assert len(left) == 0
+        assert pages[-1] < 1.1 * pages[0]
+        assert len(instances(server)) == 1 + 100
+        assert list(server.service.engines) == list(server.service.driver.cluster.members) == [0]
+
+
+def drain_of(number: int) -> tuple[str, str]:
+    return "POST", f"/blis/instances/{number}/drain"
+
+
+def test_all_instances_may_be_replaced() -> None:
+    with controlled(num_instances=2) as server:
+        for number in range(2):
+            kill(server, number)
+        assert engines_on_page(server) == set()
+        assert metric(server, "blis_slow_readers_cut_total") == 0
+        call(server, "POST", "/blis/instances")
+        assert complete(server, **BODY).status == 200
+        assert engines_on_page(server) == {"2"}
 
 
 def test_one_instance_becomes_several() -> None:
@@ -189,12 +249,13 @@ def test_every_request_ends_once_while_instances_come_and_go() -> None:
         call(server, "POST", "/blis/instances/1/drain")
         kill(server, 2)
         replies = [each.result() for each in asked]
-        completed = sum(finished(server, instance) for instance in range(4))
+        wait_until(lambda: lives(server) == ["killed", "drained", "killed", "ready"])
+        completed = sum(each["num_completed"] for each in instances(server))
         good = [each for each in replies if each.status == 200 and b'"error"' not in each.body]
         assert len(good) == completed > 0
         assert {each.status for each in replies} <= {200, 500}
         assert server.service.driver.num_flights == 0
-        for engine in server.service.engines:
+        for engine in server.service.engines.values():
             engine.driver.engine.check_integrity()
 
 
@@ -344,7 +405,7 @@ def test_instances_may_differ_as_a_policy_file_says(tmp_path: Any) -> None:
     options = with_policies(ServeOptions(model="qwen/qwen3-14b", hardware="H100", policy_config=str(policy)))
     assert (options.num_instances, options.routing_policy) == (2, "least-loaded")
     with running_server(policy_config=str(policy), num_instances=2, routing_policy="least-loaded") as server:
-        first, second = (each.driver.engine.config for each in server.service.engines)
+        first, second = (each.driver.engine.config for each in server.service.engines.values())
         assert first.max_num_seqs == 3 < second.max_num_seqs
         assert second.total_kv_blocks > 2 * first.total_kv_blocks
         assert complete(server, **BODY).status == 200

@@ -147,7 +147,7 @@ def test_many_requests_are_all_answered_and_leave_nothing() -> None:
         assert all(reply.status == 200 for reply in replies)
         assert sum(finished(server, instance) for instance in range(4)) == 120
         assert server.service.driver.num_flights == 0
-        for engine in server.service.engines:
+        for engine in server.service.engines.values():
             engine.driver.engine.check_integrity()
 
 

@@ -206,7 +206,7 @@ def test_all_ranks_pause_end_early_and_go_on(monkeypatch: pytest.MonkeyPatch) ->
     with running_server(dp=2, speed=1.0) as ranks:  # so that none ends before all are under way
         under_way = [Background(ranks, **LONG) for _ in range(4)]
         post(ranks, "/pause?mode=keep")
-        assert all(rank.driver.engine.next_event_at() is None for rank in ranks.service.engines)
+        assert all(rank.driver.engine.next_event_at() is None for rank in ranks.service.engines.values())
         assert not any(each.is_answered for each in under_way)
         post(ranks, "/resume")
         assert post(ranks, "/abort_requests", {}).json == {"status": "aborted", "aborted": 4}

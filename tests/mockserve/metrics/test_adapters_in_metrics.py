@@ -1,25 +1,96 @@
-"""What the metrics page says of LoRA adapters."""
+"""What the metrics page says of LoRA adapters. The lists of adapters are those of a vLLM 0.33 server."""
 
-from mockserve.metrics.engine import Adapters
+from mockserve.metrics.engine import MOST_ADAPTER_CHARACTERS, MOST_ADAPTER_LISTS, Adapters
 from tests.wire.plain_http import call, complete
 from tests.wire.serving import running_server
 
 
-def test_adapters_are_named_while_a_request_of_theirs_has_tokens() -> None:
+def step(adapters: Adapters, began: str = "", ended: str = "") -> None:
+    """A step that brings first tokens of requests with some adapters and ends others; a letter is an adapter."""
+    for adapter in began:
+        adapters.began(adapter)
+    adapters.stepped()
+    for adapter in ended:
+        adapters.ended(adapter)
+
+
+def test_a_request_of_one_token_is_never_seen() -> None:
     adapters = Adapters()
-    adapters.seen()
-    for name in ("x", "y", "x", ""):
+    step(adapters, began="a", ended="a")
+    assert list(adapters.last_seen()) == [""]
+
+
+def test_a_request_is_seen_from_its_first_to_its_last_but_one_token() -> None:
+    adapters = Adapters()
+    step(adapters, began="b")
+    step(adapters)
+    step(adapters, ended="b")
+    assert list(adapters.last_seen()) == ["b", ""]
+
+
+def test_adapters_are_listed_in_the_order_in_which_they_came() -> None:
+    adapters = Adapters()
+    step(adapters, began="d")
+    step(adapters, began="c")
+    step(adapters, ended="d")
+    step(adapters, began="d")
+    step(adapters, ended="dc")
+    assert list(adapters.last_seen()) == ["d", "d,c", "c", "c,d", ""]
+
+
+def test_two_requests_of_an_adapter_are_seen_until_both_have_ended() -> None:
+    adapters = Adapters()
+    step(adapters, began="xyx")
+    step(adapters, ended="x")
+    step(adapters, ended="x")
+    assert list(adapters.last_seen()) == ["x,y", "y"]
+
+
+def test_a_list_seen_again_has_the_later_time() -> None:
+    adapters = Adapters()
+    step(adapters)
+    before = adapters.last_seen()[""]
+    step(adapters, began="y")
+    step(adapters, ended="y")
+    assert adapters.last_seen()[""] > before
+    assert before < adapters.last_seen()["y"]
+
+
+def test_requests_without_an_adapter_change_no_list() -> None:
+    adapters = Adapters()
+    adapters.began("")
+    adapters.stepped()
+    adapters.ended("")
+    adapters.left("")
+    assert list(adapters.last_seen()) == [""]
+
+
+def test_a_client_that_hangs_up_was_seen_in_the_step_before() -> None:
+    adapters = Adapters()
+    step(adapters, began="a")
+    adapters.left("a")
+    step(adapters)
+    assert list(adapters.last_seen()) == ["a", ""]
+
+
+def test_the_lists_seen_longest_ago_are_forgotten() -> None:
+    adapters = Adapters()
+    for number in range(MOST_ADAPTER_LISTS + 10):
+        adapters.began(str(number))
+        adapters.stepped()
+        adapters.left(str(number))
+    seen = list(adapters.last_seen())
+    assert (len(seen), seen[0], seen[-1]) == (MOST_ADAPTER_LISTS, "10", str(MOST_ADAPTER_LISTS + 9))
+
+
+def test_long_names_leave_less_lists() -> None:
+    adapters = Adapters()
+    for number in range(9):
+        name = f"{number}" * (MOST_ADAPTER_CHARACTERS // 4)
         adapters.began(name)
-    adapters.seen()
-    for name in ("x", "x", ""):
-        adapters.ended(name)
-    adapters.seen()
-    assert list(adapters.last_seen) == ["", "x,y", "y"]
-    first = dict(adapters.last_seen)
-    adapters.ended("y")
-    adapters.seen()
-    assert adapters.last_seen[""] > first[""]
-    assert adapters.last_seen["y"] == first["y"]
+        adapters.stepped()
+        adapters.left(name)
+    assert [names[0] for names in adapters.last_seen()] == ["5", "6", "7", "8"]
 
 
 def test_the_metric_is_there_only_where_adapters_are_taken() -> None:

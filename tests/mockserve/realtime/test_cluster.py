@@ -46,7 +46,7 @@ def driven(cluster: Cluster, speed: float = 50.0) -> tuple[ClusterDriver, list[L
     """A driver, with who counts for each instance."""
     logbooks = [Logbook() for _ in cluster.instances]
     outputs = [EngineOutput(engine, each) for engine, each in zip(cluster.instances, logbooks, strict=True)]
-    return ClusterDriver(cluster, outputs, Wire(Lateness()), speed), logbooks
+    return ClusterDriver(cluster, dict(enumerate(outputs)), Wire(Lateness()), speed), logbooks
 
 
 def workload(number: int) -> list[Request]:
@@ -155,12 +155,14 @@ async def test_what_is_done_to_one_instance_leaves_the_others_alone() -> None:
 async def test_instances_come_and_go_at_once_or_later() -> None:
     cluster = built(num_instances=1)
     logbooks = [Logbook() for _ in range(3)]
-    outputs = [EngineOutput(cluster.instances[0], logbooks[0])]
+    outputs = {0: EngineOutput(cluster.instances[0], logbooks[0])}
+    removed: list[tuple[int, Life]] = []
     driver = ClusterDriver(cluster, outputs, Wire(Lateness()), 50.0)
+    driver.on_removed = lambda number, life: removed.append((number, life))
 
     async def add(after_us: Micros) -> None:
         engine = Engine(config(**LIMITS), LATENCY)
-        outputs.append(EngineOutput(engine, logbooks[len(outputs)]))
+        outputs[len(outputs)] = EngineOutput(engine, logbooks[len(outputs)])
         await driver.add(engine, after_us)
 
     await add(0)
@@ -172,6 +174,9 @@ async def test_instances_come_and_go_at_once_or_later() -> None:
     driver.kill(1)
     await driver.until_killed(1)
     assert not driver.takes_requests
+    assert removed == [(0, Life.DRAINING), (1, Life.KILLED)]
+    assert (list(outputs), [driver.life_of(number) for number in range(3)]) == ([2], [None, None, Life.LOADING])
+    assert driver.engine is outputs[2].engine
     driver.close()
 
 
