@@ -1,6 +1,7 @@
 """What is still to be written of an answer, as jobs that run in place or in a worker process."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
 from random import Random
 from typing import TypeAlias, TypeVar
 
@@ -42,7 +43,8 @@ def calls_job(
 ) -> Job[Written]:
     """What writes calls of these functions."""
     is_small = all(each.is_small(use.taste) for each in functions)
-    return Job(_written, (call_script, (use, functions), random, generosity, most_chars), is_small)
+    called = replace(use, functions=())  # those that are not called need not go to a worker
+    return Job(_written, (call_script, (called, functions), random, generosity, most_chars), is_small)
 
 
 def form_checks(form: AnswerForm) -> Iterator[Job[object]]:

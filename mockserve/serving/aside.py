@@ -34,7 +34,7 @@ class Aside:
         try:
             with self._answering:
                 return await self.pool.run(job.function, *job.arguments)
-        except OverLimitError:
+        except (OverLimitError, RecursionError):
             raise too_big() from None
         except PoolBusyError:
             raise too_busy("max_num_queued_reqs") from None

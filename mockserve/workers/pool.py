@@ -1,6 +1,7 @@
 """A few worker processes and the queue before them."""
 
 import asyncio
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -64,7 +65,8 @@ class WorkerPool:
         finally:
             self._num_waiting -= 1
         try:
-            is_done, found = await self._done(self._worker(), function, arguments)
+            job = pickle.dumps((function, arguments), pickle.HIGHEST_PROTOCOL)
+            is_done, found = await self._done(self._worker(), job)
         finally:
             self._places.release()
         if not is_done:
@@ -99,10 +101,10 @@ class WorkerPool:
         self._workers.add(worker)
         return worker
 
-    async def _done(self, worker: Worker, function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[bool, Any]:
+    async def _done(self, worker: Worker, job: bytes) -> tuple[bool, Any]:
         try:
             async with asyncio.timeout(self._limits.wall_s):
-                found = await worker.do(function, arguments)
+                found = await worker.do(job)
         except (WorkerEndedError, TimeoutError):
             self._replace(worker)
             raise OverLimitError from None

@@ -11,8 +11,12 @@ from contextlib import suppress
 from importlib import import_module
 from queue import SimpleQueue
 
+from mockserve.workers.enforcement import MemoryAllowance, allow_cpu, set_soft_limit
 from mockserve.workers.framing import READY, frame, read_exactly, size_of
-from mockserve.workers.limits import NICENESS, MemoryAllowance, WorkerLimits, allow_cpu, set_soft_limit
+from mockserve.workers.limits import WorkerLimits
+
+NICENESS = 5
+"""How far a worker stands back behind the server for the processor."""
 
 
 def work_until_closed(end: socket.socket, limits: WorkerLimits, preloaded: Sequence[str]) -> None:

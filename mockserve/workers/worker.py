@@ -5,7 +5,7 @@ import pickle
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mockserve.workers.framing import READY, frame, size_of
@@ -41,6 +41,7 @@ class Worker:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # so that Ctrl-C in a terminal is the server's alone
             )
+        self._writer: asyncio.StreamWriter | None = None
         self._streams = asyncio.create_task(self._connected())
         self.is_last = False
         """Whether the worker ends after the job that it has done."""
@@ -53,16 +54,19 @@ class Worker:
     @property
     def has_ended(self) -> bool:
         """Whether the process has closed its end, as far as is known."""
-        return self._streams.done() and self._streams.result()[0].at_eof()
+        starting = self._streams
+        if not starting.done():
+            return False
+        return starting.cancelled() or starting.exception() is not None or starting.result()[0].at_eof()
 
-    async def do(self, function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[bool, Any]:
-        """Whether a job could be done, and its result or its error.
+    async def do(self, job: bytes) -> tuple[bool, Any]:
+        """Whether a job, a pickled function with its arguments, could be done, and its result or its error.
 
         Raises WorkerEndedError when a limit of the process has ended it, and RuntimeError when it could not start.
         """
         reader, writer = await asyncio.shield(self._streams)
         try:
-            writer.write(frame(pickle.dumps((function, tuple(arguments)), pickle.HIGHEST_PROTOCOL)))
+            writer.write(frame(job))
             await writer.drain()
             size, self.is_last = size_of(await reader.readexactly(len(READY)))
             is_done, found = pickle.loads(await reader.readexactly(size))
@@ -73,18 +77,20 @@ class Worker:
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """The streams to the process, once it takes jobs."""
         self._near.setblocking(False)
-        reader, writer = await asyncio.open_unix_connection(sock=self._near)
+        reader, self._writer = await asyncio.open_unix_connection(sock=self._near)
         try:
             await reader.readexactly(len(READY))
         except (OSError, asyncio.IncompleteReadError) as error:
             raise RuntimeError("a worker process ended before it was ready") from error
-        return reader, writer
+        return reader, self._writer
 
     def kill(self) -> None:
         """End the process, whatever it does."""
         self._streams.cancel()
-        if self._streams.done() and not self._streams.cancelled() and self._streams.exception() is None:
-            self._streams.result()[1].transport.abort()
+        if self._writer is None:
+            self._near.close()
+        else:
+            self._writer.transport.abort()
         self._process.kill()
 
     def wait(self) -> None:

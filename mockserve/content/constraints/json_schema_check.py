@@ -8,6 +8,7 @@ from mockserve.content.constraints.json_schema import SchemaError, options_of, t
 from mockserve.content.constraints.regex_parser import parse_regex
 
 MOST_NESTED = 64
+TOO_DEEP = f"The JSON schema is nested too deeply: objects and arrays may nest at most {MOST_NESTED} levels"
 UNIMPLEMENTED = ("contains", "maxContains", "minContains", "uniqueItems")
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
@@ -30,9 +31,7 @@ _KINDS: tuple[tuple[tuple[str, ...], tuple[type, ...], str], ...] = (
 def check_schema(schema: Any) -> None:
     """Raise SchemaError, in the words of vLLM's compiler, or RegexError unless every part is a schema."""
     if nesting(schema) > MOST_NESTED:
-        raise SchemaError(
-            f"The JSON schema is nested too deeply: objects and arrays may nest at most {MOST_NESTED} levels"
-        )
+        raise SchemaError(TOO_DEEP)
     pending = [schema]
     while pending:
         found = pending.pop()

@@ -1,7 +1,6 @@
 """The form that a request demands of its answer: JSON, a regular expression, a choice, a grammar or structural tags."""
 
 import json
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,12 +12,13 @@ from mockserve.content.constraints.grammar_lexer import GrammarError
 from mockserve.content.constraints.grammar_parser import parse_grammar
 from mockserve.content.constraints.json_instances import instance_text
 from mockserve.content.constraints.json_schema import SchemaError
-from mockserve.content.constraints.json_schema_check import check_schema, unimplemented_keywords
+from mockserve.content.constraints.json_schema_check import TOO_DEEP, check_schema, unimplemented_keywords
 from mockserve.content.constraints.regex_parser import RegexError, parse_regex
 from mockserve.content.constraints.size import is_small_demand
 from mockserve.content.constraints.structural_tags import check_tag, tag_text
 from mockserve.options.taste import ANY, Taste
 from mockserve.protocol.errors import ApiError, bad_value, late
+from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.refusals import no_constraint
 
 ROOM_CHARS = 120
@@ -50,9 +50,9 @@ class TagForm:
 
 @dataclass(frozen=True, slots=True)
 class DeferredForm:
-    """A demand that is read when a text is written: it may take long to read."""
+    """A demand, as JSON, that is read when a text is written: it may take long to read."""
 
-    demand: Mapping[str, Any]
+    demand: bytes
 
 
 Constraint: TypeAlias = JsonForm | GrammarForm | TagForm | DeferredForm
@@ -93,17 +93,18 @@ def demanded_form(body: Mapping[str, Any]) -> Constraint | None:
     demand = _demand_of(body)
     if demand is None:
         return None
-    return read_demand(demand) if is_small_demand(demand) else DeferredForm(demand)
-
-
-def read_deferred(demand: Mapping[str, Any]) -> Constraint | None:
-    """The same as `read_demand`, which for the latest demand is not done again."""
-    return _read_pickled(pickle.dumps(demand))
+    if is_small_demand(demand):
+        return read_demand(demand)
+    try:
+        return DeferredForm(compact_json(demand))
+    except RecursionError:
+        raise late(ApiError(TOO_DEEP)) from None
 
 
 @lru_cache(maxsize=1)
-def _read_pickled(demand: bytes) -> Constraint | None:
-    return read_demand(pickle.loads(demand))
+def read_deferred(demand: bytes) -> Constraint | None:
+    """The same as `read_demand`, which for the latest demand is not done again."""
+    return read_demand(json.loads(demand))
 
 
 def read_constraint(body: Mapping[str, Any]) -> Constraint | None:

@@ -5,7 +5,6 @@ understand is not.
 """
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -60,8 +59,7 @@ def is_small_pattern(pattern: Any) -> bool:
         return False
     times = 1
     for match in _REPEATS.finditer(pattern):
-        digits = max(match[1] or "", match[2] or "", key=len)
-        times *= max(1, int(digits)) if len(digits) <= 4 else MOST_PATTERN_COST
+        times *= max([1, *map(int, filter(None, match.groups()))])
     return times * len(pattern) <= MOST_PATTERN_COST
 
 
@@ -121,7 +119,7 @@ class _Meter:
                 self._number(value)
 
     def _number(self, value: Any) -> None:
-        if isinstance(value, int | float) and not (math.isfinite(value) and abs(value) <= MOST_NUMBER):
+        if isinstance(value, int | float) and not abs(value) <= MOST_NUMBER:  # nor is a NaN
             raise _TooMuchError
 
     def _counted(self, name: str, value: Any, times: int) -> None:
