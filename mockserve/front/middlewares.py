@@ -42,8 +42,8 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPNotFound:
         return await _moved(request) or json_response(404, {"detail": "Not Found"})
     except web.HTTPMethodNotAllowed as error:
-        allowed = ", ".join(sorted(error.allowed_methods))
-        return json_response(405, {"detail": "Method Not Allowed"}, {"Allow": allowed})
+        allowed = await _declared_methods(request) or sorted(error.allowed_methods)
+        return json_response(405, {"detail": "Method Not Allowed"}, {"Allow": ", ".join(allowed)})
     except web.HTTPException as error:
         refused = ApiError(error.reason, status=error.status, kind=error.reason)
         return json_response(error.status, refused.body())
@@ -84,7 +84,23 @@ async def _moved(request: web.Request) -> web.StreamResponse | None:
         return None
     if isinstance(found.http_exception, web.HTTPNotFound):
         return None
-    return web.Response(status=307, headers={"Location": str(target)})
+    return web.Response(status=307, headers={"Location": str(target), "Content-Length": "0"})
+
+
+async def _declared_methods(request: web.Request) -> list[str]:
+    """Return the methods of the first declaration of a path; HEAD belongs to a GET that has it.
+
+    vLLM's framework declares one method at a time and reports the first declaration only. Our own control routes are
+    reported whole, as HTTP wants it.
+    """
+    for resource in request.app.router.resources():
+        _, allowed = await resource.resolve(request)
+        if allowed:
+            first = next(iter(resource)).method
+            if "/blis/" in resource.canonical:
+                return sorted(allowed)
+            return [first, "HEAD"] if first == "GET" and "HEAD" in allowed else [first]
+    return []
 
 
 def _lacks_key(request: web.Request, service: Service) -> bool:

@@ -37,80 +37,117 @@ def _nothing(_engine: EngineState) -> float:
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family("counter", "estimated_flops_per_gpu", "Estimated floating-point operations, not estimated here.", _nothing),
     Family(
-        "counter", "estimated_read_bytes_per_gpu", "Estimated bytes read from memory, not estimated here.", _nothing
+        "counter",
+        "estimated_flops_per_gpu",
+        "Estimated number of floating point operations per GPU (for Model Flops Utilization calculations).",
+        _nothing,
     ),
     Family(
-        "counter", "estimated_write_bytes_per_gpu", "Estimated bytes written to memory, not estimated here.", _nothing
+        "counter",
+        "estimated_read_bytes_per_gpu",
+        "Estimated number of bytes read from memory per GPU (for Model Flops Utilization calculations).",
+        _nothing,
     ),
-    Family("gauge", "num_requests_running", "Requests in the running batch.", lambda e: e.stats.num_running),
-    Family("gauge", "num_requests_waiting", "Requests waiting to be scheduled.", lambda e: e.stats.num_waiting),
+    Family(
+        "counter",
+        "estimated_write_bytes_per_gpu",
+        "Estimated number of bytes written to memory per GPU (for Model Flops Utilization calculations).",
+        _nothing,
+    ),
+    Family(
+        "gauge", "num_requests_running", "Number of requests in model execution batches.", lambda e: e.stats.num_running
+    ),
+    Family(
+        "gauge", "num_requests_waiting", "Number of requests waiting to be processed.", lambda e: e.stats.num_waiting
+    ),
     Family(
         "gauge",
         "num_requests_waiting_by_reason",
-        "Requests waiting for room in the batch or the cache, or passed over for a reason of their own.",
+        "Number of waiting requests by reason. Reason labels: 'capacity' = waiting for scheduling capacity; "
+        "'deferred' = deferred by transient constraints (LoRA budget, KV transfer, blocked status). Sum of "
+        "all reasons equals vllm:num_requests_waiting.",
         lambda e: {"capacity": e.stats.num_waiting - e.stats.num_deferred, "deferred": e.stats.num_deferred},
         "reason",
     ),
     Family(
         "gauge",
         "engine_sleep_state",
-        "1 for the state the engine is in.",
+        "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; "
+        "weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level 2.",
         lambda e: {state: float(state == e.metrics.sleep_state) for state in SLEEP_STATES},
         "sleep_state",
     ),
-    Family("gauge", "kv_cache_usage_perc", "KV cache in use, 1 is all of it.", lambda e: e.stats.kv_usage_fraction),
+    Family(
+        "gauge",
+        "kv_cache_usage_perc",
+        "KV-cache usage. 1 means 100 percent usage.",
+        lambda e: e.stats.kv_usage_fraction,
+    ),
     Family(
         "counter",
         "prefix_cache_queries",
-        "Tokens looked up in the prefix cache at the first admission of requests.",
+        "Prefix cache queries, in terms of number of queried tokens.",
         lambda e: e.metrics.prefix_cache_queries,
     ),
-    Family("counter", "prefix_cache_hits", "Those of them that the cache held.", lambda e: e.metrics.prefix_cache_hits),
+    Family(
+        "counter",
+        "prefix_cache_hits",
+        "Prefix cache hits, in terms of number of cached tokens.",
+        lambda e: e.metrics.prefix_cache_hits,
+    ),
     Family(
         "counter",
         "external_prefix_cache_queries",
-        "Tokens looked up in another instance.",
+        "External prefix cache queries from KV connector cross-instance cache sharing, in terms of number of "
+        "queried tokens.",
         lambda e: e.metrics.external_prefix_cache_queries,
     ),
     Family(
         "counter",
         "external_prefix_cache_hits",
-        "Those of them that the other instance had.",
+        "External prefix cache hits from KV connector cross-instance cache sharing, in terms of number of "
+        "cached tokens.",
         lambda e: e.metrics.external_prefix_cache_hits,
     ),
+    Family("counter", "mm_cache_queries", "Multi-modal cache queries, in terms of number of queried items.", _nothing),
+    Family("counter", "mm_cache_hits", "Multi-modal cache hits, in terms of number of cached items.", _nothing),
     Family(
-        "counter", "mm_cache_queries", "Images and the like looked up in a cache, of which there is none.", _nothing
+        "counter",
+        "num_preemptions",
+        "Cumulative number of preemption from the engine.",
+        lambda e: e.stats.num_preemptions,
     ),
-    Family("counter", "mm_cache_hits", "Those of them that the cache held.", _nothing),
-    Family("counter", "num_preemptions", "Requests preempted.", lambda e: e.stats.num_preemptions),
-    Family("counter", "prompt_tokens", "Prompt tokens processed.", lambda e: e.metrics.prompt_tokens),
+    Family("counter", "prompt_tokens", "Number of prefill tokens processed.", lambda e: e.metrics.prompt_tokens),
     Family(
         "counter",
         "prompt_tokens_by_source",
-        "Prompt tokens processed, by whether they were computed or found.",
+        "Number of prompt tokens by source.",
         lambda e: e.metrics.prompt_tokens_by_source,
         "source",
     ),
     Family(
         "counter",
         "prompt_tokens_cached",
-        "Prompt tokens found instead of computed.",
+        "Number of cached prompt tokens (local + external).",
         lambda e: e.metrics.prompt_tokens_cached,
     ),
     Family(
         "counter",
         "prompt_tokens_cached_by_source",
-        "Prompt tokens found at admission, by where.",
+        "Prefix-cache hit tokens by the cache tier that supplied them: device (local HBM), host (offloaded to"
+        " DRAM), disk, p2p (transferred from another vLLM instance) or external_unspecified. Counted at "
+        "admission; sums to vllm:prefix_cache_hits + vllm:external_prefix_cache_hits.",
         lambda e: e.metrics.prompt_tokens_cached_by_source,
         "source",
     ),
-    Family("counter", "generation_tokens", "Tokens generated.", lambda e: e.metrics.generation_tokens),
+    Family(
+        "counter", "generation_tokens", "Number of generation tokens processed.", lambda e: e.metrics.generation_tokens
+    ),
     Family(
         "counter",
         "request_success",
-        "Requests finished, by reason.",
+        "Count of successfully processed requests.",
         lambda e: e.metrics.request_success,
         "finished_reason",
     ),
@@ -121,20 +158,20 @@ DRAFT_FAMILIES: tuple[Family, ...] = (
     Family(
         "counter",
         "spec_decode_num_drafts",
-        "Times that drafted tokens of a request were verified.",
+        "Number of spec decoding drafts.",
         lambda e: e.counters.num_drafts,
     ),
-    Family("counter", "spec_decode_num_draft_tokens", "Tokens drafted.", lambda e: e.counters.num_draft_tokens),
+    Family("counter", "spec_decode_num_draft_tokens", "Number of draft tokens.", lambda e: e.counters.num_draft_tokens),
     Family(
         "counter",
         "spec_decode_num_accepted_tokens",
-        "Drafted tokens accepted.",
+        "Number of accepted tokens.",
         lambda e: e.counters.num_accepted_tokens,
     ),
     Family(
         "counter",
         "spec_decode_num_accepted_tokens_per_pos",
-        "Drafted tokens accepted, by their place in the draft.",
+        "Accepted tokens per draft position.",
         lambda e: {str(place): number for place, number in enumerate(e.counters.num_accepted_per_position)},
         "position",
     ),
@@ -143,90 +180,91 @@ DRAFT_FAMILIES: tuple[Family, ...] = (
 
 HISTOGRAMS: tuple[Family, ...] = (
     Family(
-        "histogram", "request_prompt_tokens", "Prompt tokens per finished request.", lambda e: e.metrics.prompt_lengths
+        "histogram", "request_prompt_tokens", "Number of prefill tokens processed.", lambda e: e.metrics.prompt_lengths
     ),
     Family(
         "histogram",
         "request_generation_tokens",
-        "Output tokens per finished request.",
+        "Number of generation tokens processed.",
         lambda e: e.metrics.generation_lengths,
     ),
     Family(
         "histogram",
         "iteration_tokens_total",
-        "Prompt tokens computed and output tokens per engine step.",
+        "Histogram of number of tokens per engine_step.",
         lambda e: e.metrics.iteration_tokens,
     ),
     Family(
         "histogram",
         "request_max_num_generation_tokens",
-        "Output tokens of the longest choice, per request of a client.",
+        "Histogram of maximum number of requested generation tokens.",
         lambda e: e.metrics.longest_choices,
     ),
-    Family(
-        "histogram", "request_params_n", "Choices asked for, per request of a client.", lambda e: e.metrics.params_n
-    ),
+    Family("histogram", "request_params_n", "Histogram of the n request parameter.", lambda e: e.metrics.params_n),
     Family(
         "histogram",
         "request_params_max_tokens",
-        "Output limit per finished request.",
+        "Histogram of the max_tokens request parameter.",
         lambda e: e.metrics.params_max_tokens,
     ),
     Family(
         "histogram",
         "time_to_first_token_seconds",
-        "Time from arrival to the first token.",
+        "Histogram of time to first token in seconds.",
         lambda e: e.metrics.first_token_s,
     ),
     Family(
         "histogram",
         "inter_token_latency_seconds",
-        "Time between consecutive outputs of a request.",
+        "Histogram of inter-token latency in seconds.",
         lambda e: e.metrics.token_gap_s,
     ),
     Family(
         "histogram",
         "request_time_per_output_token_seconds",
-        "Mean time per output token after the first, per request.",
+        "Histogram of time_per_output_token_seconds per request.",
         lambda e: e.metrics.time_per_token_s,
     ),
     Family(
-        "histogram", "e2e_request_latency_seconds", "Time from arrival to the last token.", lambda e: e.metrics.e2e_s
+        "histogram",
+        "e2e_request_latency_seconds",
+        "Histogram of e2e request latency in seconds.",
+        lambda e: e.metrics.e2e_s,
     ),
     Family(
         "histogram",
         "request_queue_time_seconds",
-        "Time spent waiting before the first admission.",
+        "Histogram of time spent in WAITING phase for request.",
         lambda e: e.metrics.queue_s,
     ),
     Family(
         "histogram",
         "request_inference_time_seconds",
-        "Time from the first admission to the last token.",
+        "Histogram of time spent in RUNNING phase for request.",
         lambda e: e.metrics.inference_s,
     ),
     Family(
         "histogram",
         "request_prefill_time_seconds",
-        "Time from the first admission to the first token.",
+        "Histogram of time spent in PREFILL phase for request.",
         lambda e: e.metrics.prefill_s,
     ),
     Family(
         "histogram",
         "request_decode_time_seconds",
-        "Time from the first to the last token.",
+        "Histogram of time spent in DECODE phase for request.",
         lambda e: e.metrics.decode_s,
     ),
     Family(
         "histogram",
         "request_num_preemptions",
-        "Preemptions per finished request.",
+        "Histogram of the number of times a request was preempted.",
         lambda e: e.metrics.preemptions,
     ),
     Family(
         "histogram",
         "request_prefill_kv_computed_tokens",
-        "Prompt tokens computed, per finished request.",
+        "Histogram of new KV tokens computed during prefill (excluding cached tokens).",
         lambda e: e.metrics.computed_prompt_lengths,
     ),
 )

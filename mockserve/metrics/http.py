@@ -20,6 +20,10 @@ UNCOUNTED_PARTS = ("/metrics", "/health", "/load", "/ping", "/version", "/server
 
 NO_ROUTE = "none"
 
+FINE_HELP = "Latency with many buckets but no API specific labels. Made for more accurate percentile calculations. "
+COARSE_HELP = "Latency with only few buckets by handler. Made to be only used if aggregation by handler is important. "
+"""Help texts keep the space at the end that vLLM's instrumentation has there."""
+
 
 @dataclass(slots=True)
 class _Sizes:
@@ -85,22 +89,32 @@ class HttpMetrics:
     def collect(self) -> Iterator[Metric]:
         """The families, for prometheus_client."""
         requests = CounterMetricFamily(
-            "http_requests", "Requests by route, method and status.", labels=("handler", "method", "status")
+            "http_requests",
+            "Total number of requests by method, status and handler.",
+            labels=("handler", "method", "status"),
         )
         for labels, (number, created) in self._requests.items():
             requests.add_metric(labels, number, created=created)
         yield requests
-        yield _sizes("http_request_size_bytes", "Bytes of requests, as their headers say.", self._received)
-        yield _sizes("http_response_size_bytes", "Bytes of replies, as their headers say.", self._sent)
+        yield _sizes("http_request_size_bytes", _size_help("incoming requests"), self._received)
+        yield _sizes("http_response_size_bytes", _size_help("outgoing responses"), self._sent)
         name = "http_request_duration_highr_seconds"
-        fine = HistogramMetricFamily(name, "Time to answer requests, in many buckets.")
+        fine = HistogramMetricFamily(name, FINE_HELP)
         _add_durations(fine, name, {}, self._all_durations)
         yield fine
         name = "http_request_duration_seconds"
-        coarse = HistogramMetricFamily(name, "Time to answer requests, by route.", labels=("handler", "method"))
+        coarse = HistogramMetricFamily(name, COARSE_HELP, labels=("handler", "method"))
         for (path, method), durations in self._durations.items():
             _add_durations(coarse, name, {"handler": path, "method": method}, durations)
         yield coarse
+
+
+def _size_help(what: str) -> str:
+    """Return the help text of a family of body sizes."""
+    return (
+        f"Content length of {what} by handler. Only value of header is respected. Otherwise ignored."
+        " No percentile calculated. "
+    )
 
 
 def _sizes(name: str, help_text: str, sizes: dict[str, _Sizes]) -> Metric:

@@ -10,9 +10,10 @@ from prometheus_client import (
     GCCollector,
     PlatformCollector,
     ProcessCollector,
-    generate_latest,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from engine.config import EngineConfig
 from engine.core import Engine
@@ -26,8 +27,6 @@ from mockserve.metrics.tool_parsing import ToolParsing
 from mockserve.options.fake_metrics import FakeMetrics
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
-MOUNTED_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""Of the paths below /metrics, which another part of vLLM answers."""
 
 REJECTION_REASONS = ("max_num_queued_reqs", "max_num_queued_tokens")
 
@@ -78,8 +77,8 @@ class Metrics(Protocol):
         """Where uses of the parser of tool calls are counted, if there is one."""
         ...
 
-    async def page(self, names: Collection[str] = ()) -> bytes:
-        """The metrics page, or only the samples of those names."""
+    async def page(self, names: Collection[str] = (), accept: str = "") -> bytes:
+        """Return the metrics page, or only the samples named, in the format that an `Accept` header asks for."""
         ...
 
 
@@ -127,14 +126,15 @@ class MetricsSource:
     """When counting for the whole server began, in Unix seconds."""
     _registry: CollectorRegistry = field(default_factory=lambda: CollectorRegistry(auto_describe=True), init=False)
 
-    async def page(self, names: Collection[str] = ()) -> bytes:
-        """The same for those who may have to wait for it."""
-        return self.exposition(names)
+    async def page(self, names: Collection[str] = (), accept: str = "") -> bytes:
+        """Return `exposition`; other implementations of `Metrics` wait for it."""
+        return self.exposition(names, accept)
 
-    def exposition(self, names: Collection[str] = ()) -> bytes:
-        """The metrics page, or only the samples of those names."""
-        registry = self._registry.restricted_registry(names) if names else self._registry
-        return generate_latest(registry)
+    def exposition(self, names: Collection[str] = (), accept: str = "") -> bytes:
+        """Return the metrics page, or only the samples named, in the format that an `Accept` header asks for."""
+        registry: Collector = self._registry.restricted_registry(names) if names else self._registry
+        encode, _ = choose_encoder(accept)
+        return encode(registry)
 
     def collect(self) -> Iterator[Metric]:
         """The families that are ours or vLLM's, for prometheus_client."""
@@ -173,7 +173,7 @@ class MetricsSource:
     def _rejections(self) -> Metric:
         metric = CounterMetricFamily(
             "vllm:admission_rejections",
-            "Requests refused because too many waited, by the limit.",
+            "Number of admission attempts rejected by a queue limit, by reason.",
             labels=["model_name", "reason"],
         )
         for reason, number in self.rejections.items():
@@ -187,7 +187,7 @@ class MetricsSource:
             return
         metric = GaugeMetricFamily(
             "vllm:lora_requests_info",
-            "Adapters of requests, and when they were seen last.",
+            "Running stats on lora requests.",
             labels=["max_lora", "waiting_lora_adapters", "running_lora_adapters"],
         )
         most = str(lora.max_loras if lora is not None else 1)
@@ -205,7 +205,7 @@ class MetricsSource:
 
     def _cache_config(self) -> Metric:
         names = sorted([*self.cache_config, "engine"])
-        metric = GaugeMetricFamily("vllm:cache_config_info", "KV cache configuration, as labels.", labels=names)
+        metric = GaugeMetricFamily("vllm:cache_config_info", "Information of the LLMEngine CacheConfig", labels=names)
         for number in self.engines:
             values = {**self.cache_config, "engine": str(number)}
             metric.add_metric([values[name] for name in names], 1)

@@ -39,7 +39,8 @@ class ToolParsing:
         """The counters, for prometheus_client."""
         metric = CounterMetricFamily(
             "vllm:tool_call_parser_invocations",
-            "Uses of the parser that --tool-call-parser names: one per whole choice, one per event of a stream.",
+            "Total number of ToolParser invocations. "
+            "Non-streaming increments once per choice; streaming increments once per delta.",
             labels=["model_name", "mode", "outcome", "request_type"],
         )
         for (mode, outcome, request_type), number in self.counts.items():

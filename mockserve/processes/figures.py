@@ -30,12 +30,12 @@ class RemoteMetrics:
     _questions: "itertools.count[int]" = field(default_factory=itertools.count)
     _asked: dict[int, asyncio.Future[bytes]] = field(default_factory=dict)
 
-    async def page(self, names: Collection[str] = ()) -> bytes:
-        """The metrics page of all processes, or only the samples of those names."""
+    async def page(self, names: Collection[str] = (), accept: str = "") -> bytes:
+        """Return the metrics page of all processes, or only the samples named, as `accept` asks for it."""
         question = next(self._questions)
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._asked[question] = answer
-        self.tell(WantMetrics(question, tuple(names)))
+        self.tell(WantMetrics(question, tuple(names), accept))
         try:
             return await answer
         finally:
@@ -65,7 +65,9 @@ class Gathering:
         """Who has not answered a question."""
         self._complete: dict[int, asyncio.Event] = {}
 
-    async def page(self, asked: Mapping[int, Callable[[WantFigures], None]], names: Collection[str]) -> bytes:
+    async def page(
+        self, asked: Mapping[int, Callable[[WantFigures], None]], names: Collection[str], accept: str = ""
+    ) -> bytes:
         """The metrics page; `asked` says how to reach those who are there."""
         question = next(self._questions)
         self._missing[question] = set(asked)
@@ -75,7 +77,7 @@ class Gathering:
         with suppress(TimeoutError):
             await asyncio.wait_for(complete.wait(), WAIT_S)
         del self._missing[question], self._complete[question]
-        return sum_of_parts(self._source, list(self._known.values())).exposition(names)
+        return sum_of_parts(self._source, list(self._known.values())).exposition(names, accept)
 
     def heard(self, place: int, figures: Figures) -> None:
         """The answer of one process."""

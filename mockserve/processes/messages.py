@@ -49,10 +49,11 @@ class Abort(NamedTuple):
 
 
 class WantMetrics(NamedTuple):
-    """Somebody asks for the metrics page, or for the samples of these names."""
+    """A request for the metrics page, or for the samples named, in the format that an `Accept` header asks for."""
 
     question: int
     names: tuple[str, ...]
+    accept: str
 
 
 class Figures(NamedTuple):

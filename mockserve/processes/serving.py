@@ -173,7 +173,7 @@ class Processes:
     def _answer_metrics(self, asking: Answering, message: WantMetrics) -> None:
         async def answer() -> None:
             asked = {each.place: each.end.tell for each in self._answering if not each.ended.done()}
-            page = await self._gathering.page(asked, message.names)
+            page = await self._gathering.page(asked, message.names, message.accept)
             asking.end.tell(MetricsPage(message.question, page))
 
         self._keep(answer())

@@ -8,6 +8,11 @@ from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.server.openapi import Operation, openapi_document
 from mockserve.serving.service import SERVICE
 
+REDIRECT_PAGE = (
+    '<!DOCTYPE html><html lang="en-US"><title>OAuth2 Redirect</title>'
+    "<p>No route of this server uses OAuth2; this window can be closed.</p></html>"
+)
+
 
 async def openapi(request: web.Request) -> web.StreamResponse:
     """The server's own OpenAPI document."""
@@ -23,6 +28,11 @@ async def documentation(request: web.Request) -> web.StreamResponse:
     )
     page = f'<!DOCTYPE html><title>Routes</title><table>{rows}</table><p><a href="openapi.json">openapi.json</a></p>'
     return web.Response(text=page, content_type="text/html")
+
+
+async def oauth2_redirect(_request: web.Request) -> web.StreamResponse:
+    """Return the page to which an authorization server sends a browser back; no route here uses OAuth2."""
+    return web.Response(text=REDIRECT_PAGE, content_type="text/html")
 
 
 def _operations(request: web.Request) -> list[Operation]:

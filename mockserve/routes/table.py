@@ -13,7 +13,7 @@ from mockserve.routes.cohere_embed import cohere_embed
 from mockserve.routes.completions import completions
 from mockserve.routes.dashboard import dashboard
 from mockserve.routes.derender import derender_chat, derender_completion
-from mockserve.routes.documentation import documentation, openapi
+from mockserve.routes.documentation import documentation, oauth2_redirect, openapi
 from mockserve.routes.elastic import is_scaling_elastic_ep, scale_elastic_ep
 from mockserve.routes.faults import change_faults, end_faults, show_faults
 from mockserve.routes.generate import generate
@@ -21,7 +21,7 @@ from mockserve.routes.handlers import Handler
 from mockserve.routes.instances import add_instance, drain_instance, kill_instance, list_instances
 from mockserve.routes.invocations import invocations
 from mockserve.routes.messages import count_tokens, messages, render_messages
-from mockserve.routes.metrics import metrics
+from mockserve.routes.metrics import metrics, mounted_metrics
 from mockserve.routes.models import models
 from mockserve.routes.pooling import classify, embeddings, pooling
 from mockserve.routes.render import render_chat, render_completion
@@ -86,13 +86,16 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/version", version),
     Route("GET", "/load", load),
     Route("GET", "/metrics", metrics),
-    Route("HEAD", "/metrics", metrics),
-    Route("GET", "/metrics/", metrics),
-    Route("HEAD", "/metrics/", metrics),
+    Route("*", "/metrics{rest:.*}", mounted_metrics),
     Route("GET", "/dashboard", dashboard),
     Route("GET", "/openapi.json", openapi),
+    Route("HEAD", "/openapi.json", openapi),
     Route("GET", "/docs", documentation),
+    Route("HEAD", "/docs", documentation),
+    Route("GET", "/docs/oauth2-redirect", oauth2_redirect),
+    Route("HEAD", "/docs/oauth2-redirect", oauth2_redirect),
     Route("GET", "/redoc", documentation),
+    Route("HEAD", "/redoc", documentation),
     Route("GET", "/kv_event_sources", kv_event_sources),
     Route("POST", "/v1/load_lora_adapter", load_lora_adapter, Gate.RUNTIME_LORA),
     Route("POST", "/v1/unload_lora_adapter", unload_lora_adapter, Gate.RUNTIME_LORA),

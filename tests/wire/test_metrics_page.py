@@ -1,5 +1,7 @@
 """GET /metrics: vLLM's names, types, labels and buckets, and figures that are true."""
 
+import csv
+import gzip
 import re
 from pathlib import Path
 
@@ -11,6 +13,9 @@ from tests.fakes import TestLatency
 from tests.wire.metric_shapes import TABLE, shapes
 from tests.wire.plain_http import call, chat, complete, metric, open_request, wait_for_metric
 from tests.wire.serving import TestServer, running_server
+
+HELP_TABLE = Path(__file__).with_name("metric_help.csv")
+"""Families of the genuine page in its order."""
 
 OUR_OWN = {
     "blis_send_lag_seconds",
@@ -58,18 +63,58 @@ def test_the_cache_configuration_is_told(server: TestServer) -> None:
     assert ours["block_size"] == "16"
 
 
-def test_a_page_can_be_restricted_to_some_names(server: TestServer) -> None:
-    reply = call(server, "GET", "/metrics?name[]=vllm:num_requests_running&name[]=python_info").body.decode()
+QUERY = "?name[]=vllm:num_requests_running&name[]=python_info"
+
+
+def test_name_picks_samples_on_the_mounted_path(server: TestServer) -> None:
+    reply = call(server, "GET", f"/metrics/{QUERY}").body.decode()
     assert {family.name for family in text_string_to_metric_families(reply)} == {
         "vllm:num_requests_running",
         "python_info",
     }
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", "/metrics/"), ("HEAD", "/metrics"), ("HEAD", "/metrics/")])
-def test_what_another_part_of_vllm_answers_has_its_version(server: TestServer, method: str, path: str) -> None:
+def test_name_is_ignored_on_the_plain_path(server: TestServer) -> None:
+    assert b"vllm:prompt_tokens_total" in call(server, "GET", f"/metrics{QUERY}").body
+
+
+MOUNTED = [
+    ("GET", "/metrics/"),
+    ("HEAD", "/metrics"),
+    ("HEAD", "/metrics/"),
+    ("POST", "/metrics"),
+    ("PUT", "/metrics/x"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), MOUNTED)
+def test_mounted_metrics_answer_every_method_and_path(server: TestServer, method: str, path: str) -> None:
     reply = call(server, method, path)
     assert (reply.status, reply.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert "content-length" not in reply.headers
+    assert reply.headers.get("transfer-encoding") == (None if method == "HEAD" else "chunked")
+
+
+def test_mounted_metrics_obey_accept_headers(server: TestServer) -> None:
+    accepted = {"Accept": "application/openmetrics-text; version=1.0.0", "Accept-Encoding": "gzip"}
+    reply = call(server, "GET", "/metrics/", headers=accepted)
+    assert reply.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert reply.headers["content-encoding"] == "gzip"
+    assert gzip.decompress(reply.body).endswith(b"# EOF\n")
+
+
+def test_help_texts_and_types_are_those_of_vllm() -> None:
+    with running_server() as server:
+        complete(server)
+        call(server, "GET", "/nowhere")
+        lines = [line for line in page(server).splitlines() if line.startswith("# ")]
+    with HELP_TABLE.open(encoding="utf-8", newline="") as file:
+        expected = [
+            line
+            for row in csv.DictReader(file)
+            for line in (f"# HELP {row['name']} {row['help']}", f"# TYPE {row['name']} {row['type']}")
+        ]
+    assert [line for line in lines if not line.split()[2].startswith("blis_")] == expected
 
 
 def test_http_is_counted_by_route() -> None:
