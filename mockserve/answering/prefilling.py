@@ -30,11 +30,11 @@ class _Batch:
 class _Prefill:
     """One prompt. Its only token stands for the end of prefill."""
 
-    finish_reason = "stop"
     is_streamed = False
 
-    def __init__(self, batch: _Batch) -> None:
+    def __init__(self, batch: _Batch, finish_reason: str) -> None:
         self._batch = batch
+        self.finish_reason = finish_reason
 
     def token(self, number: int) -> None:
         pass
@@ -52,8 +52,12 @@ class _Prefill:
         self._batch.fail(failure(message, status))
 
 
-async def prefill(service: Service, requests: Sequence[Request], arrived_at: Micros) -> None:
+async def prefill(
+    service: Service, requests: Sequence[Request], arrived_at: Micros, finish_reason: str = "stop"
+) -> None:
     """Return when the engine has read all prompts. Whatever ends the wait, what is still in the engine is freed.
+
+    The metrics page counts the requests under `finish_reason`.
 
     Raises ApiError when it refuses one.
     """
@@ -63,7 +67,7 @@ async def prefill(service: Service, requests: Sequence[Request], arrived_at: Mic
     try:
         with service.answering:
             for request in requests:
-                service.driver.submit(request, _Prefill(batch), arrived_at)
+                service.driver.submit(request, _Prefill(batch, finish_reason), arrived_at)
             await batch.done
     finally:
         batch.done.cancel()

@@ -23,6 +23,7 @@ from mockserve.metrics.families import DRAFT_FAMILIES, FAMILIES, HISTOGRAMS, Eng
 from mockserve.metrics.histogram import Histogram, cumulative
 from mockserve.metrics.http import HttpMetrics
 from mockserve.metrics.lateness import Lateness
+from mockserve.metrics.operations import Operations
 from mockserve.metrics.tool_parsing import ToolParsing
 from mockserve.options.fake_metrics import FakeMetrics
 
@@ -77,6 +78,11 @@ class Metrics(Protocol):
         """Where uses of the parser of tool calls are counted, if there is one."""
         ...
 
+    @property
+    def operations(self) -> Operations:
+        """Where control operations are timed."""
+        ...
+
     async def page(self, names: Collection[str] = (), accept: str = "") -> bytes:
         """Return the metrics page, or only the samples named, in the format that an `Accept` header asks for."""
         ...
@@ -120,6 +126,7 @@ class MetricsSource:
     slow_readers: CutStreams
     tool_parsing: ToolParsing | None = None
     http: HttpMetrics = field(default_factory=HttpMetrics)
+    operations: Operations = field(default_factory=Operations)
     rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
     """Requests refused because too many waited, by the limit."""
     created: float = field(default_factory=time.time)
@@ -150,6 +157,7 @@ class MetricsSource:
         yield from self.http.collect()
         if self.tool_parsing is not None:
             yield self.tool_parsing.family(self.model_name)
+        yield from self.operations.collect()
         yield self._lateness()
         yield self._slow_readers()
 

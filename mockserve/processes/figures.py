@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from mockserve.connections.slow_readers import SlowReaders
 from mockserve.metrics.http import HttpMetrics
 from mockserve.metrics.lateness import Lateness
+from mockserve.metrics.operations import Operations
 from mockserve.metrics.page import REJECTION_REASONS, MetricsSource, sum_of_parts
 from mockserve.metrics.tool_parsing import ToolParsing
 from mockserve.processes.messages import Figures, FromAnswering, MetricsPage, WantFigures, WantMetrics
@@ -27,6 +28,8 @@ class RemoteMetrics:
     http: HttpMetrics = field(default_factory=HttpMetrics)
     tool_parsing: ToolParsing = field(default_factory=ToolParsing)
     rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
+    operations: Operations = field(default_factory=Operations)
+    """Never on the page: routes that time operations need development mode, which needs one process."""
     _questions: "itertools.count[int]" = field(default_factory=itertools.count)
     _asked: dict[int, asyncio.Future[bytes]] = field(default_factory=dict)
 

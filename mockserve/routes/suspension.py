@@ -1,11 +1,14 @@
 """POST /pause, /resume, /sleep, /wake_up, /release_kv_cache_memory; GET /is_paused, /is_sleeping."""
 
+from contextlib import AbstractContextManager
 from typing import cast
 
 from aiohttp import web
 
+from mockserve.metrics.operations import SLEEP
 from mockserve.protocol.reading.query import query_choice, query_flag, query_integer
 from mockserve.routes.shared import json_reply, meant
+from mockserve.serving.service import SERVICE
 from mockserve.serving.suspension import PauseMode
 
 PAUSE_MODES = ("abort", "wait", "keep")
@@ -34,14 +37,17 @@ async def is_paused(request: web.Request) -> web.StreamResponse:
 async def sleep(request: web.Request) -> web.StreamResponse:
     """Suspend generation and, from level 1 on, give the memory away."""
     level = query_integer(request.query, "level", 1, 0, MAX_SLEEP_LEVEL)
-    await meant(request).suspension.sleep(level, _pause_mode(request))
+    mode = _pause_mode(request)
+    with _timed(request, "sleep"):
+        await meant(request).suspension.sleep(level, mode)
     return json_reply({"status": "sleeping", "level": level})
 
 
 async def wake_up(request: web.Request) -> web.StreamResponse:
     """Take the memory back, all of it or the parts named by tags; with the last part generation resumes."""
     tags = request.query.getall("tags", None)
-    is_awake = meant(request).suspension.wake_up(tags)
+    with _timed(request, "wake"):
+        is_awake = meant(request).suspension.wake_up(tags)
     return json_reply({"status": "awake" if is_awake else "sleeping", "tags": tags})
 
 
@@ -52,8 +58,13 @@ async def is_sleeping(request: web.Request) -> web.StreamResponse:
 
 async def release_kv_cache_memory(request: web.Request) -> web.StreamResponse:
     """Give away the KV cache of a paused engine until it wakes up."""
-    meant(request).suspension.release_kv_cache()
+    with _timed(request, "release_kv_cache_memory"):
+        meant(request).suspension.release_kv_cache()
     return json_reply({"status": "kv_cache_released"})
+
+
+def _timed(request: web.Request, operation: str) -> AbstractContextManager[None]:
+    return request.app[SERVICE].metrics_source.operations.timed(SLEEP, operation)
 
 
 def _pause_mode(request: web.Request) -> PauseMode:

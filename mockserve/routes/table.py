@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from mockserve.routes.aborting import abort_named_requests, abort_requests
-from mockserve.routes.adapters import load_lora_adapter, unload_lora_adapter
+from mockserve.routes.adapters import load_lora_adapter, register_adapter, unload_lora_adapter, unregister_adapter
 from mockserve.routes.audio import transcribe, translate
 from mockserve.routes.batch import batch_chat
 from mockserve.routes.bootstrap import query
@@ -12,11 +12,13 @@ from mockserve.routes.chat import chat_completions
 from mockserve.routes.cohere_embed import cohere_embed
 from mockserve.routes.completions import completions
 from mockserve.routes.dashboard import dashboard
+from mockserve.routes.decisions import decide, decide_structured
 from mockserve.routes.derender import derender_chat, derender_completion
 from mockserve.routes.documentation import documentation, oauth2_redirect, openapi
 from mockserve.routes.elastic import is_scaling_elastic_ep, scale_elastic_ep
 from mockserve.routes.faults import change_faults, end_faults, show_faults
 from mockserve.routes.generate import generate
+from mockserve.routes.generative_scoring import generative_scoring
 from mockserve.routes.handlers import Handler
 from mockserve.routes.instances import add_instance, drain_instance, kill_instance, list_instances
 from mockserve.routes.invocations import invocations
@@ -40,7 +42,19 @@ from mockserve.routes.suspension import (
     wake_up,
 )
 from mockserve.routes.tokenization import detokenize, show_tokenizer_info, tokenize
-from mockserve.routes.weights import collective_rpc, update_weight_version, weight_info, world_size
+from mockserve.routes.weights import (
+    collective_rpc,
+    finish_weight_update,
+    init_weight_transfer_engine,
+    shutdown_weight_transfer_engine,
+    start_draft_weight_update,
+    start_weight_update,
+    update_weight_version,
+    update_weights,
+    weight_checker,
+    weight_info,
+    world_size,
+)
 from mockserve.serving.gates import Gate
 
 
@@ -99,6 +113,11 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/kv_event_sources", kv_event_sources),
     Route("POST", "/v1/load_lora_adapter", load_lora_adapter, Gate.RUNTIME_LORA),
     Route("POST", "/v1/unload_lora_adapter", unload_lora_adapter, Gate.RUNTIME_LORA),
+    Route("POST", "/adapters", register_adapter, Gate.RUNTIME_LORA),
+    Route("DELETE", "/adapters/{adapter_name}", unregister_adapter, Gate.RUNTIME_LORA),
+    Route("POST", "/generative_scoring", generative_scoring, Gate.GENERATION),
+    Route("POST", "/v1/decisions", decide),
+    Route("POST", "/v1/systemone", decide_structured),
     Route("POST", "/scale_elastic_ep", scale_elastic_ep, Gate.GENERATION),
     Route("POST", "/is_scaling_elastic_ep", is_scaling_elastic_ep, Gate.GENERATION),
     Route("POST", "/v1/chat/completions/render", render_chat, Gate.SCALE_OUT),
@@ -132,7 +151,14 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/server_info", server_info, Gate.DEV_MODE),
     Route("GET", "/get_world_size", world_size, Gate.DEV_MODE),
     Route("GET", "/weight_info", weight_info, Gate.DEV_MODE),
+    Route("POST", "/init_weight_transfer_engine", init_weight_transfer_engine, Gate.DEV_MODE),
+    Route("POST", "/shutdown_weight_transfer_engine", shutdown_weight_transfer_engine, Gate.DEV_MODE),
+    Route("POST", "/start_weight_update", start_weight_update, Gate.DEV_MODE),
+    Route("POST", "/start_draft_weight_update", start_draft_weight_update, Gate.DEV_MODE),
+    Route("POST", "/update_weights", update_weights, Gate.DEV_MODE),
+    Route("POST", "/finish_weight_update", finish_weight_update, Gate.DEV_MODE),
     Route("POST", "/update_weight_version", update_weight_version, Gate.DEV_MODE),
+    Route("POST", "/weight_checker", weight_checker, Gate.DEV_MODE),
     Route("POST", "/collective_rpc", collective_rpc, Gate.DEV_MODE),
     Route("GET", "/query", query, Gate.KV_TRANSFER),
     Route("GET", "/blis/faults", show_faults, Gate.FAULT_CONTROL),

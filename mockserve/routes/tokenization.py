@@ -10,7 +10,12 @@ from mockserve.content.tokens.file import read_json_object
 from mockserve.planning.prompts import check_unicode
 from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.server.tokenization import TokenizeRequest, parse_detokenize, parse_tokenize
+from mockserve.protocol.server.tokenization import (
+    TokenizeRequest,
+    check_decodable,
+    parse_detokenize,
+    parse_tokenize,
+)
 from mockserve.protocol.server.tokenizer_info import tokenizer_info
 from mockserve.routes.shared import json_reply, read_body
 from mockserve.serving.service import SERVICE, Service
@@ -37,6 +42,7 @@ async def detokenize(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     model, ids = parse_detokenize(await read_body(request))
     service.check_model(model)
+    check_decodable(ids)
     return json_reply({"prompt": service.planner.tokenizer.decode(ids)})
 
 

@@ -1,38 +1,145 @@
-"""GET /weight_info and /get_world_size; POST /update_weight_version and /collective_rpc."""
+"""Development mode's routes about weights: their transfer, version and checksums, and calls to workers.
+
+There are no weights: a transfer always succeeds, and checksums follow from the names of the model's weights and the
+weight version, so that they change when weights are said to have changed.
+"""
+
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from typing import Any
 
 from aiohttp import web
 
-from mockserve.protocol.errors import bad_request
-from mockserve.protocol.reading.body import Fields
+from mockserve.metrics.operations import WEIGHTS
+from mockserve.protocol.errors import ApiError, bad_request
+from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf
+from mockserve.protocol.reading.embedded import read_embedded
 from mockserve.protocol.reading.query import query_flag
-from mockserve.routes.shared import json_reply, read_body, read_object
-from mockserve.serving.service import SERVICE
+from mockserve.protocol.reading.types import Anything, FieldType, OneOf, Text
+from mockserve.routes.shared import json_reply, read_object
+from mockserve.serving.service import SERVICE, Service
+
+_OBJECT = MapOf(Anything())
+_ACTIONS = ("checksum", "reset", "compare")
+_EMBEDDING, _LAYER = "model.embed_tokens.weight", "model.layers.{}.self_attn.qkv_proj.weight"
+
+
+async def init_weight_transfer_engine(request: web.Request) -> web.StreamResponse:
+    """Accept the settings of a transfer of weights."""
+    return await _operation(request, "init", "Weight transfer initialized", {"init_info": _OBJECT}, ("init_info",))
+
+
+async def shutdown_weight_transfer_engine(request: web.Request) -> web.StreamResponse:
+    """Accept the end of transfers."""
+    return await _operation(request, "shutdown", "Weight transfer shut down")
+
+
+async def start_weight_update(request: web.Request) -> web.StreamResponse:
+    """Accept the beginning of an update."""
+    return await _operation(request, "start", "Weight update started")
+
+
+async def start_draft_weight_update(request: web.Request) -> web.StreamResponse:
+    """Accept the beginning of an update of the draft model."""
+    return await _operation(request, "start_draft", "Draft weight update started")
+
+
+async def update_weights(request: web.Request) -> web.StreamResponse:
+    """Accept weights."""
+    types = {"update_info": AnyOf((_OBJECT, ListOf(_OBJECT)))}
+    return await _operation(request, "update", "Weights updated", types, ("update_info",))
+
+
+async def finish_weight_update(request: web.Request) -> web.StreamResponse:
+    """Accept the end of an update, and name the new weights if a version is given."""
+    given = await _embedded(request, {"weight_version": Text()})
+    service = request.app[SERVICE]
+    with service.metrics_source.operations.timed(WEIGHTS, "finish"):
+        service.weight_version = given.get("weight_version", service.weight_version)
+        service.has_reset_weights = False
+    return json_reply({"message": "Weight update finished"})
 
 
 async def weight_info(request: web.Request) -> web.StreamResponse:
-    """The version of the weights, as it was last set."""
+    """Return the version of the weights, as it was last set."""
     return json_reply({"weight_version": request.app[SERVICE].weight_version})
 
 
 async def update_weight_version(request: web.Request) -> web.StreamResponse:
     """Name the weights that are there now."""
-    fields = Fields(await read_body(request))
-    version = fields.required_text("new_version")
-    fields.check()
+    version = (await _embedded(request, {"new_version": Text()}, ("new_version",)))["new_version"]
     request.app[SERVICE].weight_version = version
     return json_reply({"success": True, "new_version": version})
 
 
+async def weight_checker(request: web.Request) -> web.StreamResponse:
+    """Return checksums of the weights, set the weights to zero, or compare checksums with those given."""
+    types: dict[str, FieldType] = {"action": OneOf(_ACTIONS), "baseline": MapOf(Text())}
+    given = await _embedded(request, types, ("action",))
+    service = request.app[SERVICE]
+    baseline: dict[str, str] | None = given.get("baseline")
+    if given["action"] == "reset":
+        service.has_reset_weights = True
+        return json_reply({"status": "reset"})
+    if given["action"] == "compare" and baseline is None:
+        raise bad_request("action='compare' requires a 'baseline' object")
+    checksums = dict(_checksums(service))
+    if given["action"] == "checksum" or baseline is None:
+        return json_reply({"checksums": checksums})
+    names = checksums.keys() | baseline.keys()
+    mismatches = sorted(name for name in names if checksums.get(name) != baseline.get(name))
+    return json_reply({"match": not mismatches, "mismatches": mismatches})
+
+
 async def world_size(request: web.Request) -> web.StreamResponse:
-    """How many GPUs the deployment has, its data-parallel replicas included or not."""
+    """Return how many GPUs the deployment has, its data-parallel replicas included or not."""
     deployment = request.app[SERVICE].deployment
     replicas = deployment.dp if query_flag(request.query, "include_dp", True) else 1
     return json_reply({"world_size": deployment.tp * replicas})
 
 
 async def collective_rpc(request: web.Request) -> web.StreamResponse:
-    """What each worker answers to a call: nothing."""
+    """Accept the call; every worker returns null."""
     body = await read_object(request)
     if body.get("method") is None:
         raise bad_request("Missing 'method' in request body")
+    arguments = body.get("args", [])
+    if not isinstance(arguments, list | dict | str):
+        raise ApiError(f"'{_TYPE_NAMES[type(arguments)]}' object is not iterable")
     return json_reply({"results": [None] * request.app[SERVICE].deployment.tp})
+
+
+_TYPE_NAMES: Mapping[type, str] = {int: "int", float: "float", bool: "bool", type(None): "NoneType"}
+"""Types that JSON has and that cannot be iterated over."""
+
+
+async def _operation(
+    request: web.Request,
+    operation: str,
+    message: str,
+    types: Mapping[str, FieldType] | None = None,
+    required: tuple[str, ...] = (),
+) -> web.StreamResponse:
+    """Check the body and say that the operation has been done."""
+    if types is not None:
+        await _embedded(request, types, required)
+    with request.app[SERVICE].metrics_source.operations.timed(WEIGHTS, operation):
+        return json_reply({"message": message})
+
+
+async def _embedded(
+    request: web.Request, types: Mapping[str, FieldType], required: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    return read_embedded(await request.read(), request.content_type == "application/json", types, required)
+
+
+def _checksums(service: Service) -> Iterator[tuple[str, str]]:
+    """Yield names of weights as vLLM's workers call them, with a digest for each."""
+    model, deployment = service.deployment.model, service.deployment
+    names = [_EMBEDDING, *(_LAYER.format(layer) for layer in range(model.num_layers))]
+    version = "zeros" if service.has_reset_weights else service.weight_version
+    for replica in range(deployment.dp):
+        for worker in range(deployment.tp):
+            for name in names:
+                digest = sha256(f"{model.name} {version} {worker} {name}".encode("utf-8", "surrogatepass")).hexdigest()
+                yield f"dp{replica}:pp0:pcp0:tp{worker}:{name}", digest

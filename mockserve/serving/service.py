@@ -90,6 +90,8 @@ class Service:
     """New ones for replies."""
     templates: EventTemplates = field(default_factory=EventTemplates)
     weight_version: str = "default"
+    has_reset_weights: bool = False
+    """Whether POST /weight_checker has set all weights to zero since the last update."""
     transfer: KVTransfer | None = None
     tracks_load: bool = False
     is_stopping: bool = False

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import orjson
 
 from mockserve.protocol.errors import ApiError, Problem, bad_fields
+from mockserve.protocol.reading.containers import Record
 from mockserve.protocol.reading.types import (
     LARGEST_INT64,
     FieldType,
@@ -99,6 +100,13 @@ def check_types(body: Mapping[str, Any], types: Mapping[str, FieldType], require
         raise bad_fields(problems)
 
 
+def check_record(body: Mapping[str, Any], record: Record) -> None:
+    """Raise ApiError naming everything in `body` that is not what `record` says."""
+    problems = record.problems(body, "body")
+    if problems:
+        raise bad_fields(problems)
+
+
 def text_problem(value: Any, location: str) -> Problem | None:
     """Why `value` is no string, or None if it is one."""
     if isinstance(value, str):
@@ -117,17 +125,23 @@ def parse_json(raw: bytes) -> dict[str, Any]:
     """The JSON object in `raw`. Raises ApiError for anything else, in the words FastAPI uses."""
     if not raw:
         raise bad_fields([Problem("missing", "body", "Field required", None)])
-    try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        body = _parse_leniently(raw)
-    if isinstance(body, dict) and _has_large_number(body):
-        body = _parse_leniently(raw)  # which keeps whole numbers of any size whole
+    body = json_value(raw)
     if body is None:
         raise bad_fields([Problem("missing", "body", "Field required", None)])
     if not isinstance(body, dict):
         message = "Input should be a valid dictionary or object to extract fields from"
         raise bad_fields([Problem("model_attributes_type", "body", message, body)])
+    return body
+
+
+def json_value(raw: bytes) -> Any:
+    """Return the JSON value in `raw`. Raises ApiError for text that is no JSON, in the words FastAPI uses."""
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return _parse_leniently(raw)
+    if isinstance(body, dict) and _has_large_number(body):
+        return _parse_leniently(raw)  # which keeps whole numbers of any size whole
     return body
 
 

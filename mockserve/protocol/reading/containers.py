@@ -1,6 +1,6 @@
 """What JSON lists and objects may hold, and which of several types a value may have."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,16 @@ class ListOf:
 
     items: FieldType
     at_most: int | None = None
+    at_least: int = 0
 
     def problems(self, value: Any, location: str) -> list[Problem]:
         if not isinstance(value, list):
             return [Problem("list_type", location, "Input should be a valid list", value)]
+        if len(value) < self.at_least:
+            plural = "" if self.at_least == 1 else "s"
+            message = f"List should have at least {self.at_least} item{plural} after validation, not {len(value)}"
+            context = {"field_type": "List", "min_length": self.at_least, "actual_length": len(value)}
+            return [Problem("too_short", location, message, value, context)]
         if self.at_most is not None and len(value) > self.at_most:
             message = f"List should have at most {self.at_most} items after validation, not {len(value)}"
             context = {"field_type": "List", "max_length": self.at_most, "actual_length": len(value)}
@@ -61,6 +67,7 @@ class Record:
     required: tuple[str, ...] = ()
     kind: str = "model_attributes_type"
     name: str = ""
+    forbids_others: bool = False
 
     def problems(self, value: Any, location: str) -> list[Problem]:
         if not isinstance(value, dict):
@@ -72,6 +79,10 @@ class Record:
                 found += kind.problems(value[field], f"{location}.{field}")
             elif field in self.required:
                 found.append(Problem("missing", f"{location}.{field}", "Field required", value))
+        if self.forbids_others:
+            message = "Extra inputs are not permitted"
+            others = [(field, each) for field, each in value.items() if field not in self.fields]
+            found += [Problem("extra_forbidden", f"{location}.{field}", message, each) for field, each in others]
         return found
 
     def schema(self) -> dict[str, Any]:
@@ -108,6 +119,55 @@ class Named:
 
     def problems(self, value: Any, location: str) -> list[Problem]:
         return self.inner.problems(value, f"{location}.{self.name}")
+
+    def schema(self) -> dict[str, Any]:
+        return self.inner.schema()
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """An object whose field `tag` names its type, which is part of where its problems are found."""
+
+    tag: str
+    kinds: Mapping[str, FieldType]
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        if not isinstance(value, dict):
+            message = OBJECT_MESSAGES["model_attributes_type"]
+            return [Problem("model_attributes_type", location, message, value)]
+        context = {"discriminator": repr(self.tag)}
+        if self.tag not in value:
+            message = f"Unable to extract tag using discriminator {self.tag!r}"
+            return [Problem("union_tag_not_found", location, message, value, context)]
+        found = value[self.tag]
+        if not isinstance(found, str) or found not in self.kinds:
+            expected = ", ".join(map(repr, self.kinds))
+            message = (
+                f"Input tag '{found}' found using {self.tag!r} does not match any of the expected tags: {expected}"
+            )
+            context |= {"tag": str(found), "expected_tags": expected}
+            return [Problem("union_tag_invalid", location, message, value, context)]
+        return self.kinds[found].problems(value, f"{location}.{found}")
+
+    def schema(self) -> dict[str, Any]:
+        return {"oneOf": [kind.schema() for kind in self.kinds.values()]}
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A value of some type about which `complaint` has nothing to say; it is asked before the type if `is_first`."""
+
+    inner: FieldType
+    complaint: Callable[[Any], str | None]
+    is_first: bool = False
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        wrong = [] if self.is_first else self.inner.problems(value, location)
+        complaint = None if wrong else self.complaint(value)
+        if complaint is not None:
+            context = {"error": ValueError(complaint)}
+            return [Problem("value_error", location, f"Value error, {complaint}", value, context)]
+        return self.inner.problems(value, location) if self.is_first else wrong
 
     def schema(self) -> dict[str, Any]:
         return self.inner.schema()

@@ -86,18 +86,42 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
+class StrictFlag:
+    """True or false, and nothing that only reads as one of them."""
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        if isinstance(value, bool):
+            return []
+        return [Problem("bool_type", location, "Input should be a valid boolean", value)]
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True, slots=True)
 class Text:
-    """A string. `kind` is "bytes" where pydantic would speak of those."""
+    """A string, possibly of bounded length. `kind` is "bytes" where pydantic would speak of those."""
 
     kind: str = "string"
+    max_chars: int | None = None
+    min_chars: int = 0
 
     def problems(self, value: Any, location: str) -> list[Problem]:
         if isinstance(value, str):
-            return []
+            return self._length_problems(value, location)
         return [Problem(f"{self.kind}_type", location, f"Input should be a valid {self.kind}", value)]
 
     def schema(self) -> dict[str, Any]:
         return {"type": "string"}
+
+    def _length_problems(self, value: str, location: str) -> list[Problem]:
+        if self.max_chars is not None and len(value) > self.max_chars:
+            message = f"String should have at most {_characters(self.max_chars)}"
+            return [Problem("string_too_long", location, message, value, {"max_length": self.max_chars})]
+        if len(value) < self.min_chars:
+            message = f"String should have at least {_characters(self.min_chars)}"
+            return [Problem("string_too_short", location, message, value, {"min_length": self.min_chars})]
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,3 +213,7 @@ def as_number(value: Any) -> float:
 def as_flag(value: Any) -> bool:
     """The truth of a value that `flag_problem` accepted."""
     return value.lower() in TRUE_WORDS if isinstance(value, str) else bool(value)
+
+
+def _characters(number: int) -> str:
+    return f"{number} character{'' if number == 1 else 's'}"

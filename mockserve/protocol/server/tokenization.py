@@ -13,6 +13,7 @@ from mockserve.protocol.reading.types import Anything, Flag, Text
 from mockserve.protocol.refusals import refuse_media_arguments
 
 MAX_TOKEN_ID = 2**63 - 1
+LARGEST_DECODED_ID = 2**32 - 1
 
 _TEXT = Record(
     {
@@ -82,6 +83,12 @@ def parse_detokenize(body: dict[str, Any]) -> tuple[str, list[int]]:
     tokens = read_token_ids(fields, "tokens")
     fields.check()
     return model, tokens
+
+
+def check_decodable(tokens: list[int]) -> None:
+    """Raise ApiError for an id that a tokenizer's library, whose ids have 32 bits, cannot take."""
+    if any(each > LARGEST_DECODED_ID for each in tokens):
+        raise ApiError("number too large to fit in target type")
 
 
 def read_token_ids(fields: Fields, name: str) -> list[int]:
