@@ -5,8 +5,10 @@ from html import escape
 from aiohttp import web
 
 from mockserve.protocol.json_text import compact_json
-from mockserve.protocol.server.openapi import Operation, openapi_document
-from mockserve.serving.service import SERVICE
+from mockserve.protocol.server.openapi.document import Operation, openapi_document
+from mockserve.routes.scale_out import scale_out_disabled
+from mockserve.serving.gates import Gate
+from mockserve.serving.service import SERVICE, Service
 
 REDIRECT_PAGE = (
     '<!DOCTYPE html><html lang="en-US"><title>OAuth2 Redirect</title>'
@@ -16,7 +18,10 @@ REDIRECT_PAGE = (
 
 async def openapi(request: web.Request) -> web.StreamResponse:
     """The server's own OpenAPI document."""
-    document = openapi_document(_operations(request))
+    service = request.app[SERVICE]
+    document = openapi_document([each for each in _operations(request) if _is_described(each)], _section(service))
+    if service.network.root_path:
+        document["servers"] = [{"url": service.network.root_path}]
     return web.Response(body=compact_json(document), content_type="application/json")
 
 
@@ -30,8 +35,10 @@ async def documentation(request: web.Request) -> web.StreamResponse:
     return web.Response(text=page, content_type="text/html")
 
 
-async def oauth2_redirect(_request: web.Request) -> web.StreamResponse:
+async def oauth2_redirect(request: web.Request) -> web.StreamResponse:
     """Return the page to which an authorization server sends a browser back; no route here uses OAuth2."""
+    if request.app[SERVICE].options.disable_fastapi_docs:
+        raise web.HTTPNotFound
     return web.Response(text=REDIRECT_PAGE, content_type="text/html")
 
 
@@ -39,10 +46,26 @@ def _operations(request: web.Request) -> list[Operation]:
     """What this server answers, in the order of its routes. Raises a 404 where it is not to tell."""
     if request.app[SERVICE].options.disable_fastapi_docs:
         raise web.HTTPNotFound
+    root_path = request.app[SERVICE].network.root_path
     found: dict[tuple[str, str], Operation] = {}
     for route in request.app.router.routes():
-        if route.resource is not None and route.handler is not documentation:
+        if route.resource is not None and route.handler not in (documentation, oauth2_redirect):
             path = route.resource.canonical
+            if root_path and path.startswith(root_path + "/"):
+                continue  # vLLM's paths are written without it
             summary = (route.handler.__doc__ or "").strip().partition("\n")[0]
-            found.setdefault((route.method, path), Operation(route.method, path, summary))
+            found.setdefault((route.method, path), Operation(route.method, path, summary, route.handler.__name__))
     return list(found.values())
+
+
+def _is_described(operation: Operation) -> bool:
+    """Whether the document names a route: vLLM's leaves out itself, what is mounted, and what is switched off."""
+    hidden = (openapi.__name__, scale_out_disabled.__name__)
+    return operation.method in ("GET", "POST", "DELETE") and operation.name not in hidden
+
+
+def _section(service: Service) -> str:
+    """Return which schemas differ from those of a plain server."""
+    if Gate.POOLING in service.gates:
+        return "pooling"
+    return "scale-out" if Gate.SCALE_OUT in service.gates else "base"

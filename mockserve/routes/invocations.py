@@ -11,7 +11,7 @@ from mockserve.protocol.errors import ApiError, bad_request, wrong_media_type
 from mockserve.routes.chat import chat_completions
 from mockserve.routes.completions import completions
 from mockserve.routes.handlers import Handler
-from mockserve.routes.pooling import classify, embeddings, pooling
+from mockserve.routes.pooling import classify, create_embedding, pooling
 from mockserve.routes.scoring import rerank, score
 from mockserve.serving.gates import Gate
 from mockserve.serving.service import SERVICE
@@ -31,7 +31,7 @@ _TEXTS = ("input", "messages")
 _USES = (
     _Use(Gate.GENERATION, (("messages",),), chat_completions, "ChatCompletionRequest"),
     _Use(Gate.GENERATION, (), completions, "CompletionRequest"),
-    _Use(Gate.EMBED, (_TEXTS,), embeddings, "EmbeddingRequest"),
+    _Use(Gate.EMBED, (_TEXTS,), create_embedding, "EmbeddingRequest"),
     _Use(Gate.CLASSIFY, (_TEXTS,), classify, "ClassificationRequest"),
     _Use(Gate.SCORE, (("query",), ("documents",)), rerank, "RerankRequest"),
     _Use(Gate.SCORE, (("text_1", "queries", "data_1"), ("text_2", "items", "documents", "data_2")), score, "Score"),

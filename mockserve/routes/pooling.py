@@ -18,6 +18,7 @@ from mockserve.protocol.pooling.requests import (
     parse_classify,
     parse_embeddings,
     parse_pooling,
+    parse_token_embeddings,
 )
 from mockserve.protocol.pooling.vectors import Encoding, Vector, bytes_metadata
 from mockserve.replies.identity import unix_time
@@ -27,7 +28,7 @@ from mockserve.serving.planner import Terms
 from mockserve.serving.service import SERVICE, Service
 
 
-async def embeddings(request: web.Request) -> web.StreamResponse:
+async def create_embedding(request: web.Request) -> web.StreamResponse:
     """Vectors of texts, token ids or conversations."""
     service, pooler = pooling_service(request)
     body = await read_body(request)
@@ -38,6 +39,16 @@ async def embeddings(request: web.Request) -> web.StreamResponse:
         return await _bytes_reply(request, asked.encoding, vectors, head, _total(prompts))
     items = embedding_items(vectors, asked.encoding)
     return web.Response(body=compact_json(head.listing(items, _total(prompts))), content_type="application/json")
+
+
+async def create_token_embedding(request: web.Request) -> web.StreamResponse:
+    """Return a vector for each token of texts or of token ids."""
+    service, pooler = pooling_service(request)
+    body = await read_body(request)
+    asked = parse_token_embeddings(body)
+    head, prompts = await _pooled(request, service, asked, body, "embd")
+    items = embedding_items([pooler.pooled(prompt, asked.use_activation) for prompt in prompts], asked.encoding)
+    return json_reply(head.listing(items, _total(prompts)))
 
 
 async def pooling(request: web.Request) -> web.StreamResponse:

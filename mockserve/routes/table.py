@@ -25,7 +25,7 @@ from mockserve.routes.invocations import invocations
 from mockserve.routes.messages import count_tokens, messages, render_messages
 from mockserve.routes.metrics import metrics, mounted_metrics
 from mockserve.routes.models import models
-from mockserve.routes.pooling import classify, embeddings, pooling
+from mockserve.routes.pooling import classify, create_embedding, create_token_embedding, pooling
 from mockserve.routes.render import render_chat, render_completion
 from mockserve.routes.responses import cancel_response, create_response, get_response, render_response
 from mockserve.routes.scale_out import scale_out_disabled
@@ -80,7 +80,8 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/messages/count_tokens", count_tokens, Gate.GENERATION),
     Route("POST", "/v1/audio/transcriptions", transcribe, Gate.TRANSCRIPTION),
     Route("POST", "/v1/audio/translations", translate, Gate.TRANSCRIPTION),
-    Route("POST", "/v1/embeddings", embeddings, Gate.EMBED),
+    Route("POST", "/v1/embeddings", create_embedding, Gate.EMBED),
+    Route("POST", "/v1/embeddings", create_token_embedding, Gate.TOKEN_EMBED),
     Route("POST", "/v2/embed", cohere_embed, Gate.EMBED),
     Route("POST", "/pooling", pooling, Gate.POOLING),
     Route("POST", "/classify", classify, Gate.CLASSIFY),

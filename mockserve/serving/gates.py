@@ -14,6 +14,7 @@ class Gate(StrEnum):
     GENERATION = "a model that generates"
     POOLING = "a pooling model"
     EMBED = "a model that embeds"
+    TOKEN_EMBED = "a model that embeds tokens"
     CLASSIFY = "a model that classifies"
     SCORE = "a model that scores"
     TRANSCRIPTION = "a model that transcribes"
@@ -37,6 +38,7 @@ def open_gates(options: RouteOptions, environment: ServerEnvironment) -> frozens
         Gate.GENERATION: "generate" in tasks,
         Gate.POOLING: bool(tasks & {"embed", "classify", "token_embed", "token_classify"}),
         Gate.EMBED: "embed" in tasks,
+        Gate.TOKEN_EMBED: pooling_task_of(options) == "token_embed",
         Gate.CLASSIFY: "classify" in tasks,
         Gate.SCORE: _scores(options),
         Gate.TRANSCRIPTION: "transcription" in tasks,

@@ -1,35 +1,102 @@
-"""The server's description of itself."""
+"""GET /openapi.json, /docs and /redoc: routes and schemas as vLLM describes them."""
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import jsonschema
+import pytest
 
-from mockserve.protocol.completions.fields import CHAT_FIELDS
+from mockserve.protocol.completions.fields import CHAT_FIELDS, COMPLETION_FIELDS
+from mockserve.protocol.server.openapi.digests import digest, without_prose
+from mockserve.protocol.server.openapi.notation import read_type
+from mockserve.protocol.server.openapi.tables import read_schemas
 from tests.wire.plain_http import call
 from tests.wire.serving import TestServer, running_server
 
+DIGESTS = Path(__file__).with_name("openapi_digests.csv")
+"""Parts of documents of genuine servers, by how those were started."""
 
-def test_the_document_names_every_route(server: TestServer) -> None:
-    document = call(server, "GET", "/openapi.json").json
-    assert document["openapi"] == "3.1.0"
-    assert "post" in document["paths"]["/v1/completions"]
-    assert "get" in document["paths"]["/v1/models"]
-    names = [each["operationId"] for path in document["paths"].values() for each in path.values()]
-    assert len(set(names)) == len(names)
-
-
-def test_the_body_of_a_chat_has_the_fields_that_are_checked(server: TestServer) -> None:
-    operation = call(server, "GET", "/openapi.json").json["paths"]["/v1/chat/completions"]["post"]
-    schema = operation["requestBody"]["content"]["application/json"]["schema"]
-    assert list(schema["properties"]) == list(CHAT_FIELDS)
-    jsonschema.Draft202012Validator.check_schema(schema)
-    assert schema["required"] == ["messages"]
+DEV_MODE = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+SETUPS: Mapping[str, tuple[dict[str, Any], dict[str, str]]] = {
+    "plain": ({}, {}),
+    "dev": ({"enable_lora": True, "enable_tokenizer_info_endpoint": True}, DEV_MODE),
+    "scale-out": ({"enable_scale_out": True}, {}),
+    "tokens-only": ({"tokens_only": True}, {}),
+    "embed": ({"runner": "pooling", "convert": "embed"}, {}),
+    "classify": ({"convert": "classify", "hf_overrides": '{"num_labels": 2}'}, {}),
+    "token-embed": ({"task": ("token_embed",)}, {}),
+}
+OUR_OWN = {"GET /dashboard"}
 
 
-def test_the_page_of_routes_shows_them(server: TestServer) -> None:
+@pytest.mark.parametrize("setup", SETUPS)
+def test_document_has_the_paths_and_schemas_of_vllm(setup: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, environment = SETUPS[setup]
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with running_server(**settings) as server:
+        document = without_prose(call(server, "GET", "/openapi.json").json)
+    found = {("names", "schemas"): digest(sorted(document["components"]["schemas"]))}
+    for path, methods in document["paths"].items():
+        found |= {("operation", f"{method.upper()} {path}"): digest(each) for method, each in methods.items()}
+    found |= {("schema", name): digest(each) for name, each in document["components"]["schemas"].items()}
+    expected = _genuine("plain", ("schema",)) | _genuine(setup, ("schema", "operation", "names"))
+    assert {key: found[key] for key in found if key[0] == "schema"} == {
+        key: expected[key] for key in found if key[0] == "schema"
+    }
+    assert {key for key in found if key not in expected} == {("operation", each) for each in OUR_OWN}
+    others = [key for key in expected if key[0] != "schema"]
+    assert {key: found.get(key) for key in others} == {key: expected[key] for key in others}
+
+
+def _genuine(setup: str, kinds: tuple[str, ...]) -> dict[tuple[str, str], str]:
+    with DIGESTS.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["setup"] == setup and row["kind"] in kinds]
+    return {(row["kind"], row["name"]): row["digest"] for row in rows}
+
+
+@pytest.mark.parametrize("section", ["base", "scale-out", "pooling"])
+def test_schemas_are_valid(section: str) -> None:
+    schemas = read_schemas(section)
+    jsonschema.Draft202012Validator.check_schema({"$defs": schemas})
+    assert len(schemas) >= 430
+
+
+def test_fields_that_are_checked_are_those_of_the_schemas() -> None:
+    schemas = read_schemas("base")
+    assert set(CHAT_FIELDS) == set(schemas["ChatCompletionRequest"]["properties"])
+    assert set(COMPLETION_FIELDS) == set(schemas["CompletionRequest"]["properties"])
+
+
+@pytest.mark.parametrize("text", ["[int", "int |", "str(minimum)", "int int", '<"a"', "?", ""])
+def test_rejects_text_that_is_no_type(text: str) -> None:
+    with pytest.raises(ValueError, match=r"type|read|expected|unexpected|Expecting"):
+        read_type(text)
+
+
+def test_root_path_is_a_server_and_no_part_of_paths() -> None:
+    with running_server(root_path="/pre") as server:
+        document = call(server, "GET", "/openapi.json").json
+    assert document["servers"] == [{"url": "/pre"}]
+    assert not [path for path in document["paths"] if path.startswith("/pre")]
+
+
+def test_page_of_routes_shows_them(server: TestServer) -> None:
     page = call(server, "GET", "/docs")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert b"/v1/chat/completions" in page.body
 
 
-def test_nothing_is_told_where_that_is_switched_off() -> None:
+@pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"])
+def test_documentation_answers_head(server: TestServer, path: str) -> None:
+    reply, head = call(server, "GET", path), call(server, "HEAD", path)
+    assert (reply.status, head.status, head.body) == (200, 200, b"")
+    assert head.headers["content-length"] == reply.headers["content-length"]
+
+
+def test_nothing_is_documented_where_that_is_switched_off() -> None:
+    paths = ("/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc")
     with running_server(disable_fastapi_docs=True) as server:
-        assert [call(server, "GET", path).status for path in ("/openapi.json", "/docs", "/redoc")] == [404] * 3
+        assert [call(server, "GET", path).status for path in paths] == [404] * 4

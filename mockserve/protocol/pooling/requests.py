@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mockserve.protocol.completions.messages import check_parts
-from mockserve.protocol.errors import bad_value
+from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.pooling.fields import (
     CLASSIFY,
     EMBED,
     ENCODING,
+    MAX_INT64,
     MESSAGES,
     chat_record,
     check_body,
@@ -18,7 +19,7 @@ from mockserve.protocol.pooling.fields import (
 )
 from mockserve.protocol.pooling.vectors import Encoding
 from mockserve.protocol.reading.containers import Nullable, Record
-from mockserve.protocol.reading.types import Anything, FieldType, OneOf, as_flag, as_integer
+from mockserve.protocol.reading.types import Anything, FieldType, Integer, Null, OneOf, as_flag, as_integer
 
 Prompt: TypeAlias = str | list[int] | list[Any]
 """A text, token ids, or the messages of a conversation."""
@@ -38,6 +39,16 @@ _POOLING = (
     prompt_record(EMBED, POOLING_TASK),
     chat_record(EMBED, POOLING_TASK),
     Record({**ENCODING, "data": Anything()}, required=("data",)),
+)
+_LATE_CHUNKING = Record(
+    {"chunk_size": Integer(at_least=1, at_most=MAX_INT64)}, required=("chunk_size",), forbids_others=True
+)
+_TOKEN_EMBEDDINGS = (
+    prompt_record(
+        EMBED,
+        {"encoding_format": OneOf(("float",)), "dimensions": Null()},
+        {"late_chunking_params": Nullable(_LATE_CHUNKING)},
+    ),
 )
 _CLASSIFY = (prompt_record(CLASSIFY), chat_record(CLASSIFY))
 
@@ -69,6 +80,15 @@ def parse_embeddings(body: dict[str, Any]) -> PoolingRequest:
     if "messages" not in given and _is_conversation(given.get("input")):
         given["messages"] = given.pop("input")
     return _read(given, _EMBEDDINGS)
+
+
+def parse_token_embeddings(body: dict[str, Any]) -> PoolingRequest:
+    """Raises ApiError for whatever vLLM refuses before it looks at the model, and for late chunking."""
+    refuse_removed_fields(body)
+    request = _read(body, _TOKEN_EMBEDDINGS)
+    if body.get("late_chunking_params") is not None:
+        raise ApiError("Late chunking requires a fast tokenizer with offsets aligned to all input tokens")
+    return request
 
 
 def parse_pooling(body: dict[str, Any]) -> PoolingRequest:

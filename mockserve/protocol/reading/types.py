@@ -86,6 +86,17 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
+class Null:
+    """Nothing but null."""
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        return [] if value is None else [Problem("none_required", location, "Input should be None", value)]
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "null"}
+
+
+@dataclass(frozen=True, slots=True)
 class StrictFlag:
     """True or false, and nothing that only reads as one of them."""
 
