@@ -16,6 +16,7 @@ from mockserve.log_lines import fields, set_up_logging
 from mockserve.options.environment import ServerEnvironment, read_environment
 from mockserve.options.refusals import check_processes
 from mockserve.options.serve import ServeOptions
+from mockserve.options.startup_checks import refuse_start, startup_problems
 from mockserve.options.without_effect import flags_without_effect
 from mockserve.serving.engine_death import engine_death
 from mockserve.serving.service import Service
@@ -35,6 +36,9 @@ def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | 
     check_processes(first, environment)
     wanted = [(options, deployment_of(options)) for options in all_options]
     set_up_logging(all_options[0].log_format)
+    for options, deployment in wanted:
+        for problem in startup_problems(options, deployment, environment):
+            refuse_start(options, problem)
     for note in (*wanted[0][1].notes, *notes_on_cluster(*wanted[0]), *_notes(wanted[0][0])):
         _say(note)
     raise_file_limit()

@@ -20,8 +20,12 @@ from mockserve.protocol.server.openapi.notation import REFERENCE, read_type
 FOLDER = Path("mockserve/protocol/server/openapi")
 DIGESTS = Path("tests/wire/openapi_digests.csv")
 SETUPS = ("plain", "dev", "scale-out", "tokens-only", "embed", "classify", "token-embed")
-SECTIONS = {"base": ("plain", "dev"), "scale-out": ("scale-out", "tokens-only")}
-SECTIONS["pooling"] = ("embed", "classify", "token-embed")
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "base": ("plain", "dev"),
+    "scale-out": ("scale-out", "tokens-only"),
+    "pooling": ("embed", "classify", "token-embed"),
+}
+"""Which set-ups share their schemas; where a section has none of a name, the base's holds."""
 _PLAIN = {"integer": "int", "number": "num", "string": "str", "boolean": "bool", "null": "null"}
 
 
@@ -74,7 +78,7 @@ def _described(name: str, schema: dict[str, Any]) -> Iterator[str]:
 
 def _written(schema: Any) -> str:
     text = _attempt(schema)
-    return text if text and read_type(text) == schema else f"`{json.dumps(schema, ensure_ascii=False)}`"
+    return str(text) if text and read_type(text) == schema else f"`{json.dumps(schema, ensure_ascii=False)}`"
 
 
 def _attempt(schema: Any) -> str:
@@ -102,7 +106,7 @@ def _attempt(schema: Any) -> str:
     else:
         text = "any"
     if not rest:
-        return text
+        return str(text)
     if not all(isinstance(each, int | float | bool) for each in rest.values()):
         return ""
     return f"{text}({', '.join(f'{key}={json.dumps(value)}' for key, value in rest.items())})"
@@ -139,7 +143,7 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> tuple[str, 
 
 
 def _error(status: str, reply: Mapping[str, Any]) -> str:
-    name = reply["content"]["application/json"]["schema"]["$ref"].removeprefix(REFERENCE)
+    name = str(reply["content"]["application/json"]["schema"]["$ref"]).removeprefix(REFERENCE)
     return status if name == "ErrorResponse" else f"{status}:{name}"
 
 

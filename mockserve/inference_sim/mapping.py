@@ -66,6 +66,7 @@ def serve_options(options: InferenceSimOptions, environment: Mapping[str, str], 
         kv_events_config=_kv_events(options, environment, rank),
         pod_headers=_pod_headers(options, environment, rank),
         offers_ready_route=True,
+        lenient_start=True,  # llm-d-inference-sim has no such checks
         accepted_without_effect=options.accepted_without_effect,
         **_times(options),
     )

@@ -29,6 +29,22 @@ class ServeOptions(RouteOptions):
     )
     served_model_name: tuple[str, ...] = option((), "Names clients may use; replies carry the first. Default: MODEL.")
     enable_server_load_tracking: bool = option(False, "Let GET /load count the requests being answered.")
+    kv_cache_dtype: str = option(
+        "auto", "Type of KV-cache entries; checked as vLLM does, while sizes and times stay those of the model's type."
+    )
+    quantization: str = option(
+        "", "Quantization method; checked as vLLM does, while sizes and times stay those of the model's config.json."
+    )
+    lenient_start: bool = option(
+        False,
+        "Start with a warning where vLLM would refuse to start: values of --kv-cache-dtype and --quantization that it "
+        "does not know or the model folder was not made for, a context beyond the model's or beyond the KV cache, fewer "
+        "batched tokens than sequences, a --long-prefill-token-threshold beyond the context, parsers whose tokens the "
+        "tokenizer lacks.",
+    )
+    fits_max_model_len: bool = option(
+        False, "Cut the context to what the KV cache holds: --max-model-len auto.", hidden=True
+    )
     accepted_without_effect: tuple[str, ...] = option(
         (), "Flags of vLLM that were given and mean nothing here; named at start.", hidden=True
     )

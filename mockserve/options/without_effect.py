@@ -15,4 +15,7 @@ def flags_without_effect(options: ServeOptions) -> Iterator[str]:
         (options.enable_lora, "--enable-lora", ("max_loras", "max_cpu_loras", "lora_load_ms", "lora_swap_ms")),
         (options.kv_transfer_config, "--kv-transfer-config", ("kv_transfer_gb_per_s", "kv_transfer_latency_ms")),
     )
-    return in_vain(options, {name: flag for is_there, flag, names in needs if not is_there for name in names})
+    for flag, value in (("--quantization", options.quantization), ("--kv-cache-dtype", options.kv_cache_dtype)):
+        if value not in ("", "auto"):
+            yield f"warning: {flag} {value} is ignored: sizes and times are those of the model's own types"
+    yield from in_vain(options, {name: flag for is_there, flag, names in needs if not is_there for name in names})

@@ -13,7 +13,9 @@ from engine.request import ExternalPrompt
 from mockserve.connections.network import Network, network_of
 from mockserve.connections.slow_readers import SlowReaders
 from mockserve.connections.stream_head import StreamHeads
+from mockserve.content.parser_tokens import parser_problem
 from mockserve.content.pooler import Pooler, new_pooler
+from mockserve.content.tokens.tokenizer import BuiltinTokenizer, Tokenizer
 from mockserve.content.vocabulary import new_composer, open_vocabulary
 from mockserve.engines.backend import Backend
 from mockserve.engines.build import RankEngine
@@ -25,6 +27,7 @@ from mockserve.kv_blocks.transfer import KVTransfer
 from mockserve.metrics.page import Metrics
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
+from mockserve.options.startup_checks import refuse_start
 from mockserve.protocol.completions.chat import ChatRequest
 from mockserve.protocol.completions.known_bodies import KnownBodies, known_chats, known_completions
 from mockserve.protocol.completions.text import CompletionRequest
@@ -178,6 +181,7 @@ def build_service(
     config, _ = with_features(options, deployment)
     driver, engines = backend.driver, backend.engines
     tokenizer, conversations = open_vocabulary(options, deployment.model.vocab_size)
+    check_parsers(options, tokenizer)
     names = options.model_names
     faults = FaultSource(options.faults, options.fault_seed)
     engine_faults = EngineFaults(engines, faults)
@@ -221,6 +225,16 @@ def build_service(
         transfer=transfer_of(options, deployment, environment),
         tracks_load=options.enable_server_load_tracking,
     )
+
+
+def check_parsers(options: ServeOptions, tokenizer: Tokenizer) -> None:
+    """Refuse, as vLLM does, parsers whose tokens a tokenizer lacks; the built-in one stands for any tokenizer."""
+    if isinstance(tokenizer, BuiltinTokenizer):
+        return
+    tool_parser = options.tool_call_parser if options.calls_tools else None
+    problem = parser_problem(tool_parser, options.reasoning_parser, tokenizer, options.model)
+    if problem is not None:
+        refuse_start(options, problem)
 
 
 def _tell_sleep(engines: Mapping[int, RankEngine], state: str) -> None:

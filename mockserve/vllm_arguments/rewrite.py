@@ -13,10 +13,13 @@ from blis_options import OptionError
 from mockserve.vllm_arguments.config_file import without_config_file
 from mockserve.vllm_arguments.dotted import with_objects
 from mockserve.vllm_arguments.table import VllmFlag
-from mockserve.vllm_arguments.values import checked
+from mockserve.vllm_arguments.values import FITTED, checked
 
 NO_EFFECT_FLAG = "--accepted-without-effect"
 """Our own flag that carries the names of the others."""
+
+FITTED_FLAG, FITS_FLAG = "--max-model-len", "--fits-max-model-len"
+"""vLLM's flag whose value may be `auto`, and our own that says so."""
 
 TRANSLATIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "--scheduling-policy": {
@@ -55,6 +58,8 @@ def rewritten(arguments: list[str], own_flags: Collection[str], table: Mapping[s
                 lists.setdefault(known, []).extend(values)
             elif flag.number:
                 lists[known] = values
+            elif flag.name == FITTED_FLAG and values[0] == FITTED:
+                own += [known, "0", FITS_FLAG]
             else:
                 own += [known, values[0]]
     own += [each for flag_name, values in lists.items() for each in (flag_name, json.dumps(values))]

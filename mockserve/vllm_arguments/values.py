@@ -8,6 +8,9 @@ from typing import Any
 from blis_options import OptionError
 from mockserve.vllm_arguments.table import VllmFlag
 
+FITTED = "auto"
+"""A length that shall be what fits."""
+
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _WITH_SUFFIX = re.compile(r"(\d+)(\.\d+)?([kKmMgGtT])")
@@ -68,7 +71,12 @@ def _size(text: str) -> str:
 
 
 def _length(text: str) -> str:
-    return "0" if text.strip().lower() in ("-1", "auto") else str(read_size(text))
+    if text.strip().lower() in ("-1", FITTED):
+        return FITTED
+    length = read_size(text)
+    if length < 1:
+        raise OptionError(f"max_model_len must be a positive integer, got int: {length}. Example: max_model_len=2048")
+    return str(length)
 
 
 def _json(text: str) -> str:

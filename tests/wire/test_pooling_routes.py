@@ -151,7 +151,18 @@ def test_token_vectors_have_a_row_for_each_token() -> None:
     with running_server(task=("token_embed",), hf_overrides='{"hidden_size": 8}') as server:
         found = call(server, "POST", "/pooling", {"input": [5, 6, 7]}).json["data"][0]["data"]
         assert [len(row) for row in found] == [8, 8, 8]
-        assert call(server, "POST", "/v1/embeddings", {"input": "a"}).status == 404
+        item = call(server, "POST", "/v1/embeddings", {"input": [5, 6, 7]}).json["data"][0]
+        assert (item["object"], item["embedding"]) == ("embedding", found)
+        asked = {
+            "input": "a",
+            "dimensions": 3,
+            "encoding_format": "base64",
+            "late_chunking_params": {"chunk_size": 1, "x": 2},
+        }
+        complaints = call(server, "POST", "/v1/embeddings", asked).json["error"]["message"]
+        assert [each in complaints for each in ("'literal_error'", "'none_required'", "'extra_forbidden'")] == [
+            True
+        ] * 3
 
 
 def test_cohere_vectors_come_in_the_types_asked_for(embedder: TestServer) -> None:

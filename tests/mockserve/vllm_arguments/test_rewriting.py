@@ -52,7 +52,8 @@ def test_every_flag_is_taken_or_named_as_without_effect(flag: VllmFlag, tmp_path
     [
         (["--max-model-len", "8k"], ["--max-model-len", "8000"]),
         (["--max-model-len=8K"], ["--max-model-len", "8192"]),
-        (["--max-model-len", "-1"], ["--max-model-len", "0"]),
+        (["--max-model-len", "-1"], ["--max-model-len", "0", "--fits-max-model-len"]),
+        (["--max-model-len", "Auto"], ["--max-model-len", "0", "--fits-max-model-len"]),
         (["--max_num_seqs", "4"], ["--max-num-seqs", "4"]),
         (["--max-num-batched-t", "1.5k"], ["--max-num-batched-tokens", "1500"]),
         (["-tp", "2"], ["--tensor-parallel-size", "2"]),
@@ -86,7 +87,7 @@ def test_what_we_simulate_gets_our_syntax(given: list[str], ours: list[str]) -> 
         ["--hf-config-path", "mine"],
         ["--hf-token"],
         ["--allowed-media-domains", "a", "b"],
-        ["--quantization", "None"],
+        ["--hf-config-path", "None"],
     ],
 )
 def test_what_means_nothing_here_is_only_named(given: list[str]) -> None:
@@ -100,6 +101,7 @@ def test_what_means_nothing_here_is_only_named(given: list[str]) -> None:
     [
         (["--max-num-seqs", "8k"], "--max-num-seqs must be a whole number, got '8k'"),
         (["--max-model-len", "1.5K"], "--max-model-len must be a whole number, such as 8192, .* got '1.5K'"),
+        (["--max-model-len", "0"], "max_model_len must be a positive integer, got int: 0. Example: max_model_len=2048"),
         (["--dtype", "int3"], "--dtype must be one of auto, bfloat16, .* got 'int3'"),
         (["--compilation-config", "[1]"], r"--compilation-config must be a JSON object, got '\[1\]'"),
         (["--enforce-eager=1"], "--enforce-eager takes no value, got '1'"),

@@ -1,0 +1,136 @@
+"""What vLLM refuses at its start although each flag by itself is well-formed, in its own sentences."""
+
+import json
+import logging
+import math
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blis_options import OptionError
+from engine.deployment import Deployment
+from engine.kv_cache.sizing import kv_bytes_per_token
+from mockserve.options.environment import ServerEnvironment
+from mockserve.options.routes import GENERATING_TASKS, tasks_of
+
+if TYPE_CHECKING:
+    from mockserve.options.serve import ServeOptions
+
+KV_CACHE_DTYPES = (
+    *("auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "nvfp4_ds_mla"),
+    *("turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc", "octave_k3v4"),
+    *("octave_k3v3", "octave_k3v3_compact", "ultraquant_4bit", "int4_per_token_head", "int8_per_token_head"),
+    *("fp8_per_token_head", "nvfp4", "nvfp4_4over6"),
+)
+QUANTIZATION_METHODS = (
+    *("awq", "auto_awq", "fp8", "fbgemm_fp8", "fp_quant", "modelopt", "modelopt_fp4", "modelopt_mxfp8"),
+    *("modelopt_mixed", "auto_gptq", "gptq", "gptq_marlin", "awq_marlin", "humming", "compressed-tensors"),
+    *("experts_int8", "quark", "moe_wna16", "torchao", "inc", "mxfp4", "gpt_oss_mxfp4", "deepseek_v4_fp8", "online"),
+    *("fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "int8_per_channel_weight_only", "nvfp4_per_token"),
+    *("mxfp8",),
+)
+CHECKPOINT_METHODS = frozenset(
+    {
+        *("awq", "auto_awq", "modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "auto_gptq", "gptq"),
+        *("gptq_marlin", "awq_marlin", "moe_wna16", "inc"),
+    }
+)
+"""Methods that a checkpoint must have been quantized with."""
+LONG_CONTEXT_WARNING = (
+    "To allow overriding this maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1. "
+    "VLLM_ALLOW_LONG_MAX_MODEL_LEN must be used with extreme caution. If the model uses relative position encoding "
+    "(RoPE), positions exceeding derived_max_model_len lead to nan. If the model uses absolute position encoding, "
+    "positions exceeding derived_max_model_len will cause a CUDA array out-of-bounds error."
+)
+MEMORY_ADVICE = (
+    "Try increasing `gpu_memory_utilization` (which also controls CPU memory on the CPU backend) or decreasing "
+    "`max_model_len` when initializing the engine. "
+    "See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
+)
+
+
+_logger = logging.getLogger(__name__)
+
+
+def startup_problems(options: "ServeOptions", deployment: Deployment, environment: ServerEnvironment) -> Iterator[str]:
+    """Yield a sentence for each reason why vLLM would not start. Those about parsers need the tokenizer."""
+    yield from _unknown_types(options)
+    yield from _context_beyond_model(options, deployment, environment)
+    yield from _steps(options, deployment)
+    if options.scheduling == "vllm" and tasks_of(options) & GENERATING_TASKS:
+        yield from _context_beyond_cache(options, deployment)
+
+
+def refuse_start(options: "ServeOptions", problem: str) -> None:
+    """Raise OptionError for what vLLM would not start with; log it as a warning with --lenient-start."""
+    if not options.lenient_start:
+        raise OptionError(problem)
+    _logger.warning("%s", problem)
+
+
+def _unknown_types(options: "ServeOptions") -> Iterator[str]:
+    if options.kv_cache_dtype not in KV_CACHE_DTYPES:
+        yield f"Invalid kv_cache_dtype: {options.kv_cache_dtype!r}. Valid values are: {list(KV_CACHE_DTYPES)}"
+    if options.quantization and options.quantization not in QUANTIZATION_METHODS:
+        yield f"Unknown quantization method: {options.quantization}. Must be one of {list(QUANTIZATION_METHODS)}."
+    if options.quantization in CHECKPOINT_METHODS and _is_unquantized_folder(options.model):
+        yield f"Cannot find the config file for {options.quantization}"
+
+
+def _is_unquantized_folder(model: str) -> bool:
+    try:
+        config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and not config.keys() & {"quantization_config", "compression_config"}
+
+
+def _context_beyond_model(
+    options: "ServeOptions", deployment: Deployment, environment: ServerEnvironment
+) -> Iterator[str]:
+    longest = deployment.model.max_model_len
+    if 0 < longest < options.max_model_len and not environment.allows_long_context:
+        yield (
+            f"User-specified max_model_len ({options.max_model_len}) is greater than the derived max_model_len "
+            f"(max_position_embeddings={float(longest)} or model_max_length=None in model's config.json). "
+            f"{LONG_CONTEXT_WARNING}"
+        )
+
+
+def _steps(options: "ServeOptions", deployment: Deployment) -> Iterator[str]:
+    budget, most = options.max_num_batched_tokens, options.max_num_seqs
+    if most > budget and most != _default(options, "max_num_seqs"):
+        yield f"max_num_batched_tokens ({budget}) must be greater than or equal to max_num_seqs ({most})."
+    context = options.max_model_len or deployment.model.max_model_len
+    if context and options.long_prefill_token_threshold > context:
+        yield (
+            f"long_prefill_token_threshold ({options.long_prefill_token_threshold}) cannot be greater than the "
+            f"max_model_len ({context})."
+        )
+
+
+def _default(options: "ServeOptions", name: str) -> int:
+    found = next(each.default for each in fields(options) if each.name == name)
+    assert isinstance(found, int)
+    return found
+
+
+def _context_beyond_cache(options: "ServeOptions", deployment: Deployment) -> Iterator[str]:
+    """A request as long as the context must fit, unless the context shall be what fits."""
+    wanted = options.max_model_len or deployment.model.max_model_len
+    config = deployment.config
+    if options.fits_max_model_len or wanted <= config.kv_capacity_tokens:
+        return
+    block_bytes = kv_bytes_per_token(deployment.model, deployment.tp) * config.block_size_tokens
+    needed = math.ceil(wanted / config.block_size_tokens) * block_bytes
+    available = config.kv_capacity_tokens / config.block_size_tokens * block_bytes
+    yield (
+        f"To serve at least one request with the model's max seq len ({wanted}), ({_gib(needed)} GiB KV cache is "
+        f"needed, which is larger than the available KV cache memory ({_gib(available)} GiB). Based on the available "
+        f"memory, the estimated maximum model length is {config.kv_capacity_tokens}. {MEMORY_ADVICE}"
+    )
+
+
+def _gib(num_bytes: float) -> float:
+    return round(num_bytes / 2**30, 2)
