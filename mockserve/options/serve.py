@@ -38,9 +38,9 @@ class ServeOptions(RouteOptions):
     lenient_start: bool = option(
         False,
         "Start with a warning where vLLM would refuse to start: values of --kv-cache-dtype and --quantization that it "
-        "does not know or the model folder was not made for, a context beyond the model's or beyond the KV cache, fewer "
-        "batched tokens than sequences, a --long-prefill-token-threshold beyond the context, parsers whose tokens the "
-        "tokenizer lacks.",
+        "does not know or the model folder was not made for, a context beyond the model's or beyond the KV cache, "
+        "fewer batched tokens than sequences, a --long-prefill-token-threshold beyond the context, parsers whose "
+        "tokens the tokenizer lacks.",
     )
     fits_max_model_len: bool = option(
         False, "Cut the context to what the KV cache holds: --max-model-len auto.", hidden=True
