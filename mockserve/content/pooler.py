@@ -1,7 +1,9 @@
 """What a pooling model is and makes of prompts: vectors, classes, scores."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from blis_options import OptionError
@@ -22,6 +24,8 @@ class Pooler:
     labels: Mapping[int, str]
     is_matryoshka: bool
     matryoshka_dimensions: tuple[int, ...]
+    architecture: str
+    """The name of the model's class."""
 
     def check_task(self, task: str | None) -> None:
         """Raise ApiError for a task that the model does not have, or that was not chosen at start."""
@@ -91,7 +95,17 @@ def new_pooler(options: RouteOptions, model: ModelSpec, seed: int) -> Pooler | N
         labels=labels_of(overrides),
         is_matryoshka=bool(allowed or overrides.get("is_matryoshka")),
         matryoshka_dimensions=tuple(allowed),
+        architecture=_architecture(options.model),
     )
+
+
+def _architecture(model: str) -> str:
+    """Return what the config.json of a model folder calls the model's class, if there is one."""
+    try:
+        found = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))["architectures"][0]
+    except (OSError, ValueError, TypeError, LookupError):
+        return "a text model"
+    return str(found)
 
 
 def labels_of(overrides: Mapping[str, Any]) -> Mapping[int, str]:

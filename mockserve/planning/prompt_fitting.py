@@ -23,6 +23,8 @@ def fitted(
         )
     length = limit if truncate_to == WHOLE_CONTEXT else truncate_to
     if isinstance(prompt, str):
+        if length is None:
+            planner.check_characters(prompt)
         ids = cut_text(planner.tokenizer, prompt, length, keeps_end, add_special_tokens)
     else:
         ids = list(prompt) if length is None else _cut(prompt, length, keeps_end)
@@ -32,6 +34,11 @@ def fitted(
     if not ids:
         raise ApiError("The decoder prompt cannot be empty")
     return ids
+
+
+def padded(planner: Planner, ids: list[int], pads: bool) -> list[int]:
+    """Return the token ids, filled up to the whole context with the first of the vocabulary if it `pads`."""
+    return ids + [0] * (planner.max_model_len - len(ids)) if pads else ids
 
 
 def cut_text(

@@ -11,6 +11,9 @@ MAX_SHOWN_INPUT_CHARS = 200
 MAX_PROBLEM_CHARS = 1000
 CUT_MARK = "...[truncated]"
 
+INVALID_BODY = "Bad Request"
+"""The `type` of an error about a body that is not of the type demanded."""
+
 _NOT_GIVEN = object()
 
 
@@ -85,7 +88,7 @@ def bad_fields(problems: Sequence[Problem]) -> ApiError:
     if len(problems) > len(shown):
         shown.append(f"...and {len(problems) - len(shown)} more {label}")
     lines = "".join(f"\n  {each}" for each in shown)
-    return ApiError(f"{len(problems)} validation {label}:{lines}", kind="Bad Request", param=problems[0].location)
+    return ApiError(f"{len(problems)} validation {label}:{lines}", kind=INVALID_BODY, param=problems[0].location)
 
 
 def late(error: ApiError) -> ApiError:

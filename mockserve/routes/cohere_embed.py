@@ -5,7 +5,7 @@ from aiohttp import web
 from mockserve.answering.prefilling import prefill
 from mockserve.connections.stamped import arrived_at
 from mockserve.planning.prompt_fitting import fitted
-from mockserve.protocol.pooling.cohere import check_lengths, cohere_embeddings, parse_cohere_embed
+from mockserve.protocol.pooling.cohere import check_lengths, check_max_tokens, cohere_embeddings, parse_cohere_embed
 from mockserve.routes.pooling import known_adapter, pooling_service
 from mockserve.routes.shared import json_reply, read_body, reply_id
 from mockserve.serving.planner import Terms
@@ -18,6 +18,7 @@ async def cohere_embed(request: web.Request) -> web.StreamResponse:
     arrived = arrived_at(request, service.driver)
     asked = parse_cohere_embed(body)
     adapter = known_adapter(service, asked.model)
+    check_max_tokens(asked, service.planner.max_model_len)
     keeps_end = asked.truncate == "START"
     prompts = [fitted(service.planner, each, asked.truncate_to, keeps_end, True) for each in asked.texts]
     pooler.check_dimensions(asked.dimensions, service.model_names[0])

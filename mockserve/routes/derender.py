@@ -36,7 +36,7 @@ NO_PROMPT = (
 async def derender_chat(request: web.Request) -> web.StreamResponse:
     """A chat reply, or a chunk of one, from the token ids of a reply that was generated elsewhere."""
     service = request.app[SERVICE]
-    body = await read_body(request)
+    body = await read_body(request, num_kinds=2)
     is_chunk = is_chunk_of_chat(body)
     service.check_model(body.get("model") or "")
     if is_chunk and (body.get("chat_request") or {}).get("stop"):
@@ -53,7 +53,7 @@ async def derender_chat(request: web.Request) -> web.StreamResponse:
 async def derender_completion(request: web.Request) -> web.StreamResponse:
     """A completion, or a chunk of one, from the token ids of replies that were generated elsewhere."""
     service = request.app[SERVICE]
-    body = await read_body(request)
+    body = await read_body(request, num_kinds=2)
     is_chunk = is_chunk_of_completion(body)
     service.check_model(body.get("model") or "")
     if is_chunk and (body.get("completion_request") or {}).get("stop"):

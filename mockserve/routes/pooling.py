@@ -7,12 +7,15 @@ from aiohttp import web
 from mockserve.answering.prefilling import prefill
 from mockserve.connections.stamped import arrived_at
 from mockserve.content.pooler import Pooler
-from mockserve.planning.prompt_fitting import fitted
+from mockserve.planning.prompt_fitting import fitted, padded
 from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.pooling.bodies import PoolingHead, class_items, embedding_items, pooling_items
 from mockserve.protocol.pooling.requests import (
+    NUM_CLASSIFY_KINDS,
+    NUM_EMBEDDING_KINDS,
+    NUM_POOLING_KINDS,
     PoolingRequest,
     Prompt,
     parse_classify,
@@ -31,7 +34,7 @@ from mockserve.serving.service import SERVICE, Service
 async def create_embedding(request: web.Request) -> web.StreamResponse:
     """Vectors of texts, token ids or conversations."""
     service, pooler = pooling_service(request)
-    body = await read_body(request)
+    body = await read_body(request, NUM_EMBEDDING_KINDS)
     asked = parse_embeddings(body)
     head, prompts = await _pooled(request, service, asked, body, "embd")
     vectors = [pooler.embedding(prompt, asked.dimensions) for prompt in prompts]
@@ -54,7 +57,7 @@ async def create_token_embedding(request: web.Request) -> web.StreamResponse:
 async def pooling(request: web.Request) -> web.StreamResponse:
     """What the model's own task makes of prompts: vectors, probabilities, or either for each token."""
     service, pooler = pooling_service(request)
-    body = await read_body(request)
+    body = await read_body(request, NUM_POOLING_KINDS)
     asked = parse_pooling(body)
     pooler.check_task(asked.task)
     head, prompts = await _pooled(request, service, asked, body, "pooling")
@@ -67,7 +70,7 @@ async def pooling(request: web.Request) -> web.StreamResponse:
 async def classify(request: web.Request) -> web.StreamResponse:
     """Probabilities of the model's classes."""
     service, pooler = pooling_service(request)
-    body = await read_body(request)
+    body = await read_body(request, NUM_CLASSIFY_KINDS)
     asked = parse_classify(body)
     head, prompts = await _pooled(request, service, asked, body, "classify")
     classes = [pooler.classes(prompt, asked.use_activation) for prompt in prompts]
@@ -112,7 +115,8 @@ def _token_ids(service: Service, prompt: Prompt, asked: PoolingRequest, body: di
             raise ApiError(f"{service.model_names[0]} is not a multimodal model")
         told = {"add_generation_prompt": False, **body, "messages": prompt}
         prompt = service.planner.conversations.prompt(told)
-    return fitted(service.planner, prompt, asked.truncate_to, asked.truncates_left, asked.add_special_tokens)
+    ids = fitted(service.planner, prompt, asked.truncate_to, asked.truncates_left, asked.add_special_tokens)
+    return padded(service.planner, ids, asked.pads)
 
 
 async def _bytes_reply(

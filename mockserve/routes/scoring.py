@@ -8,9 +8,9 @@ from mockserve.answering.prefilling import prefill
 from mockserve.connections.stamped import arrived_at
 from mockserve.content.pooler import Pooler
 from mockserve.content.vectors import best_match_sum, relevance, similarity
-from mockserve.planning.prompt_fitting import cut_text, fitted
+from mockserve.planning.prompt_fitting import cut_text, fitted, padded
 from mockserve.protocol.pooling.bodies import PoolingHead, reranked, score_items
-from mockserve.protocol.pooling.scoring import ScoringRequest, check_scoring, parse_rerank, parse_score
+from mockserve.protocol.pooling.scoring import NUM_SCORE_KINDS, ScoringRequest, check_scoring, parse_rerank, parse_score
 from mockserve.replies.identity import unix_time
 from mockserve.routes.pooling import known_adapter, pooling_service
 from mockserve.routes.shared import json_reply, read_body, reply_id
@@ -20,7 +20,7 @@ from mockserve.serving.service import Service
 
 async def score(request: web.Request) -> web.StreamResponse:
     """How well texts go together, pair by pair."""
-    asked = parse_score(await read_body(request))
+    asked = parse_score(await read_body(request, NUM_SCORE_KINDS))
     head, scores, prompt_tokens = await _scored(request, asked)
     return json_reply(head.listing(score_items(scores), prompt_tokens))
 
@@ -37,11 +37,11 @@ async def _scored(request: web.Request, asked: ScoringRequest) -> tuple[PoolingH
     service, pooler = pooling_service(request)
     arrived = arrived_at(request, service.driver)
     adapter = known_adapter(service, asked.model)
-    check_scoring(asked)
+    check_scoring(asked, service.planner.max_model_len, pooler.architecture)
     queries = [_token_ids(service, each, asked.max_query_tokens, asked) for each in asked.queries]
     documents = [_token_ids(service, each, asked.max_document_tokens, asked) for each in asked.documents]
     head = PoolingHead(reply_id(request, "score", asked.request_id), unix_time(), service.reply_name(adapter))
-    prompts = _prompts(pooler, queries, documents, asked)
+    prompts = [padded(service.planner, each, asked.pads) for each in _prompts(pooler, queries, documents, asked)]
     terms = Terms(head.id, asked.cache_salt, adapter)
     requests = [service.planner.prompt_only(each, terms) for each in prompts]
     await prefill(service, requests, arrived)

@@ -22,11 +22,11 @@ UNTYPED = "application/x-untyped"
 """Stands for no media type at all: the library would choose one."""
 
 
-async def read_body(request: web.Request) -> dict[str, Any]:
-    """The JSON object a client sent. Raises ApiError when it did not send one, or not as JSON."""
+async def read_body(request: web.Request, num_kinds: int = 1) -> dict[str, Any]:
+    """The JSON object a client sent, of one of so many types. Raises ApiError when it did not send one as JSON."""
     if request.headers.get(hdrs.CONTENT_TYPE) != JSON and request.content_type != JSON:
         raise wrong_media_type()
-    return parse_json(await request.read())
+    return parse_json(await request.read(), num_kinds)
 
 
 def reply_id(request: web.Request, prefix: str, wanted: str | None) -> str:

@@ -24,7 +24,7 @@ from mockserve.serving.service import SERVICE, Service
 async def tokenize(request: web.Request) -> web.StreamResponse:
     """The token ids of a text or of a conversation, as a completion or a chat would have them."""
     service = request.app[SERVICE]
-    body = await read_body(request)
+    body = await read_body(request, num_kinds=2)
     asked = parse_tokenize(body)
     service.check_model(asked.model)
     tokenizer = service.planner.tokenizer

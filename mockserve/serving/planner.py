@@ -75,6 +75,14 @@ class Planner:
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """The token ids of a prompt. Raises ApiError when it is longer than a context."""
+        self.check_characters(text)
+        ids = self._remembered.ids(text, add_special_tokens)
+        if len(ids) > self.max_model_len:
+            raise _too_long(self.max_model_len, self.max_model_len + 1, "at least ")  # vLLM stops counting there
+        return ids
+
+    def check_characters(self, text: str) -> None:
+        """Raise ApiError for a text with more characters than the tokens of a context can have."""
         limit = self.max_model_len
         most_chars = limit * self.tokenizer.longest_piece_chars
         if len(text) > most_chars:
@@ -84,10 +92,6 @@ class Planner:
                 "Please reduce the length of the input prompt."
             )
             raise bad_value(message, "input_text", len(text))
-        ids = self._remembered.ids(text, add_special_tokens)
-        if len(ids) > limit:
-            raise _too_long(limit, limit + 1, "at least ")  # vLLM stops counting there
-        return ids
 
     async def read_ahead(self, text: str, add_special_tokens: bool = False) -> None:
         """Encode a long prompt beside the loop for `encode` to know it: for what no simulated time depends on."""

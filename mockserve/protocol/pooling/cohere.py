@@ -7,19 +7,37 @@ from typing import Any
 
 import numpy as np
 
-from mockserve.protocol.errors import ApiError, Problem, bad_fields
+from mockserve.protocol.errors import ApiError, Problem, bad_fields, bad_value
 from mockserve.protocol.pooling.fields import MAX_INT64, check_body
 from mockserve.protocol.pooling.vectors import Vector
-from mockserve.protocol.reading.containers import ListOf, MapOf, Nullable, Record
-from mockserve.protocol.reading.types import Anything, Integer, OneOf, Text, as_integer
+from mockserve.protocol.reading.containers import Checked, ListOf, MapOf, Nullable, Record
+from mockserve.protocol.reading.types import Integer, OneOf, Text, as_integer
 
+
+def _part_complaint(part: Any) -> str | None:
+    kind = part["type"]
+    name = {"text": "text", "image_url": "image_url"}[kind]
+    return None if part.get(name) is not None else f"CohereEmbedContent with type={kind!r} requires {name}"
+
+
+_PART = Checked(
+    Record(
+        {
+            "type": OneOf(("text", "image_url")),
+            "text": Nullable(Text()),
+            "image_url": Nullable(MapOf(Text())),
+        },
+        ("type",),
+    ),
+    _part_complaint,
+)
 _EMBED = Record(
     {
         "model": Nullable(Text()),
         "input_type": Nullable(Text()),
         "texts": Nullable(ListOf(Text())),
         "images": Nullable(ListOf(Text())),
-        "inputs": Nullable(ListOf(MapOf(Anything()))),
+        "inputs": Nullable(ListOf(Record({"content": ListOf(_PART)}, ("content",)))),
         "output_dimension": Nullable(Integer()),
         "embedding_types": Nullable(ListOf(OneOf(("float", "binary", "ubinary", "base64")))),
         "truncate": OneOf(("NONE", "START", "END")),
@@ -75,6 +93,18 @@ def parse_cohere_embed(body: dict[str, Any]) -> CohereEmbedRequest:
     )
 
 
+def check_max_tokens(request: CohereEmbedRequest, max_model_len: int) -> None:
+    """Raise ApiError for a length to cut texts to that is beyond the context."""
+    length = request.truncate_to
+    if length is not None and length > max_model_len:
+        raise bad_value(
+            f"truncate_prompt_tokens={length} cannot be greater than max_model_len = {max_model_len}. "
+            "Please request a smaller truncation size.",
+            "truncate_prompt_tokens",
+            length,
+        )
+
+
 def check_lengths(request: CohereEmbedRequest, lengths: Sequence[int]) -> None:
     """Raise ApiError for a text beyond `max_tokens` where nothing may be cut."""
     if request.truncate != "NONE" or request.max_tokens is None:
@@ -121,9 +151,7 @@ def _joined_inputs(body: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _input_text(given: dict[str, Any]) -> str:
-    parts = given.get("content")
-    if not isinstance(parts, list) or not all(isinstance(each, dict) for each in parts):
-        raise ApiError("an input must have a list of parts as its content")
-    if any(each.get("type") != "text" or not isinstance(each.get("text"), str) for each in parts):
+    parts = given["content"]
+    if any(each["type"] != "text" for each in parts):
         raise ApiError("images are not supported by a text model")
     return "\n".join(each["text"] for each in parts)

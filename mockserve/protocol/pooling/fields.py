@@ -8,7 +8,7 @@ from mockserve.protocol.completions.message_fields import MESSAGE
 from mockserve.protocol.errors import ApiError, bad_fields, bad_value
 from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record
 from mockserve.protocol.reading.types import Anything, FieldType, Flag, Integer, OneOf, Text
-from mockserve.protocol.refusals import refuse_bad_salt, refuse_media_arguments
+from mockserve.protocol.refusals import refuse_bad_salt
 
 ENCODINGS = ("float", "base64", "bytes", "bytes_only")
 DTYPES = ("float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2")
@@ -34,26 +34,25 @@ ENCODING: Mapping[str, FieldType] = {
     "embed_dtype": OneOf(DTYPES),
     "endianness": OneOf(ENDIANNESSES),
 }
-EMBED: Mapping[str, FieldType] = {
-    **ENCODING,
-    "dimensions": Nullable(Integer()),
-    "use_activation": Nullable(Flag()),
-}
-CLASSIFY: Mapping[str, FieldType] = {"use_activation": Nullable(Flag())}
+_SPECIAL: Mapping[str, FieldType] = {"add_special_tokens": Flag()}
+_ACTIVATION: Mapping[str, FieldType] = {"use_activation": Nullable(Flag())}
+_DIMENSIONS: Mapping[str, FieldType] = {"dimensions": Nullable(Integer())}
+TOKEN_EMBED: Mapping[str, FieldType] = {**_SPECIAL, **ENCODING, **_DIMENSIONS, **_ACTIVATION}
+EMBED: Mapping[str, FieldType] = {**_SPECIAL, "padding": BASIC["padding"], **TOKEN_EMBED}
+POOL: Mapping[str, FieldType] = {**_SPECIAL, **_ACTIVATION, **ENCODING, **_DIMENSIONS}
+CLASSIFY: Mapping[str, FieldType] = {**_SPECIAL, **_ACTIVATION}
 PROMPTS: Mapping[str, FieldType] = {
     "input": AnyOf((ListOf(Integer()), ListOf(ListOf(Integer())), Text(), ListOf(Text()))),
-    "add_special_tokens": Flag(),
 }
 TEMPLATE: Mapping[str, FieldType] = {
     "add_generation_prompt": Flag(),
     "continue_final_message": Flag(),
-    "add_special_tokens": Flag(),
     "chat_template": _TEXT,
     "chat_template_kwargs": _FREE_OBJECT,
     "media_io_kwargs": MEDIA_ARGUMENTS["media_io_kwargs"],
 }
 MESSAGES: Mapping[str, FieldType] = {"messages": ListOf(MESSAGE)}
-CONVERSATIONS: Mapping[str, FieldType] = {"messages": ListOf(ListOf(MESSAGE))}
+CONVERSATIONS: Mapping[str, FieldType] = {"messages": ListOf(ListOf(MESSAGE, at_least=1), at_least=1, is_sequence=True)}
 
 REMOVED_TASKS = {
     "score": "`score` task was removed; use `classify` instead.",
@@ -61,15 +60,23 @@ REMOVED_TASKS = {
 }
 
 
-def prompt_record(*tables: Mapping[str, FieldType]) -> Record:
-    """A request whose `input` is text or token ids."""
-    return Record(_joined(*tables, PROMPTS, BASIC), required=("input",))
+def prompt_record(table: Mapping[str, FieldType], last: Mapping[str, FieldType] | None = None) -> Record:
+    """A request whose `input` is text or token ids; its own fields come `last`."""
+    return Record({**table, **PROMPTS, **BASIC, **(last or {})}, required=("input",))
 
 
-def chat_record(*tables: Mapping[str, FieldType], conversations: bool = False) -> Record:
-    """A request with one conversation as `messages`, or with several."""
-    messages = CONVERSATIONS if conversations else MESSAGES
-    return Record(_joined(*tables, TEMPLATE, messages, BASIC), required=("messages",))
+def chat_record(table: Mapping[str, FieldType], last: Mapping[str, FieldType] | None = None) -> Record:
+    """A request with one conversation as `messages`; its own fields come `last`, which are required if it has input."""
+    own = last or {}
+    required = ("messages", *(("input",) if "input" in own else ()))
+    return Record({**table, **TEMPLATE, **MESSAGES, **BASIC, **own}, required=required)
+
+
+def batch_record(table: Mapping[str, FieldType], last: Mapping[str, FieldType] | None = None) -> Record:
+    """A request with several conversations as `messages`, or as `input` beside them."""
+    own = last or {}
+    required = ("messages", *(("input",) if "input" in own else ()))
+    return Record({**table, **TEMPLATE, **BASIC, **CONVERSATIONS, **own}, required=required)
 
 
 def check_body(body: dict[str, Any], records: tuple[Record, ...]) -> list[Record]:
@@ -93,10 +100,5 @@ def refuse_removed_fields(body: dict[str, Any]) -> None:
 def refuse_pooling_contradictions(body: dict[str, Any]) -> None:
     """What vLLM refuses before it looks at types. Raises ApiError."""
     refuse_bad_salt(body.get("cache_salt"))
-    refuse_media_arguments(body)
     if body.get("continue_final_message") and body.get("add_generation_prompt"):
         raise ApiError("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
-
-
-def _joined(*tables: Mapping[str, FieldType]) -> dict[str, FieldType]:
-    return {name: kind for table in tables for name, kind in table.items()}

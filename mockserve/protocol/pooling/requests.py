@@ -6,11 +6,16 @@ from typing import Any, TypeAlias
 from mockserve.protocol.completions.messages import check_parts
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.pooling.fields import (
+    BASIC,
     CLASSIFY,
+    CONVERSATIONS,
     EMBED,
     ENCODING,
     MAX_INT64,
     MESSAGES,
+    POOL,
+    TOKEN_EMBED,
+    batch_record,
     chat_record,
     check_body,
     prompt_record,
@@ -20,6 +25,7 @@ from mockserve.protocol.pooling.fields import (
 from mockserve.protocol.pooling.vectors import Encoding
 from mockserve.protocol.reading.containers import Nullable, Record
 from mockserve.protocol.reading.types import Anything, FieldType, Integer, Null, OneOf, as_flag, as_integer
+from mockserve.protocol.refusals import refuse_media_arguments
 
 Prompt: TypeAlias = str | list[int] | list[Any]
 """A text, token ids, or the messages of a conversation."""
@@ -27,30 +33,29 @@ Prompt: TypeAlias = str | list[int] | list[Any]
 POOLING_TASK: dict[str, FieldType] = {
     "task": Nullable(OneOf(("embed", "classify", "token_embed", "token_classify", "plugin", "embed&token_classify")))
 }
-_CHAT_INPUT = Record({**chat_record(EMBED).fields, "input": MESSAGES["messages"]}, required=("messages", "input"))
 _EMBEDDINGS = (
     prompt_record(EMBED),
     chat_record(EMBED),
-    chat_record(EMBED, conversations=True),
-    _CHAT_INPUT,
-    _CHAT_INPUT,
+    batch_record(EMBED),
+    chat_record(EMBED, {"input": MESSAGES["messages"]}),
+    batch_record(EMBED, {"input": CONVERSATIONS["messages"]}),
 )
 _POOLING = (
-    prompt_record(EMBED, POOLING_TASK),
-    chat_record(EMBED, POOLING_TASK),
-    Record({**ENCODING, "data": Anything()}, required=("data",)),
+    prompt_record(POOL, POOLING_TASK),
+    chat_record(POOL, POOLING_TASK),
+    Record({**ENCODING, **BASIC, "data": Anything(), **POOLING_TASK}, required=("data",)),
 )
 _LATE_CHUNKING = Record(
     {"chunk_size": Integer(at_least=1, at_most=MAX_INT64)}, required=("chunk_size",), forbids_others=True
 )
 _TOKEN_EMBEDDINGS = (
     prompt_record(
-        EMBED,
-        {"encoding_format": OneOf(("float",)), "dimensions": Null()},
+        {**TOKEN_EMBED, "encoding_format": OneOf(("float",)), "dimensions": Null()},
         {"late_chunking_params": Nullable(_LATE_CHUNKING)},
     ),
 )
 _CLASSIFY = (prompt_record(CLASSIFY), chat_record(CLASSIFY))
+NUM_EMBEDDING_KINDS, NUM_POOLING_KINDS, NUM_CLASSIFY_KINDS = map(len, (_EMBEDDINGS, _POOLING, _CLASSIFY))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +72,8 @@ class PoolingRequest:
     truncate_to: int | None
     """Most tokens a prompt may keep, -1 for as many as the context holds; None refuses longer ones."""
     truncates_left: bool
+    pads: bool
+    """Whether a prompt is filled up to the whole context."""
     use_activation: bool
     request_id: str | None
     priority: int
@@ -97,7 +104,7 @@ def parse_pooling(body: dict[str, Any]) -> PoolingRequest:
     request = _read(body, _POOLING)
     if request.dimensions is not None:
         raise bad_value("dimensions is currently not supported", "dimensions")
-    if "data" in body and "input" not in body and "messages" not in body:
+    if request.task == "plugin" or ("data" in body and "input" not in body and "messages" not in body):
         raise bad_value(
             "No IOProcessor plugin installed. Please refer to the documentation and to the "
             "'prithvi_geospatial_mae_io_processor' offline inference example for more details.",
@@ -115,6 +122,7 @@ def parse_classify(body: dict[str, Any]) -> PoolingRequest:
 def _read(body: dict[str, Any], records: tuple[Record, ...]) -> PoolingRequest:
     refuse_pooling_contradictions(body)
     fitting = check_body(body, records)
+    refuse_media_arguments(body)
     is_chat = any("messages" in record.required for record in (fitting if body.get("messages") else fitting[:1]))
     prompts = _conversations(body["messages"]) if is_chat else _prompts(body.get("input"))
     dimensions, truncate_to = body.get("dimensions"), body.get("truncate_prompt_tokens")
@@ -130,6 +138,7 @@ def _read(body: dict[str, Any], records: tuple[Record, ...]) -> PoolingRequest:
         add_special_tokens=as_flag(body.get("add_special_tokens", not is_chat)),
         truncate_to=None if truncate_to is None else as_integer(truncate_to),
         truncates_left=body.get("truncation_side") != "right",
+        pads=body.get("padding") == "max_length",
         use_activation=body.get("use_activation") is not False,
         request_id=body.get("request_id"),
         priority=as_integer(body.get("priority", 0)),

@@ -6,10 +6,29 @@ from typing import Any
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.pooling.fields import BASIC, check_body
 from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Named, Nullable, Record
-from mockserve.protocol.reading.types import Anything, FieldType, Flag, Integer, Text, as_integer
+from mockserve.protocol.reading.types import Anything, FieldType, Flag, Integer, OneOf, Text, as_integer
+from mockserve.protocol.refusals import refuse_bad_salt, refuse_media_arguments
 
-_INPUT: FieldType = AnyOf((Text(), Named("ScoreMultiModalParam", MapOf(Anything()))))
-_INPUTS: FieldType = AnyOf((Text(), Named("ScoreMultiModalParam", MapOf(Anything())), ListOf(_INPUT)))
+
+def _part(name: str, kind: str, fields: dict[str, FieldType], required: tuple[str, ...]) -> FieldType:
+    return Named(name, Record({**fields, "type": OneOf((kind,))}, (*required, "type"), kind="dict_type"))
+
+
+def _link(field: str) -> dict[str, FieldType]:
+    return {field: Record({"url": Text()}, ("url",), kind="dict_type")}
+
+
+_PART = AnyOf(
+    (
+        _part("ChatCompletionContentPartImageParam", "image_url", _link("image_url"), ("image_url",)),
+        _part("ChatCompletionContentPartImageEmbedsParam", "image_embeds", {}, ()),
+        _part("ChatCompletionContentPartTextParam", "text", {"text": Text()}, ("text",)),
+        _part("ChatCompletionContentPartVideoParam", "video_url", _link("video_url"), ("video_url",)),
+    )
+)
+_MEDIA = Named("ScoreMultiModalParam", Record({"content": ListOf(_PART)}, ("content",), kind="dict_type"))
+_INPUT: FieldType = AnyOf((Text(), _MEDIA))
+_INPUTS: FieldType = AnyOf((Text(), _MEDIA, ListOf(_INPUT)))
 _COMMON: dict[str, FieldType] = {
     "use_activation": Nullable(Flag()),
     **BASIC,
@@ -20,6 +39,7 @@ _COMMON: dict[str, FieldType] = {
 }
 _PAIRS = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
 _SCORE = tuple(Record({**_COMMON, **dict.fromkeys(pair, _INPUTS)}, required=pair) for pair in _PAIRS)
+NUM_SCORE_KINDS = len(_SCORE)
 _RERANK = (
     Record(
         {**_COMMON, "query": _INPUT, "documents": _INPUTS, "top_n": Integer(at_least=0)},
@@ -35,6 +55,8 @@ class ScoringRequest:
     model: str
     queries: tuple[str, ...]
     documents: tuple[str, ...]
+    has_media: bool
+    """Whether an input is not a text; such inputs are empty here."""
     top_n: int
     """How many results are wanted; 0 for all."""
     max_query_tokens: int
@@ -42,6 +64,8 @@ class ScoringRequest:
     max_document_tokens: int
     truncate_to: int | None
     truncates_left: bool
+    pads: bool
+    """Whether a prompt is filled up to the whole context."""
     request_id: str | None
     cache_salt: str | None
 
@@ -53,19 +77,25 @@ class ScoringRequest:
 
 def parse_score(body: dict[str, Any]) -> ScoringRequest:
     """Raises ApiError for whatever vLLM refuses before it looks at the model."""
+    refuse_bad_salt(body.get("cache_salt"))
     check_body(body, _SCORE)
+    refuse_media_arguments(body)
     pair = next(each for each, record in zip(_PAIRS, _SCORE, strict=True) if not record.problems(body, "body"))
     return _read(body, body[pair[0]], body[pair[1]])
 
 
 def parse_rerank(body: dict[str, Any]) -> ScoringRequest:
     """Raises ApiError for whatever vLLM refuses before it looks at the model."""
+    refuse_bad_salt(body.get("cache_salt"))
     check_body(body, _RERANK)
+    refuse_media_arguments(body)
     return _read(body, body["query"], body["documents"])
 
 
-def check_scoring(request: ScoringRequest) -> None:
+def check_scoring(request: ScoringRequest, max_model_len: int, architecture: str) -> None:
     """What vLLM refuses once the model is known. Raises ApiError."""
+    if request.has_media:
+        raise ApiError(f"MultiModalParam is not supported for {architecture}")
     if len(request.queries) > 1 and len(request.queries) != len(request.documents):
         raise ApiError("Input lengths must be either 1:1, 1:N or N:N")
     if not request.queries:
@@ -78,6 +108,8 @@ def check_scoring(request: ScoringRequest) -> None:
     ):
         if value < 0:
             raise ApiError(f"{name} must be a non-negative integer")
+        if value >= max_model_len:
+            raise ApiError(f"{name} ({value}) must be less than max_model_len ({max_model_len}).")
 
 
 def _read(body: dict[str, Any], queries: Any, documents: Any) -> ScoringRequest:
@@ -86,19 +118,21 @@ def _read(body: dict[str, Any], queries: Any, documents: Any) -> ScoringRequest:
         model=body.get("model") or "",
         queries=_texts(queries),
         documents=_texts(documents),
+        has_media=any(isinstance(each, dict) for given in (queries, documents) for each in _inputs(given)),
         top_n=as_integer(body.get("top_n", 0)),
         max_query_tokens=as_integer(body.get("max_tokens_per_query", 0)),
         max_document_tokens=as_integer(body.get("max_tokens_per_doc", 0)),
         truncate_to=None if truncate_to is None else as_integer(truncate_to),
         truncates_left=body.get("truncation_side") != "right",
+        pads=body.get("padding") == "max_length",
         request_id=body.get("request_id"),
         cache_salt=body.get("cache_salt"),
     )
 
 
+def _inputs(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else [given]
+
+
 def _texts(given: Any) -> tuple[str, ...]:
-    """Each input as text. Raises ApiError for one that is not text only: the model takes nothing else."""
-    texts = given if isinstance(given, list) else [given]
-    if any(isinstance(each, dict) for each in texts):
-        raise ApiError("MultiModalParam is not supported for a text model")
-    return tuple(texts)
+    return tuple(each if isinstance(each, str) else "" for each in _inputs(given))

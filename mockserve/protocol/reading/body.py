@@ -121,8 +121,11 @@ def list_problem(value: Any, location: str) -> Problem | None:
     return Problem("list_type", location, "Input should be a valid list", value)
 
 
-def parse_json(raw: bytes) -> dict[str, Any]:
-    """The JSON object in `raw`. Raises ApiError for anything else, in the words FastAPI uses."""
+def parse_json(raw: bytes, num_kinds: int = 1) -> dict[str, Any]:
+    """The JSON object in `raw`. Raises ApiError for anything else, in the words FastAPI uses.
+
+    A body that may be of several types, `num_kinds` of them, is refused as each.
+    """
     if not raw:
         raise bad_fields([Problem("missing", "body", "Field required", None)])
     body = json_value(raw)
@@ -130,7 +133,7 @@ def parse_json(raw: bytes) -> dict[str, Any]:
         raise bad_fields([Problem("missing", "body", "Field required", None)])
     if not isinstance(body, dict):
         message = "Input should be a valid dictionary or object to extract fields from"
-        raise bad_fields([Problem("model_attributes_type", "body", message, body)])
+        raise bad_fields([Problem("model_attributes_type", "body", message, body)] * num_kinds)
     return body
 
 

@@ -21,10 +21,12 @@ class ListOf:
     items: FieldType
     at_most: int | None = None
     at_least: int = 0
+    is_sequence: bool = False
+    """Whether pydantic calls it a Sequence, and so complains in other words of what is no list."""
 
     def problems(self, value: Any, location: str) -> list[Problem]:
         if not isinstance(value, list):
-            return [Problem("list_type", location, "Input should be a valid list", value)]
+            return [_no_sequence(value, location) if self.is_sequence else _no_list(value, location)]
         if len(value) < self.at_least:
             plural = "" if self.at_least == 1 else "s"
             message = f"List should have at least {self.at_least} item{plural} after validation, not {len(value)}"
@@ -39,6 +41,17 @@ class ListOf:
     def schema(self) -> dict[str, Any]:
         bound = {} if self.at_most is None else {"maxItems": self.at_most}
         return {"type": "array", "items": self.items.schema(), **bound}
+
+
+def _no_list(value: Any, location: str) -> Problem:
+    return Problem("list_type", location, "Input should be a valid list", value)
+
+
+def _no_sequence(value: Any, location: str) -> Problem:
+    if isinstance(value, str):
+        message = "'str' instances are not allowed as a Sequence value"
+        return Problem("sequence_str", location, message, value, {"type_name": "str"})
+    return Problem("is_instance_of", location, "Input should be an instance of Sequence", value, {"class": "Sequence"})
 
 
 @dataclass(frozen=True, slots=True)
