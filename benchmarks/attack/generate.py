@@ -1,0 +1,94 @@
+"""The hostile requests of one run: the same for the same set-up, seed and count."""
+
+import json
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from benchmarks.attack import http_tricks, json_texts, mutations, uploads
+from benchmarks.attack.heavy import HEAVY, Heavy
+from benchmarks.attack.hostile import HostileRequest, Message
+from benchmarks.attack.setups import Setup
+from benchmarks.attack.valid_bodies import ValidRequest
+
+SHOWN_CHARS = 300
+GENERATING_PREFIXES = ("/v1/c", "/v1/r", "/v1/m", "/inv", "/inf", "/v1/audio", "/blis/instances")
+
+
+def hostile_requests(setup: Setup, seed: int, count: int, heavy_rounds: int) -> Iterator[HostileRequest]:
+    """`count` requests, the heavy ones spread evenly among them."""
+    chance = random.Random(f"{setup.name}/{seed}")
+    others = {name: value for each in setup.routes if isinstance(each.body, dict) for name, value in each.body.items()}
+    kinds = [each for each in HEAVY if each.needs in setup.heavy_needs] * heavy_rounds
+    chance.shuffle(kinds)
+    kinds = kinds[:count]
+    every = max(count // max(len(kinds), 1), 1)
+    for index in range(count):
+        if kinds and index % every == every - 1:
+            yield heavy_request(kinds.pop(), setup)
+        else:
+            yield small_request(setup, chance, others)
+
+
+def heavy_request(kind: Heavy, setup: Setup) -> HostileRequest:
+    """One heavy kind as bytes."""
+    body = json.dumps(kind.body()).encode()
+    message = _authorised(Message(method="POST", path=kind.path, body=body), setup, None)
+    return HostileRequest(
+        kind=f"heavy: {kind.name}", route=kind.path, pieces=(message.serialised(),), runs_alone=True,
+        shown=body[:SHOWN_CHARS].decode(errors="replace"),
+    )  # fmt: skip
+
+
+def small_request(setup: Setup, chance: random.Random, others: Mapping[str, Any]) -> HostileRequest:
+    """One mutation of a valid request of the set-up."""
+    valid = chance.choice(setup.routes)
+    share = chance.random()
+    if setup.takes_uploads and share < 0.5:
+        kind, message = uploads.hostile_upload(chance)
+        return _request(f"upload: {kind}", valid, _authorised(message, setup, chance))
+    if share < 0.03:
+        kind, upload = uploads.hostile_upload(chance, (valid.path,))
+        return _request(f"upload: {kind}", valid, _authorised(upload, setup, chance))
+    message = _authorised(_message(valid, valid.body), setup, chance)
+    if share > 0.8:
+        kind, (pieces, is_complete) = http_tricks.hostile_message(message, chance)
+        shown = pieces[0][:SHOWN_CHARS].decode("latin-1")
+        return HostileRequest(
+            kind=f"http: {kind}", route=valid.path, pieces=pieces, is_complete=is_complete, disturbs=valid.disturbs,
+            runs_alone=valid.disturbs, may_generate=_generates(valid.path), shown=shown,
+        )  # fmt: skip
+    if share > 0.6 and valid.body is not None:
+        kind, text = json_texts.hostile_text(json_texts.dumped(valid.body), chance)
+        return _request(f"text: {kind}", valid, _authorised(_message(valid, None, text), setup, chance))
+    body = mutations.mutated(valid.body, chance, others)
+    return _request("structure", valid, _authorised(_message(valid, body), setup, chance))
+
+
+def _message(valid: ValidRequest, body: Any, text: bytes | None = None) -> Message:
+    if text is None:
+        text = b"" if body is None else json_texts.dumped(body)
+    return Message(method=valid.method, path=valid.path, body=text)
+
+
+def _authorised(message: Message, setup: Setup, chance: random.Random | None) -> Message:
+    """A message with the key of the set-up; one in five lacks it."""
+    if setup.api_key is None or (chance is not None and chance.random() < 0.2):
+        return message
+    return message.with_headers(Authorization=f"Bearer {setup.api_key}")
+
+
+def _request(kind: str, valid: ValidRequest, message: Message) -> HostileRequest:
+    return HostileRequest(
+        kind=kind,
+        route=message.path,
+        pieces=(message.serialised(),),
+        disturbs=valid.disturbs,
+        runs_alone=valid.disturbs,
+        may_generate=_generates(message.path),
+        shown=message.body[:SHOWN_CHARS].decode("latin-1"),
+    )
+
+
+def _generates(path: str) -> bool:
+    return path.startswith(GENERATING_PREFIXES)

@@ -1,0 +1,121 @@
+"""Watches a server from a process of its own: gaps of streams, and how long /health takes.
+
+    python -m benchmarks.attack.watcher HOST PORT FILE [--no-streams] [--api-key KEY]
+
+FILE gets a line for each sample: its kind, the monotonic clock's instant and milliseconds. It stops on SIGTERM.
+"""
+
+import argparse
+import asyncio
+import json
+import signal
+import time
+from contextlib import suppress
+from typing import TextIO
+
+HEALTH_EVERY_S = 0.02
+NUM_STREAMS = 2
+STREAM_TOKENS = 4000
+LONGEST_WAIT_S = 60.0
+GAP, HEALTH, OWN, BROKEN = "gap", "health", "own", "broken"
+"""Kinds of samples; OWN is how late this process itself was woken, BROKEN a stream that ended without its end."""
+TICK_S = 0.01
+
+
+class Watcher:
+    """Writes samples while it runs."""
+
+    def __init__(self, host: str, port: int, file: TextIO, api_key: str | None) -> None:
+        self._address = host, port
+        self._file = file
+        self._key_line = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
+
+    def _note(self, kind: str, ms: float) -> None:
+        self._file.write(f"{kind} {time.monotonic():.6f} {ms:.3f}\n")
+
+    async def watch_itself(self) -> None:
+        """How late timers are, for this process competes for a processor, too."""
+        while True:
+            before_s = time.monotonic()
+            await asyncio.sleep(TICK_S)
+            self._note(OWN, (time.monotonic() - before_s - TICK_S) * 1000)
+
+    async def watch_health(self) -> None:
+        """GET /health again and again, each time on a connection of its own."""
+        request = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        while True:
+            before_s = time.monotonic()
+            with suppress(OSError):
+                async with asyncio.timeout(LONGEST_WAIT_S):
+                    reader, writer = await asyncio.open_connection(*self._address)
+                    writer.write(request)
+                    await reader.readline()
+                    writer.transport.abort()
+            self._note(HEALTH, (time.monotonic() - before_s) * 1000)
+            await asyncio.sleep(HEALTH_EVERY_S)
+
+    async def watch_streams(self, number: int) -> None:
+        """One stream after the other."""
+        asked = {
+            "model": "m",
+            "prompt": f"stream {number}",
+            "max_tokens": STREAM_TOKENS,
+            "ignore_eos": True,
+            "stream": True,
+        }
+        body = json.dumps(asked).encode()
+        head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        request = f"{head}{self._key_line}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection(*self._address)
+                writer.write(request)
+                is_whole = await self._read(reader)
+                writer.transport.abort()
+            except OSError:
+                is_whole = False
+            if not is_whole:
+                self._note(BROKEN, 0.0)
+                await asyncio.sleep(0.1)
+
+    async def _read(self, reader: asyncio.StreamReader) -> bool:
+        last_s = 0.0
+        while line := await reader.readline():
+            if line.startswith(b"data: [DONE]"):
+                return True
+            if line.startswith(b'data: {"id"'):
+                now_s = time.monotonic()
+                if last_s:
+                    self._note(GAP, (now_s - last_s) * 1000)
+                last_s = now_s
+        return False
+
+
+async def _watch(watcher: Watcher, with_streams: bool) -> None:
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    jobs = [watcher.watch_itself(), watcher.watch_health()]
+    if with_streams:
+        jobs += [watcher.watch_streams(number) for number in range(NUM_STREAMS)]
+    tasks = [asyncio.create_task(job) for job in jobs]
+    await stopped.wait()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def main() -> None:
+    """Watch until stopped."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("host")
+    parser.add_argument("port", type=int)
+    parser.add_argument("file")
+    parser.add_argument("--no-streams", action="store_true")
+    parser.add_argument("--api-key")
+    given = parser.parse_args()
+    with open(given.file, "w", encoding="utf-8") as file:
+        asyncio.run(_watch(Watcher(given.host, given.port, file, given.api_key), not given.no_streams))
+
+
+if __name__ == "__main__":
+    main()
