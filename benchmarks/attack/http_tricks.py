@@ -81,7 +81,7 @@ BROKEN_CHUNKS = (
 NOT_HTTP = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00", b"\x00" * 500, b"\r\n" * 500,
     b"GET\r\n\r\n",
-    b"GET /\n\n", b"A" * 100_000, b"\xff" * 3000, b"POST /v1/completions\r\n\r\n", b"{}\r\n\r\n", 
+    b"GET /\n\n", b"A" * 100_000, b"\xff" * 3000, b"POST /v1/completions\r\n\r\n", b"{}\r\n\r\n",
     b"GET / HTTP/1.1\r\n\r\n",
     b"\n", b" GET / HTTP/1.1\r\n\r\n",
 )  # fmt: skip
