@@ -60,10 +60,10 @@ class Attack:
             attacked.memory_before_mb = memory.proportional_mb(server.pid)
         sampling = asyncio.create_task(self._sample_memory())
         tasks: set[asyncio.Task[None]] = set()
-        requests = hostile_requests(self._setup, given.seed, given.count, given.heavy_rounds)
-        if given.only:
-            requests = (each for each in requests if given.only in each.kind)
-        for request in requests:
+        requests = enumerate(hostile_requests(self._setup, given.seed, given.count, given.heavy_rounds))
+        for index, request in requests:
+            if given.only not in request.kind:
+                continue
             if not server.is_alive():
                 attacked.died = True
                 break
@@ -71,7 +71,7 @@ class Attack:
                 await asyncio.wait(tasks)
             if time.monotonic() > self._quiet_at_s:
                 await self._be_quiet()
-            task = asyncio.create_task(self._send(request))
+            task = asyncio.create_task(self._send(index, request))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
             if request.runs_alone:
@@ -91,7 +91,7 @@ class Attack:
         self.attacked.quiet.append((started_s + QUIET_S / 3, time.monotonic()))
         self._quiet_at_s = time.monotonic() + QUIET_EVERY_S
 
-    async def _send(self, request: HostileRequest) -> None:
+    async def _send(self, index: int, request: HostileRequest) -> None:
         server, patience_s = self._server, self._given.patience_s
         peak_mb = self._peak_mb() if request.runs_alone else 0.0
         sends_head = request.pieces[0].startswith(b"HEAD ")
@@ -107,11 +107,12 @@ class Attack:
             await asyncio.sleep(SETTLING_S)
             self.attacked.disturbed.append((found.started_s, time.monotonic()))
         if self._given.replies is not None:
-            self._write_reply(request, found)
+            self._write_reply(index, request, found)
 
-    def _write_reply(self, request: HostileRequest, found: Exchange) -> None:
+    def _write_reply(self, index: int, request: HostileRequest, found: Exchange) -> None:
         row: dict[str, object] = {
             "setup": self._setup.name,
+            "index": index,
             "kind": request.kind,
             "route": request.route,
             "sent": request.shown,

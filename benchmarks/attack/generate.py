@@ -11,7 +11,7 @@ from benchmarks.attack.hostile import HostileRequest, Message
 from benchmarks.attack.setups import Setup
 from benchmarks.attack.valid_bodies import ValidRequest
 
-SHOWN_CHARS = 300
+SHOWN_CHARS = 3000
 GENERATING_PREFIXES = ("/v1/c", "/v1/r", "/v1/m", "/inv", "/inf", "/v1/audio", "/blis/instances")
 
 

@@ -148,7 +148,7 @@ def _grouped(found: Sequence[tuple[HostileRequest, Exchange]]) -> list[str]:
         groups.setdefault((request.route[:60], each.status, message), []).append(request)
     ordered = sorted(groups.items(), key=lambda each: -len(each[1]))
     return [
-        f"{len(requests)} x {route} {status} {message!r}, such as {requests[0].kind}: {requests[0].shown!r}"
+        f"{len(requests)} x {route} {status} {message!r}, such as {requests[0].kind}: {requests[0].shown[:300]!r}"
         for (route, status, message), requests in ordered[:30]
     ]
 

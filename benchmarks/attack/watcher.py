@@ -15,7 +15,7 @@ from typing import TextIO
 
 HEALTH_EVERY_S = 0.02
 NUM_STREAMS = 2
-STREAM_TOKENS = 4000
+STREAM_TOKENS = 1500
 LONGEST_WAIT_S = 60.0
 GAP, HEALTH, OWN, BROKEN = "gap", "health", "own", "broken"
 """Kinds of samples; OWN is how late this process itself was woken, BROKEN a stream that ended without its end."""
