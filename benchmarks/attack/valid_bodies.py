@@ -39,7 +39,7 @@ CHAT_OPTIONS = {
     "reasoning_effort": "low", "include_reasoning": True, "parallel_tool_calls": True, "response_format": None,
     "chat_template": None, "add_special_tokens": False, "mm_processor_kwargs": None, "max_completion_tokens": 4,
 }  # fmt: skip
-COMPLETION = {"model": MODEL, "prompt": ["hello there", [5, 6, 7]], **SAMPLING, "logprobs": 1, "echo": False}
+COMPLETION = {"model": MODEL, "prompt": ["hello there", "and here"], **SAMPLING, "logprobs": 1, "echo": False}
 RESPONSE = {
     "model": MODEL, "max_output_tokens": 16, "instructions": "be short", "temperature": 0.5, "top_p": 0.9,
     "input": [
@@ -144,13 +144,13 @@ SCALING_OUT = (
     ValidRequest("POST", "/v1/chat/completions/derender", {"model": MODEL, "generate_response": GENERATED,
                                                            "prompt_tokens": 3, "prompt_token_ids": [5],
                                                            "chat_request": CHAT}),
-    ValidRequest("POST", "/v1/chat/completions/derender", {"model": MODEL, "generate_chunk": GENERATED,
+    ValidRequest("POST", "/v1/chat/completions/derender", {"model": MODEL, "stream": True, "generate_chunk": GENERATED,
                                                            "stream_state": None, "prompt_token_ids": [5],
                                                            "chat_request": CHAT}),
     ValidRequest("POST", "/v1/completions/derender", {"model": MODEL, "generate_responses": [GENERATED],
                                                       "prompt_tokens": [3], "completion_request": COMPLETION,
                                                       "prompt_token_ids": [[5]]}),
-    ValidRequest("POST", "/v1/completions/derender", {"model": MODEL, "generate_chunk": GENERATED,
+    ValidRequest("POST", "/v1/completions/derender", {"model": MODEL, "stream": True, "generate_chunk": GENERATED,
                                                       "stream_state": None, "completion_request": COMPLETION}),
     ValidRequest("POST", "/inference/v1/abort_requests", {"request_ids": ["x"]}),
 )  # fmt: skip

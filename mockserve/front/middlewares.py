@@ -7,10 +7,11 @@ import uuid
 from hashlib import sha256
 from http import HTTPStatus
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from mockserve.connections.network import SERVER_NAME
 from mockserve.front.fault_injection import inject_faults
+from mockserve.front.plain_errors import UnreadableBodyError, refusal
 from mockserve.metrics.http import NO_ROUTE
 from mockserve.protocol.errors import ApiError, engine_dead, internal_error
 from mockserve.realtime.interface import EngineFailedError
@@ -49,6 +50,8 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return json_response(error.status, refused.body())
     except ConnectionResetError:
         raise
+    except UnreadableBodyError:
+        return refusal()
     except EngineFailedError:
         dead = engine_dead()
         _note_death(request, dead)
@@ -141,6 +144,15 @@ async def sign(request: web.BaseRequest, response: web.StreamResponse) -> None:
         del headers["Content-Type"]
     if network.adds_request_ids:
         headers["X-Request-Id"] = request.headers.get("X-Request-Id") or uuid.uuid4().hex
+    if request.version != HttpVersion11:
+        _answer_in_http_1_1(request, response)
+
+
+def _answer_in_http_1_1(request: web.Request, response: web.StreamResponse) -> None:
+    """Name HTTP/1.1 in the status line, as uvicorn does whatever version a client names."""
+    request._cache["version"] = HttpVersion11
+    if not response.keep_alive:
+        response.headers.setdefault("Connection", "close")
 
 
 def _route_of(request: web.Request, service: Service) -> str:

@@ -6,10 +6,15 @@ from http import HTTPStatus
 from typing import Any
 
 from aiohttp import HttpVersion11, web
+from aiohttp.web_protocol import _ErrInfo
 
 MESSAGE = "Invalid HTTP request received."
 
 _logger = logging.getLogger(__name__)
+
+
+class UnreadableBodyError(Exception):
+    """The rest of a body is not HTTP, such as a chunk without a length."""
 
 
 class PlainErrors(web.RequestHandler):
@@ -25,6 +30,16 @@ class PlainErrors(web.RequestHandler):
     def log_access(self, request: web.BaseRequest, response: web.StreamResponse, time: float | None) -> None:
         self.tell_answered()
 
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        is_broken = bool(self._messages) and isinstance(self._messages[-1][0], _ErrInfo)
+        body = None if self._current_request is None else self._current_request.content
+        if not is_broken or body is None or body.is_eof():
+            return
+        # The library only queues the error, and the handler would wait forever for the rest of its body.
+        body.set_exception(UnreadableBodyError())
+        self._lingering_time = 0.0  # after the answer there is nothing left to read
+
     def handle_error(
         self,
         request: web.BaseRequest,
@@ -36,11 +51,16 @@ class PlainErrors(web.RequestHandler):
             return super().handle_error(request, status, exc, message)
         _logger.debug("invalid request from %s: %s", request.remote, message)
         request._version = HttpVersion11  # what cannot be parsed has none, and would be taken for HTTP/1.0
-        response = web.Response(
-            status=HTTPStatus.BAD_REQUEST, text=MESSAGE, headers={"Connection": "close", "Server": "uvicorn"}
-        )
-        response.force_close()
-        return response
+        return refusal()
+
+
+def refusal() -> web.Response:
+    """The answer to bytes that are not HTTP, after which the connection is closed."""
+    response = web.Response(
+        status=HTTPStatus.BAD_REQUEST, text=MESSAGE, headers={"Connection": "close", "Server": "uvicorn"}
+    )
+    response.force_close()
+    return response
 
 
 def _ignore() -> None:

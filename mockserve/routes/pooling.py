@@ -126,7 +126,6 @@ async def _bytes_reply(
     if encoding.form == "bytes":
         known = {"id": head.id, "created": head.created, "model": head.model}
         response.headers["metadata"] = bytes_metadata(encoding, vectors, known, prompt_tokens)
-    response.enable_chunked_encoding()
     await response.prepare(request)
     for vector in vectors:
         await response.write(encoding.packed(vector))
