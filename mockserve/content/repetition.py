@@ -10,7 +10,8 @@ from mockserve.protocol.asked.sampling import Repetition
 STOP_REASON = "repetition_detected"
 
 FEW_SIZES = 32
-"""Up to so many pattern sizes each is looked for by itself, at a cost of the number of tokens."""
+MOST_COMPARISONS = 32_768
+"""Up to so many each pattern size is looked for by itself."""
 
 PAIRS_AT_ONCE = 1 << 16
 BASE = np.uint64(0x9E3779B97F4A7C15)
@@ -32,7 +33,7 @@ def first_repetition(token_ids: Sequence[int], wanted: Repetition) -> int | None
     num_tokens = len(token_ids)
     longest = min(wanted.max_pattern_size, num_tokens // wanted.min_count)
     sizes = range(max(1, wanted.min_pattern_size), longest + 1)
-    if len(sizes) * num_tokens <= FEW_SIZES * PAIRS_AT_ONCE // 64:
+    if len(sizes) * num_tokens <= MOST_COMPARISONS:
         found = (_first_of_size(token_ids, size, wanted.min_count) for size in sizes)
         return min((each for each in found if each is not None), default=None)
     return _Search(token_ids, wanted.min_count).first(sizes)

@@ -38,6 +38,8 @@ class WorkerPool:
         self._preloaded = preloaded
         self._most_waiting = most_waiting
         self._num_waiting = 0
+        self.num_running = 0
+        """Jobs that a worker has."""
         self._places = asyncio.Semaphore(num_workers)
         self._idle: list[Worker] = []
         """Workers that have no job, some of them still starting."""
@@ -64,10 +66,12 @@ class WorkerPool:
             await self._places.acquire()
         finally:
             self._num_waiting -= 1
+        self.num_running += 1
         try:
             job = pickle.dumps((function, arguments), pickle.HIGHEST_PROTOCOL)
             is_done, found = await self._done(self._worker(), job)
         finally:
+            self.num_running -= 1
             self._places.release()
         if not is_done:
             raise found

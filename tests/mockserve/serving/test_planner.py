@@ -1,17 +1,22 @@
 """From prompts to what the engine is asked."""
 
 import asyncio
+from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mockserve.content.constraints.kinds import DeferredForm, read_constraint
+from mockserve.content.form import AnswerForm
+from mockserve.content.thinking import Thinking
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer
-from mockserve.kv_blocks.fast_hashes import block_hashes
+from mockserve.kv_blocks.fast_hashes import block_hashes, token_digest
 from mockserve.kv_blocks.naming import FastNaming
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.errors import ApiError
+from mockserve.protocol.json_text import compact_json
 from mockserve.replies.generation import Generation
 from mockserve.serving.planner import Planner, Terms
 
@@ -87,3 +92,51 @@ def test_token_ids_are_checked_against_the_vocabulary() -> None:
     with pytest.raises(ApiError, match="Token id 128000 is out of vocabulary"):
         planner().check_ids([1, 128_000])
     planner().check_ids([0, 127_999])
+
+
+@pytest.mark.parametrize(
+    "demand",
+    [
+        {"regex": "[a-z]{3,9}-[0-9]+"},
+        {"json": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}},
+        {"choice": ["yes", "no", "perhaps"]},
+    ],
+)
+async def test_a_worker_writes_what_would_be_written_in_place(demand: dict[str, Any]) -> None:
+    in_place = read_constraint({"structured_outputs": demand})
+    assert not isinstance(in_place, DeferredForm)
+    deferred = DeferredForm(compact_json(demand))
+    by, sampling = planner(), Sampling(seed=3, n=2)
+    try:
+        first, second = [
+            await by.plan([1, 2], sampling, Terms("id"), AnswerForm(constraint=each, thinking=Thinking(20)))
+            for each in (in_place, deferred)
+        ]
+        assert by.aside.pool.pids
+    finally:
+        by.aside.close()
+    assert [each.answer for each in first] == [each.answer for each in second]
+
+
+async def test_requests_that_come_while_a_worker_writes_change_nothing_of_its_answer() -> None:
+    form = AnswerForm(constraint=DeferredForm(compact_json({"regex": "[a-z]{3,9}"})), thinking=Thinking(20))
+    by, sampling = planner(), Sampling(seed=3, n=3)
+    try:
+        alone = await by.plan([1, 2], sampling, Terms("id"), form)
+        beside = asyncio.create_task(by.plan([1, 2], sampling, Terms("id"), form))
+        while not beside.done():
+            await by.plan([7], Sampling(max_tokens=5), Terms("other"))
+            await asyncio.sleep(0)
+    finally:
+        by.aside.close()
+    assert [each.answer for each in await beside] == [each.answer for each in alone]
+
+
+async def test_a_long_answer_is_the_same_wherever_it_is_made() -> None:
+    by = planner(max_model_len=10_000)
+    sampling = Sampling(seed=3, ignore_eos=True, max_tokens=5000)
+    assert by.composer.is_long(sampling, 5000, AnswerForm(), [1])
+    (found,) = await by.plan([1], sampling, Terms("id"))
+    random = Random(f"0 {token_digest([1])} 3 0 ")
+    assert found.answer == by.composer.compose(random, sampling, 5000, AnswerForm(), [1])
+    by.aside.close()

@@ -10,10 +10,14 @@ from tests.wire.captured.setups import Setup, server_like
 from tests.wire.captured.stand_in import StandIn
 from tests.wire.captures import captures_by_name
 from tests.wire.plain_http import call
+from tests.wire.reaching_out import noted_openings
 
 
 def found_differences(setup: Setup, shared: Path) -> list[Difference]:
-    """All differences between the captured replies and those of a server started the same way, in order."""
+    """All differences between the captured replies and those of a server started the same way, in order.
+
+    Fails when a request makes the server open a file or a connection.
+    """
     captures = captures_by_name(shared / setup.capture_file)
     cases = read_cases([shared / "oracle" / f"{name}.py" for name in setup.case_files])
     assert {case.name for case in cases} >= set(captures)
@@ -22,9 +26,11 @@ def found_differences(setup: Setup, shared: Path) -> list[Difference]:
         stand_in = StandIn(server.service.planner.tokenizer, "reasoning_parser" in setup.settings)
         if setup.says_the_same:
             server.service.planner.composer = cast(Composer, stand_in)
-        for case in cases:
-            if case.name in captures:
-                stand_in.asked = case.extra_arguments
-                reply = call(server, case.method, case.path, case.body, case.headers)
-                found += differences(setup.name, case, captures[case.name], reply)
+        with noted_openings() as opened:
+            for case in cases:
+                if case.name in captures:
+                    stand_in.asked = case.extra_arguments
+                    reply = call(server, case.method, case.path, case.body, case.headers)
+                    found += differences(setup.name, case, captures[case.name], reply)
+        assert opened == [], "a request opened a file or a connection"
     return found

@@ -5,13 +5,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blis_options import OptionError
-from mockserve.content.tokens.tokenizer import BuiltinTokenizer, invented_word, load_tokenizer
+from mockserve.content.tokens.tokenizer import _PIECE, STRETCH_CHARS, BuiltinTokenizer, invented_word, load_tokenizer
 from mockserve.content.tokens.words import WORDS
 
 PROSE = (
@@ -110,3 +111,27 @@ def _seconds(tokenizer: BuiltinTokenizer, text: str) -> float:
     start = time.perf_counter()
     tokenizer.encode(text)
     return time.perf_counter() - start
+
+
+@given(st.integers(0, 2**32), st.integers(STRETCH_CHARS - 40, 3 * STRETCH_CHARS))
+@settings(max_examples=30, deadline=None)
+def test_cuts_a_long_text_in_stretches_as_it_would_be_cut_at_once(seed: int, num_chars: int) -> None:
+    random = Random(seed)
+    parts = [
+        "<|im_end|>",
+        "<think>",
+        "</",
+        "<|",
+        "it's",
+        "  ",
+        "\n\n",
+        "word",
+        "12345",
+        "...",
+        "\u65e5",
+        "\u00e9",
+        "x" * 30,
+        "'s",
+    ]
+    text = "".join(random.choices(parts, k=num_chars))[:num_chars]
+    assert list(BuiltinTokenizer().split(text).pieces) == _PIECE.findall(text)

@@ -1,0 +1,11 @@
+"""Imported by a worker process before its jobs: from then on it notes what it opens."""
+
+import os
+
+from tests.wire.reaching_out import note_openings_in
+
+NOTED_IN = "TEST_OPENINGS_NOTED_IN"
+"""The variable that says in which file."""
+
+if NOTED_IN in os.environ:
+    note_openings_in(os.environ[NOTED_IN])
