@@ -6,7 +6,6 @@ import sysconfig
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,62 +24,59 @@ EVENTS = frozenset(
 )
 """What the interpreter reports when something outside of a process is opened."""
 
-PROJECT = Path(__file__).parents[2]
-CODE = (str(PROJECT), *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, sys.base_prefix)
-"""Where modules lie that are imported when they are needed."""
+PROJECT = str(Path(__file__).parents[2])
+CODE = (PROJECT, *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, sys.base_prefix)
+"""Where modules lie that are imported when they are needed, and the tables beside them."""
+
+ABOUT_ITSELF = ("/proc/self/", os.devnull)
+"""What a metrics page and a worker process read of their own process."""
 
 
-@dataclass(slots=True)
-class _Noting:
-    """Where events of other threads than the test's go, if anywhere."""
+class _Watch:
+    """Notes what threads other than the test's open, for as long as there is a list to note it in."""
 
-    is_installed: bool = False
-    lists: list[list[str]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.is_installed = False
+        self.notes: list[str] | None = None
+        self.allowed: tuple[str, ...] = ()
 
-    def note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if not self.lists or event not in EVENTS or threading.current_thread() is threading.main_thread():
+    def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.notes is None or event not in EVENTS or threading.current_thread() is threading.main_thread():
             return
-        if not _is_own_business(event, arguments):
-            self.lists[-1].append(f"{event} {arguments!r:.200}")
+        if not _is_own_business(event, arguments, self.allowed):
+            self.notes.append(f"{event} {arguments!r:.200}")
 
 
-def _is_own_business(event: str, arguments: tuple[Any, ...]) -> bool:
-    """Whether an event is the import of a module or the start of a worker process."""
+def _is_own_business(event: str, arguments: tuple[Any, ...], allowed: tuple[str, ...]) -> bool:
+    """Whether an event is the start of a worker process, or the reading of a file of the server's own."""
     if event == "subprocess.Popen":
         return bool(arguments[0] == sys.executable)
-    if event not in ("open", "os.listdir", "os.scandir"):
-        return False
-    path = arguments[0]
-    if path == os.devnull:  # which a worker process gets for its input
-        return True
-    return (
-        isinstance(path, str) and path.startswith(CODE) and (event != "open" or path.endswith((".py", ".pyc", ".so")))
-    )
+    path = arguments[0] if event in ("open", "os.listdir", "os.scandir") else None
+    return isinstance(path, str) and path.startswith((*CODE, *ABOUT_ITSELF, *allowed))
 
 
-_NOTING = _Noting()  # a hook of the interpreter cannot be taken back
+_WATCH = _Watch()  # a hook of the interpreter cannot be taken back
 
 
 @contextmanager
-def noted_openings() -> Iterator[list[str]]:
-    """What the threads of servers open within the block."""
-    if not _NOTING.is_installed:
-        sys.addaudithook(_NOTING.note)
-        _NOTING.is_installed = True
-    noted: list[str] = []
-    _NOTING.lists.append(noted)
+def noted_openings(*allowed: Path) -> Iterator[list[str]]:
+    """What the threads of servers open within the block, but for what lies in the folders that are allowed."""
+    if not _WATCH.is_installed:
+        sys.addaudithook(_WATCH.hear)
+        _WATCH.is_installed = True
+    _WATCH.notes, _WATCH.allowed = [], tuple(map(str, allowed))
     try:
-        yield noted
+        yield _WATCH.notes
     finally:
-        _NOTING.lists.pop()
+        _WATCH.notes = None
 
 
 def note_openings_in(file: str) -> None:
-    """Have this process add a line to a file for all that it opens but modules, and what it reads about itself."""
+    """Have this process add a line to a file for all that it opens but files of its own."""
     into = os.open(file, os.O_WRONLY | os.O_APPEND)
 
     def note(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in EVENTS and not _is_own_business(event, arguments) and arguments[0] != "/proc/self/status":
+        if event in EVENTS and not _is_own_business(event, arguments, ()):
             os.write(into, f"{event} {arguments!r:.200}\n".encode())
 
     sys.addaudithook(note)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,8 +28,8 @@ TOO_BIG = "Grammar error: initial lexer configuration (grammar) too big (limit f
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[TestServer]:
-    settings = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes", "max_model_len": 40_960, "speed": 1e5}
-    with running_server(**settings) as running:
+    parsers: dict[str, Any] = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
+    with running_server(max_model_len=40_960, speed=1e5, **parsers) as running:
         complete(running, max_tokens=1, structured_outputs={"grammar": 'start: "a"'})
         yield running
         assert not running.service.answering.number

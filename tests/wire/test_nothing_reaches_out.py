@@ -92,7 +92,7 @@ def noted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def server(noted: Path) -> Iterator[TestServer]:
     """One whose worker processes note what they open."""
-    settings = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes", "tokens_per_medium": 8}
+    settings: dict[str, Any] = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes", "tokens_per_medium": 8}
     with running_server(trust_request_chat_template=True, **settings) as running:
         pool = WorkerPool(preloaded=(*MODULES, "tests.wire.noting_worker"))
         running.service.planner.aside = Aside(running.service.answering, pool)

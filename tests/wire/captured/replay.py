@@ -26,11 +26,11 @@ def found_differences(setup: Setup, shared: Path) -> list[Difference]:
         stand_in = StandIn(server.service.planner.tokenizer, "reasoning_parser" in setup.settings)
         if setup.says_the_same:
             server.service.planner.composer = cast(Composer, stand_in)
-        with noted_openings() as opened:
+        with noted_openings(shared) as opened:  # where the server's tokenizer lies
             for case in cases:
                 if case.name in captures:
                     stand_in.asked = case.extra_arguments
                     reply = call(server, case.method, case.path, case.body, case.headers)
                     found += differences(setup.name, case, captures[case.name], reply)
-        assert opened == [], "a request opened a file or a connection"
+        assert not opened, f"a request opened {opened}"
     return found
