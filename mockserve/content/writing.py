@@ -48,16 +48,20 @@ def calls_job(
 
 
 def form_checks(form: AnswerForm) -> Iterator[Job[object]]:
-    """What raises ApiError unless an answer can have the form. Forms that were read already need no check."""
+    """What raises ApiError unless an answer can have the form.
+
+    A deferred demand is read by whatever writes the answer, unless that calls a function instead.
+    """
+    if form.tools is None:
+        return
     if isinstance(form.constraint, DeferredForm):
-        yield Job(read_deferred_form, (form.constraint,), is_small=False)
-    if form.tools is not None:
-        for each in form.tools.functions:
-            if each.is_strict:
-                yield Job(check_function, (each,), each.is_small(form.tools.taste))
+        yield Job(check_deferred, (form.constraint,), is_small=False)
+    for each in form.tools.functions:
+        if each.is_strict:
+            yield Job(check_function, (each,), each.is_small(form.tools.taste))
 
 
-def read_deferred_form(form: DeferredForm) -> None:
+def check_deferred(form: DeferredForm) -> None:
     """Raise ApiError unless the demand can be met."""
     read_deferred(form.demand)
 

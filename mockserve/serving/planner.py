@@ -125,14 +125,12 @@ class Planner:
         repeatable = sampling.is_greedy or sampling.seed is not None
         digest = token_digest(prompt)
         is_long = self.composer.is_long(sampling, budget, form, prompt)
-        # What is made in several turns of the event loop has random numbers of its own.
-        random = self._random if form.is_plain and not is_long else Random()
+        is_made_at_once = form.is_plain and not is_long
         generations = []
         for index in range(sampling.n):
             number = next(self._numbers)
             seed = f"{self._seed} {digest} {sampling.seed} {index} {'' if repeatable else number}"
-            random.seed(seed)
-            steps = self.composer.composing(random, sampling, budget, form, prompt)
+            steps = self.composer.composing(self._seeded(seed, is_made_at_once), sampling, budget, form, prompt)
             answer = await self._composed(steps, is_long)
             engine_id = f"{request_id}-{number}"
             request = Request(
@@ -149,6 +147,13 @@ class Planner:
             )
             generations.append(Generation(request, answer, crc32(seed.encode("utf-8", "surrogatepass"))))
         return generations
+
+    def _seeded(self, seed: str, is_made_at_once: bool) -> Random:
+        """Random numbers for one answer. One made in several turns of the event loop must not share them."""
+        if not is_made_at_once:
+            return Random(seed)
+        self._random.seed(seed)
+        return self._random
 
     async def _check(self, form: AnswerForm) -> None:
         for number, check in enumerate(form_checks(form), start=1):
