@@ -1,6 +1,7 @@
 """An engine that hangs, dies, has no KV cache left or is slow, for a while or for good."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from blis_options import OptionError
@@ -11,6 +12,8 @@ from mockserve.engines.build import RankEngine
 from mockserve.faults.draw import FaultSource
 from mockserve.options.fault_kinds import ENGINE_FAULTS
 from mockserve.options.faults import TimedFault
+
+_logger = logging.getLogger(__name__)
 
 
 class EngineDeathError(RuntimeError):
@@ -24,7 +27,10 @@ class EngineFaults:
         self._engines = engines
         self._source = source
         self._active: dict[str, None] = {}
-        self._timers: set[asyncio.TimerHandle] = set()
+        self._starts: list[asyncio.TimerHandle] = []
+        """Timers of faults that are planned."""
+        self._ends: dict[str, asyncio.TimerHandle] = {}
+        """By kind, the timer that ends what is wrong at present."""
 
     @property
     def active(self) -> Sequence[str]:
@@ -32,36 +38,59 @@ class EngineFaults:
         return list(self._active)
 
     def plan(self, faults: Sequence[TimedFault]) -> None:
-        """Let each start when its time has come."""
+        """Let each start when its time has come. Raises OptionError for a fault that the engines cannot have."""
         loop = asyncio.get_running_loop()
+        self.check(self._source.settings.rank, [fault.kind for fault in faults])
         for fault in faults:
-            self._timers.add(loop.call_later(fault.after_s, self.start, fault.kind, fault.for_s))
+            self._starts.append(loop.call_later(fault.after_s, self._start_planned, fault))
+
+    def check(self, rank: int, kinds: Collection[str]) -> None:
+        """Raise OptionError unless faults of these kinds can start and end with the engines of a rank; -1 is all."""
+        for kind in kinds:
+            _check(kind)
+        configs = [each.driver.engine.config for each in self._of_rank(rank)] if kinds else []
+        for config in configs:
+            if "slow" in kinds and config.timing is not None:
+                raise OptionError("an engine whose times are set cannot be slow: it takes no steps")
+            if "kv_exhaustion" in kinds and config.scheduling != "vllm":
+                raise OptionError(f"kv_exhaustion needs vLLM's scheduling, got {config.scheduling}")
 
     def start(self, kind: str, for_s: float | None = None) -> None:
-        """Let something go wrong, for so many real seconds or until it is ended.
-
-        Raises OptionError for another kind, and EngineError for an engine that cannot have this one.
-        """
-        _check(kind)
+        """Let something go wrong, for so many real seconds or until it is ended. Raises OptionError as `check` does."""
+        self.check(self._source.settings.rank, [kind])
         if self._has_died:
             return
         _STARTS[kind](self)
         self._active[kind] = None
+        self._cancel_end(kind)
         if for_s is not None:
-            self._timers.add(asyncio.get_running_loop().call_later(for_s, self.end, kind))
+            self._ends[kind] = asyncio.get_running_loop().call_later(for_s, self.end, kind)
 
     def end(self, kind: str) -> None:
         """Let it be well again. The dead stay dead. Raises OptionError for a kind that there is not."""
         _check(kind)
+        self._cancel_end(kind)
         if kind in self._active and kind != "death" and not self._has_died:
             del self._active[kind]
             _ENDS[kind](self)
 
     def close(self) -> None:
         """Let nothing more happen."""
-        for timer in self._timers:
+        for timer in (*self._starts, *self._ends.values()):
             timer.cancel()
-        self._timers.clear()
+        self._starts.clear()
+        self._ends.clear()
+
+    def _cancel_end(self, kind: str) -> None:
+        timer = self._ends.pop(kind, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _start_planned(self, fault: TimedFault) -> None:
+        try:
+            self.start(fault.kind, fault.for_s)
+        except OptionError as error:  # the rank it was planned for is gone
+            _logger.warning("the engine fault %s does not happen: %s", fault.kind, error)
 
     @property
     def _has_died(self) -> bool:
@@ -75,7 +104,9 @@ class EngineFaults:
     @property
     def _chosen(self) -> Collection[RankEngine]:
         """The engines that something is to happen to. Raises OptionError when there is no such rank."""
-        rank = self._source.settings.rank
+        return self._of_rank(self._source.settings.rank)
+
+    def _of_rank(self, rank: int) -> Collection[RankEngine]:
         if rank < 0:
             return self._engines.values()
         if rank not in self._engines:
@@ -113,8 +144,6 @@ class EngineFaults:
 
     def _slow_down(self) -> None:
         for each in self._chosen:
-            if each.driver.engine.config.timing is not None:
-                raise OptionError("an engine whose times are set cannot be slow: it takes no steps")
             each.latency.factor = self._source.settings.slow_factor
 
     def _speed_up(self) -> None:

@@ -6,11 +6,26 @@ It stands in front of the connection's own transport for as long as one faulty r
 import asyncio
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from mockserve.options.fault_settings import FaultSettings
 
 _END_OF_HEAD = b"\r\n\r\n"
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Bytes that leave in pieces, with a pause before each piece."""
+
+    pause_s: float
+    data: memoryview
+    piece_bytes: int
+
+    def take(self) -> memoryview:
+        """The next piece."""
+        piece, self.data = self.data[: self.piece_bytes], self.data[self.piece_bytes :]
+        return piece
 
 
 class ShapedTransport(asyncio.Transport):
@@ -22,8 +37,8 @@ class ShapedTransport(asyncio.Transport):
         self._kind = kind
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[tuple[float, bytes]] = deque()
-        """Bytes that may not leave yet, with the pause before each."""
+        self._waiting: deque[_Waiting] = deque()
+        """Bytes that may not leave yet."""
         self._num_events = 0
         self._timer: asyncio.TimerHandle | None = None
         self._drained = asyncio.Event()
@@ -57,8 +72,7 @@ class ShapedTransport(asyncio.Transport):
         if self._kind == "slow_first_token":
             self._send(settings.first_token_delay_s if number == 0 else 0.0, data)
         elif self._kind == "trickle":
-            for start in range(0, len(data), settings.trickle_bytes):
-                self._send(settings.trickle_pause_s, data[start : start + settings.trickle_bytes])
+            self._send(settings.trickle_pause_s, data, settings.trickle_bytes)
         elif self._kind == "stall":
             self._send(settings.stall_s if is_the_one else 0.0, data)
         elif self._kind == "disconnect" and is_the_one:
@@ -74,26 +88,33 @@ class ShapedTransport(asyncio.Transport):
 
     # --- what leaves when ---
 
-    def _send(self, pause_s: float, data: bytes) -> None:
+    def _send(self, pause_s: float, data: bytes, piece_bytes: int = 0) -> None:
+        """Let bytes leave after a pause, all together or in pieces of that size with the pause before each."""
+        if self._inner.is_closing() or not data:
+            return  # a closed transport refuses to write
         if pause_s == 0 and not self._waiting:
             self._inner.write(data)
             return
-        self._waiting.append((pause_s, data))
+        self._waiting.append(_Waiting(pause_s, memoryview(data), piece_bytes or len(data)))
         self._drained.clear()
         if self._timer is None:
             self._timer = self._loop.call_later(pause_s, self._pause_over)
 
     def _pause_over(self) -> None:
         self._timer = None
-        self._inner.write(self._waiting.popleft()[1])
-        while self._waiting and self._waiting[0][0] == 0:
-            self._inner.write(self._waiting.popleft()[1])
-        if self._inner.is_closing():
-            self._waiting.clear()
-        if self._waiting:
-            self._timer = self._loop.call_later(self._waiting[0][0], self._pause_over)
-        else:
-            self._drained.set()
+        waiting = self._waiting
+        while waiting:
+            if self._inner.is_closing():
+                waiting.clear()
+                break
+            first = waiting[0]
+            self._inner.write(first.take())
+            if not first.data:
+                waiting.popleft()
+            if waiting and waiting[0].pause_s:
+                self._timer = self._loop.call_later(waiting[0].pause_s, self._pause_over)
+                return
+        self._drained.set()
 
     def abort(self) -> None:
         self.stop()

@@ -47,6 +47,10 @@ class PlainErrors(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
+        if isinstance(exc, ConnectionError):
+            _logger.debug("%s hung up before its reply was written", request.remote)
+            self.force_close()
+            return web.Response(status=status)  # which has no connection to be written to
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR or request.writer.output_size > 0:
             return super().handle_error(request, status, exc, message)
         _logger.debug("invalid request from %s: %s", request.remote, message)

@@ -9,6 +9,22 @@ from typing import Any
 from blis_options import OptionError
 from mockserve.options.fault_kinds import REPLY_FAULTS
 
+LONGEST_S = 1e9
+"""No fault lasts longer, in seconds: it is 31 years, and a server's timers can still tell it."""
+LARGEST_FACTOR = 1e6
+"""A step of a second takes 11 days then. A larger factor leads beyond the last instant that an engine can count."""
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    "retry_after_s": (0, LONGEST_S),
+    "first_token_delay_s": (0, LONGEST_S),
+    "stall_s": (0, LONGEST_S),
+    "after_events": (0, 1e9),
+    "trickle_pause_s": (0, LONGEST_S),
+    "trickle_bytes": (1, 1e9),
+    "rank": (-1, 1e9),
+    "slow_factor": (1, LARGEST_FACTOR),
+}
+"""Least and largest value of each setting."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSettings:
@@ -38,11 +54,12 @@ class FaultSettings:
                 raise OptionError(f"the rate of {kind} must be from 0 to 1, got {rate!r}")
         if sum(self.rates.values()) > 1 + 1e-9:
             raise OptionError(f"the rates of faults must add up to at most 1, got {sum(self.rates.values()):g}")
-        for name in ("retry_after_s", "first_token_delay_s", "stall_s", "after_events", "trickle_pause_s"):
-            self._at_least(name, 0)
-        self._at_least("trickle_bytes", 1)
-        self._at_least("rank", -1)
-        self._at_least("slow_factor", 1)
+        for name, (least, most) in BOUNDS.items():
+            value = getattr(self, name)
+            if value < least:
+                raise OptionError(f"{name} must be at least {least:g}, got {value:g}")
+            if value > most:
+                raise OptionError(f"{name} must be at most {most:g}, got {value:g}")
         if not 0 <= self.kv_fraction <= 1:
             raise OptionError(f"kv_fraction must be from 0 to 1, got {self.kv_fraction}")
 
@@ -58,11 +75,6 @@ class FaultSettings:
         if not isinstance(checked.get("rates", {}), Mapping):
             raise OptionError(f"rates must map faults to fractions, got {checked['rates']!r}")
         return replace(self, **checked)
-
-    def _at_least(self, name: str, least: float) -> None:
-        value = getattr(self, name)
-        if value < least:
-            raise OptionError(f"{name} must be at least {least:g}, got {value:g}")
 
 
 def _number(name: str, value: Any, kind: type) -> int | float:

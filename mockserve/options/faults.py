@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from blis_options import OptionError, option
 from mockserve.options.engine_features import EngineFeatureOptions
 from mockserve.options.fault_kinds import ENGINE_FAULTS
-from mockserve.options.fault_settings import FaultSettings
+from mockserve.options.fault_settings import LONGEST_S, FaultSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,8 @@ def _timed_fault(text: str) -> TimedFault:
         found = TimedFault(kind, float(after), float(lasting) if plus else None)
     except ValueError as error:
         raise OptionError(f"--fault-engine must be kind@seconds or kind@seconds+seconds, got {text!r}") from error
-    if not at or found.after_s < 0 or (found.for_s is not None and found.for_s < 0):
-        raise OptionError(f"--fault-engine must be kind@seconds or kind@seconds+seconds, got {text!r}")
+    if not at or not all(0 <= each <= LONGEST_S for each in (found.after_s, found.for_s or 0.0)):
+        raise OptionError(
+            f"--fault-engine must be kind@seconds or kind@seconds+seconds, each from 0 to {LONGEST_S:g}, got {text!r}"
+        )
     return found

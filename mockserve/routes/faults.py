@@ -6,6 +6,7 @@ from typing import Any
 from aiohttp import web
 
 from blis_options import BlisError
+from mockserve.options.fault_settings import LONGEST_S
 from mockserve.protocol.errors import ApiError
 from mockserve.routes.handlers import json_response
 from mockserve.routes.shared import meant, read_body
@@ -25,6 +26,7 @@ async def change_faults(request: web.Request) -> web.StreamResponse:
     try:
         settings = service.faults.settings.changed(body)
         changes = _engine_changes(engine)
+        service.engine_faults.check(settings.rank, changes)
         service.faults.settings = settings
         for kind, for_s in changes.items():
             if for_s is False:
@@ -49,9 +51,10 @@ def _engine_changes(engine: Any) -> dict[str, float | bool | None]:
     if not isinstance(engine, dict):
         raise ApiError(f"engine must map faults to seconds, null or false, got {engine!r}")
     for kind, for_s in engine.items():
-        is_time = isinstance(for_s, int | float) and not isinstance(for_s, bool) and for_s >= 0
+        is_time = isinstance(for_s, int | float) and not isinstance(for_s, bool) and 0 <= for_s <= LONGEST_S
         if for_s is not None and for_s is not False and not is_time:
-            raise ApiError(f"engine must map {kind} to seconds, null or false, got {for_s!r}")
+            allowed = f"seconds from 0 to {LONGEST_S:g}, null or false"
+            raise ApiError(f"engine must map {kind} to {allowed}, got {for_s!r}")
     return engine
 
 

@@ -1,9 +1,13 @@
 """Faults on purpose, as a client sees them."""
 
 import json
+import logging
+import math
 import socket
+import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -11,6 +15,7 @@ import pytest
 from blis_options import OptionError
 from mockserve.options.fault_kinds import ERRORS, SHAPES
 from mockserve.options.serve import ServeOptions
+from tests.fakes import TestLatency
 from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import call, chat, complete, metric, raw_completion, read_all, wait_for_metric
 from tests.wire.serving import TestServer, running_server
@@ -147,7 +152,13 @@ def test_faults_are_changed_while_running() -> None:
         ({"rates": {"stall": 0.6, "trickle": 0.6}}, "the rates of faults must add up to at most 1, got 1.2"),
         ({"rate": {}}, "unknown setting 'rate', known are rates, "),
         ({"slow_factor": 0.5}, "slow_factor must be at least 1, got 0.5"),
-        ({"engine": {"hang": "x"}}, "engine must map hang to seconds, null or false, got 'x'"),
+        ({"slow_factor": 1e300}, "slow_factor must be at most 1e+06, got 1e+300"),
+        ({"stall_s": 1e300}, "stall_s must be at most 1e+09, got 1e+300"),
+        ({"retry_after_s": 1e300}, "retry_after_s must be at most 1e+09, got 1e+300"),
+        ({"trickle_bytes": 0}, "trickle_bytes must be at least 1, got 0"),
+        ({"rank": 1, "engine": {"hang": None}}, "rank must be at most 0, got 1"),
+        ({"engine": {"hang": "x"}}, "engine must map hang to seconds from 0 to 1e+09, null or false, got 'x'"),
+        ({"engine": {"hang": 1e300}}, "engine must map hang to seconds from 0 to 1e+09, null or false, got 1e+300"),
         ({"engine": {"flood": 1}}, "an engine fault must be one of hang, death, kv_exhaustion, slow, got 'flood'"),
     ],
 )
@@ -156,6 +167,91 @@ def test_what_cannot_be_set_is_refused(body: dict[str, Any], complaint: str) -> 
         reply = call(server, "POST", "/blis/faults", body)
         assert reply.status == 400
         assert reply.json["error"]["message"].startswith(complaint)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        {"stall_s": 7, "engine": {"hang": None, "flood": None}},
+        {"stall_s": 7, "engine": {"hang": None, "slow": -1}},
+        {"stall_s": 7, "rank": 3, "engine": {"hang": None}},
+        {"stall_s": 7, "slow_factor": 0, "engine": {"hang": None}},
+        {"stall_s": 7, "rates": {"stall": 9}},
+    ],
+)
+def test_a_refused_change_changes_nothing(refused: dict[str, Any]) -> None:
+    with running_server(enable_fault_control=True) as server:
+        call(server, "POST", "/blis/faults", {"stall_s": 5, "rates": {"malformed": 0}})
+        before = call(server, "GET", "/blis/faults").json
+        assert call(server, "POST", "/blis/faults", refused).status == 400
+        assert call(server, "GET", "/blis/faults").json == before
+        assert complete(server, **BODY).status == 200
+
+
+def test_kv_exhaustion_with_the_scheduling_of_blis_is_refused() -> None:
+    with running_server(enable_fault_control=True, scheduling="blis") as server:
+        refused = call(server, "POST", "/blis/faults", {"stall_s": 7, "engine": {"hang": None, "kv_exhaustion": None}})
+        assert (refused.status, refused.json["error"]["message"]) == (
+            400,
+            "kv_exhaustion needs vLLM's scheduling, got blis",
+        )
+        assert call(server, "GET", "/blis/faults").json["engine"] == []
+
+
+def test_the_largest_factor_ends_no_server() -> None:
+    with running_server(TestLatency(step_us=1_000_000), speed=math.inf, enable_fault_control=True) as server:
+        call(server, "POST", "/blis/faults", {"slow_factor": 1e6, "engine": {"slow": None}})
+        assert complete(server, **BODY).status == 200
+        assert call(server, "GET", "/health").status == 200
+
+
+def test_a_fault_that_starts_again_lasts_as_long_as_said_last() -> None:
+    with running_server(enable_fault_control=True) as server:
+        call(server, "POST", "/blis/faults", {"engine": {"slow": 0.2}})
+        call(server, "POST", "/blis/faults", {"engine": {"slow": None}})
+        time.sleep(0.4)
+        assert call(server, "GET", "/blis/faults").json["engine"] == ["slow"]
+
+
+RESET_AT_ONCE = struct.pack("ii", 1, 0)
+"""The value of SO_LINGER with which closing a connection resets it."""
+
+
+def errors_logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("fault", ["trickle; trickle_bytes=1; trickle_pause_s=0.0005", "stall; stall_s=0.1"])
+def test_clients_that_hang_up_on_a_faulty_reply_leave_no_traceback(
+    fault: str, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = raw_completion(prompt="a b", stream=stream, max_tokens=40, ignore_eos=True)
+    data = data.replace(b"Host: x", f"Host: x\r\nX-Blis-Fault: {fault}".encode())
+    with running_server() as server:
+        for _ in range(5):
+            with ExitStack() as connections:
+                for _ in range(20):
+                    connection = socket.create_connection((server.host, server.port))
+                    connections.enter_context(connection)
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_ONCE)
+                    connection.sendall(data)
+                time.sleep(0.05)
+        time.sleep(0.1)
+        assert call(server, "GET", "/health").status == 200
+        wait_until(lambda: server.service.answering.number == 0)
+    assert errors_logged(caplog) == []
+
+
+def test_clients_that_hang_up_before_they_may_send_leave_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n"
+    with running_server() as server:
+        for _ in range(20):
+            with socket.create_connection((server.host, server.port)) as connection:
+                connection.sendall(head)
+        time.sleep(0.2)
+        assert call(server, "GET", "/health").status == 200
+    assert errors_logged(caplog) == []
 
 
 def test_control_must_be_switched_on(server: TestServer) -> None:
@@ -213,6 +309,12 @@ def test_a_dead_engine_stays_dead() -> None:
         ({"fault_settings": ("stall=1",)}, "--fault-settings: unknown setting 'stall', known are rates, "),
         ({"fault_engine": ("nap@1",)}, "--fault-engine must name one of hang, death, kv_exhaustion, slow, got 'nap@1'"),
         ({"fault_engine": ("hang",)}, "--fault-engine must be kind@seconds or kind@seconds.seconds, got 'hang'"),
+        (
+            {"fault_engine": ("hang@nan",)},
+            "--fault-engine must be kind@seconds or kind@seconds.seconds, each from 0 to",
+        ),
+        ({"fault_engine": ("hang@1e300",)}, "--fault-engine must be kind@seconds or kind@seconds.seconds, each from"),
+        ({"fault_settings": ("slow_factor=1e300",)}, "--fault-settings: slow_factor must be at most 1e.06, got 1e.300"),
     ],
 )
 def test_flags_that_cannot_be_are_refused(settings: dict[str, tuple[str, ...]], complaint: str) -> None:
