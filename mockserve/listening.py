@@ -1,11 +1,10 @@
 """A server that listens: its application behind a socket, and how it takes leave of its clients."""
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -25,6 +24,9 @@ from mockserve.serving.instances import InstanceControl
 from mockserve.serving.service import Service, build_service
 from mockserve.serving.stopping import drain
 
+if TYPE_CHECKING:
+    from mockserve.connections.unix_socket import UnixSocket
+
 CLOSING_GRACE_S = 0.25
 """How long the last bytes may take once replies are done or cut."""
 
@@ -43,7 +45,7 @@ class RunningServer:
     host: str
     port: int
     """Address listened on; empty and 0 for a unix socket."""
-    uds: str = ""
+    uds: "UnixSocket | None" = None
     ports: InstancePorts | None = None
     """Those of single instances, if they have any."""
 
@@ -60,12 +62,11 @@ class RunningServer:
         at_once = at_once or asyncio.Event()
         closing = [] if self.ports is None else [self.ports.close_all(at_once)]
         await asyncio.gather(drain(self.service, at_once), *closing)
+        if self.uds is not None:
+            self.uds.remove()  # while it is open no other file can have its identity
         self.listener.close()
         await asyncio.gather(self.front.close(CLOSING_GRACE_S), self.runner.cleanup())
         self.service.close()
-        if self.uds:
-            with suppress(FileNotFoundError):
-                os.unlink(self.uds)
 
 
 async def start(
@@ -95,29 +96,45 @@ async def listen(service: Service, shares_port: bool = False) -> RunningServer:
     runner = web.AppRunner(build_app(service), handler_cancellation=True, shutdown_timeout=CLOSING_GRACE_S)
     await runner.setup()
     front = _front(runner, service)
+    uds: UnixSocket | None = None
     try:
-        listener = await _listen(partial(FrontConnection, front), options, shares_port)
+        if options.uds:
+            uds = _unix_socket(options)
+        listener = await _listen(partial(FrontConnection, front), options, shares_port, uds)
     except BaseException:
+        if uds is not None:
+            uds.listening.close()
+            uds.remove()
         await runner.cleanup()
         raise
-    if options.uds:
-        return RunningServer(service, runner, front, listener, "", 0, options.uds)
+    if uds is not None:
+        return RunningServer(service, runner, front, listener, "", 0, uds)
     host, port = listener.sockets[0].getsockname()[:2]
     return RunningServer(service, runner, front, listener, host, port)
 
 
-async def _listen(factory: Callable[[], asyncio.Protocol], options: ServeOptions, shares_port: bool) -> asyncio.Server:
+async def _listen(
+    factory: Callable[[], asyncio.Protocol], options: ServeOptions, shares_port: bool, uds: "UnixSocket | None"
+) -> asyncio.Server:
     loop = asyncio.get_running_loop()
     tls = server_context(options)
-    where = options.uds or f"{options.host}:{options.port}"
+    if uds is not None:
+        return await loop.create_unix_server(factory, sock=uds.listening, ssl=tls, backlog=LISTEN_BACKLOG)
     try:
-        if options.uds:
-            return await loop.create_unix_server(factory, options.uds, ssl=tls, backlog=LISTEN_BACKLOG)
         return await loop.create_server(
             factory, options.host, options.port, ssl=tls, backlog=LISTEN_BACKLOG, reuse_port=shares_port or None
         )
     except OSError as error:
-        raise OptionError(f"cannot listen on {where}: {error.strerror or error}") from error
+        raise OptionError(f"cannot listen on {options.host}:{options.port}: {error.strerror or error}") from error
+
+
+def _unix_socket(options: ServeOptions) -> "UnixSocket":
+    from mockserve.connections.unix_socket import listen_at  # it needs what only POSIX systems have
+
+    try:
+        return listen_at(options.uds, LISTEN_BACKLOG)
+    except OSError as error:
+        raise OptionError(f"cannot listen on {options.uds}: {error.strerror or error}") from error
 
 
 def _front(runner: web.AppRunner, service: Service) -> Front:

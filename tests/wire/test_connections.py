@@ -1,5 +1,6 @@
 """How clients reach the server: keys, origins, a path in front, a unix socket."""
 
+import asyncio
 import http.client
 import socket
 from collections.abc import Iterator
@@ -8,7 +9,11 @@ from typing import Any
 
 import pytest
 
+from blis_options import OptionError
 from mockserve.connections.cors import PREFLIGHT_VARY, new_cors
+from mockserve.engines.deployment import deployment_of
+from mockserve.listening import start
+from mockserve.options.serve import ServeOptions
 from tests.wire.plain_http import call
 from tests.wire.serving import TestServer, running_server
 
@@ -152,3 +157,15 @@ def test_a_unix_socket_serves_and_goes_away(tmp_path: Path) -> None:
         assert connection.getresponse().read() == b'{"version":"0.33.0"}'
         connection.close()
     assert not path.exists()
+
+
+def test_a_second_server_leaves_the_unix_socket_of_the_first_alone(tmp_path: Path) -> None:
+    path = str(tmp_path / "server.sock")
+    with running_server(uds=path):
+        options = ServeOptions(model="qwen/qwen3-14b", uds=path)
+        with pytest.raises(OptionError, match=rf"^cannot listen on {path}: Address already in use$"):
+            asyncio.run(start(options, deployment_of(options)))
+        connection = UnixConnection(path)
+        connection.request("GET", "/version")
+        assert connection.getresponse().status == 200
+        connection.close()
