@@ -185,9 +185,9 @@ def _check_value(setting: Setting, value: Any) -> None:
         raise OptionError(f"{setting.label} must be a finite number, got {value}")
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
-    if known.at_least is not None and value < known.at_least:
-        raise OptionError(f"{setting.label} must be at least {known.at_least:.10g}, got {value}")
     if known.above is not None and value <= known.above:
         raise OptionError(f"{setting.label} must be above {known.above:.10g}, got {value}")
+    if known.at_least is not None and value < known.at_least:
+        raise OptionError(f"{setting.label} must be at least {known.at_least:.10g}, got {value}")
     if known.at_most is not None and value > known.at_most:
         raise OptionError(f"{setting.label} must be at most {known.at_most:.10g}, got {value}")

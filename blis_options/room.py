@@ -10,8 +10,17 @@ MOST_DRAWN = 1_000_000_000
 """Numbers of one kind that are drawn for requests of which few may be wanted. They would take 10 to 30 GB."""
 
 MOST_TOKENS = 100_000_000
-"""Tokens of one prompt, or output, that is really sent. The longest contexts of models are a tenth of it; its text
-alone is half a gigabyte."""
+"""Tokens of one prompt, or output. The longest contexts of models are a tenth of it; as text it is half a gigabyte, and
+to simulate it takes minutes."""
+
+LEAST_RATE = 1e-9
+"""Requests per second: one in 31 years."""
+
+MOST_RATE = 1e6
+"""Requests per second: one a microsecond."""
+
+LATEST_US = 2**53
+"""Instants of arrival are earlier: 285 years from the start, and still exact as a float."""
 
 MOST_PROCESSES = 1024
 """Processes that share one task on one machine; each takes 30 MB and more."""

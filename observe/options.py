@@ -7,7 +7,7 @@ from os.path import isfile  # which takes any text for a path
 from pathlib import Path
 
 from blis_options import OptionError, check_options, check_written, option
-from blis_options.room import MOST_PROCESSES, MOST_REQUESTS, MOST_TOKENS
+from blis_options.room import LEAST_RATE, MOST_PROCESSES, MOST_REQUESTS, MOST_TOKENS
 from observe.extras import check_plot, check_ray
 from observe.http.request import check_header, parse_server
 from observe.http.tls import tls_context
@@ -35,7 +35,9 @@ class ObserveOptions:
     )
     trace_header: str | None = option(None, "Write the header of the recording here instead of to PREFIX.yaml.")
     trace_data: str | None = option(None, "Write the rows of the recording here instead of to PREFIX.csv.")
-    rate: float | None = option(None, "Requests per second of a synthetic workload.", above=0, heading="Workload")
+    rate: float | None = option(
+        None, "Requests per second of a synthetic workload.", above=0, at_least=LEAST_RATE, heading="Workload"
+    )
     num_requests: int | None = option(
         None,
         "How many requests to send. Required with --rate; with --trace or --workload-spec, its first ones.",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from blis_options import OptionError, option, options_of
-from blis_options.room import MOST_REQUESTS
+from blis_options.room import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_TOKENS
 from engine.units import LONGEST_DELAY_US
 from replay.report_options import ReportOptions
 from traces.workload import DISTRIBUTION, PRESETS, Lengths, Preset
@@ -34,7 +34,11 @@ class RunOptions(ReportOptions):
         choices=(DISTRIBUTION, *PRESETS),
     )
     rate: float | None = option(
-        None, f"Requests per second of a workload without a spec (default: {DEFAULT_RATE:g}).", above=0
+        None,
+        f"Requests per second of a workload without a spec (default: {DEFAULT_RATE:g}).",
+        above=0,
+        at_least=LEAST_RATE,
+        at_most=MOST_RATE,
     )
     arrival: str = option("constant", "Gaps between requests at --rate.", choices=PROCESSES)
     arrival_cv: float | None = option(
@@ -56,15 +60,17 @@ class RunOptions(ReportOptions):
         at_least=0,
         at_most=MOST_REQUESTS,
     )
-    prefix_tokens: int = option(0, "Tokens of a prefix that all prompts share, beside --prompt-tokens.", at_least=0)
-    prompt_tokens: int = option(512, "Mean prompt length.")
-    prompt_tokens_stdev: int = option(256, "Standard deviation of prompt lengths.")
+    prefix_tokens: int = option(
+        0, "Tokens of a prefix that all prompts share, beside --prompt-tokens.", at_least=0, at_most=MOST_TOKENS
+    )
+    prompt_tokens: int = option(512, "Mean prompt length.", at_most=MOST_TOKENS)
+    prompt_tokens_stdev: int = option(256, "Standard deviation of prompt lengths.", at_most=MOST_TOKENS)
     prompt_tokens_min: int = option(2, "Shortest prompt.", at_least=1)
-    prompt_tokens_max: int = option(7000, "Longest prompt.", at_least=1)
-    output_tokens: int = option(512, "Mean output length.")
-    output_tokens_stdev: int = option(256, "Standard deviation of output lengths.")
+    prompt_tokens_max: int = option(7000, "Longest prompt.", at_least=1, at_most=MOST_TOKENS)
+    output_tokens: int = option(512, "Mean output length.", at_most=MOST_TOKENS)
+    output_tokens_stdev: int = option(256, "Standard deviation of output lengths.", at_most=MOST_TOKENS)
     output_tokens_min: int = option(2, "Shortest output.", at_least=1)
-    output_tokens_max: int = option(7000, "Longest output.", at_least=1)
+    output_tokens_max: int = option(7000, "Longest output.", at_least=1, at_most=MOST_TOKENS)
     timeout: int | None = option(
         None,
         "Seconds after which a request is given up, negative for never (default: what the spec says of its clients, "

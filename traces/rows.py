@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import MISSING, dataclass
 from typing import Any
 
+from blis_options.room import MOST_TOKENS
 from traces.table import Column
 
 _METADATA_KEY = "column"
@@ -52,19 +53,21 @@ class TraceRow:
     session_id: str = _column("", "the conversation it belongs to")
     round_index: int = _column(0, "its place in the conversation, from 0", at_least=0)
     prefix_group: str = _column("", "requests of one group share the start of their prompts")
-    prefix_length: int = _column(0, "tokens of that shared start", at_least=0)
+    prefix_length: int = _column(0, "tokens of that shared start", at_least=0, at_most=MOST_TOKENS)
     streaming: bool = _column(False, "whether the reply was streamed")
-    input_tokens: int = _column(help="tokens of the prompt behind the shared prefix", at_least=0)
-    output_tokens: int = _column(help="tokens of the reply", at_least=0)
-    text_tokens: int = _column(0, "text tokens of a multimodal prompt", at_least=0)
-    image_tokens: int = _column(0, "image tokens of a multimodal prompt", at_least=0)
-    audio_tokens: int = _column(0, "audio tokens of a multimodal prompt", at_least=0)
-    video_tokens: int = _column(0, "video tokens of a multimodal prompt", at_least=0)
+    input_tokens: int = _column(help="tokens of the prompt behind the shared prefix", at_least=0, at_most=MOST_TOKENS)
+    output_tokens: int = _column(help="tokens of the reply", at_least=0, at_most=MOST_TOKENS)
+    text_tokens: int = _column(0, "text tokens of a multimodal prompt", at_least=0, at_most=MOST_TOKENS)
+    image_tokens: int = _column(0, "image tokens of a multimodal prompt", at_least=0, at_most=MOST_TOKENS)
+    audio_tokens: int = _column(0, "audio tokens of a multimodal prompt", at_least=0, at_most=MOST_TOKENS)
+    video_tokens: int = _column(0, "video tokens of a multimodal prompt", at_least=0, at_most=MOST_TOKENS)
     reason_ratio: float = _column(0.0, "share of the reply that is reasoning", at_least=0, at_most=1)
     model: str = _column("", "the model it asks for, empty for the default one")
     deadline_us: int = _column(0, "when the client gives up, on the clock of arrivals, 0 for never", at_least=0)
     slo_target_us: int = _column(0, "the wanted time to the first token, 0 for none", at_least=0, on_request=True)
-    server_input_tokens: int = _column(0, "prompt tokens as the server counted them, 0 if unknown", at_least=0)
+    server_input_tokens: int = _column(
+        0, "prompt tokens as the server counted them, 0 if unknown", at_least=0, at_most=MOST_TOKENS
+    )
     arrival_time_us: int = _column(help="when it was due, counted from the start of the run")
     send_time_us: int = _column(0, "when it was sent")
     first_chunk_time_us: int = _column(0, "when the first chunk came, on the clock of send_time_us")
@@ -80,6 +83,7 @@ class TraceRow:
         0,
         "tokens its prompt begins with that repeat the round before and its reply",
         at_least=0,
+        at_most=MOST_TOKENS,
         on_request=True,
     )
 

@@ -235,6 +235,10 @@ def test_what_a_trace_cannot_say_is_told(tmp_path: Path, capsys: Captured) -> No
         ("--horizon 0 --num-requests 2", "--horizon must be above 0, got 0"),
         ("--num-requests -1", "--num-requests must be at least 0, got -1"),
         ("--num-requests 0", "--num-requests 0 needs --horizon, or the workload never ends"),
+        ("--rate 1e-300", "--rate must be at least 1e-09, got 1e-300"),
+        ("--rate 1e7", "--rate must be at most 1000000, got 10000000.0"),
+        (f"--prefix-tokens {2**63}", f"--prefix-tokens must be at most 100000000, got {2**63}"),
+        ("--output-tokens 100000000000", "--output-tokens must be at most 100000000, got 100000000000"),
         ("--arrival-cv 2", "--arrival-cv needs --arrival gamma or weibull, got constant"),
         ("--arrival gamma --arrival-cv 10.1", "--arrival-cv must be between 1e-06 and 10 with gamma, got 10.1"),
         (

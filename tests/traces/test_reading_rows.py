@@ -103,23 +103,23 @@ def test_rows_beyond_one_batch_keep_their_order_and_line_numbers(tmp_path: Path)
     lines = [f"{number},1,1,{number}" for number in range(5000)]
     assert [row.request_id for row in _rows(tmp_path, "\n".join([NEEDED, *lines]))] == list(range(5000))
     lines[4321] = "4321,1,,1"
-    expected = "t.csv line 4323 column output_tokens: expected a whole number of at least 0, got ''"
+    expected = "t.csv line 4323 column output_tokens: expected a whole number between 0 and 100000000, got ''"
     assert _error(tmp_path, "\n".join([NEEDED, *lines])) == expected
 
 
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ("1,10.5,3,4", "line 2 column input_tokens: expected a whole number of at least 0, got '10.5'"),
-        ("1,,3,4", "line 2 column input_tokens: expected a whole number of at least 0, got ''"),
-        ("1,-3,3,4", "line 2 column input_tokens: expected a whole number of at least 0, got '-3'"),
+        ("1,10.5,3,4", "line 2 column input_tokens: expected a whole number between 0 and 100000000, got '10.5'"),
+        ("1,,3,4", "line 2 column input_tokens: expected a whole number between 0 and 100000000, got ''"),
+        ("1,-3,3,4", "line 2 column input_tokens: expected a whole number between 0 and 100000000, got '-3'"),
         ("abc,2,3,4", "line 2 column request_id: expected a whole number, got 'abc'"),
         ("1,2,3,", "line 2 column arrival_time_us: expected a whole number, got ''"),
-        ("1,1_0,3,4", "line 2 column input_tokens: expected a whole number of at least 0, got '1_0'"),
-        ("1,٣,3,4", "line 2 column input_tokens: expected a whole number of at least 0, got '٣'"),
+        ("1,1_0,3,4", "line 2 column input_tokens: expected a whole number between 0 and 100000000, got '1_0'"),
+        ("1,٣,3,4", "line 2 column input_tokens: expected a whole number between 0 and 100000000, got '٣'"),
         (
             f"1,{2**63},3,4",
-            "line 2 column input_tokens: expected a whole number of at least 0, got '9223372036854775808'",
+            "line 2 column input_tokens: expected a whole number between 0 and 100000000, got '9223372036854775808'",
         ),
         ("1,2,3", "line 2: expected 4 cells as in the header, got 3"),
         ("1,2,3,4,", "line 2: expected 4 cells as in the header, got 5"),

@@ -6,6 +6,7 @@ from itertools import accumulate
 from random import Random
 
 from blis_options import OptionError
+from blis_options.room import LATEST_US
 from traces.importers.imported import in_order
 from traces.importers.settings import ConvertOptions
 from traces.rows import TraceRow
@@ -20,7 +21,10 @@ def drawn_arrivals_us(options: ConvertOptions, count: int) -> list[int]:
         raise OptionError(f"--rate is required, as {options.name} has no arrival times")
     random = Random(f"{options.seed}/arrivals")
     gaps_us = (1e6 * random.expovariate(options.rate) for _ in range(count - 1))
-    return [round(at) for at in accumulate(gaps_us, initial=0.0)][:count]
+    arrivals_us = [round(at) for at in accumulate(gaps_us, initial=0.0)][:count]
+    if arrivals_us and arrivals_us[-1] > LATEST_US:
+        raise OptionError(f"--rate is too low for {count} requests: the last would come after {LATEST_US:.2g} us")
+    return arrivals_us
 
 
 def taken(options: ConvertOptions, rows: Sequence[TraceRow], left_out: Counter[str]) -> list[TraceRow]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blis_options import OptionError, check_options, check_written, option
+from blis_options.room import LEAST_RATE, MOST_RATE
 from traces.importers.registry import FORMATS, flags_of
 
 _TIMES = ("midnight", "morning", "afternoon")
@@ -29,7 +30,11 @@ class ConvertOptions:
         None, "How many requests a preset has (default 100), or how many of a file to take (default all).", at_least=1
     )
     rate: float | None = option(
-        None, "Requests per second of a preset (default 1), or of a file that has no arrival times.", above=0
+        None,
+        "Requests per second of a preset (default 1), or of a file that has no arrival times.",
+        above=0,
+        at_least=LEAST_RATE,
+        at_most=MOST_RATE,
     )
     seed: int = option(42, "Seed of what is drawn: arrival times at --rate, the classes of ServeGen clients.")
     time: str | None = option(None, "The one period of a ServeGen folder to take. Default: all.", choices=_TIMES)

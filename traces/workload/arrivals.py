@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from blis_options.room import LEAST_RATE
 from traces.workload.spec import Arrival
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -18,13 +19,12 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Gaps: TypeAlias = Callable[[np.random.Generator, int], Floats]
 """Draws so many gaps in microseconds, not rounded."""
 
-_MIN_RATE_PER_US = 1e-15
 _MOST_AT_ONCE = 1 << 20
 
 
 def gaps_of(arrival: Arrival, rate: float) -> tuple[Gaps, float]:
     """How to draw gaps at `rate` requests per second, and how long they are on average (us)."""
-    per_us = max(rate / 1e6, _MIN_RATE_PER_US)
+    per_us = max(rate, LEAST_RATE) / 1e6
     if arrival.process == "constant":
         # In this order of operations 10 a second are 99,999 us apart, as in the original.
         gap = float(max(1, math.trunc(1 / per_us)))

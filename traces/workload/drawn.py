@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from blis_options.room import LATEST_US
 from traces.workload.arrivals import Ints
 from traces.workload.request import Session, WorkloadRequest
 from traces.workload.sources import Source
@@ -15,8 +16,7 @@ from traces.workload.spec import ACCUMULATE, Client, MultiTurn
 from traces.workload.streams import Quantity
 from traces.workload.turns import Turns, draw_turns
 
-NEVER = 2**53
-"""Later than anything, and still exact as a float."""
+NEVER = LATEST_US
 _US_PER_OUTPUT_TOKEN = 1
 """How long an open-loop session takes a reply to be, so that its rounds are at distinct instants."""
 

@@ -105,10 +105,21 @@ def _draw_enough(sources: Sequence[Source], num_wanted: int, limit_us: int) -> t
         check_size(sources, until_us, num_wanted)
         drawn = [draw(source, until_us) for source in sources]
         if until_us >= last_start_us:
+            if last_start_us == NEVER:
+                _demand_enough(drawn, num_wanted)
             return drawn, limit_us
         if sum(int(np.count_nonzero(each.arrival_us <= until_us)) for each in drawn) >= num_wanted:
             return drawn, until_us
         until_us = min(last_start_us, 2 * until_us)
+
+
+def _demand_enough(drawn: Sequence[Drawn], num_wanted: int) -> None:
+    num_drawn = sum(len(each.arrival_us) for each in drawn)
+    if num_drawn < num_wanted:
+        raise TraceError(
+            f"the workload has {num_drawn} of the {num_wanted} requests of num_requests before"
+            f" {NEVER:.2g} us: give it fewer or higher rates"
+        )
 
 
 def _guess(sources: Sequence[Source], num_wanted: int) -> int:

@@ -11,14 +11,14 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from blis_options.room import MOST_TOKENS
 from traces.workload.params import Params
 from traces.workload.spec import Distribution
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-# Far beyond any context window, and still exact as a float.
-_LONGEST = 2.0**40
+_LONGEST = float(MOST_TOKENS)
 
 
 def sample(distribution: Distribution, rng: np.random.Generator, count: int) -> Ints:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from blis_options.room import MOST_TOKENS
 from traces.workload.spec import Distribution
 
 Params: TypeAlias = Mapping[str, float]
@@ -16,6 +17,9 @@ REQUIRED_PARAMS = {
 }
 OPTIONAL_PARAMS = {"exponential": ("min", "max"), "lognormal": ("min", "max")}
 _NOT_NEGATIVE = ("std_dev", "sigma")
+_EXPONENTS = ("mu", "sigma")
+_MOST_EXPONENT = 100
+_MOST_DIGITS = 20
 _POSITIVE = ("alpha", "xm")
 
 
@@ -37,6 +41,9 @@ def problem_of(distribution: Distribution) -> str | None:
 
 def _problem_of_values(kind: str, params: Params) -> str | None:
     for name, value in params.items():
+        most = _MOST_EXPONENT if name in _EXPONENTS else MOST_TOKENS
+        if value > most:
+            return f"expected {name} to be at most {most:g}, got {value:g}"
         if name in _POSITIVE and value <= 0:
             return f"expected {name} to be above 0, got {value:g}"
         if value < 0 and (name in _NOT_NEGATIVE or (kind, name) == ("exponential", "mean")):
@@ -51,8 +58,12 @@ def _problem_of_values(kind: str, params: Params) -> str | None:
 
 def _problem_of_weights(params: Params) -> str | None:
     for name in params:
-        if not name.isdecimal() or not name.isascii() or name != str(int(name)):
+        if not name.isdecimal() or not name.isascii() or len(name) > _MOST_DIGITS or name != str(int(name)):
             return f"expected whole numbers of tokens as keys, got {name!r}"
+        if int(name) > MOST_TOKENS:
+            return f"expected at most {MOST_TOKENS} tokens, got {name}"
+    if any(weight < 0 for weight in params.values()):
+        return "expected weights of at least 0, got one below"
     if not any(weight > 0 for weight in params.values()):
         return "expected tokens with weights, at least one of them above 0, got none"
     return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
-from blis_options.room import MOST_REQUESTS
+from blis_options.room import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_TOKENS
 from traces.workload.bounds import Bounds
 from traces.workload.vidur_spec import Vidur
 
@@ -25,8 +25,9 @@ Pause: TypeAlias = Annotated[int, Bounds(at_least=0, at_most=10**14)]
 """Microseconds, up to three years: those of all rounds of a conversation add up to what a 64-bit integer holds."""
 Amount: TypeAlias = Annotated[float, Bounds(at_least=0)]
 Positive: TypeAlias = Annotated[float, Bounds(above=0)]
-Rate: TypeAlias = Annotated[float, Bounds(above=0, at_most=1e6)]
-"""Requests per second, no more than one a microsecond."""
+Rate: TypeAlias = Annotated[float, Bounds(at_least=LEAST_RATE, at_most=MOST_RATE)]
+"""Requests per second."""
+Tokens: TypeAlias = Annotated[int, Bounds(at_least=0, at_most=MOST_TOKENS)]
 Crowd: TypeAlias = Annotated[int, Bounds(at_least=0, at_most=100_000)]
 
 ACCUMULATE = "accumulate"
@@ -131,7 +132,7 @@ class Traffic:
     input_distribution: Distribution
     output_distribution: Distribution
     prefix_group: str = ""
-    prefix_length: Count = 0
+    prefix_length: Tokens = 0
     streaming: bool = False
     network: Network | None = None
     multimodal: Multimodal | None = None
@@ -221,9 +222,9 @@ class SharedPrefix:
 
     num_unique_system_prompts: AtLeastOne
     num_users_per_system_prompt: AtLeastOne
-    system_prompt_len: Count
-    question_len: Count
-    output_len: Count
+    system_prompt_len: Tokens
+    question_len: Tokens
+    output_len: Tokens
     enable_multi_turn_chat: bool = False
 
 

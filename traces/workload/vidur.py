@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from blis_options.room import LATEST_US
 from traces.errors import TraceError
 from traces.table import Column, read_table
 from traces.workload.request import WorkloadRequest
@@ -56,6 +57,8 @@ def _requests(pairs: Iterator[tuple[float, Length]]) -> Iterator[WorkloadRequest
     now_s = 0.0
     for gap_s, (prefill, decode) in pairs:
         now_s += gap_s
+        if now_s * 1e6 > LATEST_US:
+            raise TraceError(f"the workload has requests later than {LATEST_US:.2g} us: give it fewer or a higher qps")
         yield WorkloadRequest(
             arrival_us=round(now_s * 1e6),
             client_id="vidur",

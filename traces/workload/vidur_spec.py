@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
-from blis_options.room import MOST_TOKENS
+from blis_options.room import LEAST_RATE, MOST_RATE, MOST_TOKENS
 from traces.workload.bounds import Bounds
 
 _Positive: TypeAlias = Annotated[float, Bounds(above=0)]
@@ -31,7 +31,7 @@ class VidurInterval:
     """How the gaps between requests come about. None takes the default of the kind."""
 
     type: Annotated[str, Bounds(choices=tuple(INTERVALS))]
-    qps: Annotated[float, Bounds(above=0, at_most=1e6)] | None = None
+    qps: Annotated[float, Bounds(at_least=LEAST_RATE, at_most=MOST_RATE)] | None = None
     cv: _Positive | None = None
     trace_file: str | None = None
     start_time: str | None = None

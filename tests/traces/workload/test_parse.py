@@ -189,9 +189,10 @@ def test_no_more_users_come_than_can_be_told_apart() -> None:
     assert message == "inference_perf.shared_prefix: expected at most 100000 users, got 101000"
 
 
-def test_rates_are_at_most_one_request_a_microsecond() -> None:
-    message = complaint(client(lifecycle=lifecycle(window(0, 5, trace_rate=2e6))))
-    assert message.endswith("trace_rate: expected a number above 0 and at most 1000000, got 2000000.0")
+@pytest.mark.parametrize("rate", [2e6, 1e-300])
+def test_rates_are_from_one_in_31_years_to_one_a_microsecond(rate: float) -> None:
+    message = complaint(client(lifecycle=lifecycle(window(0, 5, trace_rate=rate))))
+    assert message.endswith(f"trace_rate: expected a number between 1e-9 and 1000000, got {rate}")
 
 
 def test_distributions_inside_windows_and_modalities_are_checked_too() -> None:

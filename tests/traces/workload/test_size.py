@@ -13,7 +13,7 @@ DAY_US = 86_400_000_000
 TURNS = {"multi_turn": {"max_rounds": 10_000, "think_time_us": 1}}
 CROWDED = {
     "image_distribution": {"type": "constant", "params": {"value": 7}},
-    "image_count_distribution": {"type": "constant", "params": {"value": 10**18}},
+    "image_count_distribution": {"type": "constant", "params": {"value": 10**8}},
 }
 
 
@@ -29,9 +29,14 @@ CROWDED = {
             "windows, stages or conversations of the workload have about 1e+13 requests, of which some are kept",
         ),
         (
+            [client()],
+            {"num_requests": 100_000, "aggregate_rate": 1e-9},
+            "requests of num_requests before 9e+15 us: give it fewer or higher rates",
+        ),
+        (
             [client(multimodal=CROWDED)],
             {"num_requests": 3},
-            "draw 1.6e+19 images, recordings or videos, expected at most 1e+09",
+            "draw 1.6e+09 images, recordings or videos, expected at most 1e+09",
         ),
     ],
 )

@@ -101,6 +101,8 @@ def test_it_is_run_and_written_like_any_other(tmp_path: Path, capsys: pytest.Cap
     [
         ({"type": "static", "qps": 1}, FIXED, {}, "key vidur.interval.qps: expected no other key with static, got qps"),
         ({"type": "poisson", "cv": 2}, FIXED, {}, "key vidur.interval.cv: expected qps with poisson, got cv"),
+        ({"type": "poisson", "qps": 1e-300}, FIXED, {}, "key vidur.interval.qps: expected a number between 1e-9 and"),
+        ({"type": "poisson", "qps": 1e-9}, FIXED, {"num_requests": 99}, "requests later than 9e+15 us: give it fewer"),
         ({"type": "weibull"}, FIXED, {}, "key vidur.interval.type: expected "),
         (STATIC, {"type": "trace"}, {}, "key vidur.length.trace_file: expected the path of a CSV file"),
         (STATIC, {"type": "zipf", "theta": 1}, {}, "key vidur.length.theta: expected a number other than 1, got 1"),
