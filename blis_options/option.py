@@ -8,7 +8,7 @@ import importlib
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ class Option:
     metavar: str | None = None
     hidden: bool = False
     repeatable: bool = False
-    writes: tuple[str, ...] = ()
+    writes: tuple[str, ...] | Mapping[str, str] = ()
     heading: str = ""
 
     @property
@@ -105,7 +105,7 @@ def option(
     metavar: str | None = None,
     hidden: bool = False,
     repeatable: bool = False,
-    writes: tuple[str, ...] = (),
+    writes: tuple[str, ...] | Mapping[str, str] = (),
     heading: str = "",
 ) -> Any:
     """A dataclass field that is also a setting. Without a default the setting is required.
@@ -113,8 +113,9 @@ def option(
     `at_least` and `at_most` include their limit, `above` does not. `infinity` is the word for a number without limit,
     which is refused where there is no such word. `choices` closes the set of strings. A `repeatable` tuple may be given
     in several places, and its items are taken as they are. `writes` are the endings that its value gets in the names of
-    the files that are written there. What follows stands below `heading` in the help, up to the next one. `help` and
-    `choices` may be functions, which are called when somebody asks for help or says something else than the default.
+    the files that are written there, with the kinds of these files where they may replace earlier ones. What follows
+    stands below `heading` in the help, up to the next one. `help` and `choices` may be functions, which are called when
+    help is printed or a value other than the default is given.
     """
     known = Option(
         help_text=help,

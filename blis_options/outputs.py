@@ -1,19 +1,24 @@
-"""Files that a command would write over what it reads, over each other, or nowhere: known before it begins."""
+"""Files that a command would write over other files, over each other, or nowhere: known before it begins."""
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from os import stat
 from os.path import basename, dirname, exists, isdir, isfile, realpath  # which take any text for a path
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from blis_options.errors import OptionError
+from blis_options.file_kinds import obstacle
 from blis_options.option import options_of
 
 _NAMELESS = (".yaml", ".csv", ".itl.csv")
 """What becomes of a prefix that is empty behind its folder: hidden files, of which none is found beside another."""
 
 
-def check_outputs(options: Any, *also_read: Path, also_written: Iterable[tuple[str, str]] = ()) -> None:
+Output: TypeAlias = tuple[str, str] | tuple[str, str, str]
+"""A file that is written, the flag to name, and the kind of the file where an earlier one of that kind may be there."""
+
+
+def check_outputs(options: Any, *also_read: Path, also_written: Iterable[Output] = ()) -> None:
     """Raise OptionError for a file that is to be written although another setting names it too, or has no folder,
     or is one.
 
@@ -23,15 +28,18 @@ def check_outputs(options: Any, *also_read: Path, also_written: Iterable[tuple[s
     check_written([*_written(options), *also_written], _read(options, also_read))
 
 
-def check_written(written: Iterable[tuple[str, str]], read: Iterable[tuple[str, str]]) -> None:
-    """The same of files that are known otherwise: each that is written with its flag, each that is read with a reason
-    such as `--trace reads`."""
+def check_written(written: Iterable[Output], read: Iterable[tuple[str, str]]) -> None:
+    """Raise OptionError for files that cannot be written as asked; each that is read comes with a reason such as
+    `--trace reads`.
+
+    A file of another kind than the one to be written is never replaced, nor is what a link leads to.
+    """
     outputs = list(written)
     if not outputs:
         return
     reasons = {_identity(path): reason for path, reason in read if isfile(path)}
     labels: dict[Hashable, str] = {}
-    for path, label in outputs:
+    for path, label, *kind in outputs:
         if isdir(path):
             raise OptionError(f"{label} must be a file, got the folder {path}")
         if basename(path) in _NAMELESS:
@@ -46,6 +54,9 @@ def check_written(written: Iterable[tuple[str, str]], read: Iterable[tuple[str, 
         if file in labels:
             raise OptionError(f"{labels[file]} and {label} would both write {path}")
         labels[file] = label
+        problem = obstacle(path, kind[0]) if kind else None
+        if problem is not None:
+            raise OptionError(f"{label} would write over {problem}")
 
 
 def _identity(path: str) -> Hashable:
@@ -56,11 +67,12 @@ def _identity(path: str) -> Hashable:
     return found.st_dev, found.st_ino
 
 
-def _written(options: Any) -> Iterator[tuple[str, str]]:
+def _written(options: Any) -> Iterator[Output]:
     for setting in options_of(type(options)):
-        value = getattr(options, setting.name)
-        for suffix in setting.option.writes if value else ():
-            yield f"{value}{suffix}", setting.label
+        value, writes = getattr(options, setting.name), setting.option.writes
+        for suffix in writes if value else ():
+            path = f"{value}{suffix}"
+            yield (path, setting.label, writes[suffix]) if isinstance(writes, Mapping) else (path, setting.label)
 
 
 def _read(options: Any, also_read: tuple[Path, ...]) -> Iterator[tuple[str, str]]:

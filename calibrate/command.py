@@ -46,10 +46,10 @@ class CalibrateOptions:
         metavar="FILE",
     )
     report: str | None = option(
-        None, "Write the comparison here (JSON).", metavar="FILE", writes=("",), heading="What is written"
+        None, "Write the comparison here (JSON).", metavar="FILE", writes={"": "calibration"}, heading="What is written"
     )
     html: str | None = option(
-        None, "Write the comparison here as one page with pictures (HTML).", metavar="FILE", writes=("",)
+        None, "Write the comparison here as one page with pictures (HTML).", metavar="FILE", writes={"": "page"}
     )
     plots: str | None = option(None, "Write the pictures to this folder (PNG).", metavar="DIR")
     fail_over: str = option(

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from blis_options import check_written
 from calibrate import report as original
 from calibrate.bootstrap import Confidence, Interval, confidence
 from calibrate.calibration import Calibration
 from calibrate.compare import Comparison
-from calibrate.errors import CalibrateError
 from calibrate.words import in_words
 from traces import dump_json
-from traces.text_file import write_text
+from traces.text_file import naming_write_errors, write_content, write_text
 
 TITLE = "Calibration: recording against {other}"
 
@@ -34,8 +34,11 @@ def write_all(
 
     pictures = list(figures(found))
     if plots is not None:
+        check_written(
+            [(f"{plots}/{name}.png", "--plots", "picture") for name, *_ in pictures if Path(plots).is_dir()], []
+        )
         for name, _, png in pictures:
-            _write_bytes(Path(plots) / f"{name}.png", png)
+            _write_picture(Path(plots) / f"{name}.png", png)
     if html is not None:
         from calibrate.page import page
 
@@ -77,9 +80,7 @@ def _interval(interval: Interval) -> list[float]:
     return [interval.low, interval.high]
 
 
-def _write_bytes(path: Path, content: bytes) -> None:
-    try:
+def _write_picture(path: Path, content: bytes) -> None:
+    with naming_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    except OSError as error:
-        raise CalibrateError(f"{path}: cannot be written: {error.strerror}") from error
+    write_content(path, content)

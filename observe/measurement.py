@@ -84,7 +84,7 @@ async def _record_there(client: Client, workload: Workload, interrupt: Interrupt
         scraper = _scraper(client, workload)
         header = _header(workload, await scraper.begin() if scraper is not None else {})
         if earlier is None:
-            write_header(options.paths.header, header)
+            write_header(options.paths.header, header, in_place=True)
         else:
             check_same_model(options, earlier, workload.style.model)
         recorder = Recorder(
@@ -127,13 +127,9 @@ def _note_hit_rate(path: Path, header: TraceHeader, observed: Mapping[str, Any])
     """Write the header once more with what the metrics say of the whole run, which a resumed part cannot know."""
     if not path.is_file():  # a device has no place to take
         return
-    path = path.resolve() if path.is_symlink() else path
-    complete = path.with_name(f".complete-{path.name}")
     try:
-        write_header(complete, replace(header, observed_kv_metrics=observed))
-        complete.replace(path)
-    except (OSError, TraceError) as error:
-        complete.unlink(missing_ok=True)
+        write_header(path, replace(header, observed_kv_metrics=observed))
+    except TraceError as error:
         warn(f"the hit rate of the prefix cache cannot be noted in {path}: {error}")
 
 

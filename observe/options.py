@@ -267,23 +267,23 @@ class ObserveOptions:
         """Raise OptionError when a file would be written over another that is written, or read."""
         read = [*self._read(), *((str(path), "belongs to what is read") for path in also_read)]
         written = list(self._written())
-        known = {path for path, _ in written}
-        earlier = [str(path) for path in (*self.paths.others, *self.paths.rows)]
+        known = {path for path, *_ in written}
         label = "--output" if self.trace_data is None else "--trace-data"
-        check_written([*written, *((path, label) for path in earlier if path not in known and isfile(path))], read)
+        earlier = [(str(path), label, kind) for path, kind in self.paths.kinds.items()]
+        check_written([*written, *(each for each in earlier if each[0] not in known and isfile(each[0]))], read)
 
-    def _written(self) -> Iterator[tuple[str, str]]:
-        """The files that are written, each with the flag that names it."""
+    def _written(self) -> Iterator[tuple[str, str, str]]:
+        """The files that are written, each with the flag that names it and its kind."""
         paths = self.paths
         data = "--output" if self.trace_data is None else "--trace-data"
-        yield str(paths.header), "--output" if self.trace_header is None else "--trace-header"
-        yield str(paths.data), data
+        yield str(paths.header), "--output" if self.trace_header is None else "--trace-header", "header"
+        yield str(paths.data), data, "rows"
         if paths.itl is not None:
-            yield str(paths.itl), data if self.itl_output is None else "--itl-output"
+            yield str(paths.itl), data if self.itl_output is None else "--itl-output", "token times"
         if paths.metrics is not None:
-            yield str(paths.metrics), data
+            yield str(paths.metrics), data, "server metrics"
         if self.plot is not None:
-            yield self.plot, "--plot"
+            yield self.plot, "--plot", "picture"
 
     def _read(self) -> Iterator[tuple[str, str]]:
         """The files that are read, and those that belong to a recording that is."""

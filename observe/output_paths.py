@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _ROWS = (".csv", ".csv.gz")
-_BESIDE_ROWS = (".itl.csv", ".itl.csv.gz", ".metrics.jsonl")
+_BESIDE_ROWS = {".itl.csv": "token times", ".itl.csv.gz": "token times", ".metrics.jsonl": "server metrics"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,19 @@ class OutputPaths:
     @property
     def others(self) -> list[Path]:
         """Where it may have what belongs to its rows."""
-        known = [self.header, *(each for each in (self.itl, self.metrics) if each is not None)]
-        return list(dict.fromkeys([*known, *(Path(stem_of(self.data) + each) for each in _BESIDE_ROWS)]))
+        return [path for path, kind in self.kinds.items() if kind != "rows"]
+
+    @property
+    def kinds(self) -> dict[Path, str]:
+        """All files that may belong to an earlier recording of this name, each with its kind."""
+        known = {self.header: "header", self.itl: "token times", self.metrics: "server metrics"}
+        found = {path: kind for path, kind in known.items() if path is not None}
+        beside = {Path(stem_of(self.data) + ending): kind for ending, kind in _BESIDE_ROWS.items()}
+        return {**found, **{path: kind for path, kind in beside.items() if path not in found}, **self._kinds_of_rows}
+
+    @property
+    def _kinds_of_rows(self) -> dict[Path, str]:
+        return dict.fromkeys(self.rows, "rows")
 
 
 def stem_of(data: Path) -> str:

@@ -40,7 +40,10 @@ class ReportOptions(ScalingOptions):
     )
     saturation_config: str | None = option(None, "Settings of the detectors (YAML).", metavar="FILE")
     saturation_report: str | None = option(
-        None, "Write what each detector says after every arrival and answer here (JSON).", metavar="FILE", writes=("",)
+        None,
+        "Write what each detector says after every arrival and answer here (JSON).",
+        metavar="FILE",
+        writes={"": "saturation"},
     )
     saturation_final_window: str = option(
         "",
@@ -54,10 +57,14 @@ class ReportOptions(ScalingOptions):
         metavar="METRIC:WEIGHT,...",
     )
     results_path: str | None = option(
-        None, "Write latencies per request here (JSON).", metavar="FILE", writes=("",), heading="What is written"
+        None,
+        "Write latencies per request here (JSON).",
+        metavar="FILE",
+        writes={"": "latencies"},
+        heading="What is written",
     )
     metrics_path: str | None = option(
-        None, "Write aggregate metrics with a row per request here (JSON).", metavar="FILE", writes=("",)
+        None, "Write aggregate metrics with a row per request here (JSON).", metavar="FILE", writes={"": "run metrics"}
     )
     trace_level: str = option("none", "What of the cluster's decisions is kept.", choices=TRACE_LEVELS)
     counterfactual_k: int = option(
@@ -69,20 +76,20 @@ class ReportOptions(ScalingOptions):
         "Write where each request was sent and what the best instances looked like here (JSON); needs --trace-level "
         "decisions.",
         metavar="FILE",
-        writes=("",),
+        writes={"": "decisions"},
     )
     trace_output: str | None = option(
         None,
         "Write what was simulated as a trace, to PREFIX.yaml and PREFIX.csv.",
         metavar="PREFIX",
-        writes=(".yaml", ".csv"),
+        writes={".yaml": "header", ".csv": "rows"},
     )
     record_itl: bool = option(False, "Write when each token of each completed request came.")
     itl_output: str | None = option(
         None,
         "Write token times here (CSV). Default: beside the rows of --trace-output, as .itl.csv.",
         metavar="FILE",
-        writes=("",),
+        writes={"": "token times"},
     )
     json: bool = option(False, "Print one JSON object, with the breakdowns in it, instead of text.")
 
@@ -170,5 +177,5 @@ class ReportOptions(ScalingOptions):
     def check_files(self, *also_read: Path) -> None:
         """Raise OptionError when a file would be written over another that is written, or read."""
         beside_rows = self.record_itl and self.itl_output is None
-        also_written = [(str(self.itl_path), "--trace-output")] if beside_rows else []
+        also_written = [(str(self.itl_path), "--trace-output", "token times")] if beside_rows else []
         check_outputs(self, *also_read, also_written=also_written)

@@ -69,6 +69,8 @@ def _compose_specs(options: ComposeOptions, texts: Mapping[str, str]) -> int:
     from traces.workload.compose import composed
 
     spec, notes = composed([(source, parse_spec(texts[source], source)) for source in options.sources])
+    if options.output is not None:
+        check_written([(options.output, "--output", "spec")], [])
     text = spec_text(spec)
     parse_spec(text, "the composed spec")
     write_spec(text, options.output)
@@ -82,6 +84,8 @@ def _compose_traces(options: ComposeOptions) -> int:
 
     if options.output is None:
         raise OptionError("--output is required, a trace is several files")
+    written = ((".yaml", "header"), (".csv", "rows"))
+    check_written([(f"{options.output}{ending}", "--output", kind) for ending, kind in written], [])
     header, rows, notes = merged([read_trace(source) for source in options.sources])
     write_trace(f"{options.output}.yaml", header, rows, columns_worth_writing(rows, header.mode))
     _say(f"{len(rows)} requests written to {options.output}.yaml", notes)

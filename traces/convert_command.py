@@ -47,13 +47,13 @@ def tell_left_out(left_out: Mapping[str, int]) -> None:
 
 def _write_trace(prefix: Path, imported: Imported) -> None:
     from traces import ItlWriter, columns_worth_writing, write_trace
-    from traces.text_file import naming_write_errors
+    from traces.text_file import naming_write_errors, replacing
 
     header = prefix.with_name(prefix.name + ".yaml")
     write_trace(header, imported.header, imported.rows, columns_worth_writing(imported.rows, imported.header.mode))
     if imported.chunks:
         path = prefix.with_name(prefix.name + ".itl.csv")
-        with naming_write_errors(path), ItlWriter(path) as writer:
+        with naming_write_errors(path), replacing(path) as place, ItlWriter(place) as writer:
             for request_id, times in imported.chunks.items():
                 writer.write(request_id, times)
 

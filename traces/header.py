@@ -9,7 +9,7 @@ from blis_options.yaml_text import Dumper, dump_yaml
 from traces.errors import TraceError
 from traces.header_fields import HEADER, checked
 from traces.slo import SloTargets
-from traces.text_file import read_yaml, write_text
+from traces.text_file import naming_write_errors, open_for_writing, read_yaml, write_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +57,18 @@ def read_header(path: Path | str) -> TraceHeader:
     )
 
 
-def write_header(path: Path | str, header: TraceHeader) -> None:
-    """Write a header, keys in the order of the format, what is empty left out. Raises TraceError."""
-    write_text(Path(path), dump_yaml(_plain(_content(header)), _Dumper, indent=4, width=1 << 20))
+def write_header(path: Path | str, header: TraceHeader, *, in_place: bool = False) -> None:
+    """Write a header, keys in the order of the format, what is empty left out. Raises TraceError.
+
+    With `in_place` the file stays the one that is there, which may be locked.
+    """
+    path = Path(path)
+    text = dump_yaml(_plain(_content(header)), _Dumper, indent=4, width=1 << 20)
+    if not in_place:
+        write_text(path, text)
+        return
+    with naming_write_errors(path), open_for_writing(path) as file:
+        file.write(text)
 
 
 def _start_of(loaded: Any) -> str:

@@ -2,9 +2,11 @@
 
 import gzip
 import io
+import os
+import stat
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -13,6 +15,9 @@ import yaml
 
 from blis_options.yaml_text import load_yaml
 from traces.errors import TraceError
+
+_STREAMS = ("/dev/", "/proc/")
+"""Folders with names of open files, such as /dev/stdout, which nothing can take the place of."""
 
 
 def read_bytes(path: Path) -> bytes:
@@ -68,11 +73,52 @@ def write_text(path: Path, text: str) -> None:
         file.write(text)
 
 
+def write_content(path: Path, content: bytes) -> None:
+    """Write a whole file. Raises TraceError."""
+    with naming_write_errors(path), replacing(path) as place:
+        place.write_bytes(content)
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[TextIO]:
-    """A text file to write piece by piece, closed at the end. Raises TraceError when it cannot be written."""
-    with naming_write_errors(path), open_for_writing(path) as file:
+    """A text file to write piece by piece, in its place as a whole at the end. Raises TraceError if that fails."""
+    with naming_write_errors(path), replacing(path) as place, open_for_writing(place) as file:
         yield file
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write what takes the place of a file when all of it is written; an error leaves the file as it was.
+
+    A link stays a link. Devices, pipes and files in a folder where no other can be made are written as they are.
+    Raises OSError.
+    """
+    target = path.resolve() if path.is_symlink() else path
+    aside = target.with_name(f".partial-{os.getpid()}-{target.name}") if target.name else target
+    if not _may_replace(path, target, aside):
+        yield path
+        return
+    try:
+        yield aside
+        if aside.exists():
+            if target.exists():
+                aside.chmod(stat.S_IMODE(target.stat().st_mode))
+            aside.replace(target)
+    finally:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+
+
+def _may_replace(path: Path, target: Path, aside: Path) -> bool:
+    """Whether a file beside the target could be moved to its place, instead of writing to the target itself."""
+    if str(path).startswith(_STREAMS) or (target.exists() and not target.is_file()):
+        return False
+    try:
+        os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+    except OSError:  # a name too long, no folder, no permission: the target itself says more of it
+        return False
+    aside.unlink()
+    return True
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from traces.header import TraceHeader, read_header, write_header
 from traces.json_text import number_text
 from traces.rows import TRACE_COLUMNS, TraceRow
 from traces.table import Table, read_table
-from traces.text_file import naming_write_errors
+from traces.text_file import naming_write_errors, replacing
 
 _DATA_SUFFIXES = (".csv", ".csv.gz")
 _OTHER_SUFFIXES = (".itl.csv", ".itl.csv.gz", ".metrics.jsonl")
@@ -81,11 +81,12 @@ def write_trace(
 ) -> None:
     """Write both files of a trace, the rows beside the header under the same stem. Raises TraceError."""
     header_path = Path(header_path)
-    write_header(header_path, header)
     data_path = header_path.with_suffix(".csv")
-    with naming_write_errors(data_path), TraceWriter(data_path, columns) as writer:
-        for row in rows:
-            writer.write(row)
+    with naming_write_errors(data_path), replacing(data_path) as place:
+        with TraceWriter(place, columns) as writer:
+            for row in rows:
+                writer.write(row)
+        write_header(header_path, header)
 
 
 class TraceWriter:

@@ -25,7 +25,9 @@ class LatencyOptions(DeploymentOptions):
         10, "How often to compute the batch before the time is taken.", at_least=0, at_most=MOST_REQUESTS
     )
     num_iters: int = option(30, "How often to compute it then.", at_least=1, at_most=MOST_REQUESTS)
-    output_json: str | None = option(None, "Write the results here (JSON).", metavar="FILE", writes=("",))
+    output_json: str | None = option(
+        None, "Write the results here (JSON).", metavar="FILE", writes={"": "offline results"}
+    )
     enable_prefix_caching: bool = option(False, "Let a batch find the prompts of the one before it, which are its own.")
 
     def __post_init__(self) -> None:

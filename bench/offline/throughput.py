@@ -21,7 +21,9 @@ class ThroughputOptions(DatasetOptions, DeploymentOptions):
     num_warmups: int = option(
         0, "Requests to compute before the time is taken.", at_least=0, at_most=MOST_REQUESTS, heading="Measuring"
     )
-    output_json: str | None = option(None, "Write the results here (JSON).", metavar="FILE", writes=("",))
+    output_json: str | None = option(
+        None, "Write the results here (JSON).", metavar="FILE", writes={"": "offline results"}
+    )
 
     def __post_init__(self) -> None:
         DeploymentOptions.__post_init__(self)

@@ -216,9 +216,11 @@ class BenchServeOptions(DatasetOptions):
     def _check_files(self) -> None:
         """Raise OptionError when a file would be written over another. Folders of results are made when it is time."""
         path = self.result_path
-        written = [] if path is None or not path.parent.is_dir() else [(str(path), "--result-filename")]
+        written = []
+        if path is not None and path.parent.is_dir():
+            written.append((str(path), "--result-filename", "benchmark results"))
         if self.plot is not None:
-            written.append((self.plot, "--plot"))
+            written.append((self.plot, "--plot", "picture"))
         check_written(written, [] if self.dataset_path is None else [(self.dataset_path, "--dataset-path reads")])
 
     def _check_ramp(self) -> None:

@@ -15,6 +15,7 @@ from observe.messages import say, warn
 from traces import TraceError
 from traces.append_file import AppendFile
 from traces.set_aside import set_aside
+from traces.text_file import write_text
 
 _DETAILS = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "errors")
 
@@ -55,7 +56,7 @@ def save(options: BenchServeOptions, found: Mapping[str, Any], rate: float) -> P
         elif options.result_path is None:
             path = _write_beside(path, text)
         elif options.overwrite or (path.exists() and not path.is_file()):
-            path.write_text(text, encoding="utf-8")
+            write_text(path, text)
         else:
             path = _write_instead(path, text)
     except OSError as error:

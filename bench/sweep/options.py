@@ -29,17 +29,17 @@ class SweepOptions:
         "Write a row per point here; points that it has are not computed again.",
         flags=("--output", "-o"),
         metavar="FILE",
-        writes=("",),
+        writes={"": "points"},
     )
     overwrite: bool = option(False, "Begin anew where --output exists.")
     parquet: str | None = option(
-        None, "Write the rows here too (Parquet; needs pyarrow).", metavar="FILE", writes=("",)
+        None, "Write the rows here too (Parquet; needs pyarrow).", metavar="FILE", writes={"": "parquet"}
     )
     plot: str | None = option(
         None,
         "Draw throughput against p99 TTFT, p99 ITL and cost (.png, .svg or .pdf; needs matplotlib).",
         metavar="FILE",
-        writes=("",),
+        writes={"": "picture"},
     )
     gpu_cost_per_hour: float | None = option(None, "Dollars per GPU-hour. Adds costs.", above=0)
     processes: int | None = processes_option()

@@ -1,9 +1,11 @@
 """The rows of a sweep as a Parquet file."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from bench.errors import BenchError
 from bench.sweep.rows import Row, Table
+from traces.text_file import replacing
 
 
 def write_parquet(path: str, table: Table, rows: Sequence[Row]) -> None:
@@ -17,6 +19,7 @@ def write_parquet(path: str, table: Table, rows: Sequence[Row]) -> None:
         for name in table.columns
     }
     try:
-        parquet.write_table(pyarrow.table(columns), path)
+        with replacing(Path(path)) as place:
+            parquet.write_table(pyarrow.table(columns), place)
     except OSError as error:
         raise BenchError(f"cannot write {path}: {' '.join(str(error).split()).lower()}") from error

@@ -35,13 +35,17 @@ class TuneOptions:
     )
     tolerance: float = option(0.02, "How exactly the rate is found, as a share of it.", at_least=0.001, at_most=0.5)
     output: str | None = option(
-        None, "Write every simulation of the search here (CSV).", flags=("--output", "-o"), metavar="FILE", writes=("",)
+        None,
+        "Write every simulation of the search here (CSV).",
+        flags=("--output", "-o"),
+        metavar="FILE",
+        writes={"": "points"},
     )
     plot: str | None = option(
         None,
         "Draw throughput against p99 TTFT and ITL (.png, .svg or .pdf; needs matplotlib).",
         metavar="FILE",
-        writes=("",),
+        writes={"": "picture"},
     )
     processes: int | None = processes_option()
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.errors import BenchError
 from bench.frontier_plot import Curve, draw_frontier
 from bench.points.simulate import FIGURES
 from bench.tune.setup import Setup
+from traces.text_file import writing
 
 _SHOWN = ("responses_per_sec", "tokens_per_sec", "ttft_p99_ms", "itl_p99_ms", "e2e_p99_ms")
 _TITLES = ("rate", "requests/s", "tokens/s", "TTFT p99 ms", "ITL p99 ms", "E2E p99 ms")
@@ -47,19 +47,16 @@ def rate_text(rate: float | None) -> str:
 
 
 def write_trials(path: str, setups: Sequence[Setup], varied: Sequence[str]) -> None:
-    """Write every simulation of the search, in order. Raises BenchError."""
-    try:
-        with Path(path).open("w", encoding="utf-8", newline="") as file:
-            rows = csv.writer(file, lineterminator="\n")
-            rows.writerow([*varied, "rate", "within_limits", *FIGURES, "error"])
-            for setup in setups:
-                settings = [setup.point.varied[name] for name in varied]
-                for trial in setup.trials:
-                    figures: list[Any] = [trial.found.figures.get(name) for name in FIGURES]
-                    rate = "inf" if trial.rate is None else trial.rate
-                    rows.writerow([*settings, rate, str(trial.is_good).lower(), *figures, trial.found.error])
-    except OSError as error:
-        raise BenchError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+    """Write every simulation of the search, in order. Raises TraceError."""
+    with writing(Path(path)) as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow([*varied, "rate", "within_limits", *FIGURES, "error"])
+        for setup in setups:
+            settings = [setup.point.varied[name] for name in varied]
+            for trial in setup.trials:
+                figures: list[Any] = [trial.found.figures.get(name) for name in FIGURES]
+                rate = "inf" if trial.rate is None else trial.rate
+                rows.writerow([*settings, rate, str(trial.is_good).lower(), *figures, trial.found.error])
 
 
 def draw(path: str, setups: Sequence[Setup]) -> None:

@@ -33,7 +33,7 @@ class FitOptions(DeploymentOptions):
         "Write the coefficients here.",
         flags=("--output", "-o"),
         metavar="FILE",
-        writes=("",),
+        writes={"": "coefficients"},
         heading="Learning",
     )
     seed: int = option(0, "Seed of the step phases; the same seed gives the same coefficients.", at_least=0)

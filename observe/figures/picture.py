@@ -4,7 +4,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traces.text_file import naming_write_errors
+from traces.text_file import write_content
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,5 +21,4 @@ def save(figure: "Figure", path: str) -> None:
     picture = BytesIO()
     with rc_context({"svg.hashsalt": "blis"}):
         figure.savefig(picture, format=kind, metadata=metadata)
-    with naming_write_errors(Path(path)):
-        Path(path).write_bytes(picture.getvalue())
+    write_content(Path(path), picture.getvalue())

@@ -56,9 +56,8 @@ def _plan_from_spec(options: ObserveOptions, path: str) -> Plan:
         return Plan(plan, goodput_slo_targets=workload.goodput_slo_targets)
     for session in workload.sessions:
         if isinstance(session.later, tuple):  # the rounds of a user have no end
-            _check_prompt(
-                f"{path} {session.first.session_id}", max((each.input_tokens for each in session.later), default=0)
-            )
+            longest = max((each.input_tokens for each in session.later), default=0)
+            _check_prompt(f"{path} {session.first.session_id}", session.first.prefix_tokens + longest)
     most = None if workload.max_requests is None else max(0, workload.max_requests - len(plan))
     return Plan(plan, Conversations(workload.sessions, most, workload.horizon_us), workload.goodput_slo_targets)
 

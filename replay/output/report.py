@@ -11,7 +11,7 @@ from replay.report_options import ReportOptions
 if TYPE_CHECKING:
     from replay.output.findings import Findings, Questions
     from replay.output.metrics import JsonObject
-    from replay.running.record import Ints, OnTokens
+    from replay.running.record import OnTokens
     from replay.running.simulate import Simulated
     from traces import SloTargets, TraceHeader
 
@@ -37,24 +37,14 @@ def questions_of(options: ReportOptions, targets: "Mapping[str, SloTargets]") ->
 def recording_tokens(options: ReportOptions) -> "Iterator[OnTokens | None]":
     """What writes the token times of a request as soon as it has completed, if they are wanted. Raises TraceError."""
     from traces import ItlWriter
-    from traces.text_file import naming_write_errors
+    from traces.text_file import naming_write_errors, replacing
 
     path = options.itl_path
     if path is None:
         yield None
         return
-    with naming_write_errors(path):
-        writer = ItlWriter(path)
-
-    def write(number: int, times_us: "Ints") -> None:
-        with naming_write_errors(path):
-            writer.write(number, times_us.tolist())
-
-    try:
-        yield write
-    finally:
-        with naming_write_errors(path):
-            writer.close()
+    with naming_write_errors(path), replacing(path) as place, ItlWriter(place) as writer:
+        yield lambda number, times_us: writer.write(number, times_us.tolist())
 
 
 def report(

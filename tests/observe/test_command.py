@@ -251,11 +251,15 @@ def test_a_recording_without_requests_is_refused(tmp_path: Path, server_url: str
 
 
 def test_a_recorded_prompt_that_no_memory_has_room_for_is_refused(tmp_path: Path, server_url: str) -> None:
-    rows = [TraceRow(request_id=7, input_tokens=10**18, output_tokens=1, arrival_time_us=5)]
+    rows = [
+        TraceRow(
+            request_id=7, input_tokens=10**8, prefix_length=5, prefix_group="g", output_tokens=1, arrival_time_us=5
+        )
+    ]
     write_trace(tmp_path / "huge.yaml", TraceHeader(), rows)
     huge = ObserveOptions(url=server_url, trace=str(tmp_path / "huge.yaml"), output=str(tmp_path / "out"))
     with pytest.raises(
-        BlisError, match=r"huge\.yaml request 0: expected a prompt of at most 100000000 tokens, got 1000"
+        BlisError, match=r"huge\.yaml request 0: expected a prompt of at most 100000000 tokens, got 100000005"
     ):
         run(huge)
 

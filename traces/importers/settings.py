@@ -54,9 +54,14 @@ class ConvertOptions:
                 raise OptionError(f"{flag} has no meaning with {self.format}, only with {', '.join(formats)}")
         if self.output is None and not FORMATS[self.format].gives_spec:
             raise OptionError(f"--output is required with {self.format}, whose result is a trace of several files")
-        endings = ("",) if FORMATS[self.format].gives_spec else (".yaml", ".csv", ".itl.csv")
-        written = [] if self.output is None else [(f"{self.output}{ending}", "--output") for ending in endings]
-        check_written(written, [(self.name, "is to be converted"), (self.tokenizer or "", "--tokenizer reads")])
+        endings = {".yaml": "header", ".csv": "rows", ".itl.csv": "token times"}
+        if FORMATS[self.format].gives_spec:
+            endings = {"": "spec"}
+        written = [(f"{self.output}{ending}", "--output", kind) for ending, kind in endings.items()]
+        check_written(
+            written if self.output else [],
+            [(self.name, "is to be converted"), (self.tokenizer or "", "--tokenizer reads")],
+        )
 
     @property
     def name(self) -> str:

@@ -133,9 +133,9 @@ def test_the_file_of_lengths_is_not_written_over(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("lengths.csv").write_text("precious")
+    Path("lengths.csv").write_text("request_id,input_tokens\n")
     Path("w.yaml").write_text(text(STATIC, {"type": "trace", "trace_file": "lengths.csv"}))
     assert run([*command.split(), "--workload-spec", "w.yaml"]) == 2
     assert "would write over lengths.csv, which belongs to what is read" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lengths.csv", "w.yaml"]
-    assert Path("lengths.csv").read_text() == "precious"
+    assert Path("lengths.csv").read_text() == "request_id,input_tokens\n"
