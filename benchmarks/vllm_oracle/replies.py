@@ -57,7 +57,7 @@ def answer(url: str, ask: Ask) -> Answer:
         connection.close()
 
 
-def differences(theirs: Answer, ours: Answer) -> Iterator[str]:
+def differences(path: str, theirs: Answer, ours: Answer) -> Iterator[str]:
     """Yield each place at which the replies differ; where the status does, that alone."""
     if theirs.status != ours.status:
         yield f"status {theirs.status} {theirs.body[:300]!r}, ours {ours.status} {ours.body[:300]!r}"
@@ -68,9 +68,18 @@ def differences(theirs: Answer, ours: Answer) -> Iterator[str]:
             yield f"header {name} {first!r}, ours {second!r}"
     if theirs.headers.get("content-type", "").startswith(("text/event-stream", "text/plain", "text/html")):
         return
-    first, second = _normal(_parsed(theirs.body)), _normal(_parsed(ours.body))
+    first, second = (_normal(_shown(path, _parsed(each.body))) for each in (theirs, ours))
     if first != second:
         yield f"body {json.dumps(first)[:600]}\n          ours {json.dumps(second)[:600]}"
+
+
+def _shown(path: str, body: Any) -> Any:
+    """Return what is to be compared: of a description of a server the first members of a dictionary alone."""
+    if path.startswith("/server_info") and isinstance(body, dict) and "error" not in body:
+        return list(body)
+    if path.startswith("/tokenizer_info") and isinstance(body, dict) and "error" not in body:
+        return "tokenizer_class" in body
+    return body
 
 
 def _normal_header(name: str, value: str | None) -> str | None:

@@ -105,7 +105,7 @@ def main() -> int:
     num_different = 0
     for ask in _asks(document, random, given.count, given.only):
         asked[ask.path.partition("?")[0]] += 1
-        found = list(differences(answer(given.genuine, ask), answer(given.ours, ask)))
+        found = list(differences(ask.path, answer(given.genuine, ask), answer(given.ours, ask)))
         if found:
             num_different += 1
             sys.stdout.write(f"{ask}\n" + "".join(f"    {each}\n" for each in found))

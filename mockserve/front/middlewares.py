@@ -39,7 +39,7 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     except ApiError as error:
         _note_death(request, error)
-        return json_response(error.status, error.body())
+        return json_response(error.status, error.body(), kind=OutsideCors if error.is_unhandled else web.Response)
     except web.HTTPNotFound:
         return await _moved(request) or json_response(404, {"detail": "Not Found"})
     except web.HTTPMethodNotAllowed as error:

@@ -99,7 +99,7 @@ def _bodies(
         role=chat.role,
         echoed=chat.echoed,
         shows_prompt_ids=chat.wanted.token_ids,
-        shows_weight_versions=chat.wanted.weight_versions and not chat.sampling.use_beam_search,
+        weight_version=service.weight_version if _shows_weights(chat) else None,
     )
 
 
@@ -142,3 +142,7 @@ def _media_tokens(media: list[Medium], tokens_per_medium: int) -> dict[str, int]
     for medium in media:
         counts[medium.modality] = counts.get(medium.modality, 0) + tokens_per_medium
     return counts
+
+
+def _shows_weights(chat: ChatRequest) -> bool:
+    return chat.wanted.weight_versions and not chat.sampling.use_beam_search

@@ -66,7 +66,7 @@ async def plan_completion(
             fingerprint=service.fingerprint,
             ends_with_usage=delivery.include_usage,
             shows_prompt_ids=wanted.token_ids,
-            shows_weight_versions=wanted.weight_versions and not sampling.use_beam_search,
+            weight_version=service.weight_version if wanted.weight_versions and not sampling.use_beam_search else None,
         ),
         new_writer=shape.writer,
         delivery=delivery,

@@ -6,8 +6,6 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 StopReason: TypeAlias = str | int | None
 
-WEIGHT_VERSION = "default"
-
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -124,9 +122,9 @@ class Bodies(Protocol):
         ...
 
 
-def weight_versions(wanted: bool, num_tokens: int) -> list[dict[str, Any]] | None:
-    """Which weights made which tokens: they never change here."""
-    return [{"version": WEIGHT_VERSION, "start": 0, "end": num_tokens}] if wanted else None
+def weight_versions(version: str | None, num_tokens: int) -> list[dict[str, Any]] | None:
+    """Return which weights made which tokens: one version makes a whole reply. None: not to be shown."""
+    return None if version is None else [{"version": version, "start": 0, "end": num_tokens}]
 
 
 def id_list(token_ids: Sequence[int] | None) -> list[int] | None:

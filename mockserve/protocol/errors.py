@@ -31,6 +31,7 @@ class ApiError(BlisError):
         kind: str = "BadRequestError",
         param: str | None = None,
         is_bare: bool = False,
+        is_unhandled: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -38,6 +39,8 @@ class ApiError(BlisError):
         self.kind = kind
         self.param = param
         self.is_bare = is_bare
+        self.is_unhandled = is_unhandled
+        """Whether vLLM's framework answers it outside of what adds the headers for browsers."""
         self.is_late = False
         """Whether vLLM finds it in its engine, after the head of a stream has been sent."""
 

@@ -76,7 +76,7 @@ def with_templates(bodies: Bodies) -> UsualBodies | None:
     """The bodies if their events have templates: those of the two usual formats, without details that differ."""
     if not isinstance(bodies, (ChatBodies, CompletionBodies)) or not bodies.id.isascii():
         return None  # a union would be made anew each time
-    return None if bodies.shows_weight_versions or bodies.shows_prompt_ids else bodies
+    return None if bodies.weight_version is not None or bodies.shows_prompt_ids else bodies
 
 
 def _around_id(data: bytes) -> tuple[bytes, bytes]:

@@ -2,14 +2,16 @@
 
 from aiohttp import web
 
-from mockserve.protocol.reading.query import query_flag
+from mockserve.protocol.reading.query import QueryFields
 from mockserve.routes.shared import json_reply, meant, untyped_reply
 
 
 async def reset_prefix_cache(request: web.Request) -> web.StreamResponse:
     """Forget all cached prefixes; fails while requests run, unless they may be preempted."""
-    preempts_running = query_flag(request.query, "reset_running_requests", False)
-    query_flag(request.query, "reset_external", False)
+    query = QueryFields(request.query)
+    preempts_running = query.flag("reset_running_requests", False)
+    query.flag("reset_external", False)
+    query.check()
     return json_reply({"success": meant(request).suspension.reset_prefix_cache(preempts_running)})
 
 

@@ -1,5 +1,6 @@
 """POST /v1/messages and its relatives: conversations in the words of Anthropic's API."""
 
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -71,7 +72,10 @@ async def render_messages(request: web.Request) -> web.StreamResponse:
     body = await read_body(request)
     check_messages(body)
     name = reply_id(request, "chatcmpl", None)
-    return json_reply((await rendered_chat(service, _chat_body(service, body), name)).as_json())
+    rendered = await rendered_chat(service, _chat_body(service, body), name)
+    if not body.get("tools") and rendered.parse_context is not None:
+        rendered = replace(rendered, parse_context={**rendered.parse_context, "tool_choice": None})
+    return json_reply(rendered.as_json())
 
 
 def _chat_body(service: Service, body: dict[str, Any]) -> dict[str, Any]:

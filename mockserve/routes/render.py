@@ -45,13 +45,16 @@ async def render_completion(request: web.Request) -> web.StreamResponse:
     return web.Response(body=compact_json([each.as_json() for each in rendered]), content_type="application/json")
 
 
-async def rendered_chat(service: Service, body: dict[str, Any], name: str) -> Rendered:
-    """The prompt of a chat request with everything around it. Raises ApiError for a request that is refused."""
+async def rendered_chat(service: Service, body: dict[str, Any], name: str, refuses_tools: bool = True) -> Rendered:
+    """The prompt of a chat request with everything around it. Raises ApiError for a request that is refused.
+
+    With `refuses_tools`, calls of tools that the server does not parse are refused, too.
+    """
     chat = parse_chat(body)
     service.check_model(chat.model)
     _refuse_beams(chat.sampling.use_beam_search)
     planner, options = service.planner, service.options
-    refuse_unavailable(body, options.calls_tools, options.reasoning_parser is not None)
+    refuse_unavailable(body, options.calls_tools or not refuses_tools, options.reasoning_parser is not None)
     text = planner.conversations.prompt(body)
     media = media_of(chat.messages)
     if media and not options.tokens_per_medium:

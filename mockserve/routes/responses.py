@@ -14,7 +14,7 @@ from mockserve.connections.stamped import arrived_at
 from mockserve.planning.responses import ResponsePlan, conversation, plan_response
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.narration import Event
-from mockserve.protocol.reading.query import query_flag, query_number
+from mockserve.protocol.reading.query import QueryFields
 from mockserve.protocol.responses.events import ResponseEvents
 from mockserve.protocol.responses.requests import ResponseRequest, chat_body, parse_response
 from mockserve.replies.frames import named_event
@@ -55,17 +55,26 @@ async def render_response(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     asked = parse_response(await read_body(request))
     body = chat_body(asked, conversation(service, asked))
+    if not any(asked.body.get(each) for each in ("kv_transfer_params", "ec_transfer_params")):
+        body["vllm_xargs"] = body.get("vllm_xargs") or {}
     name = str(asked.body.get("request_id") or f"resp_{new_id()}")
-    rendered = await rendered_chat(service, body, name)
-    # A response is not read from token ids later on, so that nothing is said of how to read it.
-    return json_reply(replace(rendered, reasoning_ended=None, parse_context=None).as_json())
+    rendered = await rendered_chat(service, body, name, refuses_tools=False)
+    shown = replace(
+        rendered,
+        body={**rendered.body, "model": asked.body.get("model")},
+        # A response is not read from token ids later on, so that nothing is said of how to read it.
+        reasoning_ended=None,
+        parse_context=None,
+    )
+    return json_reply(shown.as_json())
 
 
 async def get_response(request: web.Request) -> web.StreamResponse:
     """A response as it is by now, or its events."""
     service = request.app[SERVICE]
-    starting_after = query_number(request.query, "starting_after")
-    streams = query_flag(request.query, "stream", False)
+    query = QueryFields(request.query)
+    starting_after, streams = query.number("starting_after"), query.flag("stream", False)
+    query.check()
     stored = service.responses.find(request.match_info["response_id"])
     return await _told(request, stored.events_after(starting_after)) if streams else json_reply(stored.body)
 

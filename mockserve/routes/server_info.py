@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from aiohttp import web
 
-from mockserve.protocol.reading.query import query_choice
+from mockserve.protocol.reading.query import QueryFields
 from mockserve.protocol.server.info import ConfigFacts, as_objects, as_text
 from mockserve.routes.shared import json_reply
 from mockserve.serving.service import SERVICE, VLLM_VERSION, Service
@@ -14,7 +14,9 @@ from mockserve.serving.service import SERVICE, VLLM_VERSION, Service
 
 async def server_info(request: web.Request) -> web.StreamResponse:
     """What is served and how, with the environment, as text or as JSON objects."""
-    as_json = query_choice(request.query, "config_format", "text", ("text", "json")) == "json"
+    query = QueryFields(request.query)
+    as_json = query.choice("config_format", "text", ("text", "json")) == "json"
+    query.check()
     facts = _facts(request.app[SERVICE])
     return json_reply(
         {

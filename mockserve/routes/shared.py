@@ -11,7 +11,7 @@ from mockserve.connections.stamped import wanted_rank
 from mockserve.protocol.errors import ApiError, bad_request, late, wrong_media_type
 from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.reading.body import parse_json
-from mockserve.protocol.reading.query import query_number
+from mockserve.protocol.reading.query import QueryFields
 from mockserve.serving.service import SERVICE, Service
 
 ID_HEADER = istr("X-Request-Id")
@@ -42,7 +42,9 @@ def wanted_priority(request: web.Request) -> int | None:
 def meant(request: web.Request) -> Service:
     """What a control route is to act on: one instance when `?instance=` names it, else all. Raises ApiError."""
     service = request.app[SERVICE]
-    number = query_number(request.query, "instance")
+    query = QueryFields(request.query)
+    number = query.number("instance")
+    query.check()
     if number is None:
         return service
     if service.cluster is None:
@@ -79,10 +81,15 @@ async def read_object(request: web.Request, complaint: str | None = None) -> dic
 
     `complaint` replaces what the JSON parser says. Raises ApiError when there is no object.
     """
-    try:
-        body = json.loads(await request.read())
-    except ValueError as error:
-        raise bad_request(complaint or f"JSON decode error: {error}") from None
+    body = await read_json(request, complaint)
     if not isinstance(body, dict):
         raise bad_request("Request body must be a JSON object")
     return body
+
+
+async def read_json(request: web.Request, complaint: str | None = None) -> Any:
+    """Return the JSON of a route that reads its body by itself. Raises ApiError for text that is none."""
+    try:
+        return json.loads(await request.read())
+    except ValueError as error:
+        raise bad_request(complaint or f"JSON decode error: {error}") from None

@@ -6,7 +6,7 @@ from typing import cast
 from aiohttp import web
 
 from mockserve.metrics.operations import SLEEP
-from mockserve.protocol.reading.query import query_choice, query_flag, query_integer
+from mockserve.protocol.reading.query import QueryFields
 from mockserve.routes.shared import json_reply, meant
 from mockserve.serving.service import SERVICE
 from mockserve.serving.suspension import PauseMode
@@ -17,8 +17,9 @@ MAX_SLEEP_LEVEL = 2
 
 async def pause(request: web.Request) -> web.StreamResponse:
     """Suspend generation: requests under way are ended, waited for or kept; new ones are refused or kept."""
-    mode = _pause_mode(request)
-    clears_caches = query_flag(request.query, "clear_cache", True)
+    query = QueryFields(request.query)
+    mode, clears_caches = _pause_mode(query), query.flag("clear_cache", True)
+    query.check()
     await meant(request).suspension.pause(mode, clears_caches)
     return json_reply({"status": "paused"})
 
@@ -36,8 +37,9 @@ async def is_paused(request: web.Request) -> web.StreamResponse:
 
 async def sleep(request: web.Request) -> web.StreamResponse:
     """Suspend generation and, from level 1 on, give the memory away."""
-    level = query_integer(request.query, "level", 1, 0, MAX_SLEEP_LEVEL)
-    mode = _pause_mode(request)
+    query = QueryFields(request.query)
+    level, mode = query.integer("level", 1, 0, MAX_SLEEP_LEVEL), _pause_mode(query)
+    query.check()
     with _timed(request, "sleep"):
         await meant(request).suspension.sleep(level, mode)
     return json_reply({"status": "sleeping", "level": level})
@@ -67,5 +69,5 @@ def _timed(request: web.Request, operation: str) -> AbstractContextManager[None]
     return request.app[SERVICE].metrics_source.operations.timed(SLEEP, operation)
 
 
-def _pause_mode(request: web.Request) -> PauseMode:
-    return cast(PauseMode, query_choice(request.query, "mode", "abort", PAUSE_MODES))
+def _pause_mode(query: QueryFields) -> PauseMode:
+    return cast(PauseMode, query.choice("mode", "abort", PAUSE_MODES))

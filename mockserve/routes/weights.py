@@ -14,7 +14,7 @@ from mockserve.metrics.operations import WEIGHTS
 from mockserve.protocol.errors import ApiError, bad_request
 from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf
 from mockserve.protocol.reading.embedded import read_embedded
-from mockserve.protocol.reading.query import query_flag
+from mockserve.protocol.reading.query import QueryFields
 from mockserve.protocol.reading.types import Anything, FieldType, OneOf, Text
 from mockserve.routes.shared import json_reply, read_object
 from mockserve.serving.service import SERVICE, Service
@@ -94,7 +94,9 @@ async def weight_checker(request: web.Request) -> web.StreamResponse:
 async def world_size(request: web.Request) -> web.StreamResponse:
     """Return how many GPUs the deployment has, its data-parallel replicas included or not."""
     deployment = request.app[SERVICE].deployment
-    replicas = deployment.dp if query_flag(request.query, "include_dp", True) else 1
+    query = QueryFields(request.query)
+    replicas = deployment.dp if query.flag("include_dp", True) else 1
+    query.check()
     return json_reply({"world_size": deployment.tp * replicas})
 
 
@@ -130,7 +132,9 @@ async def _operation(
 async def _embedded(
     request: web.Request, types: Mapping[str, FieldType], required: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    return read_embedded(await request.read(), request.content_type == "application/json", types, required)
+    media_type = request.content_type
+    is_json = media_type == "application/json" or (media_type[:12] == "application/" and media_type[-5:] == "+json")
+    return read_embedded(await request.read(), is_json, types, required)
 
 
 def _checksums(service: Service) -> Iterator[tuple[str, str]]:

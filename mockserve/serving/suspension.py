@@ -105,4 +105,4 @@ def _is_between_steps(engine: Engine) -> bool:
 
 def _failed_call(message: str) -> ApiError:
     message = f"Call to release_kv_cache_memory method failed: {message}"
-    return ApiError(message, status=500, kind="InternalServerError")
+    return ApiError(message, status=500, kind="InternalServerError", is_unhandled=True)

@@ -23,7 +23,8 @@ class ChatBodies(NamedTuple):
     role: str = "assistant"
     echoed: str = ""
     shows_prompt_ids: bool = False
-    shows_weight_versions: bool = False
+    weight_version: str | None = None
+    """Shown where the client asks for it."""
 
     def opening_chunks(self, num_choices: int, prompted: Prompted, usage: Usage | None) -> list[dict[str, Any]]:
         about_prompt = {
@@ -48,7 +49,7 @@ class ChatBodies(NamedTuple):
             choice["stop_reason"] = ending.stop_reason
         choice["token_ids"] = id_list(piece.token_ids)
         if ending is not None:
-            choice["weight_versions"] = weight_versions(self.shows_weight_versions, piece.num_tokens)
+            choice["weight_versions"] = weight_versions(self.weight_version, piece.num_tokens)
         chunk = self._head(CHUNK, [choice])
         if usage is not None:
             chunk["usage"] = usage.running()
@@ -91,7 +92,7 @@ class ChatBodies(NamedTuple):
             "stop_reason": choice.ending.stop_reason,
             "token_ids": id_list(choice.token_ids),
             "routed_experts": None,
-            "weight_versions": weight_versions(self.shows_weight_versions, choice.num_tokens),
+            "weight_versions": weight_versions(self.weight_version, choice.num_tokens),
         }
 
 

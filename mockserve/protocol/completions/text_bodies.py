@@ -15,7 +15,8 @@ class CompletionBodies(NamedTuple):
     fingerprint: str
     ends_with_usage: bool = False
     shows_prompt_ids: bool = False
-    shows_weight_versions: bool = False
+    weight_version: str | None = None
+    """Shown where the client asks for it."""
 
     def opening_chunks(self, num_choices: int, prompted: Prompted, usage: Usage | None) -> list[dict[str, Any]]:
         return []
@@ -30,7 +31,7 @@ class CompletionBodies(NamedTuple):
             "stop_reason": None if ending is None else ending.stop_reason,
             "prompt_token_ids": id_list(piece.prompt_token_ids),
             "token_ids": id_list(piece.token_ids),
-            "weight_versions": weight_versions(self.shows_weight_versions and ending is not None, piece.num_tokens),
+            "weight_versions": weight_versions(self.weight_version if ending is not None else None, piece.num_tokens),
         }
         chunk = self._head([choice])
         if usage is not None:
@@ -75,5 +76,5 @@ class CompletionBodies(NamedTuple):
             "prompt_logprobs": choice.prompted.logprobs,
             "prompt_token_ids": id_list(choice.prompted.token_ids) if self.shows_prompt_ids else None,
             "routed_experts": None,
-            "weight_versions": weight_versions(self.shows_weight_versions, choice.num_tokens),
+            "weight_versions": weight_versions(self.weight_version, choice.num_tokens),
         }

@@ -1,6 +1,6 @@
 """Bodies that a route declares field by field, as FastAPI's embedded parameters are: null counts as absent.
 
-A field of a body that is no object, or that is not declared as JSON, is missing whether it is required or not.
+A field of JSON that is no object is missing whether it is required or not; what is not declared as JSON is no body.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ def read_embedded(
     raw: bytes, is_json: bool, types: Mapping[str, FieldType], required: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Return the fields of `types` that are there. Raises ApiError naming those that are missing or wrong."""
-    body = json_value(raw) if raw and is_json else (raw or None)
+    body = json_value(raw) if raw and is_json else None
     is_object = isinstance(body, dict)
     found: dict[str, Any] = {}
     problems: list[Problem] = []

@@ -1,4 +1,4 @@
-"""Typed access to a query string, as FastAPI reads it: the last of several values counts."""
+"""Typed access to a query string, as FastAPI reads it: the last of several values counts, and all problems are told."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,44 +6,60 @@ from mockserve.protocol.errors import Problem, bad_fields
 from mockserve.protocol.reading.body import as_flag, flag_problem, integer_problem
 
 
-def query_flag(query: Mapping[str, str], name: str, default: bool) -> bool:
-    """Raises ApiError for a word that is neither true nor false."""
-    if name not in query:
-        return default
-    _refuse(flag_problem(query[name], f"query.{name}"))
-    return as_flag(query[name])
+class QueryFields:
+    """Reads fields of one query string and remembers what was wrong, so that `check` reports all problems at once.
 
+    A field that is absent or wrong gives its default.
+    """
 
-def query_choice(query: Mapping[str, str], name: str, default: str, allowed: Sequence[str]) -> str:
-    """Raises ApiError for a word that is not allowed."""
-    found = query.get(name, default)
-    if found not in allowed:
-        _refuse(literal_problem(found, f"query.{name}", allowed))
-    return found
+    def __init__(self, query: Mapping[str, str]) -> None:
+        self._given = dict(query.items())
+        self._problems: list[Problem] = []
 
+    def flag(self, name: str, default: bool) -> bool:
+        """Return whether a word means true."""
+        found = self._given.get(name)
+        if found is None or self._is_wrong(flag_problem(found, f"query.{name}")):
+            return default
+        return as_flag(found)
 
-def query_integer(query: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
-    """Raises ApiError for what is no integer, or out of bounds."""
-    if name not in query:
-        return default
-    location, found = f"query.{name}", query[name]
-    _refuse(integer_problem(found, location))
-    number = int(found)
-    if number < least:
-        message = f"Input should be greater than or equal to {least}"
-        _refuse(Problem("greater_than_equal", location, message, found, {"ge": least}))
-    if number > most:
-        message = f"Input should be less than or equal to {most}"
-        _refuse(Problem("less_than_equal", location, message, found, {"le": most}))
-    return number
+    def choice(self, name: str, default: str, allowed: Sequence[str]) -> str:
+        """Return one of the words that are allowed."""
+        found = self._given.get(name, default)
+        problem = None if found in allowed else literal_problem(found, f"query.{name}", allowed)
+        return default if self._is_wrong(problem) else found
 
+    def number(self, name: str) -> int | None:
+        """Return an integer of any size, if there is one."""
+        found = self._given.get(name)
+        if found is None or self._is_wrong(integer_problem(found, f"query.{name}")):
+            return None
+        return int(found)
 
-def query_number(query: Mapping[str, str], name: str) -> int | None:
-    """An integer of any size, if there is one. Raises ApiError for what is none."""
-    if name not in query:
-        return None
-    _refuse(integer_problem(query[name], f"query.{name}"))
-    return int(query[name])
+    def integer(self, name: str, default: int, least: int, most: int) -> int:
+        """Return an integer within bounds."""
+        number = self.number(name)
+        if number is None:
+            return default
+        location, found = f"query.{name}", self._given[name]
+        problem = None
+        if number < least:
+            message = f"Input should be greater than or equal to {least}"
+            problem = Problem("greater_than_equal", location, message, found, {"ge": least})
+        elif number > most:
+            message = f"Input should be less than or equal to {most}"
+            problem = Problem("less_than_equal", location, message, found, {"le": most})
+        return default if self._is_wrong(problem) else number
+
+    def check(self) -> None:
+        """Raise ApiError if any field read so far was wrong."""
+        if self._problems:
+            raise bad_fields(self._problems)
+
+    def _is_wrong(self, problem: Problem | None) -> bool:
+        if problem is not None:
+            self._problems.append(problem)
+        return problem is not None
 
 
 def literal_problem(value: object, location: str, allowed: Sequence[str]) -> Problem:
@@ -51,8 +67,3 @@ def literal_problem(value: object, location: str, allowed: Sequence[str]) -> Pro
     quoted = [repr(each) for each in allowed]
     expected = quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
     return Problem("literal_error", location, f"Input should be {expected}", value, {"expected": expected})
-
-
-def _refuse(problem: Problem | None) -> None:
-    if problem is not None:
-        raise bad_fields([problem])

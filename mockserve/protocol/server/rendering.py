@@ -58,7 +58,8 @@ def sampling_object(
     Special tokens are left in where calls are to be found: they may mark them.
     """
     wants_prompt = sampling.num_prompt_logprobs is not None
-    greedy = sampling.is_greedy
+    greedy, extra_arguments = sampling.is_greedy, body.get("vllm_xargs")
+    buffer_chars = 0 if sampling.include_stop_str_in_output else max(map(len, sampling.stop), default=1) - 1
     rows: tuple[tuple[str, Any, bool], ...] = (
         ("n", sampling.n, sampling.n != 1),
         ("presence_penalty", sampling.presence_penalty, True),
@@ -80,10 +81,11 @@ def sampling_object(
         ("include_stop_str_in_output", True, sampling.include_stop_str_in_output),
         ("output_kind", DELTAS if streams else WHOLE_REPLY, True),
         ("skip_clone", True, True),
+        ("output_text_buffer_length", buffer_chars, buffer_chars != 0),
         ("structured_outputs", structured_outputs(body), structured_outputs(body) is not None),
         ("logit_bias", _biases(body), bool(body.get("logit_bias"))),
         ("allowed_token_ids", list(sampling.allowed_token_ids or ()), sampling.allowed_token_ids is not None),
-        ("extra_args", body.get("vllm_xargs"), body.get("vllm_xargs") is not None),
+        ("extra_args", extra_arguments, extra_arguments is not None),
         ("bad_words", list(sampling.bad_words), True),
         ("skip_reading_prefix_cache", wants_prompt, True),
     )
