@@ -7,6 +7,7 @@ from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 
+from mockserve.connections.header_names import write_as_uvicorn
 from mockserve.connections.network import SERVER_NAME, Network
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
@@ -34,7 +35,7 @@ class StreamHeads:
 
     def _written(self, second: int) -> bytes:
         network = self._network
-        headers = CIMultiDict(
+        headers: CIMultiDict[str] = CIMultiDict(
             {
                 "Content-Type": EVENT_STREAM,
                 "Transfer-Encoding": "chunked",
@@ -44,6 +45,7 @@ class StreamHeads:
             }
         )
         headers.update(network.further_headers)
+        write_as_uvicorn(headers)
         lines = ["HTTP/1.1 200 OK", *(f"{name}: {value}" for name, value in headers.items())]
         return "\r\n".join([*lines, "", ""]).encode()
 

@@ -9,6 +9,7 @@ from http import HTTPStatus
 
 from aiohttp import HttpVersion11, web
 
+from mockserve.connections.header_names import write_as_uvicorn
 from mockserve.connections.network import SERVER_NAME
 from mockserve.front.fault_injection import inject_faults
 from mockserve.front.plain_errors import UnreadableBodyError, refusal
@@ -146,6 +147,7 @@ async def sign(request: web.BaseRequest, response: web.StreamResponse) -> None:
         headers["X-Request-Id"] = request.headers.get("X-Request-Id") or uuid.uuid4().hex
     if request.version != HttpVersion11:
         _answer_in_http_1_1(request, response)
+    write_as_uvicorn(headers)
 
 
 def _answer_in_http_1_1(request: web.Request, response: web.StreamResponse) -> None:

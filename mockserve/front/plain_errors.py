@@ -2,11 +2,14 @@
 
 import logging
 from collections.abc import Callable
+from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
 
 from aiohttp import HttpVersion11, web
 from aiohttp.web_protocol import _ErrInfo
+
+from mockserve.connections.network import SERVER_NAME
 
 MESSAGE = "Invalid HTTP request received."
 
@@ -59,10 +62,15 @@ class PlainErrors(web.RequestHandler):
 
 
 def refusal() -> web.Response:
-    """The answer to bytes that are not HTTP, after which the connection is closed."""
-    response = web.Response(
-        status=HTTPStatus.BAD_REQUEST, text=MESSAGE, headers={"Connection": "close", "Server": "uvicorn"}
-    )
+    """Return the answer to bytes that are not HTTP, after which the connection is closed."""
+    headers = {
+        "date": formatdate(usegmt=True),
+        "server": SERVER_NAME,
+        "content-length": str(len(MESSAGE)),
+        "content-type": "text/plain; charset=utf-8",
+        "connection": "close",
+    }
+    response = web.Response(status=HTTPStatus.BAD_REQUEST, body=MESSAGE.encode(), headers=headers)
     response.force_close()
     return response
 

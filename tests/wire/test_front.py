@@ -73,11 +73,11 @@ def reply_to(connection: socket.socket, request: bytes) -> bytes:
     """One reply, without what differs from second to second."""
     received = read_until(connection, b"\r\n\r\n")
     head, _, _ = received.partition(b"\r\n\r\n")
-    if b"Transfer-Encoding: chunked" in head:
+    if b"transfer-encoding: chunked" in head:
         while not received.endswith(END_OF_STREAM):
             received += connection.recv(65536)
     elif not request.startswith(b"HEAD"):
-        (length,) = re.findall(rb"Content-Length: (\d+)", head)
+        (length,) = re.findall(rb"content-length: (\d+)", head)
         while len(received) < len(head) + 4 + int(length):
             received += connection.recv(65536)
     return timeless(received)

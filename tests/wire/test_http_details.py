@@ -248,9 +248,50 @@ def test_heads_of_streams_are_the_same_whoever_writes_them(server: TestServer) -
         for request in (asked, asked, asked.replace(b"Host: x", b"Host: x\r\nConnection: close")):
             connection.sendall(request)
             head, _, _ = read_until(connection, b"[DONE]\n\n\r\n0\r\n\r\n").partition(b"\r\n\r\n")
-            heads.append([line for line in head.split(b"\r\n") if not line.startswith(b"Date: ")])
+            heads.append([line for line in head.split(b"\r\n") if not line.startswith(b"date: ")])
         assert connection.recv(1) == b""
     ours, again, of_library = heads
     assert ours == again
     assert b"Connection: close" in of_library
     assert ours == [line for line in of_library if line != b"Connection: close"]
+
+
+def raw_head(server: TestServer, request: bytes) -> list[str]:
+    """The head of a reply as it is written, line by line, without values that change."""
+    with socket.create_connection((server.host, server.port), timeout=PATIENCE_S) as connection:
+        connection.sendall(request)
+        head = read_until(connection, b"\r\n\r\n").partition(b"\r\n\r\n")[0].decode("latin-1")
+    return [
+        line.partition(": ")[0] if line.startswith(("date", "content-length")) else line for line in head.split("\r\n")
+    ]
+
+
+HEADS = {
+    b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n": [
+        "HTTP/1.1 200 OK", "date", "server: uvicorn", "content-length", "content-type: application/json", "vary: Origin"
+    ],
+    b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n": [
+        "HTTP/1.1 200 OK", "date", "server: uvicorn", "content-length", "vary: Origin", "connection: close"
+    ],
+    b"DELETE /version HTTP/1.1\r\nHost: x\r\n\r\n": [
+        "HTTP/1.1 405 Method Not Allowed", "date", "server: uvicorn", "allow: GET", "content-length",
+        "content-type: application/json", "vary: Origin",
+    ],
+    b"GET /health/ HTTP/1.1\r\nHost: x\r\n\r\n": [
+        "HTTP/1.1 307 Temporary Redirect", "date", "server: uvicorn", "content-length", "location: http://x/health",
+        "vary: Origin",
+    ],
+    raw_completion(prompt="a", max_tokens=2, stream=True): [
+        "HTTP/1.1 200 OK", "date", "server: uvicorn", "content-type: text/event-stream; charset=utf-8", "vary: Origin",
+        "transfer-encoding: chunked",
+    ],
+    b"garbage\r\n\r\n": [
+        "HTTP/1.1 400 Bad Request", "date", "server: uvicorn", "content-length",
+        "content-type: text/plain; charset=utf-8", "connection: close",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("request_bytes", HEADS)
+def test_header_names_are_written_as_uvicorn_writes_them(server: TestServer, request_bytes: bytes) -> None:
+    assert raw_head(server, request_bytes) == HEADS[request_bytes]

@@ -11,7 +11,7 @@ from mockserve.protocol.reading.containers import ListOf, Nullable
 from mockserve.protocol.reading.types import FieldType, Flag, Integer, Text
 from mockserve.protocol.refusals import refuse_chat_contradictions
 
-_CONVERSATIONS: FieldType = ListOf(ListOf(MESSAGE), at_least=1)
+_CONVERSATIONS: FieldType = ListOf(ListOf(MESSAGE, at_least=1), at_least=1)
 _BEFORE = (
     *("model", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs", "logprob_token_ids", "max_tokens"),
     *("max_completion_tokens", "n", "presence_penalty", "response_format", "seed", "stop", "temperature", "top_p"),
@@ -37,6 +37,7 @@ BATCH_FIELDS: Mapping[str, FieldType] = {
     **_of_chat(_BETWEEN),
     "early_stopping": Flag(),
     **_of_chat(_AFTER),
+    "request_id": Nullable(Text()),
     "guided_decoding_backend": Nullable(Text()),
     **_of_chat(_LAST),
 }

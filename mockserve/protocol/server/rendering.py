@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mockserve.protocol.asked.sampling import Sampling
+from mockserve.protocol.reading.types import as_flag
 
 DEFAULT_MAX_TOKENS = 16
 WHOLE_REPLY, DELTAS = 2, 1
@@ -38,7 +39,7 @@ class Rendered:
             "model": body.get("model"),
             "reasoning_ended": self.reasoning_ended,
             "reasoning_parser_kwargs": self.reasoning_parser_kwargs,
-            "return_token_ids": body.get("return_token_ids"),
+            "return_token_ids": _flag(body.get("return_token_ids")),
             "output_mode": "tokens",
             "parse_context": self.parse_context,
             "stream": self.streams,
@@ -139,3 +140,7 @@ def _stream_options(body: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _biases(body: Mapping[str, Any]) -> dict[str, float]:
     return {str(key): float(value) for key, value in (body.get("logit_bias") or {}).items()}
+
+
+def _flag(value: Any) -> bool | None:
+    return None if value is None else as_flag(value)

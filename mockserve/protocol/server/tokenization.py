@@ -61,7 +61,7 @@ def parse_tokenize(body: dict[str, Any]) -> TokenizeRequest:
     if in_text and in_conversation:
         raise bad_fields(in_text + in_conversation)
     refuse_media_arguments(body)
-    is_text = not in_text and (bool(in_conversation) or not body["messages"])
+    is_text = not in_text and (bool(in_conversation) or not _says_more_as_conversation(body))
     if not is_text:
         check_parts(body["messages"])
     fields = Fields(body)
@@ -74,6 +74,15 @@ def parse_tokenize(body: dict[str, Any]) -> TokenizeRequest:
         continue_final_message=fields.flag("continue_final_message"),
         returns_strings=fields.flag("return_token_strs"),
     )
+
+
+def _says_more_as_conversation(body: dict[str, Any]) -> bool:
+    """Whether a body that is both has more fields of a conversation, those of its messages included.
+
+    That is how pydantic chooses between types that both fit.
+    """
+    in_messages = sum(len(each) for each in body["messages"] if isinstance(each, dict))
+    return len(body.keys() & _CONVERSATION.fields.keys()) + in_messages > len(body.keys() & _TEXT.fields.keys())
 
 
 def parse_detokenize(body: dict[str, Any]) -> tuple[str, list[int]]:
