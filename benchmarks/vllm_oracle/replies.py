@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 TIMEOUT_S = 30.0
 COMPARED_HEADERS = ("content-type", "allow", "metadata", "x-request-id", "vary")
-FIXED_TEXTS = frozenset({"object", "type", "role", "status", "version", "label", "detail", "message", "param", "tags"})
+FIXED_TEXTS = frozenset({"object", "type", "role", "status", "version", "detail", "message", "param", "tags"})
 """Members whose text is compared; other text may be the model's."""
 COUNTS = frozenset({"prompt_tokens", "count", "max_model_len", "code", "num_classes", "world_size", "aborted"})
 

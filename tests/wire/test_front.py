@@ -84,7 +84,7 @@ def reply_to(connection: socket.socket, request: bytes) -> bytes:
 
 
 def timeless(reply: bytes) -> bytes:
-    return re.sub(rb'"created":\d+|Date: [^\r]*|"id":"modelperm[^"]*"', b"", reply)
+    return re.sub(rb'"created":\d+|date: [^\r]*|"id":"modelperm[^"]*"', b"", reply)
 
 
 def answer(connection: socket.socket, request: bytes) -> bytes:

@@ -252,8 +252,8 @@ def test_heads_of_streams_are_the_same_whoever_writes_them(server: TestServer) -
         assert connection.recv(1) == b""
     ours, again, of_library = heads
     assert ours == again
-    assert b"Connection: close" in of_library
-    assert ours == [line for line in of_library if line != b"Connection: close"]
+    assert b"connection: close" in of_library
+    assert ours == [line for line in of_library if line != b"connection: close"]
 
 
 def raw_head(server: TestServer, request: bytes) -> list[str]:

@@ -13,6 +13,8 @@ from mockserve.protocol.pooling.vectors import Vector
 from mockserve.protocol.reading.containers import Checked, ListOf, MapOf, Nullable, Record
 from mockserve.protocol.reading.types import Integer, OneOf, Text, as_integer
 
+IMAGE_SCHEMES = ("http:", "https:", "data:", "file:")
+
 
 def _part_complaint(part: Any) -> str | None:
     kind = part["type"]
@@ -145,13 +147,20 @@ def _as(kind: str, vectors: Sequence[Vector]) -> list[Any]:
 
 
 def _joined_inputs(body: dict[str, Any]) -> tuple[str, ...]:
-    if body.get("images") is not None:
-        raise ApiError("images are not supported by a text model")
+    for image in body.get("images") or ():
+        raise _refused_image(image)
     return tuple(_input_text(each) for each in body["inputs"])
 
 
 def _input_text(given: dict[str, Any]) -> str:
     parts = given["content"]
-    if any(each["type"] != "text" for each in parts):
-        raise ApiError("images are not supported by a text model")
+    for each in parts:
+        if each["type"] != "text":
+            raise _refused_image(each["image_url"].get("url", ""))
     return "\n".join(each["text"] for each in parts)
+
+
+def _refused_image(url: str) -> ApiError:
+    if not url.startswith(IMAGE_SCHEMES):
+        return ApiError("The URL must be either a HTTP, data or file URL.")
+    return ApiError("images are not supported by a text model")
