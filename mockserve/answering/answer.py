@@ -11,7 +11,7 @@ from mockserve.connections.caller import ANYBODY, Caller, caller_of
 from mockserve.flight import Reply, new_siblings
 from mockserve.protocol.bodies import Choice
 from mockserve.protocol.errors import ApiError, paused
-from mockserve.protocol.json_text import compact_json
+from mockserve.protocol.json_text import reply_json
 from mockserve.realtime.cluster import ClusterDriver
 from mockserve.replies.collected import CollectedChoice
 from mockserve.replies.event_stream import EventStream
@@ -40,7 +40,7 @@ async def answer(
             return await _stream(request, service, ReplySet(job, caller), arrived_at)
     replies, choices = await collect(service, job, arrived_at, caller)
     whole = job.bodies.whole(choices, replies.usage(is_stream=False), replies.metrics(is_stream=False))
-    return web.Response(body=compact_json(whole), content_type="application/json", headers=headers or {})
+    return web.Response(body=reply_json(whole), content_type="application/json", headers=headers or {})
 
 
 async def refuse(

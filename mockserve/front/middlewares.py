@@ -40,7 +40,7 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     except ApiError as error:
         _note_death(request, error)
-        return json_response(error.status, error.body(), kind=OutsideCors if error.is_unhandled else web.Response)
+        return _refused(error)
     except web.HTTPNotFound:
         return await _moved(request) or json_response(404, {"detail": "Not Found"})
     except web.HTTPMethodNotAllowed as error:
@@ -60,6 +60,14 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except Exception as error:
         _logger.exception("%s %s failed", request.method, request.path)
         return json_response(500, internal_error(str(error)).body(), kind=OutsideCors)
+
+
+def _refused(error: ApiError) -> web.Response:
+    """`error` as a reply, or why it cannot be sent: its message may repeat what has no UTF-8."""
+    try:
+        return json_response(error.status, error.body(), kind=OutsideCors if error.is_unhandled else web.Response)
+    except ApiError as unsendable:
+        return json_response(unsendable.status, unsendable.body())
 
 
 def _check_size(request: web.Request) -> None:

@@ -15,6 +15,7 @@ from mockserve.planning.reply_settings import (
     num_top,
     prompt_scores,
 )
+from mockserve.protocol.asked.engine_message import check_extra_arguments
 from mockserve.protocol.asked.vocabulary_checks import check_vocabulary
 from mockserve.protocol.asked.wanted import check_prompt_start
 from mockserve.protocol.completions.chat import ChatRequest
@@ -63,6 +64,7 @@ async def plan_chat(
     form = chat_form(body, text, service.options, planner.composer.quotes)
     urgency = chat.common.priority if priority is None else priority
     params = chat.common.kv_transfer_params
+    check_extra_arguments(body.get("vllm_xargs"), params)
     external = service.external_prompt(params, len(ids))
     terms = Terms(reply_id, chat.common.cache_salt, adapter, urgency, external)
     generations = await planner.plan(ids, sampling, terms, form)

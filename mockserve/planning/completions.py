@@ -12,6 +12,7 @@ from mockserve.planning.reply_settings import (
     num_top,
     prompt_scores,
 )
+from mockserve.protocol.asked.engine_message import check_extra_arguments
 from mockserve.protocol.asked.vocabulary_checks import check_vocabulary
 from mockserve.protocol.asked.wanted import check_prompt_start
 from mockserve.protocol.completions.text import CompletionRequest, Prompt
@@ -44,6 +45,7 @@ async def plan_completion(
         check_prompt_start(asked.common, len(prompt_ids))
     check_vocabulary(sampling, body.get("logit_bias"), planner.tokenizer.vocabulary_size, service.options.max_logprobs)
     urgency = asked.common.priority if priority is None else priority
+    check_extra_arguments(body.get("vllm_xargs"), asked.common.kv_transfer_params)
     terms = Terms(reply_id, asked.common.cache_salt, adapter, urgency)
     prompts = [
         await _planned(service, asked, body, prompt, prompt_ids, terms)

@@ -4,9 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mockserve.protocol.errors import Problem, bad_fields
+from mockserve.protocol.errors import ApiError, Problem, bad_fields
 from mockserve.protocol.reading.containers import ListOf, MapOf, Named, Nullable, Record
-from mockserve.protocol.reading.types import Anything, FieldType, Integer, Number, OneOf, Text
+from mockserve.protocol.reading.types import (
+    LARGEST_INT64,
+    SMALLEST_INT64,
+    Anything,
+    FieldType,
+    Integer,
+    Number,
+    OneOf,
+    Text,
+    as_integer,
+)
+from mockserve.protocol.refusals import refuse_chat_contradictions, refuse_completion_contradictions
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +40,8 @@ class Constant:
 _IDS: FieldType = Nullable(ListOf(Integer(at_least=0)))
 _COUNT: FieldType = Nullable(Integer())
 _MAP: FieldType = Nullable(MapOf(Anything()))
+_CHAT: FieldType = Nullable(Record({"messages": Anything()}, ("messages",)))
+_COMPLETION: FieldType = Nullable(Record({}))
 _SCORE: dict[str, FieldType] = {"token_id": Integer(), "logprob": Number(), "rank": _COUNT}
 _SCORED: FieldType = Record(
     {**_SCORE, "top_logprobs": ListOf(Record(_SCORE, ("token_id", "logprob")))}, ("token_id", "logprob")
@@ -71,9 +84,10 @@ CHAT_WHOLE = Record(
         "generate_response": _GENERATED,
         "prompt_tokens": _COUNT,
         "prompt_token_ids": _IDS,
-        "chat_request": _MAP,
+        "chat_request": _CHAT,
     },
     ("generate_response",),
+    ignores_unknown=True,
 )
 COMPLETION_WHOLE = Record(
     {
@@ -82,9 +96,10 @@ COMPLETION_WHOLE = Record(
         "generate_responses": ListOf(_GENERATED),
         "prompt_tokens": Nullable(ListOf(Integer())),
         "prompt_token_ids": Nullable(ListOf(_IDS)),
-        "completion_request": _MAP,
+        "completion_request": _COMPLETION,
     },
     ("generate_responses",),
+    ignores_unknown=True,
 )
 _CHUNK: dict[str, FieldType] = {
     "stream": Constant(True),
@@ -94,32 +109,69 @@ _CHUNK: dict[str, FieldType] = {
     "prompt_tokens": _COUNT,
     "prompt_token_ids": _IDS,
 }
-CHAT_CHUNK = Record({**_CHUNK, "chat_request": _MAP}, ("stream", "generate_chunk"))
-COMPLETION_CHUNK = Record({**_CHUNK, "completion_request": _MAP}, ("stream", "generate_chunk"))
+_CHUNK_FIELDS = ("stream", "generate_chunk")
+CHAT_CHUNK = Record({**_CHUNK, "chat_request": _CHAT}, _CHUNK_FIELDS, ignores_unknown=True)
+COMPLETION_CHUNK = Record({**_CHUNK, "completion_request": _COMPLETION}, _CHUNK_FIELDS, ignores_unknown=True)
+_INTEGER_FIELDS = frozenset({"prompt_tokens", "prompt_token_ids", "token_ids", "output_token_ids", "output_chunk_lens"})
+_FIELDS_WITH_INTEGERS = frozenset(
+    {"generate_response", "generate_responses", "generate_chunk", "choices", "stream_state"}
+)
 
 
-def is_chunk_of_chat(body: Mapping[str, Any]) -> bool:
-    """Whether a chat body is one chunk of a stream. Raises ApiError for a body of neither form."""
+def is_chunk_of_chat(body: dict[str, Any]) -> bool:
+    """Whether a chat body is one chunk of a stream. Raises ApiError for a body of neither form.
+
+    Integers that were sent as strings or floats are integers in the body afterwards.
+    """
+    if isinstance(body.get("chat_request"), dict):
+        refuse_chat_contradictions(body["chat_request"])
     whole = Named("DerenderChatRequest", CHAT_WHOLE)
     return _is_chunk(body, whole, Named("DerenderChatStreamRequest", CHAT_CHUNK))
 
 
-def is_chunk_of_completion(body: Mapping[str, Any]) -> bool:
-    """The same for completions."""
+def is_chunk_of_completion(body: dict[str, Any]) -> bool:
+    """Whether the body of a completion is one chunk of a stream. Raises ApiError for a body of neither form.
+
+    Integers that were sent as strings or floats are integers in the body afterwards.
+    """
+    if isinstance(body.get("completion_request"), dict):
+        refuse_completion_contradictions(body["completion_request"])
     is_chunk = _is_chunk(body, COMPLETION_WHOLE, Named("DerenderCompletionStreamRequest", COMPLETION_CHUNK))
     if not is_chunk:
         _check_lengths(body)
     return is_chunk
 
 
-def _is_chunk(body: Mapping[str, Any], whole: FieldType, chunk: FieldType) -> bool:
+def _is_chunk(body: dict[str, Any], whole: FieldType, chunk: FieldType) -> bool:
     wrong_whole = whole.problems(body, "body")
-    if not wrong_whole:
-        return False
-    wrong_chunk = chunk.problems(body, "body")
+    wrong_chunk = chunk.problems(body, "body") if wrong_whole else []
     if wrong_chunk:
         raise bad_fields([*wrong_whole, *wrong_chunk])
-    return True
+    _convert_integers(body)
+    return bool(wrong_whole)
+
+
+def _convert_integers(value: Any) -> None:
+    """Make integers of what `Integer` takes for one, in the fields of a checked body that hold any."""
+    if isinstance(value, list):
+        for each in value:
+            _convert_integers(each)
+    elif isinstance(value, dict):
+        for name in value.keys() & _INTEGER_FIELDS:
+            value[name] = _integers(value[name], is_id=name != "prompt_tokens")
+        for name in value.keys() & _FIELDS_WITH_INTEGERS:
+            _convert_integers(value[name])
+
+
+def _integers(value: Any, is_id: bool) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return [_integers(each, is_id) for each in value]
+    number = as_integer(value)
+    if is_id and not SMALLEST_INT64 <= number <= LARGEST_INT64:
+        raise ApiError("Python int too large to convert to C long")
+    return number
 
 
 def _check_lengths(body: Mapping[str, Any]) -> None:

@@ -84,6 +84,10 @@ def bad_value(message: str, param: str, value: Any = _NOT_GIVEN) -> ApiError:
     return ApiError(f"{message} ({shown})", param=param)
 
 
+class BadFieldsError(ApiError):
+    """A body whose fields have wrong types or are missing."""
+
+
 def bad_fields(problems: Sequence[Problem]) -> ApiError:
     """Wrong types or missing fields; `param` names the first."""
     shown = [_cut(str(problem.described()), MAX_PROBLEM_CHARS) for problem in problems[:MAX_LISTED_PROBLEMS]]
@@ -91,7 +95,8 @@ def bad_fields(problems: Sequence[Problem]) -> ApiError:
     if len(problems) > len(shown):
         shown.append(f"...and {len(problems) - len(shown)} more {label}")
     lines = "".join(f"\n  {each}" for each in shown)
-    return ApiError(f"{len(problems)} validation {label}:{lines}", kind=INVALID_BODY, param=problems[0].location)
+    message = f"{len(problems)} validation {label}:{lines}"
+    return BadFieldsError(message, kind=INVALID_BODY, param=problems[0].location)
 
 
 def late(error: ApiError) -> ApiError:
@@ -130,6 +135,12 @@ def paused(kind: str = "ServiceUnavailableError") -> ApiError:
 def engine_dead() -> ApiError:
     """What ended a request is not the client's business: the engine is broken for good."""
     return internal_error("The server had an error while processing your request.")
+
+
+def no_fields(value: Any) -> ApiError:
+    """A value where vLLM reads the fields of an object without a look at what it is."""
+    message = f"'{type(value).__name__}' object has no attribute 'get'"
+    return ApiError(message, status=500, kind="InternalServerError", is_unhandled=True)
 
 
 def internal_error(message: str = "Internal server error") -> ApiError:

@@ -81,6 +81,7 @@ class SamplingParameters:
             "logprob_token_ids": Nullable(ListOf(Integer())),
         },
         kind="dict_type",
+        ignores_unknown=True,
     )
 
     def problems(self, value: Any, location: str) -> list[Problem]:
@@ -94,11 +95,12 @@ class SamplingParameters:
         return self.inner.schema()
 
 
+_FEATURES = ("mm_hashes", "mm_placeholders")
 GENERATE_FIELDS: dict[str, FieldType] = {
     "request_id": Text(),
     "token_ids": TokenIds(),
     "token_offsets": Nullable(ListOf(ListOf(Integer()))),
-    "features": Nullable(Record({})),
+    "features": Nullable(Record(dict.fromkeys(_FEATURES, Anything()), _FEATURES, ignores_unknown=True)),
     "content_parts": Nullable(ListOf(MapOf(Anything()))),
     "sampling_params": SamplingParameters(),
     "model": Nullable(Text()),
@@ -109,12 +111,12 @@ GENERATE_FIELDS: dict[str, FieldType] = {
     "parse_context": Nullable(Record({})),
     "stream": Nullable(Flag()),
     "stream_options": Nullable(Record({"include_usage": Nullable(Flag()), "continuous_usage_stats": Nullable(Flag())})),
-    "cache_salt": Nullable(Text()),
+    "cache_salt": Nullable(Text(is_bounded=True)),
     "priority": Integer(SMALLEST_INT64, LARGEST_INT64),
     "kv_transfer_params": Nullable(MapOf(Anything())),
     "ec_transfer_params": Nullable(MapOf(Anything())),
 }
-_GENERATE = Record(GENERATE_FIELDS, required=("token_ids", "sampling_params"))
+_GENERATE = Record(GENERATE_FIELDS, required=("token_ids", "sampling_params"), ignores_unknown=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

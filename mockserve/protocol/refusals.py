@@ -5,7 +5,7 @@ Several at once are reported as the first that is looked at.
 
 from typing import Any
 
-from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.protocol.errors import ApiError, bad_value, no_fields
 
 CONSTRAINTS = ("json", "regex", "choice")
 ALL_CONSTRAINTS = (*CONSTRAINTS, "grammar", "json_object", "structural_tag")
@@ -98,8 +98,10 @@ def _refuse_bad_logprobs(body: dict[str, Any], name: str) -> None:
 
 def _refuse_several_constraints(body: dict[str, Any], excludes_tools: bool) -> None:
     constraints = body.get("structured_outputs")
-    if not isinstance(constraints, dict):
+    if constraints is None:
         return
+    if not isinstance(constraints, dict):
+        raise no_fields(constraints)
     count = sum(constraints.get(each) is not None for each in CONSTRAINTS)
     if count > 1:
         message = "You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice')."

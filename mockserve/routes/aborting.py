@@ -1,23 +1,13 @@
 """POST /abort_requests and /inference/v1/abort_requests."""
 
-from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
 
-from mockserve.protocol.errors import ApiError, bad_request
+from mockserve.protocol.errors import bad_request
 from mockserve.realtime.interface import Driver
-from mockserve.routes.shared import json_reply, meant, read_json, read_object, untyped_reply
-
-_JSON_TYPES: Mapping[type, str] = {
-    list: "list",
-    str: "str",
-    int: "int",
-    float: "float",
-    bool: "bool",
-    type(None): "NoneType",
-}
+from mockserve.routes.shared import json_reply, meant, read_fields, read_object, untyped_reply
 
 
 async def abort_requests(request: web.Request) -> web.StreamResponse:
@@ -35,11 +25,7 @@ async def abort_requests(request: web.Request) -> web.StreamResponse:
 
 async def abort_named_requests(request: web.Request) -> web.StreamResponse:
     """End the named requests with the tokens they have."""
-    body = await read_json(request)
-    if not isinstance(body, dict):
-        message = f"'{_JSON_TYPES[type(body)]}' object has no attribute 'get'"
-        raise ApiError(message, status=HTTPStatus.INTERNAL_SERVER_ERROR, kind="InternalServerError", is_unhandled=True)
-    named = body.get("request_ids")
+    named = (await read_fields(request)).get("request_ids")
     if named is None:
         raise bad_request("Missing 'request_ids' in request body")
     if isinstance(named, list | str | dict):  # of other values vLLM says nothing

@@ -5,7 +5,7 @@ from typing import Any
 from aiohttp import web
 
 from mockserve.protocol.errors import ApiError, bad_request, wrong_media_type
-from mockserve.routes.shared import json_reply, read_object
+from mockserve.routes.shared import json_reply, read_fields
 from mockserve.serving.service import SERVICE
 
 DEFAULT_DRAIN_TIMEOUT_S = 120
@@ -15,7 +15,7 @@ async def scale_elastic_ep(request: web.Request) -> web.StreamResponse:
     """Succeeds for the number of engines there is, fails for any other."""
     if request.content_type != "application/json":
         raise wrong_media_type()
-    body = await read_object(request, "Invalid JSON format")
+    body = await read_fields(request, "Invalid JSON format")
     wanted = body.get("new_data_parallel_size")
     if wanted is None:
         raise bad_request("new_data_parallel_size is required")

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 from aiohttp import web
 
-from mockserve.protocol.json_text import compact_json
+from mockserve.protocol.json_text import reply_json
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -17,4 +17,4 @@ def json_response(
     kind: type[web.Response] = web.Response,
 ) -> web.Response:
     """`body` as compact JSON."""
-    return kind(status=status, body=compact_json(body), content_type="application/json", headers=headers)
+    return kind(status=status, body=reply_json(body), content_type="application/json", headers=headers)

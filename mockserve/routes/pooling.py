@@ -10,7 +10,7 @@ from mockserve.content.pooler import Pooler
 from mockserve.planning.prompt_fitting import fitted, padded
 from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.json_text import compact_json
+from mockserve.protocol.json_text import reply_json
 from mockserve.protocol.pooling.bodies import PoolingHead, class_items, embedding_items, pooling_items
 from mockserve.protocol.pooling.requests import (
     NUM_CLASSIFY_KINDS,
@@ -41,7 +41,7 @@ async def create_embedding(request: web.Request) -> web.StreamResponse:
     if asked.encoding.is_binary:
         return await _bytes_reply(request, asked.encoding, vectors, head, _total(prompts))
     items = embedding_items(vectors, asked.encoding)
-    return web.Response(body=compact_json(head.listing(items, _total(prompts))), content_type="application/json")
+    return web.Response(body=reply_json(head.listing(items, _total(prompts))), content_type="application/json")
 
 
 async def create_token_embedding(request: web.Request) -> web.StreamResponse:

@@ -15,7 +15,7 @@ from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.completions.template_arguments import template_arguments
 from mockserve.protocol.completions.text import CompletionRequest, Prompt, parse_completion
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.json_text import compact_json
+from mockserve.protocol.json_text import reply_json
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.protocol.server.rendering import Rendered, parse_context, sampling_object
 from mockserve.routes.shared import json_reply, read_body, reply_id
@@ -42,7 +42,7 @@ async def render_completion(request: web.Request) -> web.StreamResponse:
     rendered = [
         _rendered_prompt(service, asked, body, prompt, each) for prompt, each in zip(asked.prompts, names, strict=True)
     ]
-    return web.Response(body=compact_json([each.as_json() for each in rendered]), content_type="application/json")
+    return web.Response(body=reply_json([each.as_json() for each in rendered]), content_type="application/json")
 
 
 async def rendered_chat(service: Service, body: dict[str, Any], name: str, refuses_tools: bool = True) -> Rendered:

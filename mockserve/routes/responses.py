@@ -54,6 +54,9 @@ async def render_response(request: web.Request) -> web.StreamResponse:
     """The prompt of a response as a request for token ids."""
     service = request.app[SERVICE]
     asked = parse_response(await read_body(request))
+    if asked.body.get("previous_response_id") is not None:
+        message = "previous_response_id is not supported by the stateless render endpoint."
+        raise ApiError(message, kind="invalid_request_error", param="previous_response_id")
     body = chat_body(asked, conversation(service, asked))
     if not any(asked.body.get(each) for each in ("kv_transfer_params", "ec_transfer_params")):
         body["vllm_xargs"] = body.get("vllm_xargs") or {}

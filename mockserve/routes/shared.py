@@ -8,8 +8,8 @@ from aiohttp import hdrs, web
 from multidict import istr
 
 from mockserve.connections.stamped import wanted_rank
-from mockserve.protocol.errors import ApiError, bad_request, late, wrong_media_type
-from mockserve.protocol.json_text import compact_json
+from mockserve.protocol.errors import ApiError, bad_request, internal_error, late, no_fields, wrong_media_type
+from mockserve.protocol.json_text import reply_json
 from mockserve.protocol.reading.body import parse_json
 from mockserve.protocol.reading.query import QueryFields
 from mockserve.serving.service import SERVICE, Service
@@ -18,12 +18,17 @@ ID_HEADER = istr("X-Request-Id")
 PRIORITY_HEADER = istr("X-Vllm-Priority")
 
 JSON = "application/json"
+PARSED_BODY: web.RequestKey[dict[str, Any]] = web.RequestKey("parsed_body", dict)
+"""Key of a request under which one route hands a body on to another."""
 UNTYPED = "application/x-untyped"
 """Stands for no media type at all: the library would choose one."""
 
 
 async def read_body(request: web.Request, num_kinds: int = 1) -> dict[str, Any]:
     """The JSON object a client sent, of one of so many types. Raises ApiError when it did not send one as JSON."""
+    parsed: dict[str, Any] | None = request.get(PARSED_BODY)
+    if parsed is not None:
+        return parsed
     if request.headers.get(hdrs.CONTENT_TYPE) != JSON and request.content_type != JSON:
         raise wrong_media_type()
     return parse_json(await request.read(), num_kinds)
@@ -68,7 +73,7 @@ def _number(text: str | None) -> int | None:
 
 def json_reply(body: Mapping[str, Any], status: int = 200) -> web.Response:
     """A JSON object as a reply."""
-    return web.Response(status=status, body=compact_json(body), content_type="application/json")
+    return web.Response(status=status, body=reply_json(body), content_type="application/json")
 
 
 def untyped_reply(text: str = "") -> web.Response:
@@ -87,9 +92,21 @@ async def read_object(request: web.Request, complaint: str | None = None) -> dic
     return body
 
 
+async def read_fields(request: web.Request, complaint: str | None = None) -> dict[str, Any]:
+    """The JSON object of a route of vLLM that does not check that there is one, and fails with status 500."""
+    body = await read_json(request, complaint)
+    if not isinstance(body, dict):
+        raise no_fields(body)
+    return body
+
+
 async def read_json(request: web.Request, complaint: str | None = None) -> Any:
-    """Return the JSON of a route that reads its body by itself. Raises ApiError for text that is none."""
+    """The JSON value of a body. Raises ApiError; `complaint` replaces what the JSON parser says."""
     try:
         return json.loads(await request.read())
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise bad_request(complaint or f"JSON decode error: {error}") from None
+    except ValueError as error:  # no UTF-8, or a number of thousands of digits
+        raise ApiError(str(error)) from None
+    except RecursionError as error:
+        raise internal_error(str(error)) from None

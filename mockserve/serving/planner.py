@@ -18,6 +18,7 @@ from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.content.writing import Steps, Written, advanced, form_checks
 from mockserve.kv_blocks.fast_hashes import token_digest
 from mockserve.kv_blocks.naming import ANYWHERE, Lora, NameBlocks, Scope
+from mockserve.protocol.asked.engine_message import check_engine_message
 from mockserve.protocol.asked.sampling import Sampling, check_sampling, output_budget
 from mockserve.protocol.errors import ApiError, bad_value, late
 from mockserve.replies.generation import Generation
@@ -121,6 +122,7 @@ class Planner:
         request_id, cache_salt, lora, priority, external = terms
         budget = output_budget(sampling, len(prompt), self.max_model_len)
         check_sampling(sampling, budget)
+        check_engine_message(request_id, sampling, priority)
         scope = ANYWHERE if lora is None and not cache_salt else Scope(cache_salt or "", lora)
         repeatable = sampling.is_greedy or sampling.seed is not None
         digest = token_digest(prompt)

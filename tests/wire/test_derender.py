@@ -153,7 +153,11 @@ def test_a_stop_string_cuts_the_text_and_a_stop_token_is_not_shown(split: TestSe
             {"stream": True, "generate_chunk": {"choices": []}, "chat_request": CHAT},
             "prompt_token_ids is req",
         ),
-        (CHAT_PATH, {"stream": True, "generate_chunk": {"choices": []}, "chat_request": {"stop": "x"}}, "stop strings"),
+        (
+            CHAT_PATH,
+            {"stream": True, "generate_chunk": {"choices": []}, "chat_request": {**CHAT, "stop": "x"}},
+            "stop strings",
+        ),
         (
             CHAT_PATH,
             {"generate_response": {"choices": [{"index": 0, "token_ids": [1] * 3000}]}, "chat_request": CHAT},

@@ -52,7 +52,7 @@ def anthropic_error(error: ApiError) -> AnthropicError:
 
 def check_messages(body: Mapping[str, Any]) -> None:
     """Raise ApiError for a body of POST /v1/messages that is none."""
-    check_types(body, MESSAGES_FIELDS, MESSAGES_REQUIRED)
+    check_types(body, MESSAGES_FIELDS, MESSAGES_REQUIRED, ignores_unknown=True)
     _check_model(body)
     thinking = body.get("thinking") or {}
     if thinking.get("type") == "enabled" and thinking["budget_tokens"] >= body["max_tokens"]:
@@ -61,7 +61,7 @@ def check_messages(body: Mapping[str, Any]) -> None:
 
 def check_count(body: Mapping[str, Any]) -> None:
     """Raise ApiError for a body of POST /v1/messages/count_tokens that is none."""
-    check_types(body, COUNT_FIELDS, COUNT_REQUIRED)
+    check_types(body, COUNT_FIELDS, COUNT_REQUIRED, ignores_unknown=True)
     _check_model(body)
 
 

@@ -142,7 +142,7 @@ _RETURNED: Mapping[str, FieldType] = {
 _TAIL: Mapping[str, FieldType] = {
     "mm_payload": OneOf(("tensors", "none")),
     "return_mm_kwargs": Nullable(Flag()),
-    "cache_salt": Nullable(Text()),
+    "cache_salt": Nullable(Text(is_bounded=True)),
     "kv_transfer_params": _FREE_OBJECT,
     "ec_transfer_params": _FREE_OBJECT,
     "vllm_xargs": Nullable(MapOf(_EXTRA_ARGUMENT)),

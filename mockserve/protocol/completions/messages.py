@@ -1,11 +1,12 @@
 """The messages of a chat body: what they say as text, and the pictures and recordings in them."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mockserve.protocol.completions.message_fields import TOOL_CALL
-from mockserve.protocol.errors import ApiError, bad_fields, bad_value
+from mockserve.protocol.errors import ApiError, bad_fields, bad_value, internal_error
 
 TEXT_PARTS = ("text", "input_text", "output_text", "refusal", "thinking")
 MEDIA_PARTS = {
@@ -28,6 +29,8 @@ TOOL_REFERENCE = "tool_reference"
 OTHER_PARTS = ("prompt_embeds", TOOL_REFERENCE)
 _TEXT_KEYS = {"refusal": "refusal", "thinking": "thinking", TOOL_REFERENCE: "name"}
 """Where parts have their text that do not call it so."""
+FEWEST_UNREADABLE_CHARS = 500
+"""Shorter arguments have neither thousands of digits nor objects too deep to be read."""
 MEDIA_MARK = "\ue000"
 """Stands in a prompt's text where a picture or a recording is; no model has a token for it."""
 
@@ -83,6 +86,24 @@ def _check_calls(message: dict[str, Any]) -> None:
         raise bad_fields(problems)
     if message["role"] == "assistant" and any("function" not in call for call in calls if isinstance(call, dict)):
         raise bad_value("chat completions only support assistant tool_calls of type 'function'.", "tool_calls")
+    for call in calls:
+        _check_arguments(call)
+
+
+def _check_arguments(call: Any) -> None:
+    """Raise ApiError for arguments that vLLM cannot read for the chat template; what is no JSON stays text there."""
+    function = call.get("function") if isinstance(call, dict) else None
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    if not isinstance(arguments, str) or len(arguments) < FEWEST_UNREADABLE_CHARS:
+        return
+    try:
+        json.loads(arguments)
+    except json.JSONDecodeError:
+        return
+    except ValueError as error:
+        raise ApiError(str(error)) from None
+    except RecursionError as error:
+        raise internal_error(str(error)) from None
 
 
 def last_content(messages: list[Any], role: str) -> str:

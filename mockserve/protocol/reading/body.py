@@ -13,6 +13,7 @@ from mockserve.protocol.reading.types import (
     FieldType,
     as_integer,
     as_number,
+    unicode_problem,
 )
 from mockserve.protocol.reading.types import as_flag as as_flag
 from mockserve.protocol.reading.types import flag_problem as flag_problem
@@ -84,18 +85,32 @@ class Fields:
         return convert(value)
 
 
-def check_types(body: Mapping[str, Any], types: Mapping[str, FieldType], required: tuple[str, ...] = ()) -> None:
-    """Raise ApiError naming every field of `body` that is not what `types` says, in their order."""
-    if all(not types[name].problems(value, name) for name, value in body.items() if name in types) and all(
-        name in body for name in required
-    ):
-        return
+def check_types(
+    body: Mapping[str, Any],
+    types: Mapping[str, FieldType],
+    required: tuple[str, ...] = (),
+    ignores_unknown: bool = False,
+) -> None:
+    """Raise ApiError naming every field of `body` that is not what `types` says, in their order.
+
+    Names of unknown fields must be text unless pydantic `ignores_unknown` ones.
+    """
+    # A loop costs half of what `all` does.
+    for name, value in body.items():
+        kind = types.get(name)
+        if not name.isascii() if kind is None else kind.problems(value, name):
+            break
+    else:
+        if all(name in body for name in required):
+            return
     problems: list[Problem] = []
     for name, kind in types.items():
         if name in body:
             problems += kind.problems(body[name], f"body.{name}")
         elif name in required:
             problems.append(Problem("missing", f"body.{name}", "Field required", body))
+    if not ignores_unknown:
+        problems += [problem for name in body if (problem := unicode_problem(name, "body")) is not None]
     if problems:
         raise bad_fields(problems)
 

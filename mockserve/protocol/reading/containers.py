@@ -5,13 +5,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from mockserve.protocol.errors import Problem
-from mockserve.protocol.reading.types import FieldType
+from mockserve.protocol.reading.types import FieldType, unicode_problem
 
 OBJECT_MESSAGES = {
     "model_attributes_type": "Input should be a valid dictionary or object to extract fields from",
     "dict_type": "Input should be a valid dictionary",
     "dataclass_type": "Input should be a dictionary or an instance of {name}",
 }
+
+
+def key_problems(value: Mapping[str, Any], location: str) -> list[Problem]:
+    """What is wrong with the names of an object's fields, known or not."""
+    return [problem for key in value if (problem := unicode_problem(key, location)) is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,8 @@ class MapOf:
 class Record:
     """An object with known fields, of which some are required; others are let through.
 
-    `kind` is what pydantic calls a value that is no object; `name` is named by it for some kinds.
+    `kind` is what pydantic calls a value that is no object; `name` is named by it for some kinds. Names of unknown
+    fields must be text unless pydantic `ignores_unknown` ones.
     """
 
     fields: Mapping[str, FieldType]
@@ -81,6 +87,7 @@ class Record:
     kind: str = "model_attributes_type"
     name: str = ""
     forbids_others: bool = False
+    ignores_unknown: bool = False
 
     def problems(self, value: Any, location: str) -> list[Problem]:
         if not isinstance(value, dict):
@@ -96,7 +103,7 @@ class Record:
             message = "Extra inputs are not permitted"
             others = [(field, each) for field, each in value.items() if field not in self.fields]
             found += [Problem("extra_forbidden", f"{location}.{field}", message, each) for field, each in others]
-        return found
+        return found if self.ignores_unknown else found + key_problems(value, location)
 
     def schema(self) -> dict[str, Any]:
         properties = {name: kind.schema() for name, kind in self.fields.items()}

@@ -17,6 +17,7 @@ LARGEST_INT64 = 2**63 - 1
 SMALLEST_INT64 = -(2**63)
 
 _WHOLE_NUMBER = re.compile(r"\s*[+-]?\d+(_\d+)*(\.0+)?\s*")
+TOO_MANY_DIGITS = "Unable to parse input string as an integer, exceeded maximum size"
 MAX_INTEGER_CHARS = 4300
 """Longer digit strings are refused unread."""
 
@@ -111,15 +112,20 @@ class StrictFlag:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A string, possibly of bounded length. `kind` is "bytes" where pydantic would speak of those."""
+    """A string, possibly of bounded length. `kind` is "bytes" where pydantic would speak of those.
+
+    Half a surrogate pair is let through, as pydantic does, unless the length of the string `is_bounded`.
+    """
 
     kind: str = "string"
     max_chars: int | None = None
     min_chars: int = 0
+    is_bounded: bool = False
 
     def problems(self, value: Any, location: str) -> list[Problem]:
         if isinstance(value, str):
-            return self._length_problems(value, location)
+            problem = unicode_problem(value, location) if self.is_bounded else None
+            return self._length_problems(value, location) if problem is None else [problem]
         return [Problem(f"{self.kind}_type", location, f"Input should be a valid {self.kind}", value)]
 
     def schema(self) -> dict[str, Any]:
@@ -144,6 +150,8 @@ class OneOf:
     def problems(self, value: Any, location: str) -> list[Problem]:
         if isinstance(value, str) and value in self.choices:
             return []
+        if isinstance(value, str) and (problem := unicode_problem(value, location)) is not None:
+            return [problem]
         quoted = [repr(each) for each in self.choices]
         expected = " or ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
         context: Mapping[str, Any] = {"expected": expected}
@@ -169,17 +177,43 @@ def integer_problem(value: Any, location: str) -> Problem | None:
     message = "Input should be a valid integer"
     if isinstance(value, int):
         return None
+    if isinstance(value, str):
+        return unicode_problem(value, location) or _digits_problem(value, location, message)
     if isinstance(value, float):
         if not math.isfinite(value):
             return Problem("finite_number", location, "Input should be a finite number", value)
         if value.is_integer():
-            return None
+            is_small = SMALLEST_INT64 <= value < LARGEST_INT64
+            return None if is_small else Problem("int_parsing_size", location, TOO_MANY_DIGITS, value)
         return Problem("int_from_float", location, f"{message}, got a number with a fractional part", value)
-    if isinstance(value, str):
-        if len(value) <= MAX_INTEGER_CHARS and _WHOLE_NUMBER.fullmatch(value):
-            return None
-        return Problem("int_parsing", location, f"{message}, unable to parse string as an integer", value)
     return Problem("int_type", location, message, value)
+
+
+def _digits_problem(value: str, location: str, message: str) -> Problem | None:
+    if len(value) > MAX_INTEGER_CHARS:
+        return Problem("int_parsing_size", location, TOO_MANY_DIGITS, value)
+    if _WHOLE_NUMBER.fullmatch(value):
+        return None
+    return Problem("int_parsing", location, f"{message}, unable to parse string as an integer", value)
+
+
+def unicode_problem(value: str, location: str) -> Problem | None:
+    """Why a string is no text, or None if it is text: half a surrogate pair has no UTF-8."""
+    if is_text(value):
+        return None
+    message = "Input should be a valid string, unable to parse raw data as a unicode string"
+    return Problem("string_unicode", location, message, value)
+
+
+def is_text(value: str) -> bool:
+    """Whether a string has a form in UTF-8."""
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def number_problem(value: Any, location: str) -> Problem | None:
@@ -191,6 +225,8 @@ def number_problem(value: Any, location: str) -> Problem | None:
         try:
             float(value)
         except ValueError:
+            if not is_text(value):
+                return unicode_problem(value, location)
             return Problem("float_parsing", location, f"{message}, unable to parse string as a number", value)
         return None
     return Problem("float_type", location, message, value)
@@ -201,6 +237,8 @@ def flag_problem(value: Any, location: str) -> Problem | None:
     message = "Input should be a valid boolean"
     if isinstance(value, bool) or (isinstance(value, int | float) and value in (0, 1)):
         return None
+    if isinstance(value, str) and not is_text(value):
+        return unicode_problem(value, location)
     unreadable = isinstance(value, str) and value.lower() not in TRUE_WORDS | FALSE_WORDS
     is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     if unreadable or (is_whole and SMALLEST_INT64 <= value <= LARGEST_INT64):

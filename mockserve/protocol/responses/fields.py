@@ -137,7 +137,7 @@ RESPONSE_FIELDS: Mapping[str, FieldType] = {
     "priority": Integer(SMALLEST_INT64, LARGEST_INT64),
     "mm_payload": OneOf(("tensors", "none")),
     "return_mm_kwargs": _FLAG,
-    "cache_salt": _TEXT,
+    "cache_salt": Nullable(Text(is_bounded=True)),
     "enable_response_messages": Flag(),
     "previous_input_messages": Nullable(ListOf(MapOf(Anything()))),
     "structured_outputs": STRUCTURED_OUTPUTS,

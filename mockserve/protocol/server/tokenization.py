@@ -8,7 +8,7 @@ from mockserve.protocol.completions.message_fields import MESSAGE
 from mockserve.protocol.completions.messages import check_parts
 from mockserve.protocol.errors import ApiError, Problem, bad_fields
 from mockserve.protocol.reading.body import Fields, integer_problem, list_problem
-from mockserve.protocol.reading.containers import ListOf, MapOf, Nullable, Record
+from mockserve.protocol.reading.containers import ListOf, MapOf, Nullable, Record, key_problems
 from mockserve.protocol.reading.types import Anything, Flag, Text
 from mockserve.protocol.refusals import refuse_media_arguments
 
@@ -90,6 +90,7 @@ def parse_detokenize(body: dict[str, Any]) -> tuple[str, list[int]]:
     fields = Fields(body)
     model = fields.text("model") or ""
     tokens = read_token_ids(fields, "tokens")
+    fields.problems += key_problems(body, "body")
     fields.check()
     return model, tokens
 
