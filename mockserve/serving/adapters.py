@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from blis_options import OptionError
-from mockserve.protocol.errors import ApiError
+from mockserve.protocol.errors import ApiError, internal_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ class Adapters:
             raise _bad_input("Both 'lora_name' and 'lora_path' must be provided.")
         if name in self._base_names:
             raise _bad_input(f"The lora adapter '{name}' conflicts with a served base model.")
+        _check_text(path)
+        _check_text(name)
         known = self._loaded.get(name)
         if known is not None and not replaces:
             raise _bad_input(
@@ -105,6 +107,14 @@ def _parse_module(module: str) -> tuple[str, str, str | None]:
     if not has_path:
         raise OptionError(f"--lora-modules must be name=path or a JSON object, got {module!r}")
     return name, path, None
+
+
+def _check_text(text: str) -> None:
+    """Raise ApiError for text without UTF-8, which vLLM's engine cannot be sent."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise internal_error(str(error)) from None
 
 
 def _bad_input(message: str) -> ApiError:

@@ -6,11 +6,14 @@ the other.
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from tests.wire.plain_http import call
+from tests.fakes import TestLatency
+from tests.patience import PATIENCE_S, wait_until
+from tests.wire.plain_http import call, open_request, read_until
 from tests.wire.serving import TestServer, running_server
 
 DIGITS, DEEP_LIST = b"1" * 5000, b"[" * 100_000
@@ -262,3 +265,37 @@ def test_refuses_to_render_a_continued_response(server: TestServer) -> None:
     message = "previous_response_id is not supported by the stateless render endpoint."
     expected = envelope(400, message, "previous_response_id", "invalid_request_error")
     assert answer(server, "/v1/responses/render", body) == expected
+
+
+@pytest.mark.parametrize(("named", "name"), [("1.5", "float"), ("7", "int"), ("true", "bool")])
+def test_fails_to_abort_what_is_no_list(server: TestServer, named: str, name: str) -> None:
+    told = {"error": f"Failed to abort requests: '{name}' object is not iterable"}
+    assert answer(server, "/abort_requests", b'{"request_ids":%b}' % named.encode()) == (500, told)
+
+
+@pytest.mark.parametrize("field", ["lora_name", "lora_path"])
+def test_fails_to_load_an_adapter_whose_name_is_no_text(server: TestServer, field: str) -> None:
+    body = json.dumps({"lora_name": "odd", "lora_path": "/odd", field: "\ud800"}).encode()
+    reason = "'utf-8' codec can't encode character '\\ud800' in position 0: surrogates not allowed"
+    assert answer(server, "/v1/load_lora_adapter", body) == envelope(500, reason)
+    assert "\ud800" not in server.service.adapters
+
+
+def test_refuses_to_unload_an_adapter_whose_name_is_no_text(server: TestServer) -> None:
+    reason = "'utf-8' codec can't encode character '\\ud800' in position 39: surrogates not allowed"
+    assert answer(server, "/v1/unload_lora_adapter", b'{"lora_name":' + HALF_PAIR + b"}") == envelope(400, reason)
+
+
+def test_answers_a_pause_that_another_client_ends_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause that waits for running requests is over once generation goes on."""
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    with (
+        running_server(latency=TestLatency(step_us=20_000), speed=1.0) as paused,
+        open_request(paused, stream=True, max_tokens=2000, ignore_eos=True) as streaming,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        read_until(streaming, b"data: ")
+        waiting = pool.submit(call, paused, "POST", "/pause?mode=wait")
+        wait_until(lambda: call(paused, "GET", "/is_paused").json["is_paused"])
+        assert call(paused, "POST", "/resume").status == 200
+        assert waiting.result(PATIENCE_S).status == 200

@@ -116,7 +116,7 @@ def test_requests_of_equal_names_do_not_meet(line: str) -> None:
     request = completion(prompt="hello", max_tokens=20).replace(b"Host: x\r\n", b"Host: x\r\nX-Request-Id: same\r\n")
     with ThreadPoolExecutor(8) as pool:
         replies = list(pool.map(lambda _: ask(line, request), range(16)))
-    assert [reply.partition(b"\r\n")[0] for reply in replies] == [b"HTTP/1.0 200 OK"] * 16
+    assert [reply.partition(b"\r\n")[0] for reply in replies] == [b"HTTP/1.1 200 OK"] * 16
 
 
 def test_clients_that_leave_leave_nothing_behind(line: str) -> None:
