@@ -34,10 +34,27 @@ class GenuineError:
     reason: str
 
 
+_READ_BY_ROUTE = r"/invocations|/scale_elastic_ep|/collective_rpc|.*/?abort_requests"
+_GENERATING = r"/v1/.*|/inference/.*|/invocations"
 GENUINE_ERRORS = (
     GenuineError(500, r"/scale_elastic_ep", "Scale failed", "no deployment can be scaled without Ray"),
     GenuineError(503, r".*", "Generation is paused", "an operator has paused generation"),
+    GenuineError(
+        500, _READ_BY_ROUTE, "maximum recursion depth exceeded while decoding", "the route reads its body itself"
+    ),
+    GenuineError(
+        500, _GENERATING, "maximum recursion depth exceeded while decoding", "arguments of a call are too deep"
+    ),
+    GenuineError(500, r".*", "object has no attribute 'get'", "fields are read of what is no object"),
+    GenuineError(500, r".*", '"message":""', "the engine cannot be sent what has no UTF-8 or more than 64 bits"),
+    GenuineError(500, r"/abort_requests", "Failed to abort requests", "the ids are no list"),
+    GenuineError(500, r"/v1/load_lora_adapter", "surrogates not allowed", "the engine cannot be sent the name"),
+    GenuineError(500, r"/v1/load_lora_adapter", "Call to add_lora method failed", "adapters are not enabled"),
+    GenuineError(
+        500, r"/release_kv_cache_memory.*", "release_kv_cache_memory method failed", "the engine is not paused"
+    ),
 )
+"""Each was seen from vLLM 0.33."""
 
 
 @dataclass(slots=True)

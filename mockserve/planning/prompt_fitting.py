@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from mockserve.content.tokens.tokenizer import Tokenizer
+from mockserve.planning.prompts import check_unicode
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.serving.planner import Planner
 
@@ -25,6 +26,7 @@ def fitted(
     if isinstance(prompt, str):
         if length is None:
             planner.check_characters(prompt)
+        check_unicode(prompt)
         ids = cut_text(planner.tokenizer, prompt, length, keeps_end, add_special_tokens)
     else:
         ids = list(prompt) if length is None else _cut(prompt, length, keeps_end)

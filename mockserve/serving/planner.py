@@ -122,7 +122,7 @@ class Planner:
         request_id, cache_salt, lora, priority, external = terms
         budget = output_budget(sampling, len(prompt), self.max_model_len)
         check_sampling(sampling, budget)
-        check_engine_message(request_id, sampling, priority)
+        check_engine_message(request_id, priority, sampling)
         scope = ANYWHERE if lora is None and not cache_salt else Scope(cache_salt or "", lora)
         repeatable = sampling.is_greedy or sampling.seed is not None
         digest = token_digest(prompt)
@@ -186,6 +186,7 @@ class Planner:
     ) -> Request:
         """What the engine is asked for a prompt that is only read: done with the token that ends its prefill."""
         request_id, cache_salt, lora, priority, _ = terms
+        check_engine_message(request_id, priority)
         engine_id = f"{request_id}-{next(self._numbers)}"
         return Request(
             id=engine_id,

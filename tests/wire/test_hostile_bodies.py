@@ -299,3 +299,63 @@ def test_answers_a_pause_that_another_client_ends_meanwhile(monkeypatch: pytest.
         wait_until(lambda: call(paused, "GET", "/is_paused").json["is_paused"])
         assert call(paused, "POST", "/resume").status == 200
         assert waiting.result(PATIENCE_S).status == 200
+
+
+@pytest.fixture(scope="module")
+def pooling() -> Iterator[TestServer]:
+    """A server of a model that embeds and scores."""
+    with running_server(runner="pooling", convert="embed", max_model_len=512) as running:
+        yield running
+
+
+POOLING_ROUTES = {
+    "/v1/embeddings": b'"input":"hi"',
+    "/pooling": b'"input":"hi"',
+    "/score": b'"text_1":"a","text_2":"b"',
+    "/rerank": b'"query":"a","documents":["b"]',
+}
+
+
+@pytest.mark.parametrize("path", POOLING_ROUTES)
+def test_fails_on_pooling_requests_that_the_engine_cannot_be_sent(pooling: TestServer, path: str) -> None:
+    body = b"{" + POOLING_ROUTES[path] + b',"request_id":' + HALF_PAIR + b"}"
+    assert answer(pooling, path, body) == envelope(500, "")
+
+
+@pytest.mark.parametrize("path", POOLING_ROUTES)
+@pytest.mark.parametrize("value", [DIGITS, DEEP_LIST, b'"\xff"'], ids=["digits", "list", "utf8"])
+def test_refuses_pooling_bodies_that_the_web_framework_cannot_read(
+    pooling: TestServer, path: str, value: bytes
+) -> None:
+    body = b"{" + POOLING_ROUTES[path] + b',"unknown":' + value + b"}"
+    assert answer(pooling, path, body) == (400, {"detail": "There was an error parsing the body"})
+
+
+@pytest.mark.parametrize("given", [HALF_PAIR, b"[" + HALF_PAIR + b"]"])
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/pooling", "/invocations"])
+def test_refuses_to_pool_what_is_no_text(pooling: TestServer, path: str, given: bytes) -> None:
+    message = "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]"
+    assert answer(pooling, path, b'{"input":' + given + b"}") == envelope(400, message)
+
+
+def test_refuses_deep_inputs(pooling: TestServer) -> None:
+    status, reply = answer(pooling, "/v1/embeddings", b'{"input":' + b"[" * 500 + b"]" * 500 + b"}")
+    assert (status, reply["error"]["type"]) == (400, "Bad Request")
+
+
+def test_pools_token_ids_that_were_sent_as_strings_or_floats(pooling: TestServer) -> None:
+    status, reply = answer(pooling, "/pooling", b'{"input":[["5",6.0],[7]]}')
+    assert (status, reply["usage"]["prompt_tokens"]) == (200, 3)
+
+
+@pytest.mark.parametrize("path", ["/score", "/rerank"])
+def test_refuses_to_score_with_an_unsafe_salt(pooling: TestServer, path: str) -> None:
+    reason = "Parameter 'cache_salt' must be at most 128 characters and must not contain '@', '/', '\\\\', or NUL."
+    body = b"{" + POOLING_ROUTES[path] + b',"cache_salt":"a\\u0000b"}'
+    assert answer(pooling, path, body) == envelope(400, f"{reason} (parameter=cache_salt)", "cache_salt")
+
+
+@pytest.mark.parametrize("name", ["max_tokens_per_query", "max_tokens_per_doc"])
+def test_refuses_to_score_with_more_tokens_than_the_context_has(pooling: TestServer, name: str) -> None:
+    body = b"{" + POOLING_ROUTES["/score"] + f',"{name}":512}}'.encode()
+    assert answer(pooling, "/score", body) == envelope(400, f"{name} (512) must be less than max_model_len (512).")

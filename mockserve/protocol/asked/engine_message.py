@@ -14,13 +14,13 @@ from mockserve.protocol.reading.types import SMALLEST_INT64, is_text
 LARGEST_UINT64 = 2**64 - 1
 
 
-def check_engine_message(request_id: str, sampling: Sampling, priority: int) -> None:
+def check_engine_message(request_id: str, priority: int, sampling: Sampling | None = None) -> None:
     """Raise ApiError for a request that the engine cannot be sent."""
-    if not request_id.isascii() and not is_text(request_id):
+    if not is_text(request_id) or not SMALLEST_INT64 <= priority <= LARGEST_UINT64:
         raise _unsendable()
-    if not all(map(is_text, sampling.stop)) or not all(map(is_text, sampling.bad_words)):
-        raise _unsendable()
-    if sampling.top_k > LARGEST_UINT64 or not SMALLEST_INT64 <= priority <= LARGEST_UINT64:
+    if sampling is None:
+        return
+    if sampling.top_k > LARGEST_UINT64 or not all(map(is_text, (*sampling.stop, *sampling.bad_words))):
         raise _unsendable()
 
 

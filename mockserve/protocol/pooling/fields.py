@@ -27,7 +27,7 @@ BASIC: Mapping[str, FieldType] = {
     "request_id": Text(),
     "priority": Integer(at_least=-MAX_INT64 - 1, at_most=MAX_INT64),
     "mm_processor_kwargs": _FREE_OBJECT,
-    "cache_salt": _TEXT,
+    "cache_salt": Nullable(Text(is_bounded=True)),
 }
 ENCODING: Mapping[str, FieldType] = {
     "encoding_format": OneOf(ENCODINGS),

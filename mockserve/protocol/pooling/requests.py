@@ -149,10 +149,14 @@ def _read(body: dict[str, Any], records: tuple[Record, ...]) -> PoolingRequest:
 def _prompts(given: Any) -> tuple[Prompt, ...]:
     """A string, token ids, or a list of either, always as several prompts."""
     if isinstance(given, list) and given and all(isinstance(each, str | list) for each in given):
-        return tuple(given)
+        return tuple(each if isinstance(each, str) else _ids(each) for each in given)
     if isinstance(given, list):
-        return ([as_integer(each) for each in given],) if given else ()
+        return (_ids(given),) if given else ()
     return (given,) if isinstance(given, str) else ()
+
+
+def _ids(given: list[Any]) -> list[int]:
+    return [as_integer(each) for each in given]
 
 
 def _conversations(messages: list[Any]) -> tuple[Prompt, ...]:
@@ -163,8 +167,8 @@ def _conversations(messages: list[Any]) -> tuple[Prompt, ...]:
 
 
 def _is_conversation(value: Any) -> bool:
+    """Whether a value is a conversation, or a list of conversations."""
     if not isinstance(value, list) or not value:
         return False
-    if all(isinstance(each, list) for each in value):
-        return all(_is_conversation(each) for each in value)
-    return all(isinstance(each, dict) and isinstance(each.get("role"), str) for each in value)
+    turns = [turn for each in value for turn in (each or [None] if isinstance(each, list) else [each])]
+    return all(isinstance(turn, dict) and isinstance(turn.get("role"), str) for turn in turns)

@@ -1,6 +1,6 @@
 """The bodies of POST /score and /rerank."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mockserve.protocol.errors import ApiError
@@ -57,7 +57,7 @@ class ScoringRequest:
     documents: tuple[str, ...]
     has_media: bool
     """Whether an input is not a text; such inputs are empty here."""
-    top_n: int
+    top_n: int = 0
     """How many results are wanted; 0 for all."""
     max_query_tokens: int
     """What is beyond is cut off; 0 cuts nothing, as for documents."""
@@ -89,7 +89,7 @@ def parse_rerank(body: dict[str, Any]) -> ScoringRequest:
     refuse_bad_salt(body.get("cache_salt"))
     check_body(body, _RERANK)
     refuse_media_arguments(body)
-    return _read(body, body["query"], body["documents"])
+    return replace(_read(body, body["query"], body["documents"]), top_n=as_integer(body.get("top_n", 0)))
 
 
 def check_scoring(request: ScoringRequest, max_model_len: int, architecture: str) -> None:
@@ -119,7 +119,6 @@ def _read(body: dict[str, Any], queries: Any, documents: Any) -> ScoringRequest:
         queries=_texts(queries),
         documents=_texts(documents),
         has_media=any(isinstance(each, dict) for given in (queries, documents) for each in _inputs(given)),
-        top_n=as_integer(body.get("top_n", 0)),
         max_query_tokens=as_integer(body.get("max_tokens_per_query", 0)),
         max_document_tokens=as_integer(body.get("max_tokens_per_doc", 0)),
         truncate_to=None if truncate_to is None else as_integer(truncate_to),
