@@ -5,7 +5,8 @@
 The requests are mutations of valid ones, of their JSON text, of HTTP itself and of uploads, and heavy kinds: few bytes
 that ask for much work. Equal arguments send equal bytes. Without --url a server of `blis` is started for each set-up.
 While the requests are sent, a process of its own reads streams and asks for /health; quiet times of the same run are
-what its figures are compared with. The exit code is 1 when a bound is broken.
+what its figures are compared with. The time that the server's main thread waited for a processor meanwhile is the
+machine's load, and is subtracted unless --as-measured is given. The exit code is 1 when a bound is broken.
 """
 
 import argparse
@@ -154,6 +155,7 @@ def watching(setup: Setup, server: Running, file: Path) -> Iterator[None]:
     command = [sys.executable, "-m", "benchmarks.attack.watcher", server.host, str(server.port), str(file)]
     command += [] if setup.generates else ["--no-streams"]
     command += [] if setup.api_key is None else ["--api-key", setup.api_key]
+    command += [] if server.pid is None else ["--pid", str(server.pid)]
     process = subprocess.Popen(command)
     try:
         yield
@@ -187,7 +189,7 @@ def attack(setup: Setup, server: Running, given: argparse.Namespace) -> list[str
         attacked.left_behind = 0.0 if attacked.died else requests_left(server)
         attacked.errors = read_errors(server.errors)
         bounds = Bounds(given.gap_p99_ms, given.gap_worst_ms, given.health_ms, given.memory_mb)
-        verdict = judged(attacked, read_samples(file), bounds)
+        verdict = judged(attacked, read_samples(file, given.as_measured), bounds)
     print(f"{setup.name}, seed {given.seed}: {len(attacked.exchanges):,} requests")
     print("\n".join(verdict.lines))
     print("\n".join(f"  BROKEN {line}" if line[0] != " " else line for line in verdict.broken), flush=True)
@@ -207,6 +209,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="send only kinds with this text in their name")
     parser.add_argument("--concurrency", type=int, default=4, help="requests in flight, but for those that run alone")
     parser.add_argument("--patience-s", type=float, default=5.0, help="how long a generated reply is read")
+    parser.add_argument("--as-measured", action="store_true", help="count waits for a processor as the server's, too")
     parser.add_argument("--replies", help="append what was sent and answered to this file, as JSON lines")
     for name, default in (("gap-p99-ms", 50), ("gap-worst-ms", 100), ("health-ms", 100), ("memory-mb", 200)):
         parser.add_argument(f"--{name}", type=float, default=float(default), help="bound of the growth")

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from benchmarks.attack.watcher import BROKEN, OWN
+from benchmarks.attack.watcher import GAP, HEALTH, OWN, TICK_S, WAITED
 
 Window: TypeAlias = tuple[float, float]
 """From one instant to another on the monotonic clock."""
@@ -19,8 +20,8 @@ class Sample:
 
     at_s: float
     ms: float
-    own_ms: float = 0.0
-    """How late the watcher itself was woken meanwhile: not the server's doing."""
+    load_ms: float = 0.0
+    """What the machine's load has added, which is not the server's doing."""
 
     @property
     def window(self) -> Window:
@@ -28,7 +29,7 @@ class Sample:
 
     @property
     def corrected_ms(self) -> float:
-        return max(self.ms - self.own_ms, 0.0)
+        return max(self.ms - self.load_ms, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +40,22 @@ class Spread:
     p50_ms: float
     p99_ms: float
     worst_ms: float
+    worst_measured_ms: float
 
     @classmethod
     def of(cls, samples: Sequence[Sample]) -> "Spread":
         """Zero where there are no samples."""
         if not samples:
-            return cls(0, 0.0, 0.0, 0.0)
+            return cls(0, 0.0, 0.0, 0.0, 0.0)
         times = [each.corrected_ms for each in samples]
         p50, p99 = np.percentile(times, (50, 99))
-        return cls(len(times), float(p50), float(p99), max(times))
+        return cls(len(times), float(p50), float(p99), max(times), max(each.ms for each in samples))
 
     def __str__(self) -> str:
-        return f"p50 {self.p50_ms:.1f}, p99 {self.p99_ms:.1f}, worst {self.worst_ms:.1f} ms ({self.count:,} samples)"
+        return (
+            f"p50 {self.p50_ms:.1f}, p99 {self.p99_ms:.1f}, worst {self.worst_ms:.1f} ms "
+            f"({self.count:,} samples, worst as measured {self.worst_measured_ms:.1f} ms)"
+        )
 
 
 def overlap(window: Window, others: Sequence[Window]) -> bool:
@@ -58,17 +63,26 @@ def overlap(window: Window, others: Sequence[Window]) -> bool:
     return any(window[0] <= end and begin <= window[1] for begin, end in others)
 
 
-def read_samples(file: Path) -> dict[str, list[Sample]]:
-    """Samples by kind, each with the lateness of the watcher while it was measured."""
+def read_samples(file: Path, as_measured: bool) -> dict[str, list[Sample]]:
+    """Samples by kind, each with what the machine's load has added to it unless they count `as_measured`."""
     rows = [line.split() for line in file.read_text().splitlines()]
     found = [(row[0], float(row[1]), float(row[2])) for row in rows if len(row) == 3]
-    own = np.array([(at_s, ms) for kind, at_s, ms in found if kind == OWN] or [(0.0, 0.0)])
+    own, waited = (
+        np.array([(at_s, ms) for kind, at_s, ms in found if kind == name] or [(0.0, 0.0)]) for name in (OWN, WAITED)
+    )
     samples: dict[str, list[Sample]] = {}
     for kind, at_s, ms in found:
-        late_ms = 0.0
-        if kind not in (OWN, BROKEN):
-            # A tick that was late ends a little after what it delayed.
-            begin, end = np.searchsorted(own[:, 0], (at_s - ms / 1000, at_s + 0.005))
-            late_ms = float(own[begin:end, 1].max(initial=0.0))
-        samples.setdefault(kind, []).append(Sample(at_s, ms, late_ms))
+        load_ms = 0.0 if as_measured or kind not in (GAP, HEALTH) else _load_ms(at_s - ms / 1000, at_s, own, waited)
+        samples.setdefault(kind, []).append(Sample(at_s, ms, load_ms))
     return samples
+
+
+def _load_ms(begin_s: float, end_s: float, own: npt.NDArray[np.float64], waited: npt.NDArray[np.float64]) -> float:
+    """How long the watcher or the server waited for a processor between two instants, whichever was longer."""
+    # A tick that was late ends a little after what it delayed.
+    begin, end = np.searchsorted(own[:, 0], (begin_s, end_s + TICK_S / 2))
+    watcher_ms = float(own[begin:end, 1].max(initial=0.0))
+    # The kernel counts a wait when it ends, and a tick comes a little later.
+    first, last = np.minimum(np.searchsorted(waited[:, 0], (begin_s, end_s)), len(waited) - 1)
+    server_ms = waited[last, 1] - waited[first, 1]
+    return max(watcher_ms, float(server_ms))

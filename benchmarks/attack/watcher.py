@@ -1,6 +1,6 @@
 """Watches a server from a process of its own: gaps of streams, and how long /health takes.
 
-    python -m benchmarks.attack.watcher HOST PORT FILE [--no-streams] [--api-key KEY]
+    python -m benchmarks.attack.watcher HOST PORT FILE [--no-streams] [--api-key KEY] [--pid PID]
 
 FILE gets a line for each sample: its kind, the monotonic clock's instant and milliseconds. It stops on SIGTERM.
 """
@@ -11,23 +11,29 @@ import json
 import signal
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TextIO
 
 HEALTH_EVERY_S = 0.02
 NUM_STREAMS = 2
 STREAM_TOKENS = 1500
 LONGEST_WAIT_S = 60.0
-GAP, HEALTH, OWN, BROKEN = "gap", "health", "own", "broken"
-"""Kinds of samples; OWN is how late this process itself was woken, BROKEN a stream that ended without its end."""
+GAP, HEALTH, OWN, WAITED, BROKEN = "gap", "health", "own", "waited", "broken"
+"""Kinds of samples.
+
+OWN is how late this process itself was woken, WAITED how long the server's main thread has waited for a processor since
+its start, BROKEN a stream that ended without its end.
+"""
 TICK_S = 0.01
 
 
 class Watcher:
     """Writes samples while it runs."""
 
-    def __init__(self, host: str, port: int, file: TextIO, api_key: str | None) -> None:
+    def __init__(self, host: str, port: int, file: TextIO, api_key: str | None, pid: int | None) -> None:
         self._address = host, port
         self._file = file
+        self._schedule = None if pid is None else Path(f"/proc/{pid}/task/{pid}/schedstat")
         self._key_line = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
 
     def _note(self, kind: str, ms: float) -> None:
@@ -39,6 +45,9 @@ class Watcher:
             before_s = time.monotonic()
             await asyncio.sleep(TICK_S)
             self._note(OWN, (time.monotonic() - before_s - TICK_S) * 1000)
+            if self._schedule is not None:
+                with suppress(OSError):
+                    self._note(WAITED, int(self._schedule.read_text().split()[1]) / 1e6)
 
     async def watch_health(self) -> None:
         """GET /health again and again, each time on a connection of its own."""
@@ -112,9 +121,10 @@ def main() -> None:
     parser.add_argument("file")
     parser.add_argument("--no-streams", action="store_true")
     parser.add_argument("--api-key")
+    parser.add_argument("--pid", type=int)
     given = parser.parse_args()
     with open(given.file, "w", encoding="utf-8") as file:
-        asyncio.run(_watch(Watcher(given.host, given.port, file, given.api_key), not given.no_streams))
+        asyncio.run(_watch(Watcher(given.host, given.port, file, given.api_key, given.pid), not given.no_streams))
 
 
 if __name__ == "__main__":

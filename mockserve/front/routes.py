@@ -9,12 +9,8 @@ from aiohttp import web
 from yarl import URL
 
 from mockserve.front.middlewares import MIDDLEWARES
-from mockserve.routes.audio import transcribe, translate
 
 Respond: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-READ_PIECEWISE = (transcribe, translate)
-"""Handlers of uploads, which read them part by part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +28,7 @@ def front_routes(app: web.Application) -> Mapping[tuple[str, str], FrontRoute]:
     found = {}
     for route in app.router.routes():
         resource = route.resource
-        if isinstance(resource, web.PlainResource) and route.handler not in READ_PIECEWISE:
+        if isinstance(resource, web.PlainResource):
             found[route.method, resource.canonical] = _front_route(app, route, resource.canonical)
     return found
 

@@ -10,7 +10,7 @@ from typing import Any
 from mockserve.protocol.asked.read_sampling import read_sampling
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Ending, Usage
-from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.protocol.errors import ApiError, bad_value, internal_error
 from mockserve.protocol.reading.body import Fields, check_types
 from mockserve.protocol.reading.containers import ListOf, MapOf, Nullable
 from mockserve.protocol.reading.types import (
@@ -183,6 +183,8 @@ def _with_arguments(form: Mapping[str, Any]) -> dict[str, Any]:
         return dict(form)
     try:
         return {**form, "vllm_xargs": json.loads(given)}
+    except RecursionError as error:
+        raise internal_error(str(error)) from None
     except ValueError as error:
         raise bad_value(f"Failed to parse vllm_xargs. Must be valid JSON: {error}", "vllm_xargs") from None
 

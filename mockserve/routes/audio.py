@@ -1,8 +1,9 @@
 """POST /v1/audio/transcriptions and /v1/audio/translations."""
 
+import asyncio
 from typing import Any
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from engine.units import Micros
 from mockserve.answering.answer import collect, fly
@@ -11,6 +12,7 @@ from mockserve.answering.speaking import SpokenStream
 from mockserve.connections.stamped import arrived_at
 from mockserve.planning.speech import SpeechPlan, plan_speech
 from mockserve.protocol.errors import bad_value, paused
+from mockserve.protocol.reading.forms import form_reader
 from mockserve.protocol.speech import (
     GRANULARITIES,
     TRANSCRIBE,
@@ -29,6 +31,8 @@ from mockserve.routes.shared import json_reply, reply_id
 from mockserve.serving.service import SERVICE, Service
 
 MAX_FILE_BYTES = 25 * 2**20
+PIECE_BYTES = 64 * 1024
+"""How much of a form is read at once."""
 
 
 async def transcribe(request: web.Request) -> web.StreamResponse:
@@ -46,7 +50,7 @@ async def _answer(request: web.Request, speech: Speech) -> web.StreamResponse:
     form = await _form(request)
     arrived = arrived_at(request, service.driver)
     asked = parse_speech(form, speech)
-    recording: bytes = form["file"]
+    recording = bytes(form["file"].data)
     if len(recording) > MAX_FILE_BYTES:
         raise bad_value("Maximum file size exceeded", "audio_filesize_mb", len(recording) / 2**20)
     adapter = service.check_model(asked.model)
@@ -62,15 +66,18 @@ async def _answer(request: web.Request, speech: Speech) -> web.StreamResponse:
 
 
 async def _form(request: web.Request) -> dict[str, Any]:
-    """The fields of a form; a file as its bytes."""
-    form: dict[str, Any] = {}
-    posted = await request.post()
-    for name in posted:
-        value = posted[name]
-        if name == GRANULARITIES:
-            form[name] = [str(each) for each in posted.getall(name)]
-        else:
-            form[name] = value.file.read() if isinstance(value, web.FileField) else value
+    """The fields of a form; the last of several with one name, but for those that are lists."""
+    reader = form_reader(request.headers.get(hdrs.CONTENT_TYPE, ""))
+    if reader is None:
+        return {}
+    body = await request.read()
+    for begin in range(0, len(body), PIECE_BYTES):
+        reader.write(body[begin : begin + PIECE_BYTES])
+        await asyncio.sleep(0)  # other replies go on meanwhile
+    reader.finish()
+    form: dict[str, Any] = dict(reader.items)
+    if GRANULARITIES in form:
+        form[GRANULARITIES] = [value for name, value in reader.items if name == GRANULARITIES]
     return form
 
 

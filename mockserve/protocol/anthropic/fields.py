@@ -6,7 +6,7 @@ from typing import Any
 
 from mockserve.protocol.errors import Problem
 from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record
-from mockserve.protocol.reading.types import Anything, FieldType, Flag, Integer, Number, OneOf, Text
+from mockserve.protocol.reading.types import Anything, FieldType, Flag, Integer, Number, OneOf, Text, as_integer
 
 LEAST_THINKING_TOKENS = 1024
 MAX_STOP_SEQUENCES = 4
@@ -56,7 +56,7 @@ class Positive:
 
     def problems(self, value: Any, location: str) -> list[Problem]:
         wrong = Integer().problems(value, location)
-        if wrong or int(float(value)) > 0:
+        if wrong or as_integer(value) > 0:
             return wrong
         return [value_problem(f"{self.name} must be positive", location, value)]
 

@@ -1,0 +1,188 @@
+"""Reads forms, urlencoded or multipart, with the parser, the limits and the words of vLLM's web framework."""
+
+import codecs
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+from urllib.parse import unquote_plus
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, QuerystringParser, parse_options_header
+
+from mockserve.protocol.errors import ApiError
+
+MAX_FIELDS = 1000
+"""Most fields of a form, and most files."""
+MAX_FIELD_BYTES = 2**20
+
+
+@dataclass(slots=True)
+class Upload:
+    """A file in a form."""
+
+    filename: str
+    headers: Mapping[str, str]
+    data: bytearray = field(default_factory=bytearray)
+
+    def __str__(self) -> str:
+        """Return what an error message shows of a file where text is expected."""
+        return f"UploadFile(filename={self.filename!r}, size={len(self.data)}, headers=Headers({dict(self.headers)}))"
+
+
+FormValue: TypeAlias = str | Upload
+
+
+class FormReader(Protocol):
+    """Reads a form piece by piece. Both methods raise ApiError for what is no form."""
+
+    items: list[tuple[str, FormValue]]
+
+    def write(self, data: bytes) -> None:
+        """Read the next piece."""
+        ...
+
+    def finish(self) -> None:
+        """Read the end."""
+        ...
+
+
+def form_reader(content_type: str) -> FormReader | None:
+    """The reader of a form with this media type; None if it is none of a form, which then has no fields."""
+    kind, options = parse_options_header(content_type.encode("utf-8", "surrogateescape"))
+    if kind == b"multipart/form-data":
+        return MultipartReader(options)
+    return UrlencodedReader() if kind == b"application/x-www-form-urlencoded" else None
+
+
+def bad_form(message: str) -> ApiError:
+    """A form that cannot be read."""
+    return ApiError(message, is_bare=True)
+
+
+class MultipartReader:
+    """Reads a multipart form. A part with a file name is a file, whatever its media type."""
+
+    def __init__(self, options: Mapping[bytes, bytes]) -> None:
+        boundary = options.get(b"boundary")
+        if boundary is None:
+            raise bad_form("Missing boundary in multipart.")
+        self.items: list[tuple[str, FormValue]] = []
+        self._charset = _known_charset(options.get(b"charset", b"utf-8"))
+        self._counts = {"fields": 0, "files": 0}
+        self._header = [b"", b""]
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._name = ""
+        self._upload: Upload | None = None
+        self._text = bytearray()
+        try:
+            self._parser = MultipartParser(
+                boundary,
+                {
+                    "on_part_begin": self._on_part_begin,
+                    "on_header_field": lambda data, start, end: self._on_header(0, data[start:end]),
+                    "on_header_value": lambda data, start, end: self._on_header(1, data[start:end]),
+                    "on_header_end": self._on_header_end,
+                    "on_headers_finished": self._on_headers_finished,
+                    "on_part_data": self._on_part_data,
+                    "on_part_end": self._on_part_end,
+                },
+            )
+        except FormParserError:
+            raise bad_form("Invalid multipart data.") from None
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._parser.write(data)
+        except FormParserError:
+            raise bad_form("Invalid multipart data.") from None
+
+    def finish(self) -> None:
+        try:
+            self._parser.finalize()
+        except FormParserError:
+            raise bad_form("Invalid multipart data.") from None
+
+    def _on_part_begin(self) -> None:
+        self._headers, self._upload, self._text = [], None, bytearray()
+
+    def _on_header(self, which: int, data: bytes) -> None:
+        self._header[which] += data
+
+    def _on_header_end(self) -> None:
+        self._headers.append((self._header[0].lower(), self._header[1]))
+        self._header = [b"", b""]
+
+    def _on_headers_finished(self) -> None:
+        disposition = next((value for name, value in reversed(self._headers) if name == b"content-disposition"), None)
+        _, options = parse_options_header(disposition)
+        if b"name" not in options:
+            raise bad_form('The Content-Disposition header field "name" must be provided.')
+        self._name = _decoded(options[b"name"], self._charset)
+        kind = "files" if b"filename" in options else "fields"
+        self._counts[kind] += 1
+        if self._counts[kind] > MAX_FIELDS:
+            raise bad_form(f"Too many {kind}. Maximum number of {kind} is {MAX_FIELDS}.")
+        if kind == "files":
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._headers}
+            self._upload = Upload(_decoded(options[b"filename"], self._charset), headers)
+
+    def _on_part_data(self, data: bytes, start: int, end: int) -> None:
+        if self._upload is not None:
+            self._upload.data += data[start:end]
+            return
+        if len(self._text) + end - start > MAX_FIELD_BYTES:
+            raise bad_form(f"Part exceeded maximum size of {MAX_FIELD_BYTES // 1024}KB.")
+        self._text += data[start:end]
+
+    def _on_part_end(self) -> None:
+        self.items.append((self._name, _decoded(self._text, self._charset) if self._upload is None else self._upload))
+
+
+class UrlencodedReader:
+    """Reads a urlencoded form."""
+
+    def __init__(self) -> None:
+        self.items: list[tuple[str, FormValue]] = []
+        self._name, self._value = bytearray(), bytearray()
+        self._parser = QuerystringParser(
+            {
+                "on_field_start": self._on_field_start,
+                "on_field_name": lambda data, start, end: self._on_data(self._name, data[start:end]),
+                "on_field_data": lambda data, start, end: self._on_data(self._value, data[start:end]),
+                "on_field_end": self._on_field_end,
+            }
+        )
+
+    def write(self, data: bytes) -> None:
+        self._parser.write(data)
+
+    def finish(self) -> None:
+        self._parser.finalize()
+
+    def _on_field_start(self) -> None:
+        self._name, self._value = bytearray(), bytearray()
+
+    def _on_data(self, held: bytearray, data: bytes) -> None:
+        if len(self._name) + len(self._value) + len(data) > MAX_FIELD_BYTES:
+            raise bad_form(f"Field exceeded maximum size of {MAX_FIELD_BYTES // 1024}KB.")
+        held += data
+
+    def _on_field_end(self) -> None:
+        if len(self.items) >= MAX_FIELDS:
+            raise bad_form(f"Too many fields. Maximum number of fields is {MAX_FIELDS}.")
+        name, value = (unquote_plus(each.decode("latin-1")) for each in (self._name, self._value))
+        self.items.append((name, value))
+
+
+def _known_charset(name: bytes) -> str:
+    try:
+        return codecs.lookup(name.decode("latin-1")).name
+    except LookupError:
+        return "latin-1"
+
+
+def _decoded(data: bytes | bytearray, charset: str) -> str:
+    try:
+        return data.decode(charset)
+    except (UnicodeDecodeError, LookupError):
+        return data.decode("latin-1")

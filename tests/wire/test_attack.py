@@ -1,0 +1,56 @@
+"""A small part of the attack with hostile bodies: no server fails, hangs up or logs a traceback in any set-up."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from benchmarks.attack.generate import hostile_requests
+from benchmarks.attack.hostile import HostileRequest
+from benchmarks.attack.judging import Attacked
+from benchmarks.attack.sending import exchange
+from benchmarks.attack.setups import SETUPS, Running, Setup, running
+
+NUM_REQUESTS = 250
+NUM_LANES = 6
+PATIENCE_S = 20.0
+
+
+def attacked(setup: Setup, server: Running, seed: int) -> Attacked:
+    """What happened to the requests of one seed that leave the server as it was."""
+    requests = (each for each in hostile_requests(setup, seed, NUM_REQUESTS, heavy_rounds=0) if not each.disturbs)
+    found = Attacked(setup.name)
+
+    async def send_all() -> None:
+        for group in iter(lambda: list(itertools.islice(requests, NUM_LANES)), []):
+            await asyncio.gather(*map(send, group))
+
+    async def send(request: HostileRequest) -> None:
+        sends_head = request.pieces[0].startswith(b"HEAD ")
+        patience_s = 1.0 if request.may_generate else PATIENCE_S
+        done = await exchange(server.host, server.port, request.pieces, patience_s, request.is_complete, sends_head)
+        found.exchanges.append((request, done))
+
+    asyncio.run(send_all())
+    assert server.errors is not None
+    found.errors = server.errors.read_text(errors="replace")
+    return found
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=[each.name for each in SETUPS])
+def test_survives_hostile_requests(setup: Setup) -> None:
+    with running(setup) as server:
+        found = attacked(setup, server, seed=0)
+        assert server.is_alive()
+    assert found.unexpected_errors() == []
+    assert found.closed() == []
+    assert found.hangs() == []
+    assert found.tracebacks() == []
+    assert {200, 400} <= {each.status for _, each in found.exchanges}
+
+
+def test_equal_seeds_make_equal_requests() -> None:
+    for setup in SETUPS:
+        first, again = (list(hostile_requests(setup, 3, 60, heavy_rounds=0)) for _ in range(2))
+        assert first == again
+        assert first != list(hostile_requests(setup, 4, 60, heavy_rounds=0))
