@@ -11,7 +11,7 @@ from benchmarks.attack.judging import Attacked
 from benchmarks.attack.sending import exchange
 from benchmarks.attack.setups import SETUPS, Running, Setup, running
 
-NUM_REQUESTS = 250
+NUM_REQUESTS = 120
 NUM_LANES = 6
 PATIENCE_S = 20.0
 
