@@ -11,6 +11,9 @@ from mockserve.protocol.server.info import ConfigFacts, as_objects, as_text
 from mockserve.routes.shared import json_reply
 from mockserve.serving.service import SERVICE, VLLM_VERSION, Service
 
+PLATFORM = platform.platform()
+"""Found when the module is imported: Python starts a process for it, which no request shall do."""
+
 
 async def server_info(request: web.Request) -> web.StreamResponse:
     """What is served and how, with the environment, as text or as JSON objects."""
@@ -27,9 +30,9 @@ async def server_info(request: web.Request) -> web.StreamResponse:
                 if name.startswith("VLLM_") and "KEY" not in name
             },
             "system_env": {
-                "os": platform.platform(),
+                "os": PLATFORM,
                 "python_version": platform.python_version(),
-                "python_platform": platform.platform(),
+                "python_platform": PLATFORM,
                 "is_cuda_available": "False",
                 "vllm_version": VLLM_VERSION,
             },
