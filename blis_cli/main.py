@@ -1,27 +1,11 @@
-"""The entry point: finds the command, runs it, and turns the user's mistakes into one line and exit code 2."""
+"""The entry points. The rest is imported inside, where an interrupt or a lack of memory ends in one line."""
 
-import errno
-import gc
-import importlib
 import os
 import sys
-from contextlib import suppress
 from typing import NoReturn
 
-from blis_cli.commands import COMMANDS, GROUPS, PROGRAMS, CommandRow, members
-from blis_cli.plain import plain_values
-from blis_cli.search_path import blaming_foreign_modules, put_foreign_folders_last
-from blis_options import BlisError, OptionError
-
-CANDIDATES_FLAG = "--complete"
-"""Asks what may follow the words after it; the script for shells says it."""
-
-EXIT_BAD_INPUT = 2
-EXIT_INTERRUPTED = 130
-
-_STDERR = 2
-_OUT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""What the machine, or a limit of the user, has no more of."""
+_EXIT_FAILED = 1
+_EXIT_INTERRUPTED = 130
 
 
 def main() -> None:
@@ -34,116 +18,29 @@ def inference_sim() -> None:
     _start("llm-d-inference-sim")
 
 
-def _start(program: str) -> NoReturn:
-    put_foreign_folders_last(sys.path)
-    code = run(sys.argv[1:], program)
-    # The process gives back all of its memory: to search that for garbage first takes as long as many a simulation.
-    gc.freeze()
-    sys.exit(code)
-
-
 def run(arguments: list[str], program: str = "blis") -> int:
     """Run `blis`, or a program that is one command by itself, with these arguments and return the exit code."""
-    _open_standard_streams()
-    name, given = ("", arguments) if program in PROGRAMS else _split(_asked(arguments))
-    row = PROGRAMS.get(program) or COMMANDS.get(name)
-    program = f"{program} {name}" if name else program
+    from blis_cli.running import run_program
+
+    return run_program(arguments, program)
+
+
+def _start(program: str) -> NoReturn:
+    # OpenBLAS takes 32 MB for each of its threads, and raises SIGINT where it cannot start one. No matrix here is large
+    # enough for a second thread, and with one the last digits do not depend on the machine.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        if row is not None:
-            with blaming_foreign_modules():
-                code = _run_command(row, given, program)
-        elif given and not given[0].startswith("-"):
-            raise OptionError(_unknown(given[0], [each.removeprefix(f"{name} ") for each in members(name)]))
-        elif given[:1] == [CANDIDATES_FLAG]:
-            code = _print_candidates(given[1:])
-        else:
-            from blis_cli.overview import show_overview
+        import gc
 
-            code = show_overview(name, given, program)
-        sys.stdout.flush()
-    except BlisError as error:
-        return _complain(program, str(error))
+        from blis_cli.search_path import put_foreign_folders_last
+
+        put_foreign_folders_last(sys.path)
+        code = run(sys.argv[1:], program)
+        # The process gives back all of its memory: to search that for garbage first takes as long as a simulation.
+        gc.freeze()
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        code = _EXIT_INTERRUPTED
     except MemoryError:
-        return _complain(program, "out of memory", code=1)
-    except OSError as error:
-        if error.errno in _OUT_OF:
-            return _complain(program, os.strerror(error.errno).lower(), code=1)
-        if not _is_about_stdout(error):
-            raise
-        return _cannot_print(program, error)
-    return code
-
-
-def _run_command(row: CommandRow, arguments: list[str], program: str) -> int:
-    """Run the one command that is wanted; only its module is imported."""
-    module = importlib.import_module(row.module)
-    options_class = getattr(module, row.options)
-    if row.has_other_syntax:
-        arguments = module.rewritten(arguments)
-    values = plain_values(options_class, arguments)
-    if values is None:
-        from blis_cli.flags import run_with_typer
-
-        return run_with_typer(options_class, module.run, row.help, arguments, program)
-    code: int = module.run(options_class(**values))
-    return code
-
-
-def _open_standard_streams() -> None:
-    """Those that were closed at the start lead nowhere, lest the first file to be opened takes their place."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
-        pass
-    os.close(descriptor)
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (it lives as long as the process)
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
-
-
-def _print_candidates(words: list[str]) -> int:
-    from blis_cli.completion import candidates
-
-    sys.stdout.write("".join(f"{each}\n" for each in candidates(words)))
-    return 0
-
-
-def _asked(arguments: list[str]) -> list[str]:
-    """`blis help serve` is `blis serve --help`."""
-    return [*arguments[1:], "--help"] if arguments[:1] == ["help"] else arguments
-
-
-def _unknown(word: str, known: list[str]) -> str:
-    from difflib import get_close_matches
-
-    alike = get_close_matches(word, known, n=1)
-    question = f", did you mean {alike[0]!r}?" if alike else ","
-    return f"unknown command {word!r}{question} known are {', '.join(known)}"
-
-
-def _split(arguments: list[str]) -> tuple[str, list[str]]:
-    """The command that is meant, of one word or two, and what it is given; or as much of its name as there is."""
-    for num_words in (2, 1):
-        name = " ".join(arguments[:num_words])
-        if name in COMMANDS or name in GROUPS:
-            return name, arguments[num_words:]
-    return "", arguments
-
-
-def _is_about_stdout(error: OSError) -> bool:
-    """Errors that name no file come from the stream we print to."""
-    return error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO)
-
-
-def _cannot_print(program: str, error: OSError) -> int:
-    # Python would try to flush what is left once more at exit, and complain.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if not isinstance(error, BrokenPipeError):  # a reader that has gone, as `| head` does, wants no complaint
-        _complain(program, f"cannot write to standard output: {error.strerror}")
-    return 1
-
-
-def _complain(program: str, message: str, code: int = EXIT_BAD_INPUT) -> int:
-    one_line = " ".join(message.split())
-    with suppress(OSError):  # nobody listens
-        sys.stderr.write(f"{program}: error: {one_line}\n")
-    return code
+        sys.stderr.write(f"{program}: error: out of memory\n")
+        code = _EXIT_FAILED
+    sys.exit(code)

@@ -28,7 +28,7 @@ def figures(found: Calibration) -> Iterator[tuple[str, str, bytes]]:
     """File name without suffix, caption and PNG of each picture. Raises CalibrateError without matplotlib."""
     try:
         from matplotlib.figure import Figure
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise CalibrateError("plots need matplotlib: pip install 'blis-mockserve[plots]'") from error
 
     for metric, values in found.values.items():

@@ -146,3 +146,47 @@ def test_a_lack_of_memory_is_one_line() -> None:
         command, cwd=PROJECT, env=one_thread, preexec_fn=short_of_memory, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "blis run: error: out of memory\n")
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"), [("KeyboardInterrupt", 130, ""), ("MemoryError", 1, "out of memory")]
+)
+@pytest.mark.parametrize("module", ["blis_cli.running", "traces.convert_command", "yaml"])
+def test_ends_in_one_line_where_an_import_is_cut_short(raised: str, code: int, said: str, module: str) -> None:
+    text = f"""
+import sys
+from importlib.abc import MetaPathFinder
+from blis_cli.main import main
+
+class Cutting(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            raise {raised}
+
+sys.meta_path.insert(0, Cutting())
+sys.argv[1:] = ["convert", "inference-perf", "nothing.yaml"]
+main()
+"""
+    process = python("-c", text)
+    assert process.returncode == code
+    assert process.stderr.count("\n") == bool(said)
+    assert process.stderr.rstrip().endswith(said)
+
+
+def test_ends_in_one_line_where_a_library_finds_no_memory() -> None:
+    text = """
+import sys
+from importlib.abc import MetaPathFinder
+from blis_cli.main import main
+
+class Failing(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "numpy":
+            raise ImportError("numpy is broken") from ImportError("x.so: failed to map segment from shared object")
+
+sys.meta_path.insert(0, Failing())
+sys.argv[1:] = ["run", "--model", "qwen3-14b", "--num-requests", "2", "--arrival", "poisson"]
+main()
+"""
+    process = python("-c", text)
+    assert (process.returncode, process.stderr) == (1, "blis run: error: out of memory\n")
