@@ -52,7 +52,10 @@ async def exchange(
     """Send pieces on a new connection and read the first answer; `sends_head` says that a HEAD is answered."""
     started_s = time.monotonic()
     found = _Reply()
-    reader, writer = await asyncio.open_connection(host, port, limit=MOST_REPLY_BYTES)
+    try:
+        reader, writer = await asyncio.open_connection(host, port, limit=MOST_REPLY_BYTES)
+    except OSError:
+        return Exchange(Outcome.CLOSED, None, b"", started_s, time.monotonic())
     try:
         async with asyncio.timeout(patience_s if is_complete else QUIET_S):
             sending = asyncio.create_task(_send(writer, pieces))

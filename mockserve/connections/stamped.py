@@ -13,6 +13,7 @@ from aiohttp.base_protocol import BaseProtocol
 from multidict import istr
 
 from engine.units import Micros
+from mockserve.connections.header_text import header_text
 from mockserve.realtime.interface import Driver
 from mockserve.realtime.wire import Wire
 
@@ -84,7 +85,7 @@ def arrived_at(request: web.Request, driver: Driver) -> Micros:
 
 def wanted_rank(request: web.Request) -> int | None:
     """The data-parallel rank that a header asks for; None if there is none, or no number."""
-    wanted = request.headers.get(RANK_HEADER)
+    wanted = header_text(request, RANK_HEADER)
     try:
         return None if wanted is None else int(wanted)
     except ValueError:

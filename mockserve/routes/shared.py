@@ -7,6 +7,7 @@ from typing import Any
 from aiohttp import hdrs, web
 from multidict import istr
 
+from mockserve.connections.header_text import header_text
 from mockserve.connections.stamped import wanted_rank
 from mockserve.protocol.errors import ApiError, bad_request, internal_error, late, no_fields, wrong_media_type
 from mockserve.protocol.json_text import reply_json
@@ -36,12 +37,12 @@ async def read_body(request: web.Request, num_kinds: int = 1) -> dict[str, Any]:
 
 def reply_id(request: web.Request, prefix: str, wanted: str | None) -> str:
     """The id of a reply: the request header's, else the body's, else a new one."""
-    return f"{prefix}-{request.headers.get(ID_HEADER) or wanted or next(request.app[SERVICE].ids)}"
+    return f"{prefix}-{header_text(request, ID_HEADER) or wanted or next(request.app[SERVICE].ids)}"
 
 
 def wanted_priority(request: web.Request) -> int | None:
     """The priority a request header asks for; None if there is none, or no number."""
-    return _number(request.headers.get(PRIORITY_HEADER))
+    return _number(header_text(request, PRIORITY_HEADER))
 
 
 def meant(request: web.Request) -> Service:

@@ -55,3 +55,14 @@ def test_embeds_as_bytes_for_a_client_of_http_1_0() -> None:
         received = read_all(connection)
     assert received.startswith(b"HTTP/1.1 200 OK\r\n")
     assert len(received.partition(b"\r\n\r\n")[2]) == 2 * 8 * 4
+
+
+@pytest.mark.parametrize(("sent", "read"), [(b"\xff\xfe", "\xff\xfe"), (b"\xc3\xa9", "\xc3\xa9")])
+def test_reads_header_fields_as_latin_1(server: TestServer, sent: bytes, read: str) -> None:
+    named = b"X-Request-Id: %b\r\nX-data-parallel-rank: \xd9\xa3\r\nConnection: close\r\n" % sent
+    head = b"POST /v1/completions HTTP/1.1\r\n%b%bContent-Length: %d\r\n\r\n" % (TYPED, named, len(BODY))
+    with socket.create_connection((server.host, server.port), timeout=PATIENCE_S) as connection:
+        connection.sendall(head + BODY)
+        received = read_all(connection)
+    assert received.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert f'"id":"cmpl-{read}"'.encode() in received
