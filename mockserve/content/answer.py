@@ -44,6 +44,8 @@ class Answer(NamedTuple):
     unparsed: str | None = None
     """Where function calls were cut short: all that was said after the reasoning. A whole message has this instead of
     the calls, since vLLM parses it in one go and gives up; a stream has had what there is of them."""
+    streamed_ending: Ending | None = None
+    """How a stream ends, where that differs from the ending of a whole message."""
 
     @property
     def num_tokens(self) -> int:

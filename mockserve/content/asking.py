@@ -11,13 +11,13 @@ from mockserve.options.content import ContentOptions, json_object
 from mockserve.protocol.completions.messages import read_messages
 
 
-def completion_form(body: Mapping[str, Any], prompt: str | None) -> AnswerForm:
+def completion_form(body: Mapping[str, Any], prompt: str | None, options: ContentOptions) -> AnswerForm:
     """The form of an answer to POST /v1/completions; `prompt` is None for token ids.
 
     Raises ApiError for a form that is none.
     """
     return AnswerForm(
-        constraint=demanded_form(body),
+        constraint=demanded_form(body, options.structured_outputs, lambda: [prompt or ""]),
         asked=() if prompt is None else (prompt,),
         goes_on=prompt is not None and prompt[-1:].strip() != "",
     )
@@ -30,8 +30,10 @@ def chat_form(body: Mapping[str, Any], prompt: str, options: ContentOptions, quo
 
     Raises ApiError for a form that is none.
     """
+    config = options.structured_outputs
     return AnswerForm(
-        constraint=demanded_form(body),
+        constraint=demanded_form(body, config, lambda: _texts(body)),
+        structured_outputs=config,
         tools=_tools(body, options),
         thinking=_thinking(body, options),
         asked=(_last_words(body), prompt) if quotes else (),
@@ -61,3 +63,8 @@ def _last_words(body: Mapping[str, Any]) -> str:
     """What the user said last; what anyone said last if no user did."""
     messages = read_messages(body.get("messages") or [])
     return next((each.content for each in reversed(messages) if each.role == "user"), messages[-1].content)
+
+
+def _texts(body: Mapping[str, Any]) -> list[str]:
+    """The texts of all messages."""
+    return [each.content for each in read_messages(body.get("messages") or [])]

@@ -95,11 +95,13 @@ class Composer:
         """What is said after the reasoning, in at most `left` tokens if that can be; None for prose."""
         known = self._known_text(form, prompt)
         tools = form.tools
-        num_calls = tools.num_calls(random) if tools is not None and (tools.is_forced or known is None) else 0
+        constraint = form.constraint
+        # A constraint beside tools that may be called leaves no room for a call.
+        may_call = tools is not None and (tools.is_forced or (known is None and constraint is None))
+        num_calls = tools.num_calls(random) if tools is not None and may_call else 0
         if tools is not None and num_calls:
             functions = random.choices(tools.functions, k=num_calls)
             return (yield from self._fitting(left, random, partial(calls_job, tools, functions)))
-        constraint = form.constraint
         if constraint is not None:
             return (yield from self._fitting(left, random, partial(content_job, constraint)))
         if known is None:

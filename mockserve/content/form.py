@@ -5,6 +5,7 @@ from typing import NamedTuple
 from mockserve.content.constraints.kinds import Constraint, DeferredForm
 from mockserve.content.thinking import Thinking
 from mockserve.content.tool_calls import ToolUse
+from mockserve.options.structured_outputs import AUTO, StructuredOutputsConfig
 
 
 class AnswerForm(NamedTuple):
@@ -14,6 +15,7 @@ class AnswerForm(NamedTuple):
     """
 
     constraint: Constraint | None = None
+    structured_outputs: StructuredOutputsConfig = AUTO
     tools: ToolUse | None = None
     thinking: Thinking | None = None
     asked: tuple[str, ...] = ()

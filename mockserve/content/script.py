@@ -48,10 +48,20 @@ def perform(script: Sequence[Segment], how: Performance) -> Answer:
     if not any(each.kind is Kind.TOOL_NAME for each in script):
         return answer
     num_chars = sum(map(len, answer.texts))
-    if num_chars < sum(len(each.text) for each in script):
-        return answer._replace(unparsed=_after_reasoning(script)[: num_chars - _reasoning_chars(script)])
     calls = answer.ending.finish_reason == "stop" and not how.names_function
-    return answer._replace(ending=Ending("tool_calls", answer.ending.stop_reason)) if calls else answer
+    ending = Ending("tool_calls", answer.ending.stop_reason) if calls else None
+    if num_chars < _chars_to_last_call(script):
+        unparsed = _after_reasoning(script)[: num_chars - _reasoning_chars(script)]
+        has_name = any(delta.kind is Kind.TOOL_NAME for deltas in answer.deltas or () for delta in deltas)
+        return answer._replace(unparsed=unparsed, streamed_ending=ending if has_name else None)
+    return answer if ending is None else answer._replace(ending=ending)
+
+
+def _chars_to_last_call(script: Sequence[Segment]) -> int:
+    """How many characters of a script the parser needs to find all of its calls: the last end mark may lack."""
+    num_chars = sum(len(each.text) for each in script)
+    last = script[-1]
+    return num_chars - len(last.text.removeprefix("}")) if last.kind is Kind.MARKUP else num_chars
 
 
 def _readable(segment: Segment) -> Segment:

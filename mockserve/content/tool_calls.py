@@ -7,9 +7,14 @@ from random import Random
 from typing import Any
 
 from mockserve.content.answer import Kind
-from mockserve.content.constraints.kinds import constrained_text, json_form
+from mockserve.content.constraints.demand import Demand
+from mockserve.content.constraints.json_schema import SchemaError
+from mockserve.content.constraints.json_schema_check import check_schema
+from mockserve.content.constraints.kinds import JsonForm, constrained_text
+from mockserve.content.constraints.regex_parser import RegexError
 from mockserve.content.constraints.size import is_small_schema
 from mockserve.content.script import Segment
+from mockserve.options.structured_outputs import StructuredOutputsConfig
 from mockserve.options.taste import ANY, Taste
 from mockserve.protocol.errors import ApiError, late
 from mockserve.protocol.json_text import compact_json
@@ -68,6 +73,8 @@ def read_tool_use(
     """The calls that a body asks for or allows; None if there are to be none.
 
     Where calling is up to the model, it answers in words once it has the result of a call: loops come to an end.
+
+    Raises ApiError for a named function that is offered more than once.
     """
     functions = tuple(found for each in _listed(body.get("tools")) if (found := _function(each)) is not None)
     choice = body.get("tool_choice", "auto")
@@ -76,6 +83,8 @@ def read_tool_use(
     if isinstance(choice, Mapping):
         name = _mapping(choice.get("function")).get("name")
         functions = tuple(each for each in functions if each.name == name) or functions
+        if sum(each.name == name for each in functions) > 1:
+            raise ApiError("Forced tool choice must resolve to exactly one tool.")
     messages = _listed(body.get("messages"))
     has_result = bool(messages) and _mapping(messages[-1]).get("role") in RESULT_ROLES
     return ToolUse(
@@ -111,20 +120,25 @@ def _unpacked_function(name: str, schema: bytes, is_strict: bool) -> Function:
     return Function(name, json.loads(schema), is_strict)
 
 
-def check_function(function: Function) -> None:
-    """Raise ApiError unless the schema of a strict function is one."""
-    try:
-        json_form(function.schema)
-    except ApiError as error:
-        raise late(error) from None
+def tool_demand(use: ToolUse, config: StructuredOutputsConfig) -> Demand | None:
+    """The structural tag that vLLM holds calls to: where a call is forced, or a function is strict."""
+    if not (use.is_forced or any(each.is_strict for each in use.functions)):
+        return None
+    schemas = [each.schema if each.is_strict else True for each in use.functions]
+    elements = [{"type": "json_schema", "json_schema": schema} for schema in schemas]
+    return Demand("structural_tag", {"type": "structural_tag", "format": {"type": "or", "elements": elements}}, config)
 
 
 def _arguments(use: ToolUse, function: Function, random: Random, generosity: int) -> str:
     """The arguments as JSON. A schema that cannot be met spoils only a call that is held to it."""
     try:
-        return constrained_text(json_form(function.schema, use.taste), random, generosity)
-    except ApiError as error:
-        if function.is_strict:
+        if not function.is_strict:
+            check_schema(function.schema)
+        return constrained_text(
+            JsonForm(function.schema, use.taste, "xgrammar" if function.is_strict else None), random, generosity
+        )
+    except (ApiError, SchemaError, RegexError) as error:
+        if isinstance(error, ApiError) and function.is_strict:
             raise late(error) from None
         return "{}"
 

@@ -1,16 +1,21 @@
 """What is still to be written of an answer, as jobs that run in place or in a worker process."""
 
+import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import TypeAlias, TypeVar
 
 from mockserve.content.answer import Answer, Kind
+from mockserve.content.constraints.backends import resolve_backend
+from mockserve.content.constraints.demand import Demand
 from mockserve.content.constraints.kinds import Constraint, DeferredForm, constrained_text, read_deferred
 from mockserve.content.form import AnswerForm
 from mockserve.content.script import Segment
-from mockserve.content.tool_calls import Function, ToolUse, call_script, check_function
+from mockserve.content.tool_calls import Function, ToolUse, call_script, tool_demand
+from mockserve.options.structured_outputs import StructuredOutputsConfig
 from mockserve.protocol.errors import ApiError, late
+from mockserve.protocol.json_text import compact_json
 from mockserve.workers.job import Job
 
 MOST_TEXT_CHARS = 1_000_000
@@ -47,23 +52,30 @@ def calls_job(
     return Job(_written, (call_script, (called, functions), random, generosity, most_chars), is_small)
 
 
-def form_checks(form: AnswerForm) -> Iterator[Job[object]]:
-    """What raises ApiError unless an answer can have the form.
+def form_checks(form: AnswerForm) -> Iterator[Job[str | None]]:
+    """What finds the backend that constrains an answer, and raises ApiError unless the answer can have the form.
 
-    A deferred demand is read by whatever writes the answer, unless that calls a function instead.
+    Forms that were read already need no check. The backend that is found last counts.
     """
-    if form.tools is None:
-        return
     if isinstance(form.constraint, DeferredForm):
-        yield Job(check_deferred, (form.constraint,), is_small=False)
-    for each in form.tools.functions:
-        if each.is_strict:
-            yield Job(check_function, (each,), each.is_small(form.tools.taste))
+        yield Job(deferred_backend, (form.constraint,), is_small=False)
+    demand = None if form.tools is None else tool_demand(form.tools, form.structured_outputs)
+    if demand is not None and form.tools is not None and (form.tools.is_forced or form.constraint is None):
+        is_small = all(each.is_small(form.tools.taste) for each in form.tools.functions if each.is_strict)
+        yield Job(tool_backend, (compact_json(demand.value), demand.config), is_small)
 
 
-def check_deferred(form: DeferredForm) -> None:
-    """Raise ApiError unless the demand can be met."""
-    read_deferred(form.demand)
+def deferred_backend(form: DeferredForm) -> str | None:
+    """The backend of a demand. Raises ApiError unless the demand can be met."""
+    return read_deferred(form).backend
+
+
+def tool_backend(tag: bytes, config: StructuredOutputsConfig) -> str:
+    """The backend of the structural tag, as JSON, that calls are held to. Raises ApiError when there is none."""
+    try:
+        return resolve_backend(Demand("structural_tag", json.loads(tag), config))
+    except ApiError as error:
+        raise late(error) from None
 
 
 def advanced(steps: Steps, written: Written | None) -> Job[Written] | Answer:

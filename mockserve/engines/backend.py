@@ -9,6 +9,7 @@ from engine.deployment import Deployment
 from mockserve.connections.slow_readers import SlowReaders
 from mockserve.engines.build import RankEngine, build_engines, driver_of
 from mockserve.engines.cluster import LiveCluster
+from mockserve.engines.structured_outputs import StructuredOutputBackend
 from mockserve.metrics.cache_config import cache_config_labels
 from mockserve.metrics.lateness import Lateness
 from mockserve.metrics.page import MeasuredEngine, Metrics, MetricsSource, new_source
@@ -34,6 +35,8 @@ class Backend:
     """What has a router in front, if it has one."""
     request_numbers: Iterator[int] = field(default_factory=itertools.count)
     """For the ids of requests, unique among all processes of the server."""
+    structured_outputs: StructuredOutputBackend | None = None
+    """What the processes of the server share; None where there is one process."""
 
 
 def local_backend(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> Backend:

@@ -7,6 +7,7 @@ from typing import Any
 from blis_options import OptionError, option
 from mockserve.options.instances import InstanceOptions
 from mockserve.options.parser_names import REASONING_PARSERS, TOOL_CALL_PARSERS
+from mockserve.options.structured_outputs import StructuredOutputsConfig, read_structured_outputs_config
 from mockserve.options.taste import Taste
 
 
@@ -82,6 +83,18 @@ class ContentOptions(InstanceOptions):
         "reasoning_effort, 250 without one). It never takes more than half of what an answer may have.",
         at_least=0,
     )
+    structured_outputs_config: str | None = option(
+        None,
+        "vLLM's configuration of structured outputs, as a JSON object with backend (auto, xgrammar, guidance, outlines "
+        "or lm-format-enforcer), disable_any_whitespace or disable_additional_properties.",
+        metavar="JSON",
+        heading="Structured outputs",
+    )
+    lenient_structured_outputs: bool = option(
+        False,
+        "Let requests use different backends of structured outputs, which vLLM refuses: there the backend of the "
+        "first constrained request serves the engine until it is restarted.",
+    )
     mode: str = option(
         "random",
         "What answers say: made-up prose, or the last user message or prompt again.",
@@ -109,6 +122,7 @@ class ContentOptions(InstanceOptions):
         if self.mode == "echo" and self.dataset_path is not None:
             raise OptionError("--dataset-path cannot be used with --mode echo")
         json_object("--default-chat-template-kwargs", self.default_chat_template_kwargs)
+        read_structured_outputs_config(self.structured_outputs_config)
         InstanceOptions.__post_init__(self)
 
     @property
@@ -126,6 +140,11 @@ class ContentOptions(InstanceOptions):
             optional_probability=self.tool_call_not_required_param_probability / 100,
             optional_field_probability=self.object_tool_call_not_required_field_probability / 100,
         )
+
+    @property
+    def structured_outputs(self) -> StructuredOutputsConfig:
+        """What --structured-outputs-config says."""
+        return read_structured_outputs_config(self.structured_outputs_config)
 
     @property
     def parses_answers(self) -> bool:

@@ -99,7 +99,7 @@ async def _planned(
 ) -> PlannedPrompt:
     planner = service.planner
     text = prompt if isinstance(prompt, str) else None
-    form = completion_form(body, text)
+    form = completion_form(body, text, service.options)
     external = service.external_prompt(asked.common.kv_transfer_params, len(ids))
     if external is not None:
         terms = terms._replace(external=external)

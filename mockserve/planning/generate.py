@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mockserve.content.answer import Delta
-from mockserve.content.asking import chat_form
-from mockserve.content.form import PLAIN, AnswerForm
+from mockserve.content.asking import chat_form, completion_form
+from mockserve.content.form import AnswerForm
 from mockserve.planning.reply_settings import new_scorers, num_top, prompt_scores
 from mockserve.protocol.asked.vocabulary_checks import check_vocabulary
 from mockserve.protocol.bodies import Choice, Ending, Piece
@@ -82,9 +82,10 @@ async def plan_generate(
 def _form(service: Service, asked: GenerateRequest) -> AnswerForm:
     """Answers to a chat that was rendered elsewhere think and call functions as others do."""
     context = asked.parse_context
+    demanded = {"structured_outputs": asked.structured_outputs}
     if context is None:
-        return PLAIN
-    return chat_form({**context, "messages": []}, "", service.options, quotes=False)
+        return completion_form(demanded, None, service.options)
+    return chat_form({**context, **demanded, "messages": []}, "", service.options, quotes=False)
 
 
 def _unread(generation: Generation) -> Generation:

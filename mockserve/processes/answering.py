@@ -22,6 +22,7 @@ from mockserve.processes.messages import (
     Refused,
     Stop,
     Stopping,
+    UsesBackend,
     WantMetrics,
 )
 
@@ -75,7 +76,7 @@ class Answering:
     def _heard(self, message: FromAnswering) -> None:
         if isinstance(message, Listening):
             self.listening.set_result(message)
-            self.end.tell(self._engines.state)
+            self._engines.welcome(self.end)
         elif isinstance(message, Refused):
             self.listening.set_exception(OptionError(message.message))
         elif isinstance(message, WantMetrics):
@@ -84,6 +85,8 @@ class Answering:
             self._gathering.heard(self.place, message)
         elif isinstance(message, DeathTold):
             self.death_told.set()
+        elif isinstance(message, UsesBackend):
+            self._engines.use_backend(message)
         elif isinstance(message, Stopping):
             self.stopping.set_result(message)
         else:

@@ -17,6 +17,7 @@ from mockserve.connections.file_limit import raise_file_limit
 from mockserve.connections.slow_readers import SlowReaders
 from mockserve.engines.backend import Backend
 from mockserve.engines.deployment import deployment_of, with_features
+from mockserve.engines.structured_outputs import StructuredOutputBackend
 from mockserve.listening import RunningServer, listen
 from mockserve.log_lines import set_up_logging
 from mockserve.metrics.lateness import Lateness
@@ -37,6 +38,7 @@ from mockserve.processes.messages import (
     Stop,
     Stopping,
     Tokens,
+    UsesBackend,
     WantFigures,
 )
 from mockserve.processes.remote_driver import RemoteDriver
@@ -108,6 +110,9 @@ async def _listening(
     wire, slow_readers = Wire(Lateness()), SlowReaders(options.max_unsent_kib * 1024)
     driver = RemoteDriver(config, options.speed, assignment.origin_s, wire, channel.tell)
     metrics = RemoteMetrics(wire.lateness, slow_readers, channel.tell)
+    structured_outputs = StructuredOutputBackend(
+        options.lenient_structured_outputs, lambda name: channel.tell(UsesBackend(name))
+    )
     hearers.update(
         {
             Tokens: driver.tokens,
@@ -115,12 +120,15 @@ async def _listening(
             Fail: driver.fail,
             Broken: driver.broken,
             State: driver.state,
+            UsesBackend: lambda message: structured_outputs.set_name(message.name),
             WantFigures: metrics.figures,
             MetricsPage: metrics.answered,
         }
     )
     numbers = itertools.count(assignment.place, assignment.num_processes)
-    backend = Backend(wire, driver, metrics, slow_readers, request_numbers=numbers)
+    backend = Backend(
+        wire, driver, metrics, slow_readers, request_numbers=numbers, structured_outputs=structured_outputs
+    )
     return await listen(build_service(options, deployment, assignment.environment, backend), shares_port=True)
 
 

@@ -16,6 +16,7 @@ from mockserve.processes.messages import (
     State,
     Submit,
     Tokens,
+    UsesBackend,
 )
 from mockserve.realtime.interface import EngineFailedError
 from mockserve.realtime.wire import Wire
@@ -130,6 +131,7 @@ class EngineSide:
         self.wire = wire
         self.ends: list[AnsweringEnd] = []
         self._told: State | None = None
+        self._backend: UsesBackend | None = None
         self.driver.tell_failure = self._broken
 
     def add(self, tell: Callable[[FromEngines], None]) -> AnsweringEnd:
@@ -150,6 +152,18 @@ class EngineSide:
         if state != self._told:
             self._told = state
             self.tell_all(state)
+
+    def welcome(self, end: AnsweringEnd) -> None:
+        """Send a process that has begun to listen what the others have heard."""
+        end.tell(self.state)
+        if self._backend is not None:
+            end.tell(self._backend)
+
+    def use_backend(self, message: UsesBackend) -> None:
+        """Make the backend of structured outputs that a process has used that of all, unless another was first."""
+        if self._backend is None:
+            self._backend = message
+        self.tell_all(self._backend)
 
     def tell_all(self, message: FromEngines) -> None:
         """The same to every process."""

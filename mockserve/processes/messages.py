@@ -71,6 +71,12 @@ class DeathTold(NamedTuple):
     """A client has been told that the engine is dead."""
 
 
+class UsesBackend(NamedTuple):
+    """The engine's backend of structured outputs is this one; both sides send it."""
+
+    name: str
+
+
 class Stopping(NamedTuple):
     """It takes no new requests any more, and has so many replies open."""
 
@@ -151,5 +157,7 @@ class Stop(NamedTuple):
     at_once: bool = False
 
 
-FromAnswering: TypeAlias = Listening | Refused | Submit | Abort | WantMetrics | Figures | DeathTold | Stopping
-FromEngines: TypeAlias = Tokens | Finish | Fail | Broken | State | WantFigures | MetricsPage | Stop
+FromAnswering: TypeAlias = (
+    Listening | Refused | Submit | Abort | WantMetrics | Figures | DeathTold | UsesBackend | Stopping
+)
+FromEngines: TypeAlias = Tokens | Finish | Fail | Broken | State | UsesBackend | WantFigures | MetricsPage | Stop

@@ -1,5 +1,6 @@
 """Errors a client sees, in vLLM's shapes: an envelope with message, type, param and code, or a bare detail."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,6 +98,14 @@ def bad_fields(problems: Sequence[Problem]) -> ApiError:
     lines = "".join(f"\n  {each}" for each in shown)
     message = f"{len(problems)} validation {label}:{lines}"
     return BadFieldsError(message, kind=INVALID_BODY, param=problems[0].location)
+
+
+def sanitized(message: str) -> str:
+    """A message of a library as vLLM shows it: without paths, addresses and surrounding space."""
+    message = re.sub(r" at 0x[0-9a-fA-F]+>", ">", message)
+    message = re.sub(r"/(?:home|usr|opt|var|tmp|root|lib|mnt|srv)(?:/[\w.\-]+)+", "<path>", message)
+    message = re.sub(r"(?:/[\w\-]+)+/[\w\-]+\.\w+", "<path>", message)
+    return message.strip()
 
 
 def late(error: ApiError) -> ApiError:

@@ -7,6 +7,7 @@ from typing import Any
 from mockserve.protocol.asked.read_sampling import read_sampling
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.asked.stream_options import Delivery, read_delivery
+from mockserve.protocol.asked.structured_outputs import STRUCTURED_OUTPUTS
 from mockserve.protocol.asked.wanted import Common, read_common
 from mockserve.protocol.errors import ApiError, Problem, bad_fields
 from mockserve.protocol.reading.body import Fields
@@ -25,7 +26,7 @@ from mockserve.protocol.reading.types import (
     as_integer,
     integer_problem,
 )
-from mockserve.protocol.refusals import refuse_bad_salt
+from mockserve.protocol.refusals import check_one_constraint, refuse_bad_salt
 
 OUTPUT_MODES = ("tokens", "text", "derender")
 
@@ -79,6 +80,7 @@ class SamplingParameters:
             "allowed_token_ids": Nullable(ListOf(Integer())),
             "bad_words": Nullable(ListOf(Text())),
             "logprob_token_ids": Nullable(ListOf(Integer())),
+            "structured_outputs": STRUCTURED_OUTPUTS,
         },
         kind="dict_type",
         ignores_unknown=True,
@@ -127,6 +129,7 @@ class GenerateRequest:
     token_ids: list[int]
     sampling: Sampling
     logit_bias: dict[str, Any] | None
+    structured_outputs: Mapping[str, Any] | None
     delivery: Delivery
     output_mode: str
     returns_prompt_ids: bool
@@ -143,6 +146,9 @@ def parse_generate(body: dict[str, Any]) -> GenerateRequest:
     if problems:
         raise bad_fields(problems)
     given = body["sampling_params"]
+    constraint = given.get("structured_outputs")
+    if constraint is not None:
+        check_one_constraint(constraint)
     detokenizes = as_flag(given.get("detokenize", True))
     if given.get("stop") and not detokenizes:
         raise ApiError("stop strings are only supported when detokenize is True. Set detokenize=True to use stop.")
@@ -163,6 +169,7 @@ def parse_generate(body: dict[str, Any]) -> GenerateRequest:
         token_ids=[as_integer(each) for each in body["token_ids"]],
         sampling=read_sampling(sampling_fields, max_tokens, "max_tokens", num_logprobs),
         logit_bias=given.get("logit_bias"),
+        structured_outputs=constraint,
         delivery=delivery,
         output_mode=output_mode,
         returns_prompt_ids=fields.flag("return_token_ids"),

@@ -5,7 +5,7 @@ Several at once are reported as the first that is looked at.
 
 from typing import Any
 
-from mockserve.protocol.errors import ApiError, bad_value, no_fields
+from mockserve.protocol.errors import ApiError, bad_value, internal_error, no_fields
 
 CONSTRAINTS = ("json", "regex", "choice")
 ALL_CONSTRAINTS = (*CONSTRAINTS, "grammar", "json_object", "structural_tag")
@@ -108,6 +108,11 @@ def _refuse_several_constraints(body: dict[str, Any], excludes_tools: bool) -> N
         raise ApiError(message) if excludes_tools else bad_value(message, "structured_outputs")
     if excludes_tools and count and body.get("tool_choice", "none") not in ("none", "auto", "required"):
         raise ApiError("You can only either use constraints for structured outputs or tools, not both.")
+    check_one_constraint(constraints)
+
+
+def check_one_constraint(constraints: dict[str, Any]) -> None:
+    """Raise ApiError unless `structured_outputs` has exactly one constraint."""
     count = sum(constraints.get(each) is not None for each in ALL_CONSTRAINTS)
     if count != 1:
         raise _several_constraints(constraints) if count else no_constraint(constraints)
@@ -196,9 +201,19 @@ def _refuse_unknown_tool(choice: dict[str, Any], tools: Any) -> None:
     if not isinstance(name, str) or not name:
         message = f"Invalid `name` in `function`: `{name}` in `tool_choice`! {usage}"
         raise bad_value(message, "tool_choice.function.name")
-    if name not in [_function_name(tool) for tool in tools]:
+    if not _offers(tools, name):
         message = "The tool specified in `tool_choice` does not match any of the specified `tools`"
         raise bad_value(message, "tool_choice")
+
+
+def _offers(tools: Any, name: str) -> bool:
+    """Whether a function has this name. Raises ApiError where vLLM stumbles over a tool before it that has none."""
+    try:
+        return any(tool["function"]["name"] == name for tool in tools)
+    except KeyError as error:
+        raise internal_error(str(error)) from None
+    except TypeError as error:
+        raise ApiError(str(error)) from None
 
 
 def _function_name(tool: Any) -> Any:

@@ -169,8 +169,10 @@ class ChatWriter:
         reasoning = _text(said, Kind.REASONING) if self._shape.includes_reasoning else ""
         if self._answer.unparsed is not None:
             return whole_message(self._shape.role, self._answer.unparsed, reasoning or None, ())
-        content = _text(said, Kind.CONTENT) or self._shape.empty_content
-        return whole_message(self._shape.role, content, reasoning or None, self._tool_calls(said))
+        calls = self._tool_calls(said)
+        says_else = bool(calls) or any(each.kind is Kind.REASONING for each in said)
+        content = _text(said, Kind.CONTENT) or (self._shape.empty_content if says_else else "")
+        return whole_message(self._shape.role, content, reasoning or None, calls)
 
     def _logprobs(self, first: int, last: int) -> dict[str, Any] | None:
         if self._scorer is None:

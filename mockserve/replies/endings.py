@@ -8,10 +8,12 @@ from mockserve.protocol.errors import ApiError, engine_dead
 from mockserve.replies.generation import Generation
 
 
-def ending_at(generation: Generation, num_tokens: int) -> Ending:
+def ending_at(generation: Generation, num_tokens: int, is_stream: bool = False) -> Ending:
     """The planned ending, or `length` when the engine stopped earlier."""
     answer = generation.answer
-    return answer.ending if num_tokens >= answer.num_tokens else Ending("length")
+    if num_tokens < answer.num_tokens:
+        return Ending("length")
+    return answer.ending if answer.streamed_ending is None or not is_stream else answer.streamed_ending
 
 
 def engine_reason(generation: Generation) -> str:

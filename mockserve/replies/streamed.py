@@ -58,7 +58,7 @@ class StreamedChoice:
         self._stream.write_all(template.fill_all(self._texts[first - 1 : last]))
 
     def finish(self, num_tokens: int) -> None:
-        self._end(num_tokens, ending_at(self._generation, num_tokens))
+        self._end(num_tokens, ending_at(self._generation, num_tokens, is_stream=True))
 
     def abort(self, num_tokens: int) -> None:
         self._end(num_tokens, Ending("abort"))

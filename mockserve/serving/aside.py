@@ -13,7 +13,7 @@ from mockserve.workers.pool import OverLimitError, PoolBusyError, WorkerPool
 
 Result = TypeVar("Result")
 
-MODULES = ("mockserve.content.constraints.validation", "mockserve.content.writing")
+MODULES = ("mockserve.content.constraints.validation", "mockserve.content.writing", "llguidance")
 """What the jobs of a server need."""
 
 

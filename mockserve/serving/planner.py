@@ -16,6 +16,7 @@ from mockserve.content.prose import Prose
 from mockserve.content.tokens.remembered import RememberedPrompts
 from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.content.writing import Steps, Written, advanced, form_checks
+from mockserve.engines.structured_outputs import StructuredOutputBackend
 from mockserve.kv_blocks.fast_hashes import token_digest
 from mockserve.kv_blocks.naming import ANYWHERE, Lora, NameBlocks, Scope
 from mockserve.protocol.asked.engine_message import check_engine_message
@@ -60,6 +61,7 @@ class Planner:
         conversations: Conversations | None = None,
         numbers: Iterator[int] | None = None,
         aside: Aside | None = None,
+        structured_outputs: StructuredOutputBackend | None = None,
     ) -> None:
         """`numbers` make the ids of requests unique; those of planners that share an engine must differ."""
         self.tokenizer = tokenizer
@@ -73,6 +75,7 @@ class Planner:
         """Seeded anew for each answer, which costs half of what a new one does."""
         self._numbers = itertools.count() if numbers is None else numbers
         self.aside = aside or Aside()
+        self._structured_outputs = structured_outputs or StructuredOutputBackend()
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """The token ids of a prompt. Raises ApiError when it is longer than a context."""
@@ -118,11 +121,12 @@ class Planner:
 
         Raises ApiError for sampling fields out of bounds, and for a form that no answer can have.
         """
-        await self._check(form)
+        backend = await self._checked_backend(form)
         request_id, cache_salt, lora, priority, external = terms
         budget = output_budget(sampling, len(prompt), self.max_model_len)
         check_sampling(sampling, budget)
         check_engine_message(request_id, priority, sampling)
+        self._structured_outputs.claim(backend)
         scope = ANYWHERE if lora is None and not cache_salt else Scope(cache_salt or "", lora)
         repeatable = sampling.is_greedy or sampling.seed is not None
         digest = token_digest(prompt)
@@ -157,11 +161,14 @@ class Planner:
         self._random.seed(seed)
         return self._random
 
-    async def _check(self, form: AnswerForm) -> None:
+    async def _checked_backend(self, form: AnswerForm) -> str | None:
+        """The backend of structured outputs that constrains the answer. Raises ApiError when there is none for it."""
+        backend = None if form.constraint is None else form.constraint.backend
         for number, check in enumerate(form_checks(form), start=1):
-            await self.aside.done(check)
+            backend = await self.aside.done(check)
             if number % CHECKS_PER_TURN == 0:
                 await asyncio.sleep(0)
+        return backend
 
     async def _blocks(self, engine_id: str, prompt: Sequence[int], answer: Answer, scope: Scope) -> BlockIdentities:
         token_ids = [*prompt, *answer.token_ids]

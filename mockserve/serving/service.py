@@ -20,6 +20,7 @@ from mockserve.content.vocabulary import new_composer, open_vocabulary
 from mockserve.engines.backend import Backend
 from mockserve.engines.build import RankEngine
 from mockserve.engines.deployment import transfer_of, with_features
+from mockserve.engines.structured_outputs import StructuredOutputBackend
 from mockserve.faults.draw import FaultSource
 from mockserve.faults.engine import EngineFaults
 from mockserve.kv_blocks.setup import block_naming
@@ -205,6 +206,7 @@ def build_service(
             conversations,
             backend.request_numbers,
             Aside(answering),
+            backend.structured_outputs or StructuredOutputBackend(options.lenient_structured_outputs),
         ),
         answering=answering,
         wire=backend.wire,

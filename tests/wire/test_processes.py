@@ -243,3 +243,14 @@ def test_settings_that_only_an_answering_process_can_refuse_are_one_line_and_cod
         assert line == "blis serve: error: --tokenizer must be a tokenizer.json or a folder with one, got '/nowhere'\n"
         assert running.stderr is not None
         assert running.stderr.read() == ""
+
+
+def test_processes_share_the_backend_of_structured_outputs() -> None:
+    first = completion(prompt="x", structured_outputs={"json": {"type": "integer"}})
+    other = completion(prompt="x", structured_outputs={"json": {"type": "integer", "multipleOf": 7}})
+    with process(*TWO, *FAST, *CACHED) as (_, line):
+        assert b" 200 " in ask(line, first).partition(b"\r\n")[0]
+        for _ in range(12):  # the kernel chooses the process
+            reply = ask(line, other)
+            assert b" 400 " in reply.partition(b"\r\n")[0]
+            assert b"The engine is already using 'xgrammar', but this request resolved to 'guidance'" in reply

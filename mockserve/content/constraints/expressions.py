@@ -1,6 +1,6 @@
 """Expressions that texts can match: what regular expressions and grammars have in common, and how to write a match."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TypeAlias
@@ -8,8 +8,11 @@ from typing import TypeAlias
 MOST_REPEATS = 8
 """How often a part that may come any number of times comes at most, beyond its least number."""
 
-ENDLESS = 1 << 17
-"""The length of what can never end, and of what is too long to write."""
+ENDLESS = 1 << 62
+"""The length of what can never end."""
+
+MOST_CHARS = 1 << 17
+"""A longer match is broken off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +73,24 @@ class Grammar:
 
     @property
     def can_end(self) -> bool:
-        """Whether any text of less than a hundred thousand characters matches."""
+        """Whether any text matches."""
         return _shortest(self.start, _shortest_of_rules(self)) < ENDLESS
+
+    @property
+    def can_begin(self) -> bool:
+        """Whether a first character can be written, though perhaps no last one."""
+        found: set[str] = set()
+        num_found = -1
+        while num_found < len(found):
+            num_found = len(found)
+            found |= {name for name, expression in self.rules.items() if _begins(expression, found)}
+        return _begins(self.start, found)
 
 
 def matching_text(grammar: Grammar, random: Random, room: int) -> str:
     """A text that matches, of about `room` characters at most if there is one so short; 0 gives the shortest.
+
+    One that is too long breaks off.
 
     Linear in the length of the text.
     """
@@ -96,25 +111,30 @@ class _Writer:
         self._random = random
         self._room = room - _shortest(grammar.start, self._of_rules)
         self._pending: list[Expression] = [grammar.start]
+        self._num_chars = 0
         self.pieces: list[str] = []
 
     def write(self) -> None:
-        while self._pending:
+        while self._pending and self._num_chars < MOST_CHARS:
             self._expand(self._pending.pop())
 
     def _expand(self, expression: Expression) -> None:
         match expression:
             case Text(text):
+                self._num_chars += max(1, len(text))
                 self.pieces.append(text)
             case Chars(chars):
+                self._num_chars += 1
                 self.pieces.append(self._random.choice(chars) if self._room > 0 else chars[0])
             case Series(parts):
                 self._pending.extend(reversed(parts))
             case Choice(options):
                 self._pending.append(self._chosen(options))
             case Repeat(part, least, most):
-                self._pending.extend([part] * self._count(part, least, most))
+                count = min(self._count(part, least, most), MOST_CHARS)
+                self._pending.extend([part] * count)
             case Rule(name):
+                self._num_chars += 1  # a rule that only leads back to itself ends, too
                 self._pending.append(self._rules[name])
 
     def _chosen(self, options: Sequence[Expression]) -> Expression:
@@ -133,6 +153,26 @@ class _Writer:
         return count
 
 
+def _begins(expression: Expression, rules: Collection[str]) -> bool:
+    """Whether a match can begin with a character; `rules` are those known to."""
+    match expression:
+        case Text(text) | Chars(text):
+            return bool(text)
+        case Series(parts):
+            for part in parts:
+                if _begins(part, rules):
+                    return True
+                if not (part == EMPTY or (isinstance(part, Repeat) and part.least == 0)):
+                    return False
+            return False
+        case Choice(options):
+            return any(_begins(each, rules) for each in options)
+        case Repeat(part):
+            return _begins(part, rules)
+        case Rule(name):
+            return name in rules
+
+
 def _shortest(expression: Expression, of_rules: Mapping[str, int]) -> int:
     """The length of the shortest match, in characters and rules used."""
     match expression:
@@ -141,13 +181,24 @@ def _shortest(expression: Expression, of_rules: Mapping[str, int]) -> int:
         case Chars():
             return 1
         case Series(parts):
-            return min(ENDLESS, sum(_shortest(each, of_rules) for each in parts))
+            return _total(_shortest(each, of_rules) for each in parts)
         case Choice(options):
-            return min(_shortest(each, of_rules) for each in options)
+            return min((_shortest(each, of_rules) for each in options), default=ENDLESS)
         case Repeat(part, least, _):
-            return min(ENDLESS, least * max(1, _shortest(part, of_rules)))
+            length = _shortest(part, of_rules)
+            return ENDLESS if length == ENDLESS and least else _total([least * max(1, length) if least else 0])
         case Rule(name):
-            return min(ENDLESS, 1 + of_rules[name])
+            return _total([1, of_rules[name]])
+
+
+def _total(lengths: Iterable[int]) -> int:
+    """The sum; endless if one of the lengths is, otherwise less than that however great."""
+    total = 0
+    for length in lengths:
+        if length == ENDLESS:
+            return ENDLESS
+        total += length
+    return min(total, ENDLESS - 1)
 
 
 def _shortest_of_rules(grammar: Grammar) -> dict[str, int]:

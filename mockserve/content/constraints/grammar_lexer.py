@@ -21,10 +21,11 @@ _GBNF = {
 }
 _LARK = {
     **_SHARED,
-    "space": r"[ \t\r]+|//[^\n]*|#[^\n]*|->\s*\w+",
+    "space": r"[ \t\r]+|//[^\n]*|#[^\n]*",
+    "alias": r"->\s*\w+",
     "string": rf"{_STRING}i?",
     "regex": r"/(?!/)(?:[^/\\\n]|\\.)+/[imslux]*",
-    "directive": r"%[a-z_]+[^\n]*",
+    "directive": r"%[a-z_]+(?:[^\n#/]|/(?!/))*",
     "name": r"[!?]?[A-Za-z_]\w*(?:\.-?\d+)?",
     "count": r"~\s*\d+(?:\s*\.\.\s*\d+)?|\{\s*\d*\s*(?:,\s*\d*\s*)?\}",
     "sign": r"\.\.|[:|()\[\]*+?]",

@@ -1,5 +1,6 @@
 """Context-free grammars, as expressions to write sentences of."""
 
+import json
 import string
 
 from mockserve.content.constraints.expressions import (
@@ -55,14 +56,12 @@ COMMON = {
 def parse_grammar(source: str) -> Grammar:
     """A grammar in GBNF or in Lark's notation, whichever it is in.
 
-    Raises GrammarError for what is neither, for a rule that is used and not there, and for one that can never end.
+    Raises GrammarError for what is neither, and for a rule that is used and not there.
     """
     lark = is_lark(source)
     parser = _Parser(source, lark)
     grammar = Grammar(Rule("start" if lark else "root"), parser.rules())
     parser.check(grammar)
-    if not grammar.can_end:
-        raise GrammarError("Invalid grammar specification.")
     return grammar
 
 
@@ -83,6 +82,8 @@ class _Parser:
         rules: dict[str, Expression] = {}
         while self._word.kind != "end":
             word = self._take()
+            if word.kind == "alias" and (self._word.kind == "end" or self._begins_line):
+                continue
             if word.kind == "directive":
                 self._directive(word, rules)
                 continue
@@ -119,8 +120,8 @@ class _Parser:
 
     def _alternatives(self) -> Expression:
         options = [self._series()]
-        while self._word.text == "|":
-            self._take()
+        while self._word.text == "|" or (self._word.kind == "alias" and self._words[self._at + 1].text == "|"):
+            self._at += 1 + (self._word.kind == "alias")
             options.append(self._series())
         return options[0] if len(options) == 1 else Choice(tuple(options))
 
@@ -132,9 +133,15 @@ class _Parser:
 
     def _ends_series(self) -> bool:
         word = self._word
-        if word.kind in ("end", "directive") or word.text in ("|", ")", "]"):
+        if word.kind in ("end", "alias") or word.text in ("|", ")", "]"):
+            return True
+        if self._lark and self._begins_line:
             return True
         return word.kind == "name" and self._words[self._at + 1].text == self._defines
+
+    @property
+    def _begins_line(self) -> bool:
+        return self._at == 0 or self._word.line != self._words[self._at - 1].line
 
     def _repeated(self, part: Expression) -> Expression:
         while self._word.text in ("*", "+", "?") or self._word.kind == "count":
@@ -167,6 +174,8 @@ class _Parser:
         if self._depth > MOST_NESTED:
             raise self._unexpected(opening)
         inner = self._alternatives()
+        if opening.text == "(" and self._lark and self._begins_line:
+            raise self._unexpected(self._word)
         closing = self._take()
         if closing.text != {"(": ")", "[": "]"}[opening.text]:
             raise self._unexpected(closing)
@@ -174,6 +183,8 @@ class _Parser:
         return Repeat(inner, 0, 1) if opening.text == "[" else inner
 
     def _string(self, word: Word) -> Expression:
+        if self._lark and not _is_json(word.text.removesuffix("i")):
+            raise self._unexpected(word)
         text = unquoted(word.text.removesuffix("i"))
         if self._word.text != "..":
             return Text(text)
@@ -217,6 +228,14 @@ class _Parser:
             return pointed_at(self._source, word, f"unexpected token: {word.text or 'end of input'}")
         reason = "Unexpected end of input" if word.kind == "end" else "Unexpected token"
         return not_gbnf(self._source, word.start, word.line, reason)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _rule_name(text: str) -> str:

@@ -7,7 +7,15 @@ from typing import Any
 
 from mockserve.content.constraints.expressions import Grammar, matching_text
 from mockserve.content.constraints.json_scalars import make_number, make_string
-from mockserve.content.constraints.json_schema import Schema, SchemaError, options_of, resolved, type_options
+from mockserve.content.constraints.json_schema import (
+    LoopError,
+    Schema,
+    SchemaError,
+    options_of,
+    resolved,
+    type_options,
+)
+from mockserve.content.constraints.read_keywords import with_read_keywords
 from mockserve.content.constraints.regex_parser import parse_regex
 from mockserve.content.tokens.words import WORDS
 from mockserve.options.taste import ANY, Taste
@@ -25,18 +33,41 @@ CHECKED_KEYWORDS = frozenset(
 )
 """Keywords by which a value can be refused although each of its parts was made as asked."""
 
+_BREAK = "\ue000"
+"""A mark that stands for what is left out; no schema's text has this character of the private use area by chance."""
+
 SOLE_KEYWORDS = frozenset({"enum", "const", "anyOf"})
 """Keywords that need no look at the value where nothing but `type` and annotations stands beside them."""
 
 ANNOTATIONS = frozenset({"title", "description", "default", "examples", "type", "$defs", "definitions", "$schema"})
 
 
-def instance_text(schema: Schema, random: Random, generosity: int, taste: Taste = ANY) -> str:
+def instance_text(schema: Schema, random: Random, generosity: int, taste: Taste = ANY, is_compact: bool = False) -> str:
     """A value of `schema` as JSON. `generosity` 0 gives the least that is accepted, 2 most of what is optional.
+
+    Compact JSON has no spaces between its parts.
 
     Raises SchemaError for a schema that is none or that nothing satisfies, RegexError for a pattern that is none.
     """
-    return json.dumps(make_instance(schema, random, generosity, taste), ensure_ascii=False)
+    separators = (",", ":") if is_compact else None
+    return json.dumps(make_instance(schema, random, generosity, taste), ensure_ascii=False, separators=separators)
+
+
+def lenient_text(schema: Schema, random: Random, taste: Taste = ANY) -> str:
+    """JSON of the shape that `schema` describes by the keywords that xgrammar reads, whatever the others say.
+
+    The text breaks off where a schema requires itself without end, and is empty where nothing satisfies the schema.
+    Raises LoopError for a reference that leads back to itself.
+    """
+    readable = with_read_keywords(schema)
+    maker = _Maker(readable, random, 0, taste, breaks_off=True)
+    try:
+        value = maker.make(readable, 0)
+    except LoopError:
+        raise
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
+        return ""
+    return json.dumps(value, ensure_ascii=False).partition(json.dumps(_BREAK, ensure_ascii=False))[0]
 
 
 def make_instance(schema: Schema, random: Random, generosity: int, taste: Taste = ANY) -> Any:
@@ -70,7 +101,9 @@ def _is_valid(validator: Any, value: Any) -> bool:
 class _Maker:
     """Makes values of one document's schemas."""
 
-    def __init__(self, root: Schema, random: Random, generosity: int, taste: Taste) -> None:
+    def __init__(self, root: Schema, random: Random, generosity: int, taste: Taste, breaks_off: bool = False) -> None:
+        """`breaks_off`: put a mark where values are nested too deeply, instead of giving up."""
+        self._breaks_off = breaks_off
         self._root = root
         self._random = random
         self._generosity = generosity
@@ -83,6 +116,8 @@ class _Maker:
         self._num_made += 1
         if self._num_made > MOST_VALUES:
             raise SchemaError(f"Unsatisfiable schema: it asks for more than {MOST_VALUES} values")
+        if depth > ENDLESS_DEPTH // 10 and self._breaks_off:
+            return _BREAK
         if depth > ENDLESS_DEPTH // 10:
             raise SchemaError("Unsatisfiable schema: it asks for itself without end")
         found = resolved(schema, self._root)

@@ -14,6 +14,8 @@ from mockserve.content.tokens.words import WORDS
 MOST_TRIES = 50
 PATTERN_ROOM_CHARS = 24
 MOST_CHARS = 100_000
+MAX_WIDTH = 1_000_000
+"""A wider range between bounds is narrowed to the usual one."""
 
 
 def make_string(schema: Mapping[str, Any], random: Random, generosity: int) -> str:
@@ -100,6 +102,9 @@ def _number_bounds(schema: Mapping[str, Any], usual: tuple[float, float], intege
     width = usual[1] - usual[0]
     low: float = max(lows) if lows else min(usual[0], min(highs) - width) if highs else usual[0]
     high: float = min(highs) if highs else max(usual[1], low + width)
+    if high - low > MAX_WIDTH and max(low, usual[0]) < min(high, usual[1]):
+        # Bounds as wide as those of a type of integers say nothing of what a person would expect.
+        low, high = max(low, usual[0]), min(high, usual[1])
     if integer:
         low, high = math.ceil(low), math.floor(high)
         low += not _is_within(low, schema)

@@ -25,6 +25,10 @@ class SchemaError(ValueError):
     """A schema that is none, or that nothing can satisfy."""
 
 
+class LoopError(SchemaError):
+    """A reference that leads back to itself."""
+
+
 def resolved(schema: Schema, root: Schema) -> dict[str, Any]:
     """The schema with its references replaced by what they name and `allOf` merged in.
 
@@ -41,13 +45,15 @@ def resolved(schema: Schema, root: Schema) -> dict[str, Any]:
                 found = merged(found, resolved(part, root))
         else:
             return found
-    raise SchemaError("Unsatisfiable schema: a reference that leads back to itself")
+    raise LoopError("Unsatisfiable schema: a reference that leads back to itself")
 
 
 def follow(reference: Any, root: Schema) -> Schema:
     """What a reference within the document names."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         raise SchemaError(f"Failed to resolve reference: {reference}")
+    if len(reference) > 1 and reference[1] != "/":
+        return _anchored(reference[1:], root)
     found: Any = root
     for name in reference[1:].split("/")[1:]:
         key = unquote(name).replace("~1", "/").replace("~0", "~")
@@ -60,6 +66,20 @@ def follow(reference: Any, root: Schema) -> Schema:
     if not isinstance(found, Mapping | bool):
         raise SchemaError(f"Pointer '{reference[1:]}' is no schema")
     return found
+
+
+def _anchored(name: str, root: Schema) -> Schema:
+    """The schema that has this `$anchor`."""
+    pending: list[Any] = [root]
+    while pending:
+        found = pending.pop()
+        if isinstance(found, Mapping):
+            if found.get("$anchor") == name:
+                return found
+            pending.extend(found.values())
+        elif isinstance(found, list):
+            pending.extend(found)
+    raise SchemaError(f"Failed to resolve reference: #{name}")
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

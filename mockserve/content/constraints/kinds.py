@@ -1,25 +1,35 @@
 """The form that a request demands of its answer: JSON, a regular expression, a choice, a grammar or structural tags."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 from typing import Any, TypeAlias
 
-from mockserve.content.constraints.expressions import Choice, Grammar, Text, matching_text
+from mockserve.content.constraints.backends import check_xgrammar, resolve_backend
+from mockserve.content.constraints.closed_schema import without_further_members
+from mockserve.content.constraints.demand import Demand, check_demand, demand_of
+from mockserve.content.constraints.expressions import EMPTY, Choice, Grammar, Text, matching_text
 from mockserve.content.constraints.grammar_lexer import GrammarError
 from mockserve.content.constraints.grammar_parser import parse_grammar
-from mockserve.content.constraints.json_instances import instance_text
-from mockserve.content.constraints.json_schema import SchemaError
-from mockserve.content.constraints.json_schema_check import TOO_DEEP, check_schema, unimplemented_keywords
+from mockserve.content.constraints.guidance import check_guidance, guidance_grammar
+from mockserve.content.constraints.guided import guided_text
+from mockserve.content.constraints.json_instances import instance_text, lenient_text
+from mockserve.content.constraints.json_schema import LoopError, SchemaError
+from mockserve.content.constraints.json_schema_check import TOO_DEEP, check_schema
+from mockserve.content.constraints.prompted_schema import prompted_schema
 from mockserve.content.constraints.regex_parser import RegexError, parse_regex
 from mockserve.content.constraints.size import is_small_demand
-from mockserve.content.constraints.structural_tags import check_tag, tag_text
+from mockserve.content.constraints.structural_tags import tag_text
+from mockserve.content.constraints.xgrammar.ebnf import parse_ebnf
+from mockserve.content.constraints.xgrammar.lark import is_likely_lark
+from mockserve.content.constraints.xgrammar.regex import regex_to_ebnf
+from mockserve.options.structured_outputs import AUTO, StructuredOutputsConfig
 from mockserve.options.taste import ANY, Taste
-from mockserve.protocol.errors import ApiError, bad_value, late
+from mockserve.protocol.errors import ApiError, bad_value, internal_error, late
 from mockserve.protocol.json_text import compact_json
-from mockserve.protocol.refusals import no_constraint
 
 ROOM_CHARS = 120
 GENEROSITIES = (2, 1, 0)
@@ -32,6 +42,11 @@ class JsonForm:
 
     schema: Any
     taste: Taste = ANY
+    backend: str | None = None
+    is_compact: bool = False
+    """Whether the JSON has no spaces."""
+    prompted: Any = None
+    """What a value of the schema should rather be like, if there is one such."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +54,15 @@ class GrammarForm:
     """A sentence of a grammar; choices and regular expressions are grammars too."""
 
     grammar: Grammar
+    backend: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GuidedForm:
+    """A sentence of a grammar that llguidance reads and this package does not."""
+
+    grammar: str
+    backend: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +70,23 @@ class TagForm:
     """Free text with structural tags."""
 
     tag: Any
+    backend: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DeferredForm:
-    """A demand, as JSON, that is read when a text is written: it may take long to read."""
+    """A demand that is read when a text is written: it may take long to read.
+
+    `demand` has its kind, its value and what the prompt describes, as JSON.
+    """
 
     demand: bytes
+    config: StructuredOutputsConfig = AUTO
+    backend: None = None
+    """Reading the demand finds its backend."""
 
 
-Constraint: TypeAlias = JsonForm | GrammarForm | TagForm | DeferredForm
+Constraint: TypeAlias = JsonForm | GrammarForm | GuidedForm | TagForm | DeferredForm
 
 
 def constrained_text(constraint: Constraint, random: Random, generosity: int) -> str:
@@ -63,162 +94,142 @@ def constrained_text(constraint: Constraint, random: Random, generosity: int) ->
 
     Raises ApiError when nothing has that form.
     """
+    room = ROOM_CHARS * generosity // 2
     try:
         match constraint:
-            case JsonForm(schema, taste):
-                return instance_text(schema, random, generosity, taste)
+            case JsonForm():
+                return _json_text(constraint, random, generosity)
             case GrammarForm(grammar):
-                return matching_text(grammar, random, ROOM_CHARS * generosity // 2)
+                return matching_text(grammar, random, room)
+            case GuidedForm(source):
+                return guided_text(source, random, room)
             case TagForm(tag):
                 return tag_text(tag, random, generosity)
-            case DeferredForm(demand):
-                found = read_deferred(demand)
-                return "" if found is None else constrained_text(found, random, generosity)
-    except (SchemaError, RegexError) as error:
-        raise late(ApiError(f"Grammar error: {error}")) from None
+            case DeferredForm():
+                return constrained_text(read_deferred(constraint), random, generosity)
+    except (SchemaError, RegexError):
+        # vLLM accepts the constraint, and its engine finds no token to go on with.
+        raise late(internal_error()) from None
 
 
-def json_form(schema: Any, taste: Taste = ANY) -> JsonForm:
-    """The form of a JSON schema. Raises ApiError for what is none."""
+def _json_text(form: JsonForm, random: Random, generosity: int) -> str:
+    """JSON of the form; without a backend, of the schema taken by itself.
+
+    Where a backend accepts a schema for which no value is found, the text is what its grammar allows.
+    """
+    if form.prompted is not None:
+        with suppress(ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
+            check_schema(form.prompted)
+            return instance_text(form.prompted, random, generosity, form.taste, form.is_compact)
     try:
-        check_schema(schema)
-    except (SchemaError, RegexError) as error:
-        message = str(error)
-        raise ApiError(message if message.startswith("The JSON schema") else f"Grammar error: {message}") from None
-    return JsonForm(schema, taste)
+        return instance_text(form.schema, random, generosity, form.taste, form.is_compact)
+    except LoopError:
+        if form.backend == "guidance":
+            return ""  # llguidance stops at once where xgrammar finds no token
+        raise
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
+        if form.backend is None:
+            raise SchemaError("Unsatisfiable schema") from None
+    if form.backend == "guidance":
+        return guided_text(guidance_grammar(Demand("json", form.schema)), random, 0)
+    return lenient_text(form.schema, random, form.taste)
 
 
-def demanded_form(body: Mapping[str, Any]) -> Constraint | None:
-    """The same as `read_constraint`, but what may take long to read is deferred."""
-    demand = _demand_of(body)
+def demanded_form(
+    body: Mapping[str, Any], config: StructuredOutputsConfig = AUTO, texts: Callable[[], Sequence[str]] = tuple
+) -> Constraint | None:
+    """The form that `read_constraint` finds, but what may take long to read, or needs a library, is deferred.
+
+    `texts` gives the texts of the prompt, for an object of any form to be like what they describe.
+    """
+    demand = demand_of(body, config)
     if demand is None:
         return None
-    if is_small_demand(demand):
-        return read_demand(demand)
+    if demand.kind == "json_object":
+        demand = demand._replace(prompted=prompted_schema(texts()))
+    is_small = is_small_demand(demand.kind, demand.value) and is_small_demand("json", demand.prompted or {})
+    if config.backend not in ("auto", "xgrammar") or not is_small:
+        return _deferred(demand)
     try:
-        return DeferredForm(compact_json(demand))
+        check_demand(demand)
+    except ApiError as error:
+        raise late(error) from None
+    try:
+        check_xgrammar(demand)
+    except ApiError:
+        return _deferred(demand)
+    return _form(demand, "xgrammar")
+
+
+def _deferred(demand: Demand) -> DeferredForm:
+    try:
+        return DeferredForm(compact_json([demand.kind, demand.value, demand.prompted]), demand.config)
     except RecursionError:
         raise late(ApiError(TOO_DEEP)) from None
 
 
 @lru_cache(maxsize=1)
-def read_deferred(demand: bytes) -> Constraint | None:
-    """The same as `read_demand`, which for the latest demand is not done again."""
-    return read_demand(json.loads(demand))
+def read_deferred(form: DeferredForm) -> Constraint:
+    """The form that `read_demand` finds, which for the latest demand is not done again."""
+    kind, value, prompted = json.loads(form.demand)
+    return read_demand(Demand(kind, value, form.config, prompted))
 
 
-def read_constraint(body: Mapping[str, Any]) -> Constraint | None:
+def read_constraint(body: Mapping[str, Any], config: StructuredOutputsConfig = AUTO) -> Constraint | None:
     """What `response_format` and `structured_outputs` demand, if anything. Raises ApiError in vLLM's words."""
-    demand = _demand_of(body)
+    demand = demand_of(body, config)
     return None if demand is None else read_demand(demand)
 
 
-def _demand_of(body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a body demands, as fields of `structured_outputs`."""
-    wanted = body.get("structured_outputs")
-    given = dict(wanted) if isinstance(wanted, Mapping) else None
-    return _with_response_format(given, body.get("response_format"))
-
-
-def read_demand(given: Mapping[str, Any]) -> Constraint | None:
-    """The form that the fields of `structured_outputs` demand, if any. Raises ApiError in vLLM's words."""
-    present = next((name for name in _READERS if given.get(name) is not None), None)
-    if present is None:
-        return None
+def read_demand(demand: Demand) -> Constraint:
+    """The form that is demanded. Raises ApiError in vLLM's words."""
+    if demand.kind == "structural_tag":
+        check_tag_of(demand)
     try:
-        return _READERS[present](given)
+        backend = resolve_backend(demand)
     except ApiError as error:
-        raise error if present == "structural_tag" else late(error) from None
+        raise late(error) from None
+    return _form(demand, backend)
 
 
-def _with_response_format(given: dict[str, Any] | None, response_format: Any) -> dict[str, Any] | None:
-    """The demands of either field as those of `structured_outputs`."""
-    kind = response_format.get("type") if isinstance(response_format, Mapping) else None
+def check_tag_of(demand: Demand) -> None:
+    """Raise ApiError for a structural tag that is none, which vLLM refuses while it reads the body."""
+    field = "structured_outputs" if isinstance(demand.value, str) else "response_format"
+    try:
+        check_xgrammar(demand)
+    except ApiError:
+        raise bad_value(f"Invalid {field} structural_tag specification.", field) from None
+
+
+def _form(demand: Demand, backend: str) -> Constraint:
+    kind, value, config, prompted = demand
     if kind == "json_object":
-        return {**(given or {}), "json_object": True}
-    if kind == "json_schema":
-        described = response_format.get("json_schema")
-        schema = described.get("schema") if isinstance(described, Mapping) else None
-        if schema is None and given is None:
-            raise no_constraint({})
-        return given if schema is None else {**(given or {}), "json": schema}
+        return JsonForm({"type": "object"}, ANY, backend, config.disable_any_whitespace, prompted)
+    if kind == "json":
+        schema = json.loads(value) if isinstance(value, str) else value
+        if backend == "guidance" and config.disable_additional_properties:
+            schema = without_further_members(schema)
+        return JsonForm(schema, ANY, backend, config.disable_any_whitespace)
     if kind == "structural_tag":
-        return {**(given or {}), "structural_tag": response_format}
-    return given
-
-
-def _read_json(given: Mapping[str, Any]) -> Constraint:
-    schema = given["json"]
-    if isinstance(schema, str):
-        if not schema.strip():
-            raise ApiError("structured_outputs.json cannot be an empty string")
-        try:
-            schema = json.loads(schema)
-        except ValueError:
-            raise ApiError("Invalid JSON grammar specification.") from None
-    form = json_form(schema)
-    unknown = unimplemented_keywords(schema)
-    if unknown:
-        raise ApiError(f"Grammar error: Unimplemented keys: {json.dumps(unknown)}")
-    return form
-
-
-def _read_regex(given: Mapping[str, Any]) -> Constraint:
-    pattern = str(given["regex"])
-    if "\0" in pattern:
-        raise ApiError("structured_outputs.regex must not contain a NUL character ('\\x00')")
+        return TagForm(json.loads(value) if isinstance(value, str) else value, backend)
     try:
-        grammar = Grammar(parse_regex(pattern))
-    except RegexError as error:
-        shown = json.dumps(pattern, ensure_ascii=False)
-        mark = f"   1 | start: /{pattern}/\n              ^"
-        raise ApiError(f"Grammar error: at 1(8): invalid regex {shown} (in regex): {error}\n{mark}") from None
-    if not grammar.can_end:
-        raise ApiError("Grammar error: regex too large")
-    return GrammarForm(grammar)
+        grammar = _grammar(kind, value, backend)
+    except (RegexError, GrammarError, RecursionError):
+        check_guidance(demand)
+        return GuidedForm(guidance_grammar(demand), backend)
+    if not (grammar.can_end or grammar.can_begin):
+        # xgrammar finds no first token, and the engine fails; llguidance stops at once.
+        if backend != "guidance":
+            raise late(internal_error())
+        return GrammarForm(Grammar(EMPTY), backend)
+    return GrammarForm(grammar, backend)
 
 
-def _read_choice(given: Mapping[str, Any]) -> Constraint:
-    choices = given["choice"]
-    if not isinstance(choices, list) or not choices:
-        raise ApiError(f"Choice '{choices}' cannot be an empty list")
-    return GrammarForm(Grammar(Choice(tuple(Text(str(each)) for each in choices))))
-
-
-def _read_grammar(given: Mapping[str, Any]) -> Constraint:
-    source = str(given["grammar"])
-    if not source.strip():
-        raise ApiError("structured_outputs.grammar cannot be an empty string")
-    try:
-        return GrammarForm(parse_grammar(source))
-    except GrammarError as error:
-        raise ApiError(str(error)) from None
-
-
-def _read_json_object(given: Mapping[str, Any]) -> Constraint:
-    if given["json_object"] is not True:
-        raise ApiError(
-            "structured_outputs.json_object must be True if set; omit structured_outputs to disable structured outputs"
+def _grammar(kind: str, value: Any, backend: str) -> Grammar:
+    if kind == "choice":
+        return Grammar(Choice(tuple(map(Text, value))))
+    if kind == "regex":
+        return (
+            parse_ebnf(f"root ::= {regex_to_ebnf(value)}\n") if backend == "xgrammar" else Grammar(parse_regex(value))
         )
-    return JsonForm({"type": "object"})
-
-
-def _read_structural_tag(given: Mapping[str, Any]) -> Constraint:
-    tag = given["structural_tag"]
-    param = "structured_outputs" if isinstance(tag, str) else "response_format"
-    try:
-        tag = json.loads(tag) if isinstance(tag, str) else tag
-        check_tag(tag)
-    except ValueError:  # what is no JSON, no tag, no schema, no pattern or no grammar
-        raise bad_value(f"Invalid {param} structural_tag specification.", param) from None
-    return TagForm(tag)
-
-
-_READERS = {
-    "json": _read_json,
-    "regex": _read_regex,
-    "choice": _read_choice,
-    "grammar": _read_grammar,
-    "json_object": _read_json_object,
-    "structural_tag": _read_structural_tag,
-}
+    return parse_grammar(value) if backend != "xgrammar" or is_likely_lark(value) else parse_ebnf(value)

@@ -38,10 +38,9 @@ _COUNTS = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minPrope
 _REPEATS = re.compile(r"\{\s*(\d+)?\s*(?:,\s*(\d+)?\s*)?\}")
 
 
-def is_small_demand(demand: Mapping[str, Any]) -> bool:
-    """Whether what `structured_outputs` and `response_format` demand is small."""
-    present = next((name for name in _JUDGES if demand.get(name) is not None), None)
-    return present is None or _JUDGES[present](demand[present])
+def is_small_demand(kind: str, value: Any) -> bool:
+    """Whether the demand that a field of `structured_outputs` makes is small."""
+    return _JUDGES[kind](value)
 
 
 def is_small_schema(schema: Any, taste: Taste = ANY) -> bool:
@@ -216,4 +215,4 @@ _JUDGES: dict[str, Callable[[Any], bool]] = {
     "json_object": lambda _: True,
     "structural_tag": lambda _: False,
 }
-"""In the order in which one demand goes before another; a grammar of three lines can ask for any length."""
+"""By the field of `structured_outputs`; a grammar of three lines can ask for any length."""

@@ -5,6 +5,7 @@ A field that is not listed is let through and has no effect.
 
 from collections.abc import Mapping
 
+from mockserve.protocol.asked.structured_outputs import STRUCTURED_OUTPUTS
 from mockserve.protocol.completions.message_fields import MESSAGE
 from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record
 from mockserve.protocol.reading.types import (
@@ -54,23 +55,6 @@ _RESPONSE_FORMAT: FieldType = Nullable(
                 ("type", "structures", "triggers"),
             ),
         )
-    )
-)
-STRUCTURED_OUTPUTS: FieldType = Nullable(
-    Record(
-        {
-            "json": Nullable(AnyOf((Text(), MapOf(Anything())))),
-            "regex": Nullable(Text()),
-            "choice": Nullable(ListOf(Text())),
-            "grammar": Nullable(Text()),
-            "json_object": Nullable(Flag()),
-            "disable_any_whitespace": Flag(),
-            "disable_additional_properties": Flag(),
-            "whitespace_pattern": Nullable(Text()),
-            "structural_tag": Nullable(Text()),
-        },
-        kind="dataclass_type",
-        name="StructuredOutputsParams",
     )
 )
 _REPETITION_DETECTION: FieldType = Nullable(

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mockserve.protocol.asked.structured_outputs import STRUCTURED_OUTPUTS
 from mockserve.protocol.completions.fields import (
     MAX_STOP_STRINGS,
     MEDIA_ARGUMENTS,
     REASONING_EFFORTS,
-    STRUCTURED_OUTPUTS,
 )
 from mockserve.protocol.errors import Problem
 from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record

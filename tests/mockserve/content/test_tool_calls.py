@@ -84,24 +84,33 @@ def offered(schema: Any, **fields: Any) -> list[Any]:
     return [{"type": "function", "function": {"name": "f", "parameters": schema, **fields}}]
 
 
-@pytest.mark.parametrize("choice", ["auto", "required"])
-def test_a_schema_that_is_none_spoils_only_a_strict_function(choice: str) -> None:
-    """As with vLLM, which holds calls of other functions to no schema at all."""
-    found = read_tool_use({"tools": offered({"type": "nope"}), "tool_choice": choice}, 1, 0)
+def use_of(schema: Any, choice: str, strict: bool) -> ToolUse:
+    found = read_tool_use({"tools": offered(schema, strict=strict), "tool_choice": choice}, 1, 0)
     assert found is not None
-    assert call_script(found, found.functions, Random(1), 1)[3].text == "{}"
-    strict = read_tool_use({"tools": offered({"type": "nope"}, strict=True), "tool_choice": choice}, 1, 0)
-    assert list(form_checks(AnswerForm(tools=found))) == []
-    (check,) = form_checks(AnswerForm(tools=strict))
-    with pytest.raises(ApiError, match="Invalid type: nope"):
+    return found
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("schema", [{"type": "nope"}, {"$ref": "#/$defs/nope"}, {"properties": {"a": False}}])
+def test_refuses_a_bad_schema_of_a_strict_function_only(schema: Any, choice: str) -> None:
+    loose = use_of(schema, choice, strict=False)
+    assert json.loads(call_script(loose, loose.functions, Random(1), 1)[3].text) == {}
+    assert [check.done() for check in form_checks(AnswerForm(tools=loose))] == ["xgrammar"] * (choice == "required")
+    (check,) = form_checks(AnswerForm(tools=use_of(schema, choice, strict=True)))
+    with pytest.raises(ApiError, match=r"^Invalid grammar specification: 'triggers'$"):
         check.done()
 
 
-def test_a_strict_function_needs_a_schema_that_can_be_met() -> None:
-    found = read_tool_use({"tools": offered({"$ref": "#/$defs/nope"}, strict=True)}, 1, 0)
-    assert found is not None
-    with pytest.raises(ApiError, match="Pointer '/\\$defs/nope' does not exist"):
+def test_fails_inside_on_a_reference_loop_of_a_strict_function() -> None:
+    found = use_of({"$ref": "#"}, "required", strict=True)
+    with pytest.raises(ApiError, match="Internal server error"):
         call_script(found, found.functions, Random(1), 1)
+
+
+def test_refuses_a_named_function_that_is_offered_twice() -> None:
+    body = {"tools": offered({}) * 2, "tool_choice": {"type": "function", "function": {"name": "f"}}}
+    with pytest.raises(ApiError, match=r"^Forced tool choice must resolve to exactly one tool\.$"):
+        read_tool_use(body, 1, 0)
 
 
 def calls(budget: int = 100, names_function: bool = False) -> Any:
