@@ -82,7 +82,7 @@ async def _stream(request: web.Request, service: Service, replies: ReplySet, arr
         stream = EventStream(replies, outlet, outlet.chunked)
         choices = _streamed_choices(stream)
         if service.suspension.rejects_new:
-            stream.fail(paused("InternalServerError"))
+            stream.fail(replies.job.errors.paused())
         else:
             with KeepAlive(outlet, service.options.sse_keep_alive_interval):
                 await fly(service, replies, choices, arrived_at)

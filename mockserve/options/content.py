@@ -37,6 +37,18 @@ class ContentOptions(InstanceOptions):
     exclude_tools_when_tool_choice_none: bool = option(
         False, "Keep tools out of the prompt when the request says that none may be called."
     )
+    generation_config: str = option(
+        "auto",
+        "Folder with a generation_config.json: its sampling values are the defaults of requests, its max_new_tokens "
+        "the most that they may have. auto reads that of a MODEL folder, whose max_new_tokens is a default only; "
+        "vllm reads none.",
+        metavar="FOLDER",
+    )
+    override_generation_config: str | None = option(
+        None,
+        "Members of the generation configuration to replace, as a JSON object; max_new_tokens limits every request.",
+        metavar="JSON",
+    )
     default_output_tokens: int | None = option(
         None, "Length of every answer that may end by itself (default: lengths vary, half are below 200).", at_least=1
     )
@@ -123,6 +135,7 @@ class ContentOptions(InstanceOptions):
             raise OptionError("--dataset-path cannot be used with --mode echo")
         json_object("--default-chat-template-kwargs", self.default_chat_template_kwargs)
         read_structured_outputs_config(self.structured_outputs_config)
+        json_object("--override-generation-config", self.override_generation_config)
         InstanceOptions.__post_init__(self)
 
     @property

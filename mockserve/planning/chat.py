@@ -22,7 +22,7 @@ from mockserve.protocol.completions.chat import ChatRequest
 from mockserve.protocol.completions.chat_bodies import ChatBodies
 from mockserve.protocol.completions.messages import MEDIA_MARK, Medium, media_of
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.refusals import refuse_unavailable
+from mockserve.protocol.refusals import refuse_thinking_budget, refuse_unavailable
 from mockserve.replies.accounting import Accounting
 from mockserve.replies.call_style import call_style
 from mockserve.replies.chat_writer import ChatShape
@@ -52,15 +52,19 @@ async def plan_chat(
     """
     service.check_queue(chat.sampling.n)
     if refuses_unavailable:
-        refuse_unavailable(body, service.options.calls_tools, service.options.reasoning_parser is not None)
+        refuse_unavailable(body, service.options.calls_tools)
     media = media_of(chat.messages)
     if media and not service.options.tokens_per_medium:
         raise ApiError(f"{service.model_names[0]} is not a multimodal model")
-    planner, sampling = service.planner, chat.sampling
+    planner = service.planner
+    sampling = planner.defaults.applied(chat.sampling, body)
     text = planner.conversations.prompt(body)
-    ids = conversation_ids(planner, text, media, service.options.tokens_per_medium, chat.add_special_tokens, sampling)
+    is_tokenized = planner.conversations.makes_token_ids(body)
+    adds_marks = chat.add_special_tokens and not is_tokenized
+    ids = conversation_ids(planner, text, media, service.options.tokens_per_medium, adds_marks, sampling)
     check_prompt_start(chat.common, len(ids))
-    check_vocabulary(sampling, body.get("logit_bias"), planner.tokenizer.vocabulary_size, service.options.max_logprobs)
+    check_vocabulary(sampling, body.get("logit_bias"), planner.vocabulary_size, service.options.max_logprobs)
+    refuse_thinking_budget(body, service.options.reasoning_parser is not None)
     form = chat_form(body, text, service.options, planner.composer.quotes)
     urgency = chat.common.priority if priority is None else priority
     params = chat.common.kv_transfer_params
@@ -73,7 +77,7 @@ async def plan_chat(
         text=text.replace(MEDIA_MARK, ""),
         generations=generations,
         scores=prompt_scores(service, sampling, ids, generations),
-        shows_text=chat.wanted.prompt_text,
+        shows_text=chat.wanted.prompt_text and not is_tokenized,
     )
     delivery = delivery_of(service, chat.delivery)
     shape = _shape(service, chat, body)._replace(parsing=_parsing(service, form, request_type))

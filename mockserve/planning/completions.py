@@ -23,6 +23,7 @@ from mockserve.replies.completion_writer import CompletionShape
 from mockserve.replies.identity import unix_time
 from mockserve.replies.job import ReplyJob
 from mockserve.replies.planned_prompt import PlannedPrompt
+from mockserve.replies.stream_errors import OTHER_ERRORS
 from mockserve.serving.adapters import Adapter
 from mockserve.serving.planner import Terms
 from mockserve.serving.service import Service
@@ -38,12 +39,14 @@ async def plan_completion(
 ) -> ReplyJob:
     """Raises ApiError for whatever vLLM refuses once it knows the model. `priority` overrides that of the body."""
     service.check_queue(asked.sampling.n)
-    planner, sampling, wanted = service.planner, asked.sampling, asked.wanted
+    planner, wanted = service.planner, asked.wanted
+    asked = asked._replace(sampling=planner.defaults.applied(asked.sampling, body))
+    sampling = asked.sampling
     ids = [_ids(service, each, asked) for each in asked.prompts]
-    refuse_thinking_budget(body, service.options.reasoning_parser is not None)
     for prompt_ids in ids:
         check_prompt_start(asked.common, len(prompt_ids))
-    check_vocabulary(sampling, body.get("logit_bias"), planner.tokenizer.vocabulary_size, service.options.max_logprobs)
+    check_vocabulary(sampling, body.get("logit_bias"), planner.vocabulary_size, service.options.max_logprobs)
+    refuse_thinking_budget(body, service.options.reasoning_parser is not None)
     urgency = asked.common.priority if priority is None else priority
     check_extra_arguments(body.get("vllm_xargs"), asked.common.kv_transfer_params)
     terms = Terms(reply_id, asked.common.cache_salt, adapter, urgency)
@@ -80,6 +83,7 @@ async def plan_completion(
         templates=service.templates,
         stream_interval=interval_of(service, sampling, wanted),
         kv_transfer_params=service.handover(asked.common.kv_transfer_params, prompts[0].generations),
+        errors=OTHER_ERRORS,
     )
 
 

@@ -21,6 +21,7 @@ from mockserve.replies.generation import Generation
 from mockserve.replies.identity import unix_time
 from mockserve.replies.job import ReplyJob
 from mockserve.replies.planned_prompt import PlannedPrompt
+from mockserve.replies.stream_errors import OTHER_ERRORS
 from mockserve.serving.adapters import Adapter
 from mockserve.serving.planner import Terms
 from mockserve.serving.service import Service
@@ -35,14 +36,15 @@ async def plan_generate(
     limit = planner.max_model_len
     check_room(len(asked.token_ids), limit)
     planner.check_ids(asked.token_ids)
-    check_vocabulary(sampling, asked.logit_bias, planner.tokenizer.vocabulary_size, service.options.max_logprobs)
+    check_vocabulary(sampling, asked.logit_bias, planner.vocabulary_size, service.options.max_logprobs)
     if sampling.max_tokens is not None:
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, limit))
     urgency = asked.common.priority if priority is None else priority
     params = asked.common.kv_transfer_params
     external = service.external_prompt(params, len(asked.token_ids))
     terms = Terms(reply_id, asked.common.cache_salt, adapter, urgency, external)
-    generations = await planner.plan(asked.token_ids, sampling, terms, _form(service, asked))
+    has_ceiling = sampling.max_tokens is None
+    generations = await planner.plan(asked.token_ids, sampling, terms, _form(service, asked), has_ceiling)
     if asked.output_mode != "derender":
         generations = [_unread(each) for each in generations]
     prompt = PlannedPrompt(
@@ -76,6 +78,7 @@ async def plan_generate(
         ),
         stream_interval=service.options.stream_interval,
         kv_transfer_params=service.handover(params, generations),
+        errors=OTHER_ERRORS,
     )
 
 

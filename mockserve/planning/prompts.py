@@ -14,7 +14,7 @@ def text_ids(planner: Planner, text: str, add_special_tokens: bool, sampling: Sa
     check_unicode(text)
     limit = _truncation(sampling, planner.max_model_len)
     if limit is None:
-        return planner.encode(text, add_special_tokens)
+        return _not_empty(planner.encode(text, add_special_tokens))
     ids = planner.tokenizer.encode(text, add_special_tokens)
     if sampling.truncation_side is not None:
         return _not_empty(_cut(ids, limit, sampling))

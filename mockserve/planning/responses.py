@@ -42,6 +42,7 @@ async def plan_response(service: Service, asked: ResponseRequest, priority: int 
     messages = conversation(service, asked)
     body = chat_body(asked, messages)
     chat = parse_chat(body)
+    chat = chat._replace(sampling=service.planner.defaults.applied(chat.sampling, body))
     if chat.sampling.max_tokens_param == "max_completion_tokens":
         chat = chat._replace(sampling=replace(chat.sampling, max_tokens_param=OUTPUT_PARAM))
     name = str(asked.body.get("request_id") or f"resp_{new_id()}")

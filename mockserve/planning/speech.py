@@ -20,6 +20,7 @@ from mockserve.replies.completion_writer import CompletionShape
 from mockserve.replies.identity import unix_time
 from mockserve.replies.job import ReplyJob
 from mockserve.replies.planned_prompt import PlannedPrompt
+from mockserve.replies.stream_errors import OTHER_ERRORS
 from mockserve.serving.adapters import Adapter
 from mockserve.serving.planner import Terms
 from mockserve.serving.service import Service
@@ -80,6 +81,7 @@ async def plan_speech(
         new_writer=CompletionShape(new_scorer=new_scorers(service, sampling)).writer,
         delivery=Delivery(asked.streams, asked.include_usage, asked.continuous_usage),
         prompts=prompts,
+        errors=OTHER_ERRORS,
     )
     return SpeechPlan(length_s, job)
 

@@ -5,7 +5,7 @@ Several at once are reported as the first that is looked at.
 
 from typing import Any
 
-from mockserve.protocol.errors import ApiError, bad_value, internal_error, no_fields
+from mockserve.protocol.errors import ApiError, bad_value, internal_error, late, no_fields
 
 CONSTRAINTS = ("json", "regex", "choice")
 ALL_CONSTRAINTS = (*CONSTRAINTS, "grammar", "json_object", "structural_tag")
@@ -221,7 +221,7 @@ def _function_name(tool: Any) -> Any:
     return function.get("name") if isinstance(function, dict) else None
 
 
-def refuse_unavailable(body: dict[str, Any], calls_tools: bool, reasons: bool) -> None:
+def refuse_unavailable(body: dict[str, Any], calls_tools: bool) -> None:
     """What needs a flag that the server does not have. Raises ApiError."""
     refuse_media_arguments(body)
     choice = "none" if calls_tools else body.get("tool_choice", "auto")
@@ -230,7 +230,6 @@ def refuse_unavailable(body: dict[str, Any], calls_tools: bool, reasons: bool) -
     if body.get("tools") and choice not in (None, "none"):
         named = f'function "{_function_name(choice)}"' if isinstance(choice, dict) else f'"{choice}"'
         raise ApiError(f"tool_choice={named} requires --tool-call-parser to be set")
-    refuse_thinking_budget(body, reasons)
 
 
 def refuse_media_arguments(body: dict[str, Any]) -> None:
@@ -250,7 +249,8 @@ def refuse_media_arguments(body: dict[str, Any]) -> None:
 def refuse_thinking_budget(body: dict[str, Any], reasons: bool) -> None:
     """A budget for reasoning on a server that has none. Raises ApiError."""
     if not reasons and body.get("thinking_token_budget") not in (None, -1):
-        raise ApiError(
+        message = (
             "thinking_token_budget is set but reasoning_config is not configured. "
             "Please set --reasoning-parser and/or --reasoning-config to use thinking_token_budget."
         )
+        raise late(ApiError(message))

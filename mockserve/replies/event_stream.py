@@ -82,7 +82,7 @@ class EventStream:
     def fail(self, error: ApiError) -> None:
         """The status has been sent, so the error is an event."""
         if not self.replies.done.done():
-            self.send(event(error.body()))
+            self.send(self.job.errors.event(error))
             self.send(DONE)
             self._sink.finish()
             self.replies.resolve()

@@ -9,6 +9,7 @@ from mockserve.replies.accounting import Accounting
 from mockserve.replies.choice_writer import NewWriter
 from mockserve.replies.event_templates import EventTemplates
 from mockserve.replies.planned_prompt import PlannedPrompt
+from mockserve.replies.stream_errors import CHAT_ERRORS, StreamErrors
 
 AT_THE_END = 0
 """A stream interval: nothing is sent before all of a choice is there."""
@@ -28,6 +29,7 @@ class ReplyJob(NamedTuple):
     stream_interval: int = 1
     templates: EventTemplates | None = None
     """Where events of usual formats have their templates from; without it each stream makes its own."""
+    errors: StreamErrors = CHAT_ERRORS
     kv_transfer_params: Mapping[str, Any] | None = None
     """What the end of a choice tells a later server about the blocks it left."""
 

@@ -11,7 +11,7 @@ from mockserve.answering.outlet import EventOutlet
 from mockserve.answering.speaking import SpokenStream
 from mockserve.connections.stamped import arrived_at
 from mockserve.planning.speech import SpeechPlan, plan_speech
-from mockserve.protocol.errors import bad_value, paused
+from mockserve.protocol.errors import bad_value
 from mockserve.protocol.reading.forms import form_reader
 from mockserve.protocol.speech import (
     GRANULARITIES,
@@ -94,7 +94,7 @@ async def _stream(
         async with EventOutlet(request) as outlet:
             stream = SpokenStream(replies, plan, asked, chunks, lambda told: outlet.send(event(told)))
             if service.suspension.rejects_new:
-                stream.fail(paused("InternalServerError"))
+                stream.fail(plan.job.errors.paused())
             else:
                 await fly(service, replies, stream.replies(), arrived)
             outlet.send(DONE)

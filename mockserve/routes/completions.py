@@ -7,6 +7,8 @@ from mockserve.answering.load_header import ASKED_BY, load_headers
 from mockserve.connections.stamped import arrived_at
 from mockserve.planning.completions import plan_completion
 from mockserve.protocol.errors import ApiError
+from mockserve.replies.frames import DONE
+from mockserve.replies.stream_errors import OTHER_ERRORS
 from mockserve.routes.shared import check_rank, read_body, reply_id, wanted_priority
 from mockserve.serving.service import SERVICE
 
@@ -23,6 +25,6 @@ async def completions(request: web.Request) -> web.StreamResponse:
         job = await plan_completion(service, asked, body, name, adapter, wanted_priority(request))
         check_rank(request, service)
     except ApiError as error:
-        return await refuse(request, error, asked.delivery.stream)
+        return await refuse(request, error, asked.delivery.stream, [OTHER_ERRORS.event(error), DONE])
     headers = load_headers(request.headers.get(ASKED_BY), service.driver.engine)
     return await answer(request, service, job, arrived, headers)

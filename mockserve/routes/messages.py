@@ -85,7 +85,7 @@ def _chat_body(service: Service, body: dict[str, Any]) -> dict[str, Any]:
 async def _token_ids(service: Service, asked: dict[str, Any]) -> list[int]:
     chat = parse_chat(asked)
     service.check_model(chat.model)
-    refuse_unavailable(asked, service.options.calls_tools, service.options.reasoning_parser is not None)
+    refuse_unavailable(asked, service.options.calls_tools)
     text = service.planner.conversations.prompt(asked)
     media, tokens_per_medium = media_of(chat.messages), service.options.tokens_per_medium
     if media and not tokens_per_medium:

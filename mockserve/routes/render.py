@@ -9,7 +9,7 @@ from aiohttp import web
 from mockserve.content.thinking import END, START
 from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.planning.prompts import conversation_ids, given_ids, text_ids
-from mockserve.protocol.asked.sampling import check_sampling, output_budget
+from mockserve.protocol.asked.sampling import check_sampling
 from mockserve.protocol.completions.chat import parse_chat
 from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.completions.template_arguments import template_arguments
@@ -54,22 +54,23 @@ async def rendered_chat(service: Service, body: dict[str, Any], name: str, refus
     service.check_model(chat.model)
     _refuse_beams(chat.sampling.use_beam_search)
     planner, options = service.planner, service.options
-    refuse_unavailable(body, options.calls_tools or not refuses_tools, options.reasoning_parser is not None)
+    refuse_unavailable(body, options.calls_tools or not refuses_tools)
     text = planner.conversations.prompt(body)
     media = media_of(chat.messages)
     if media and not options.tokens_per_medium:
         raise ApiError(f"{service.model_names[0]} is not a multimodal model")
     await planner.read_ahead(text, chat.add_special_tokens)
     ids = conversation_ids(planner, text, media, options.tokens_per_medium, chat.add_special_tokens, chat.sampling)
-    budget = output_budget(chat.sampling, len(ids), planner.max_model_len)
-    check_sampling(chat.sampling, budget)
+    sampling = planner.defaults.applied(chat.sampling, body)
+    budget = planner.defaults.output_budget(sampling, len(ids), planner.max_model_len)
+    check_sampling(sampling, budget)
     finds_calls = options.calls_tools and bool(body.get("tools")) and body.get("tool_choice") != "none"
     arguments = template_arguments(body, planner.conversations.default_arguments)
     return Rendered(
         request_id=name,
         token_ids=ids,
         token_offsets=_offsets(planner.tokenizer, text) if body.get("return_token_offsets") else None,
-        sampling=sampling_object(chat.sampling, body, budget, chat.delivery.stream, finds_calls),
+        sampling=sampling_object(sampling, body, budget, chat.delivery.stream, finds_calls),
         body=body,
         streams=chat.delivery.stream,
         reasoning_ended=_reasoning_ended(service, ids) if chat.includes_reasoning else True,
@@ -81,12 +82,13 @@ async def rendered_chat(service: Service, body: dict[str, Any], name: str, refus
 def _rendered_prompt(
     service: Service, asked: CompletionRequest, body: dict[str, Any], prompt: Prompt, name: str
 ) -> Rendered:
-    planner, sampling = service.planner, asked.sampling
+    planner = service.planner
+    sampling = planner.defaults.applied(asked.sampling, body)
     if isinstance(prompt, str):
         ids = text_ids(planner, prompt, asked.add_special_tokens, sampling)
     else:
         ids = given_ids(planner, prompt, sampling)
-    budget = output_budget(sampling, len(ids), planner.max_model_len)
+    budget = planner.defaults.output_budget(sampling, len(ids), planner.max_model_len)
     check_sampling(sampling, budget)
     wants_offsets = body.get("return_token_offsets") and isinstance(prompt, str)
     return Rendered(

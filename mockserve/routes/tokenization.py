@@ -13,6 +13,7 @@ from mockserve.protocol.errors import ApiError
 from mockserve.protocol.server.tokenization import (
     TokenizeRequest,
     check_decodable,
+    conversation_fields,
     parse_detokenize,
     parse_tokenize,
 )
@@ -70,4 +71,4 @@ def _text(service: Service, asked: TokenizeRequest, body: dict[str, Any]) -> str
         )
     if media_of(asked.messages) and not service.options.tokens_per_medium:
         raise ApiError(f"{service.model_names[0]} is not a multimodal model")
-    return service.planner.conversations.prompt(body)
+    return service.planner.conversations.prompt(conversation_fields(body))

@@ -20,7 +20,8 @@ from mockserve.engines.structured_outputs import StructuredOutputBackend
 from mockserve.kv_blocks.fast_hashes import token_digest
 from mockserve.kv_blocks.naming import ANYWHERE, Lora, NameBlocks, Scope
 from mockserve.protocol.asked.engine_message import check_engine_message
-from mockserve.protocol.asked.sampling import Sampling, check_sampling, output_budget
+from mockserve.protocol.asked.generation_defaults import NO_DEFAULTS, GenerationDefaults
+from mockserve.protocol.asked.sampling import Sampling, check_sampling
 from mockserve.protocol.errors import ApiError, bad_value, late
 from mockserve.replies.generation import Generation
 from mockserve.serving.aside import Aside
@@ -62,13 +63,21 @@ class Planner:
         numbers: Iterator[int] | None = None,
         aside: Aside | None = None,
         structured_outputs: StructuredOutputBackend | None = None,
+        defaults: GenerationDefaults = NO_DEFAULTS,
+        vocabulary_size: int = 0,
     ) -> None:
-        """`numbers` make the ids of requests unique; those of planners that share an engine must differ."""
+        """`numbers` make the ids of requests unique; those of planners that share an engine must differ.
+
+        `vocabulary_size` is that of the model's configuration, which may have more ids than the tokenizer has tokens;
+        0 is the tokenizer's.
+        """
         self.tokenizer = tokenizer
         self.conversations = conversations or Conversations()
         self.composer = composer or Composer(tokenizer=tokenizer, prose=Prose(tokenizer))
         self._remembered = RememberedPrompts(tokenizer)
         self.max_model_len = max_model_len
+        self.defaults = defaults
+        self.vocabulary_size = vocabulary_size or tokenizer.vocabulary_size
         self._name_blocks = name_blocks
         self._seed = seed
         self._random = Random()
@@ -107,7 +116,7 @@ class Planner:
         if len(token_ids) > self.max_model_len:
             raise _too_long(self.max_model_len, len(token_ids), "")
         largest = max(token_ids)
-        if largest >= self.tokenizer.vocabulary_size:
+        if largest >= max(self.vocabulary_size, self.tokenizer.vocabulary_size):
             raise late(ApiError(f"Token id {largest} is out of vocabulary"))
 
     async def plan(
@@ -116,14 +125,16 @@ class Planner:
         sampling: Sampling,
         terms: Terms,
         form: AnswerForm = PLAIN,
+        has_ceiling: bool = True,
     ) -> list[Generation]:
         """The `sampling.n` choices for one prompt.
 
+        Without `has_ceiling` a limit of output tokens that the request sets is not lowered to the server's.
         Raises ApiError for sampling fields out of bounds, and for a form that no answer can have.
         """
         backend = await self._checked_backend(form)
         request_id, cache_salt, lora, priority, external = terms
-        budget = output_budget(sampling, len(prompt), self.max_model_len)
+        budget = self.defaults.output_budget(sampling, len(prompt), self.max_model_len, has_ceiling)
         check_sampling(sampling, budget)
         check_engine_message(request_id, priority, sampling)
         self._structured_outputs.claim(backend)

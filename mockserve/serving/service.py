@@ -13,6 +13,7 @@ from engine.request import ExternalPrompt
 from mockserve.connections.network import Network, network_of
 from mockserve.connections.slow_readers import SlowReaders
 from mockserve.connections.stream_head import StreamHeads
+from mockserve.content.generation_config import open_generation_defaults
 from mockserve.content.parser_tokens import parser_problem
 from mockserve.content.pooler import Pooler, new_pooler
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer, Tokenizer
@@ -207,6 +208,8 @@ def build_service(
             backend.request_numbers,
             Aside(answering),
             backend.structured_outputs or StructuredOutputBackend(options.lenient_structured_outputs),
+            open_generation_defaults(options),
+            deployment.model.vocab_size,
         ),
         answering=answering,
         wire=backend.wire,

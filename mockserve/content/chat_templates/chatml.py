@@ -3,17 +3,19 @@
 import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
-Turn: TypeAlias = Mapping[str, Any]
-"""A message as templates see it: `role`, `content`, and what else the client sent."""
+from mockserve.content.chat_templates.turns import Turn
 
 
 class TemplateRequest(NamedTuple):
-    """What a request says about the form of its prompt. `arguments` are variables for the template."""
+    """What a request says about the form of its prompt. `arguments` are variables for the template.
 
-    tools: Sequence[Any] = ()
-    documents: Sequence[Any] = ()
+    `tools` and `documents` may be anything: `chat_template_kwargs` can replace them.
+    """
+
+    tools: Any = None
+    documents: Any = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     arguments: Mapping[str, Any] = MappingProxyType({})
@@ -43,7 +45,7 @@ class ChatMLTemplate:
 
     def render(self, turns: Sequence[Turn], request: TemplateRequest) -> str:
         texts = [_turn(each) for each in turns]
-        if request.tools:
+        if isinstance(request.tools, list) and request.tools:
             texts.insert(0, f"<|im_start|>system\n{_tool_instructions(request.tools)}<|im_end|>\n")
         prompt = "".join(texts)
         if request.continue_final_message:
@@ -59,49 +61,15 @@ def _turn(turn: Turn) -> str:
 
 def _called(call: Any) -> str:
     function = call.get("function") if isinstance(call, Mapping) else None
+    if isinstance(function, Mapping):
+        function = {key: function[key] for key in ("name", *function) if key in function}
     return json.dumps(function, ensure_ascii=False, default=str)
 
 
 def _tool_instructions(tools: Sequence[Any]) -> str:
-    signatures = "\n".join(json.dumps(each, ensure_ascii=False) for each in tools)
+    signatures = "\n".join(json.dumps(each, ensure_ascii=False, default=str) for each in tools)
     return (
         "You may call functions. Their signatures are within <tools></tools>:\n"
         f"<tools>\n{signatures}\n</tools>\n"
         'For each call, say {"name": <function>, "arguments": <object>} within <tool_call></tool_call>.'
     )
-
-
-def turns_of(messages: Sequence[Any], texts: Sequence[str], takes_parts: bool) -> list[Turn]:
-    """Messages as templates see them: `texts` in place of their contents, arguments of earlier calls as objects."""
-    return [_turn_of(message, text, takes_parts) for message, text in zip(messages, texts, strict=True)]
-
-
-def _turn_of(message: Mapping[str, Any], text: str, takes_parts: bool) -> Turn:
-    content = message.get("content")
-    turn: dict[str, Any] = {key: value for key, value in message.items() if value is not None and key != "content"}
-    turn["content"] = text
-    if takes_parts and content is not None:
-        turn["content"] = content if isinstance(content, list) else [{"type": "text", "text": text}]
-    reasoning = message.get("reasoning") or message.get("reasoning_content")
-    if reasoning is not None:
-        turn["reasoning"] = turn["reasoning_content"] = reasoning
-    if isinstance(turn.get("tool_calls"), list):
-        turn["tool_calls"] = [_with_parsed_arguments(each) for each in turn["tool_calls"]]
-    return turn
-
-
-def _with_parsed_arguments(call: Any) -> Any:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict):
-        return call
-    return {**call, "function": {**function, "arguments": _arguments(function.get("arguments"))}}
-
-
-def _arguments(given: Any) -> dict[str, Any]:
-    """What an earlier call was given. If that is no JSON object, the conversation goes on with an empty one."""
-    if isinstance(given, str):
-        try:
-            given = json.loads(given or "{}")
-        except (ValueError, RecursionError):
-            return {}
-    return given if isinstance(given, dict) else {}

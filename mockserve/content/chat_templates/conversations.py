@@ -1,23 +1,38 @@
 """From the body of a chat request to the text of its prompt."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from blis_options import OptionError
-from mockserve.content.chat_templates.chatml import ChatMLTemplate, ChatTemplate, TemplateRequest, turns_of
+from mockserve.content.chat_templates.chatml import ChatMLTemplate, ChatTemplate, TemplateRequest
+from mockserve.content.chat_templates.missing import MissingTemplate
+from mockserve.content.chat_templates.turns import turns_of
 from mockserve.options.content import ContentOptions, json_object
-from mockserve.protocol.completions.messages import read_messages
 from mockserve.protocol.completions.template_arguments import effort_arguments
+from mockserve.protocol.completions.tool_definitions import tool_definitions
 from mockserve.protocol.errors import ApiError
+from mockserve.protocol.reading.types import as_flag
+
+DEFAULT, FOR_TOOLS = "default", "tool_use"
+"""Names of templates in a tokenizer that has several."""
+USED = (DEFAULT, FOR_TOOLS)
+UNSET = (None, "auto")
+"""Values of arguments that leave the one before in force."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """One server's way of putting prompts together. `special_tokens` are what templates call `bos_token` and so on."""
+    """One server's way of putting prompts together. `special_tokens` are what templates call `bos_token` and so on.
+
+    `tool_template` replaces `template` where a request has tools; None is the same template for both.
+    """
 
     template: ChatTemplate = field(default_factory=ChatMLTemplate)
+    tool_template: ChatTemplate | None = None
+    is_given: bool = False
+    """Whether the template is the server's own, not the tokenizer's."""
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     default_arguments: Mapping[str, Any] = field(default_factory=dict)
     trusts_requests: bool = False
@@ -29,64 +44,86 @@ class Conversations:
         Raises ApiError for a conversation that is none, or that the template refuses.
         """
         messages = body.get("messages") or []
-        texts = [each.content for each in read_messages(messages)]
-        template = self._template(body)
-        turns = turns_of(messages, texts, template.takes_parts)
-        return template.render(turns, self._request(body))
+        arguments = self._arguments(body)
+        template = self._template(body, has_tools=arguments.get("tools") is not None)
+        if not messages:
+            raise ApiError("Cannot apply chat template to an empty conversation. Provide at least one message.")
+        request = TemplateRequest(
+            tools=arguments.pop("tools", None),
+            documents=arguments.pop("documents", None),
+            add_generation_prompt=arguments.pop("add_generation_prompt"),
+            continue_final_message=arguments.pop("continue_final_message"),
+            arguments=arguments,
+        )
+        return template.render(turns_of(messages, template.takes_parts), request)
 
-    def _template(self, body: Mapping[str, Any]) -> ChatTemplate:
-        own = body.get("chat_template")
-        if own is None:
-            return self.template
-        if not self.trusts_requests:
+    def makes_token_ids(self, body: Mapping[str, Any]) -> bool:
+        """Whether a body has the template's library make the token ids: then without marks, and without a text."""
+        given = body.get("chat_template_kwargs")
+        return bool(given) and bool(_mapping(given).get("tokenize"))
+
+    def _template(self, body: Mapping[str, Any], has_tools: bool) -> ChatTemplate:
+        own, given = body.get("chat_template"), _mapping(body.get("chat_template_kwargs")).get("chat_template")
+        if not self.trusts_requests and (own is not None or given is not None):
             raise ApiError(
                 "Chat template is passed with request, but --trust-request-chat-template is not set. "
                 "Refused request with untrusted chat template."
             )
+        # The template among the variables counts only where the request has no other and the server none of its own.
+        source = own or (None if self.is_given else given)
+        if source is None:
+            return self.tool_template if has_tools and self.tool_template is not None else self.template
         try:
-            return _compiled(str(own), self.special_tokens, None)
+            return _compiled(str(source), self.special_tokens, None)
         except OptionError as error:
-            raise ApiError(str(error).removeprefix("--chat-template: ")) from None
+            raise ApiError(str(error).removeprefix("--chat-template: not a Jinja template: ")) from None
 
-    def _request(self, body: Mapping[str, Any]) -> TemplateRequest:
-        unusable = self.hides_unusable_tools and body.get("tool_choice") == "none"
-        arguments = dict(self.default_arguments)
-        arguments |= effort_arguments(body.get("reasoning_effort"))
-        arguments.update(_mapping(body.get("chat_template_kwargs")))
-        continues = body.get("continue_final_message")
+    def _arguments(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """All that a template is given: fields of the request before its variables, and these before the server's."""
         adds = body.get("add_generation_prompt")
-        return TemplateRequest(
-            tools=() if unusable else _sequence(body.get("tools")),
-            documents=_sequence(body.get("documents")),
-            add_generation_prompt=True if adds is None else bool(adds),
-            continue_final_message=bool(continues),
-            arguments=arguments,
-        )
+        given = _mapping(body.get("chat_template_kwargs"))
+        fields = {
+            "add_generation_prompt": True if adds is None else as_flag(adds),
+            "continue_final_message": as_flag(body.get("continue_final_message") or False),
+            "documents": body.get("documents"),
+            **effort_arguments(body.get("reasoning_effort"), given),
+        }
+        arguments = dict(self.default_arguments)
+        hides_tools = self.hides_unusable_tools and body.get("tool_choice") == "none"
+        if isinstance(body.get("tools"), list) and not hides_tools:
+            arguments["tools"] = tool_definitions(body["tools"])
+        return arguments | _set(given) | _set(fields)
 
 
 def open_conversations(options: ContentOptions, model_folder: Path | None) -> Conversations:
-    """How the server makes prompts: by the template it is given, else by that of the model folder, else by ChatML.
+    """How the server makes prompts: by the template it is given, else by that of the model folder.
 
+    A folder without one has its conversations refused; without a folder, prompts are ChatML.
     Raises OptionError when a template cannot be read, or when the `jinja2` library is missing.
     """
     tokens: Mapping[str, str] = {}
-    template: ChatTemplate = ChatMLTemplate()
-    source = _given_source(options.chat_template)
+    sources: Mapping[str, str] = {}
+    given = _given_source(options.chat_template)
     if model_folder is not None:
         from mockserve.content.tokens.file import read_settings
-        from mockserve.content.tokens.special import special_tokens, template_source
+        from mockserve.content.tokens.special import special_tokens, template_sources
 
         tokens = special_tokens(read_settings(model_folder))
-        source = source or template_source(model_folder)
-    if source is not None:
-        wanted = options.chat_template_content_format
-        template = _compiled(source, tokens, None if wanted == "auto" else wanted == "openai")
+        sources = template_sources(model_folder)
+    if given is not None:
+        sources = {DEFAULT: given}
+    wanted = options.chat_template_content_format
+    takes_parts = None if wanted == "auto" else wanted == "openai"
+    templates = {name: _compiled(source, tokens, takes_parts) for name, source in sources.items() if name in USED}
+    otherwise = ChatMLTemplate() if model_folder is None else MissingTemplate()
     return Conversations(
-        template,
-        tokens,
-        json_object("--default-chat-template-kwargs", options.default_chat_template_kwargs),
-        options.trust_request_chat_template,
-        options.exclude_tools_when_tool_choice_none,
+        template=templates.get(DEFAULT, otherwise),
+        tool_template=templates.get(FOR_TOOLS),
+        is_given=given is not None,
+        special_tokens=tokens,
+        default_arguments=json_object("--default-chat-template-kwargs", options.default_chat_template_kwargs),
+        trusts_requests=options.trust_request_chat_template,
+        hides_unusable_tools=options.exclude_tools_when_tool_choice_none,
     )
 
 
@@ -118,5 +155,5 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _sequence(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list) else ()
+def _set(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if value not in UNSET}

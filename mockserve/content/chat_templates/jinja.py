@@ -11,11 +11,21 @@ import jinja2.nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from blis_options import OptionError
-from mockserve.content.chat_templates.chatml import TemplateRequest, Turn
+from mockserve.content.chat_templates.chatml import TemplateRequest
+from mockserve.content.chat_templates.final_message import marked, open_ended
 from mockserve.content.chat_templates.system_turns import without_developers
+from mockserve.content.chat_templates.turns import Turn
 from mockserve.protocol.errors import ApiError
 
-RESERVED_ARGUMENTS = frozenset({"chat_template", "tokenize"})
+LIBRARY_ARGUMENTS = frozenset(
+    {
+        *("chat_template", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict"),
+        *("return_assistant_tokens_mask", "sanitize_control_tokens", "tokenizer_kwargs"),
+    }
+)
+"""Arguments of the library's own function, which no template sees."""
+TAKEN_ARGUMENTS = ("model_config", "tokenizer", "conversation")
+"""Names that vLLM's call of the library has itself."""
 
 
 class GenerationBlock(jinja2.ext.Extension):
@@ -38,44 +48,60 @@ class JinjaTemplate:
             tree = environment.parse(source)
         except jinja2.TemplateError as error:
             raise OptionError(f"--chat-template: not a Jinja template: {error}") from error
+        self._source = source
         self._special_tokens = dict(special_tokens)
         self._knows_developers = '"developer"' in source or "'developer'" in source
         self.takes_parts = _iterates_over_content(tree) if takes_parts is None else takes_parts
 
     def render(self, turns: Sequence[Turn], request: TemplateRequest) -> str:
-        unexpected = RESERVED_ARGUMENTS & request.arguments.keys()
-        if unexpected:
-            raise ApiError(f"Found unexpected chat template kwargs from request: {unexpected}")
         if not self._knows_developers:
             turns = without_developers(turns)
         try:
-            prompt = self._template.render(
-                messages=turns,
-                tools=list(request.tools) or None,
-                documents=list(request.documents) or None,
-                **{
-                    **self._special_tokens,
-                    "add_generation_prompt": request.add_generation_prompt,
-                    "continue_final_message": request.continue_final_message,
-                    **request.arguments,
-                },
-            )
+            _check(request)
+            if not request.continue_final_message:
+                return self._rendered(turns, request)
+            turns, final_text = marked(turns, self._source)
+            return open_ended(self._rendered(turns, request), final_text)
         except Exception as error:  # noqa: BLE001  (a template may fail in any way the client's data makes it)
             raise ApiError(str(error)) from None
-        return _open_ended(prompt, turns[-1]) if request.continue_final_message else prompt
 
-
-def _open_ended(prompt: str, last: Turn) -> str:
-    """The prompt up to the end of the last message, so that the answer goes on from there."""
-    content = last.get("content") or ""
-    text = content if isinstance(content, str) else "".join(str(part.get("text", "")) for part in content)
-    at = prompt.rfind(text.strip())
-    if at < 0:
-        raise ApiError(
-            "continue_final_message is set but the final message does not appear in the chat after applying the "
-            "chat template! This can happen if the chat template deletes portions of the final message."
+    def _rendered(self, turns: Sequence[Turn], request: TemplateRequest) -> str:
+        variables = {key: value for key, value in request.arguments.items() if key not in LIBRARY_ARGUMENTS}
+        return self._template.render(
+            messages=turns,
+            tools=request.tools,
+            documents=request.documents,
+            add_generation_prompt=request.add_generation_prompt,
+            **{**self._special_tokens, **variables},
         )
-    return prompt[: at + len(text.strip())]
+
+
+def _check(request: TemplateRequest) -> None:
+    """What the library refuses before it renders."""
+    arguments = request.arguments
+    taken = next((each for each in TAKEN_ARGUMENTS if each in arguments), None)
+    if taken is not None:
+        raise TypeError(f"safe_apply_chat_template() got multiple values for argument {taken!r}")
+    if arguments.get("return_assistant_tokens_mask"):
+        raise ValueError("`return_assistant_tokens_mask=True` requires `return_dict=True` and `tokenize=True`")
+    if request.continue_final_message and request.add_generation_prompt:
+        raise ValueError(
+            "continue_final_message and add_generation_prompt are not compatible. Use continue_final_message when you "
+            "want the model to continue the final message, and add_generation_prompt when you want to add a header "
+            "that will prompt it to start a new assistant message instead."
+        )
+    if arguments.get("sanitize_control_tokens") and not arguments.get("tokenize"):
+        raise ValueError(
+            "`sanitize_control_tokens=True` requires `tokenize=True` and is not compatible with "
+            "`return_assistant_tokens_mask=True`."
+        )
+    if request.tools is not None and not all(isinstance(each, dict) for each in request.tools):
+        raise ValueError(
+            "Tools should either be a JSON schema, or a callable function with type hints "
+            "and a docstring suitable for auto-conversion to a schema."
+        )
+    if request.documents is not None and not all(isinstance(each, dict) for each in request.documents):
+        raise TypeError("Documents should be a list of dicts with 'title' and 'text' keys!")
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

@@ -3,20 +3,28 @@
 from collections.abc import Sequence
 from typing import Any
 
-from mockserve.content.chat_templates.chatml import Turn
+from mockserve.content.chat_templates.turns import Turn
+
+SYSTEM, DEVELOPER = "system", "developer"
 
 
 def without_developers(turns: Sequence[Turn]) -> list[Turn]:
-    """The turns with what developers and the system say in one system turn before all others.
+    """The turns with the developer's as the system's; those become one turn unless the first of all is the only one.
 
     A conversation without a developer stays as it is.
     """
-    if not any(each.get("role") == "developer" for each in turns):
+    if not any(each.get("role") == DEVELOPER for each in turns):
         return list(turns)
-    instructing = ("system", "developer")
-    said = [_text(each.get("content")) for each in turns if each.get("role") in instructing]
-    others = [each for each in turns if each.get("role") not in instructing]
-    return [{"role": "system", "content": "\n\n".join(text for text in said if text)}, *others]
+    turns = [_as_system(each) if each.get("role") == DEVELOPER else each for each in turns]
+    if not any(each.get("role") == SYSTEM for each in turns[1:]):
+        return turns
+    said = [_text(each.get("content")) for each in turns if each.get("role") == SYSTEM]
+    others = [each for each in turns if each.get("role") != SYSTEM]
+    return [{"role": SYSTEM, "content": "\n\n".join(text for text in said if text)}, *others]
+
+
+def _as_system(turn: Turn) -> Turn:
+    return {**{key: value for key, value in turn.items() if key != "tools"}, "role": SYSTEM}
 
 
 def _text(content: Any) -> str:

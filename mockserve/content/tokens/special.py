@@ -15,14 +15,19 @@ def special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
     return {name: text for name, text in named.items() if text is not None}
 
 
-def template_source(folder: Path) -> str | None:
-    """The chat template of a model folder: a file of its own before an entry of the tokenizer's configuration."""
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
+def template_sources(folder: Path) -> dict[str, str]:
+    """The chat templates of a model folder by name: files of their own before entries of the tokenizer's configuration.
+
+    A folder with a single template calls it `default`.
+    """
     found = read_json_object(folder / "chat_template.json").get("chat_template")
     found = found or read_json_object(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(found, list):
-        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
-        found = named.get("default")
-    return found if isinstance(found, str) else None
+        found = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+    named = found if isinstance(found, dict) else {"default": found}
+    sources = {name: text for name, text in named.items() if isinstance(name, str) and isinstance(text, str)}
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        sources["default"] = file.read_text(encoding="utf-8")
+    others = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    return sources | {other.stem: other.read_text(encoding="utf-8") for other in others}

@@ -43,7 +43,7 @@ def read_sampling(
         stop=_strings(fields.body.get("stop")),
         stop_token_ids=_integers(fields.body.get("stop_token_ids")) or (),
         seed=None if seed == -1 else seed,
-        temperature=_temperature(fields.number("temperature")),
+        temperature=raised_temperature(fields.number("temperature")),
         num_logprobs=num_logprobs,
         num_prompt_logprobs=fields.integer("prompt_logprobs", num_echoed_logprobs),
         logprob_token_ids=_integers(fields.body.get("logprob_token_ids")) or (),
@@ -61,7 +61,7 @@ def _as_they_are(fields: Fields) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _temperature(wanted: float | None) -> float:
+def raised_temperature(wanted: float | None) -> float:
     """The temperature in force: nothing is almost greedy."""
     if wanted is None:
         return 1.0

@@ -75,9 +75,11 @@ TOOLS: FieldType = Nullable(
                         "description": Nullable(Text()),
                         "parameters": _FREE_OBJECT,
                         "strict": Nullable(Flag()),
+                        "defer_loading": Nullable(Flag()),
                     },
                     ("name",),
                 ),
+                "defer_loading": Nullable(Flag()),
             },
             ("function",),
         )

@@ -1,7 +1,7 @@
 """The messages of a chat body: what they say as text, and the pictures and recordings in them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -145,10 +145,11 @@ def _flatten(content: Any) -> str:
         return ""
     if isinstance(content, str):
         return content
-    return "\n".join(_part_text(part) for part in content)
+    return "\n".join(part_text(part) for part in content)
 
 
-def _part_text(part: dict[str, Any]) -> str:
+def part_text(part: Mapping[str, Any]) -> str:
+    """The text of a content part, with a `MEDIA_MARK` for a picture or a recording."""
     kind = part.get("type")
     if kind in MEDIA_PARTS:
         return MEDIA_MARK

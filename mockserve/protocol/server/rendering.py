@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mockserve.protocol.asked.sampling import Sampling
+from mockserve.protocol.completions.tool_definitions import tool_definitions
 from mockserve.protocol.reading.types import as_flag
 
 DEFAULT_MAX_TOKENS = 16
@@ -113,24 +114,13 @@ def parse_context(body: Mapping[str, Any], template_arguments: Mapping[str, Any]
     """What is needed to read a chat's answer: its tools, and what its prompt was made with."""
     tools = body.get("tools")
     return {
-        "tools": None if tools is None else [_tool(each) for each in tools],
+        "tools": None if tools is None else tool_definitions(tools),
         "tool_choice": body.get("tool_choice") or ("auto" if tools else "none"),
         "parallel_tool_calls": body.get("parallel_tool_calls", True),
         "include_reasoning": body.get("include_reasoning", True),
         "chat_template_kwargs": dict(template_arguments),
         "history_tool_call_cnt": sum(len(each.get("tool_calls") or ()) for each in body["messages"]),
     }
-
-
-def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    function = tool["function"]
-    shown = {
-        "name": function["name"],
-        "description": function.get("description"),
-        "parameters": function.get("parameters"),
-    }
-    strict = {"strict": function["strict"]} if function.get("strict") is not None else {}
-    return {"type": tool.get("type", "function"), "function": {**shown, **strict}}
 
 
 def _stream_options(body: Mapping[str, Any]) -> dict[str, Any] | None:

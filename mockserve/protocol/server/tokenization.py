@@ -85,6 +85,14 @@ def _says_more_as_conversation(body: dict[str, Any]) -> bool:
     return len(body.keys() & _CONVERSATION.fields.keys()) + in_messages > len(body.keys() & _TEXT.fields.keys())
 
 
+def conversation_fields(body: dict[str, Any]) -> dict[str, Any]:
+    """What POST /tokenize reads of a conversation: less than a chat, where reasoning has an older name, too."""
+    found = {name: body[name] for name in _CONVERSATION.fields if name in body}
+    older = "reasoning_content"
+    found["messages"] = [{key: each[key] for key in each if key != older} for each in body["messages"]]
+    return found
+
+
 def parse_detokenize(body: dict[str, Any]) -> tuple[str, list[int]]:
     """The model asked for and the token ids. Raises ApiError for anything else."""
     fields = Fields(body)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from blis_options import OptionError
-from mockserve.content.chat_templates.chatml import turns_of
 from mockserve.content.chat_templates.conversations import Conversations, open_conversations
+from mockserve.content.chat_templates.turns import turns_of
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer, load_tokenizer
 from mockserve.options.serve import ServeOptions
 from mockserve.protocol.errors import ApiError
@@ -48,14 +48,15 @@ def test_the_prompt_for_the_answer_can_be_left_out() -> None:
 def test_tools_and_earlier_calls_are_part_of_a_chatml_prompt() -> None:
     messages = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [CALL]}]
     text = prompt(Conversations(), messages, tools=TOOLS)
-    assert json.dumps(TOOLS[0]) in text
+    function = {"name": "get_weather", "description": None, "parameters": {"type": "object"}}
+    assert json.dumps({"type": "function", "function": function}) in text
     assert '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call><|im_end|>' in text
 
 
 @pytest.mark.parametrize("arguments", ["{", "[]", "42", 5, None])
 def test_arguments_of_earlier_calls_that_are_no_object_count_as_none(arguments: Any) -> None:
     call = {"function": {"name": "f", "arguments": arguments}}
-    (turn,) = turns_of([{"role": "assistant", "tool_calls": [call]}], [""], takes_parts=False)
+    (turn,) = turns_of([{"role": "assistant", "tool_calls": [call]}], takes_parts=False)
     assert turn["tool_calls"][0]["function"]["arguments"] == {}
 
 
@@ -108,7 +109,7 @@ def test_a_template_that_ends_messages_can_be_continued() -> None:
     template = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
     messages = [*HELLO, {"role": "assistant", "content": "Once upon "}]
     text = prompt(opened(template), messages, continue_final_message=True, add_generation_prompt=False)
-    assert text == "[hello there][Once upon"
+    assert text == "[hello there][Once upon "
 
 
 def test_arguments_of_earlier_calls_are_objects_to_a_template() -> None:
@@ -134,7 +135,7 @@ def test_a_requests_own_template_needs_trust() -> None:
     with pytest.raises(ApiError, match="--trust-request-chat-template is not set"):
         prompt(opened(), HELLO, chat_template="mine")
     assert prompt(opened(trust_request_chat_template=True), HELLO, chat_template="mine") == "mine"
-    with pytest.raises(ApiError, match="not a Jinja template"):
+    with pytest.raises(ApiError, match="Expected an expression"):
         prompt(opened(trust_request_chat_template=True), HELLO, chat_template="{% if %}")
 
 
