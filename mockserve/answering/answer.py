@@ -76,7 +76,8 @@ async def collect(
 
 
 async def _stream(request: web.Request, service: Service, replies: ReplySet, arrived_at: Micros) -> web.StreamResponse:
-    if isinstance(service.driver, ClusterDriver) and not service.suspension.rejects_new:
+    is_routed = isinstance(service.driver, ClusterDriver) and not replies.job.is_empty
+    if is_routed and not service.suspension.rejects_new:
         return await _stream_once_routed(request, service, service.driver, replies, arrived_at)
     async with EventOutlet(request) as outlet:
         stream = EventStream(replies, outlet, outlet.chunked)
@@ -119,6 +120,10 @@ def _streamed_choices(stream: EventStream) -> list[StreamedChoice]:
 
 async def fly(service: Service, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros) -> None:
     """Submit every choice and wait for the last. Whatever ends the wait, what is still in the engine is freed."""
+    if replies.job.is_empty:
+        for choice in choices:
+            choice.finish(0)
+        return
     try:
         _submit(service, replies, choices, arrived_at)
         await replies.done

@@ -6,6 +6,7 @@ from typing import Any
 from mockserve.content.asking import chat_form
 from mockserve.content.form import AnswerForm
 from mockserve.metrics.tool_parsing import CHAT
+from mockserve.planning.beams import read_beams
 from mockserve.planning.prompts import conversation_ids
 from mockserve.planning.reply_settings import (
     delivery_of,
@@ -58,14 +59,19 @@ async def plan_chat(
         raise ApiError(f"{service.model_names[0]} is not a multimodal model")
     planner = service.planner
     sampling = planner.defaults.applied(chat.sampling, body)
+    beams = read_beams(sampling, service.options.max_logprobs) if sampling.use_beam_search else None
+    sampling = sampling if beams is None else beams.sampling
     text = planner.conversations.prompt(body)
     is_tokenized = planner.conversations.makes_token_ids(body)
     adds_marks = chat.add_special_tokens and not is_tokenized
     ids = conversation_ids(planner, text, media, service.options.tokens_per_medium, adds_marks, sampling)
     check_prompt_start(chat.common, len(ids))
-    check_vocabulary(sampling, body.get("logit_bias"), planner.vocabulary_size, service.options.max_logprobs)
-    refuse_thinking_budget(body, service.options.reasoning_parser is not None)
     form = chat_form(body, text, service.options, planner.composer.quotes)
+    if beams is None:
+        check_vocabulary(sampling, body.get("logit_bias"), planner.vocabulary_size, service.options.max_logprobs)
+        refuse_thinking_budget(body, service.options.reasoning_parser is not None)
+    else:
+        form = form._replace(constraint=None)
     urgency = chat.common.priority if priority is None else priority
     params = chat.common.kv_transfer_params
     check_extra_arguments(body.get("vllm_xargs"), params)
@@ -89,6 +95,8 @@ async def plan_chat(
         accounting=_accounting(service, media),
         templates=service.templates,
         stream_interval=interval_of(service, sampling, chat.wanted),
+        num_announced=None if beams is None else beams.num_announced,
+        is_empty=beams is not None and beams.is_empty,
         kv_transfer_params=service.handover(params, generations),
     )
 

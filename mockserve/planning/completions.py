@@ -3,6 +3,7 @@
 from typing import Any
 
 from mockserve.content.asking import completion_form
+from mockserve.planning.beams import read_beams
 from mockserve.planning.prompts import given_ids, text_ids
 from mockserve.planning.reply_settings import (
     delivery_of,
@@ -40,13 +41,16 @@ async def plan_completion(
     """Raises ApiError for whatever vLLM refuses once it knows the model. `priority` overrides that of the body."""
     service.check_queue(asked.sampling.n)
     planner, wanted = service.planner, asked.wanted
-    asked = asked._replace(sampling=planner.defaults.applied(asked.sampling, body))
-    sampling = asked.sampling
+    sampling = planner.defaults.applied(asked.sampling, body)
+    beams = read_beams(sampling, service.options.max_logprobs) if sampling.use_beam_search else None
+    sampling = sampling if beams is None else beams.sampling
+    asked = asked._replace(sampling=sampling)
     ids = [_ids(service, each, asked) for each in asked.prompts]
     for prompt_ids in ids:
         check_prompt_start(asked.common, len(prompt_ids))
-    check_vocabulary(sampling, body.get("logit_bias"), planner.vocabulary_size, service.options.max_logprobs)
-    refuse_thinking_budget(body, service.options.reasoning_parser is not None)
+    if beams is None:
+        check_vocabulary(sampling, body.get("logit_bias"), planner.vocabulary_size, service.options.max_logprobs)
+        refuse_thinking_budget(body, service.options.reasoning_parser is not None)
     urgency = asked.common.priority if priority is None else priority
     check_extra_arguments(body.get("vllm_xargs"), asked.common.kv_transfer_params)
     terms = Terms(reply_id, asked.common.cache_salt, adapter, urgency)
@@ -84,6 +88,7 @@ async def plan_completion(
         stream_interval=interval_of(service, sampling, wanted),
         kv_transfer_params=service.handover(asked.common.kv_transfer_params, prompts[0].generations),
         errors=OTHER_ERRORS,
+        is_empty=beams is not None and beams.is_empty,
     )
 
 
@@ -104,6 +109,8 @@ async def _planned(
     planner = service.planner
     text = prompt if isinstance(prompt, str) else None
     form = completion_form(body, text, service.options)
+    if asked.sampling.use_beam_search:
+        form = form._replace(constraint=None)
     external = service.external_prompt(asked.common.kv_transfer_params, len(ids))
     if external is not None:
         terms = terms._replace(external=external)

@@ -45,7 +45,7 @@ async def plan_response(service: Service, asked: ResponseRequest, priority: int 
     chat = chat._replace(sampling=service.planner.defaults.applied(chat.sampling, body))
     if chat.sampling.max_tokens_param == "max_completion_tokens":
         chat = chat._replace(sampling=replace(chat.sampling, max_tokens_param=OUTPUT_PARAM))
-    name = str(asked.body.get("request_id") or f"resp_{new_id()}")
+    name = response_id(asked)
     job = await plan_chat(
         service, chat, body, name, adapter, priority, refuses_unavailable=False, request_type=RESPONSES
     )
@@ -68,6 +68,12 @@ async def plan_response(service: Service, asked: ResponseRequest, priority: int 
     )
     has_parser = service.options.parses_answers
     return ResponsePlan(response, job._replace(accounting=accounting), messages, has_parser, raw)
+
+
+def response_id(asked: ResponseRequest) -> str:
+    """The id of a response: the request's, even if that is empty, else a new one."""
+    given = asked.body.get("request_id")
+    return f"resp_{new_id()}" if given is None else str(given)
 
 
 def conversation(service: Service, asked: ResponseRequest) -> list[dict[str, Any]]:

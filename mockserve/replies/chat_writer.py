@@ -90,7 +90,7 @@ class ChatWriter:
     def last_piece(self, first: int, last: int) -> Piece:
         if self._shape.parsing is not None:
             self._shape.parsing.streamed(self._answer, last)
-        delta = self._delta(first, last)
+        delta = self._delta(first, last) if last else {}
         if delta is None:
             # Reasoning that simply stops ends with an empty part of it; everything else ends with nothing.
             delta = reasoning_delta("") if self._shape.includes_reasoning and _stops_reasoning(self._answer) else {}

@@ -45,14 +45,15 @@ class EventStream:
         if self._is_open:
             return
         self._is_open = True
+        num_choices = self.job.num_choices if self.job.num_announced is None else self.job.num_announced
         prompt = self.job.prompts[0]
         templates, usual = self.job.templates, self.usual_bodies
         if templates and usual and not prompt.shows_text and not self.job.delivery.continuous_usage:
-            for opening in templates.opening(usual, self.job.num_choices):
+            for opening in templates.opening(usual, num_choices):
                 self.send(opening)
             return
         usage = self.job.accounting.running_usage(prompt, 0, 0) if self.job.delivery.continuous_usage else None
-        for chunk in self.bodies.opening_chunks(self.job.num_choices, prompt.prompted, usage):
+        for chunk in self.bodies.opening_chunks(num_choices, prompt.prompted, usage):
             self.send(event(chunk))
 
     def send(self, data: bytes) -> None:

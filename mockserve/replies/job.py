@@ -30,6 +30,10 @@ class ReplyJob(NamedTuple):
     templates: EventTemplates | None = None
     """Where events of usual formats have their templates from; without it each stream makes its own."""
     errors: StreamErrors = CHAT_ERRORS
+    num_announced: int | None = None
+    """Choices that a stream opens, where that is not the number of those that follow."""
+    is_empty: bool = False
+    """Whether no token is wanted, so that the engine is not asked."""
     kv_transfer_params: Mapping[str, Any] | None = None
     """What the end of a choice tells a later server about the blocks it left."""
 

@@ -66,7 +66,7 @@ class StreamedChoice:
     def _end(self, num_tokens: int, ending: Ending) -> None:
         stream = self._stream
         stream.open()
-        template = self._end_template(ending)
+        template = self._end_template(ending) if num_tokens else None
         if template is not None:
             stream.write(template.fill("".join(self._texts[self._num_sent : num_tokens])))
             stream.choice_finished(num_tokens)

@@ -11,7 +11,7 @@ from mockserve.answering.narrating import narrate, narrate_to_client
 from mockserve.answering.outlet import EventOutlet
 from mockserve.connections.caller import ANYBODY, Caller, caller_of
 from mockserve.connections.stamped import arrived_at
-from mockserve.planning.responses import ResponsePlan, conversation, plan_response
+from mockserve.planning.responses import ResponsePlan, conversation, plan_response, response_id
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.narration import Event
 from mockserve.protocol.reading.query import QueryFields
@@ -60,7 +60,7 @@ async def render_response(request: web.Request) -> web.StreamResponse:
     body = chat_body(asked, conversation(service, asked))
     if not any(asked.body.get(each) for each in ("kv_transfer_params", "ec_transfer_params")):
         body["vllm_xargs"] = body.get("vllm_xargs") or {}
-    name = str(asked.body.get("request_id") or f"resp_{new_id()}")
+    name = response_id(asked)
     rendered = await rendered_chat(service, body, name, refuses_tools=False)
     shown = replace(
         rendered,

@@ -37,7 +37,8 @@ async def read_body(request: web.Request, num_kinds: int = 1) -> dict[str, Any]:
 
 def reply_id(request: web.Request, prefix: str, wanted: str | None) -> str:
     """The id of a reply: the request header's, else the body's, else a new one."""
-    return f"{prefix}-{header_text(request, ID_HEADER) or wanted or next(request.app[SERVICE].ids)}"
+    named = header_text(request, ID_HEADER) if ID_HEADER in request.headers else wanted
+    return f"{prefix}-{next(request.app[SERVICE].ids) if named is None else named}"
 
 
 def wanted_priority(request: web.Request) -> int | None:

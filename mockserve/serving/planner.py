@@ -9,6 +9,7 @@ from zlib import crc32
 
 from engine.request import BlockIdentities, ExternalPrompt, Request
 from mockserve.content.answer import Answer
+from mockserve.content.beam import as_beam
 from mockserve.content.chat_templates.conversations import Conversations
 from mockserve.content.composer import MOST_TOKENS_AT_ONCE, Composer
 from mockserve.content.form import PLAIN, AnswerForm
@@ -149,6 +150,8 @@ class Planner:
             seed = f"{self._seed} {digest} {sampling.seed} {index} {'' if repeatable else number}"
             steps = self.composer.composing(self._seeded(seed, is_made_at_once), sampling, budget, form, prompt)
             answer = await self._composed(steps, is_long)
+            if sampling.use_beam_search:
+                answer = as_beam(answer, self.tokenizer.eos_token_id, sampling.include_stop_str_in_output)
             engine_id = f"{request_id}-{number}"
             request = Request(
                 id=engine_id,

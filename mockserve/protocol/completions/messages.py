@@ -26,7 +26,9 @@ RESPONSE_PARTS = ("input_text", "output_text")
 """Types that are not chat's own; vLLM lets them through only with roles that are not either."""
 CHAT_ROLES = frozenset({"developer", "system", "user", "assistant", "tool"})
 TOOL_REFERENCE = "tool_reference"
-OTHER_PARTS = ("prompt_embeds", TOOL_REFERENCE)
+PROMPT_EMBEDS = "prompt_embeds"
+OTHER_PARTS = (PROMPT_EMBEDS, TOOL_REFERENCE)
+NO_PROMPT_EMBEDS = "You must set `--enable-prompt-embeds` to input `prompt_embeds`"
 _TEXT_KEYS = {"refusal": "refusal", "thinking": "thinking", TOOL_REFERENCE: "name"}
 """Where parts have their text that do not call it so."""
 FEWEST_UNREADABLE_CHARS = 500
@@ -134,6 +136,9 @@ def _check_part(part: dict[str, Any], role: Any) -> None:
         raise ApiError(f"a content part of type {kind!r} must have an object as its {kind!r}")
     if kind in TEXT_PARTS or kind in MEDIA_PARTS or kind == TOOL_REFERENCE:
         return
+    if kind == PROMPT_EMBEDS:
+        missing = "prompt_embeds content part requires a non-empty `data` field with base64-encoded tensor bytes."
+        raise bad_value(NO_PROMPT_EMBEDS if part.get("data") else missing, PROMPT_EMBEDS)
     supported = ", ".join(sorted([*TEXT_PARTS, *MEDIA_PARTS, *OTHER_PARTS]))
     message = f"Unsupported chat content part type: {kind!r}. Supported types: {supported}."
     raise bad_value(message, "type", kind)

@@ -8,6 +8,7 @@ from mockserve.protocol.asked.stream_options import Delivery, read_delivery
 from mockserve.protocol.asked.vocabulary_checks import check_logit_bias_keys
 from mockserve.protocol.asked.wanted import Common, Wanted, read_common, read_wanted
 from mockserve.protocol.completions.fields import COMPLETION_FIELDS
+from mockserve.protocol.completions.messages import NO_PROMPT_EMBEDS, PROMPT_EMBEDS
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.reading.body import Fields, check_types
 from mockserve.protocol.reading.types import as_integer
@@ -39,9 +40,8 @@ def parse_completion(body: dict[str, Any]) -> CompletionRequest:
     """Raises ApiError for whatever vLLM refuses before it looks at the model."""
     refuse_completion_contradictions(body)
     check_types(body, COMPLETION_FIELDS)
-    if body.get("prompt_embeds"):
-        raise bad_value("You must set `--enable-prompt-embeds` to input `prompt_embeds`.", "prompt_embeds")
     fields = Fields(body)
+    _refuse_embeds(fields)
     delivery = read_delivery(fields)
     if fields.flag("use_beam_search") and delivery.stream:
         raise ApiError("Streaming is not currently supported with beam search")
@@ -53,7 +53,7 @@ def parse_completion(body: dict[str, Any]) -> CompletionRequest:
     num_logprobs = fields.integer("logprobs")
     sampling = read_sampling(
         fields,
-        max_tokens=1 if only_echoes else max_tokens,
+        max_tokens=1 if only_echoes and not fields.flag("use_beam_search") else max_tokens,
         max_tokens_param="max_tokens",
         num_logprobs=num_logprobs,
         num_echoed_logprobs=num_logprobs if echo else None,
@@ -70,6 +70,19 @@ def parse_completion(body: dict[str, Any]) -> CompletionRequest:
         only_echoes=only_echoes,
         add_special_tokens=fields.flag("add_special_tokens", True),
     )
+
+
+def _refuse_embeds(fields: Fields) -> None:
+    """Prompts as embeddings, which no server here takes. An empty list of them is none."""
+    given = fields.body.get("prompt_embeds")
+    if given is None:
+        return
+    if fields.flag("echo"):
+        raise ApiError("Echo is unsupported with prompt embeds.")
+    if fields.body.get("prompt_logprobs") is not None:
+        raise ApiError("prompt_logprobs is not compatible with prompt embeds.")
+    if given != []:
+        raise bad_value(f"{NO_PROMPT_EMBEDS}.", PROMPT_EMBEDS)
 
 
 def _read_prompts(value: Any) -> tuple[Prompt, ...]:
