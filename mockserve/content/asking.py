@@ -9,6 +9,7 @@ from mockserve.content.thinking import Thinking, read_thinking
 from mockserve.content.tool_calls import ToolUse, read_tool_use
 from mockserve.options.content import ContentOptions, json_object
 from mockserve.protocol.completions.messages import read_messages
+from mockserve.protocol.completions.template_arguments import effort_arguments
 
 
 def completion_form(body: Mapping[str, Any], prompt: str | None, options: ContentOptions) -> AnswerForm:
@@ -50,13 +51,14 @@ def _tools(body: Mapping[str, Any], options: ContentOptions) -> ToolUse | None:
 
 
 def _thinking(body: Mapping[str, Any], options: ContentOptions) -> Thinking | None:
-    if options.reasoning_parser is None:
+    parser = options.reasoning_parser
+    if parser is None:
         return None
-    variables = json_object("--default-chat-template-kwargs", options.default_chat_template_kwargs)
     given = body.get("chat_template_kwargs")
-    if isinstance(given, Mapping):
-        variables |= given
-    return read_thinking(body, variables, options.default_reasoning_tokens)
+    given = given if isinstance(given, Mapping) else {}
+    variables = json_object("--default-chat-template-kwargs", options.default_chat_template_kwargs)
+    variables |= {**given, **effort_arguments(body.get("reasoning_effort"), given)}
+    return read_thinking(body, variables, options.default_reasoning_tokens, parser)
 
 
 def _last_words(body: Mapping[str, Any]) -> str:

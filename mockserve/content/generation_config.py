@@ -30,7 +30,7 @@ def open_generation_defaults(options: ContentOptions) -> GenerationDefaults:
         folder = Path(options.model if source == AUTO else source)
         if source != AUTO and not (folder / FILE).is_file():
             raise OptionError(f"--generation-config must be auto, vllm or a folder with a {FILE}, got {source!r}")
-        config = read_json_object(folder / FILE)
+        config = read_json_object(folder / FILE, "--generation-config")
         _check(str(folder / FILE), config)
     override = json_object(OVERRIDE_FLAG, options.override_generation_config)
     _check(OVERRIDE_FLAG, override)

@@ -1,7 +1,7 @@
 """How long a model thinks before it answers, and what it thinks."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -17,6 +17,13 @@ TOKENS_SIGMA = 0.3
 OFF = "none"
 SWITCHES = ("enable_thinking", "thinking")
 """Variables by which chat templates switch thinking off."""
+
+SWITCHED_ON_BY: Mapping[str, Sequence[str]] = {
+    "deepseek_v3": SWITCHES,
+    "hy_v3": ("reasoning_effort",),
+}
+"""By parser: variables of which one must be set for the parser to look for reasoning; others always do."""
+NO_THINKING = (None, False, "", "no_think")
 
 UNLIMITED = -1
 START, END = "<think>", "</think>"
@@ -39,10 +46,15 @@ class Thinking:
         return max(0, min(limits))
 
 
-def read_thinking(body: Mapping[str, Any], variables: Mapping[str, Any], fixed_tokens: int | None) -> Thinking | None:
+def read_thinking(
+    body: Mapping[str, Any], variables: Mapping[str, Any], fixed_tokens: int | None, parser: str = ""
+) -> Thinking | None:
     """How long to think before the answer to `body`; None not at all. `variables` are those of the chat template."""
     effort = body.get("reasoning_effort")
     if effort == OFF or any(variables.get(each) is False for each in SWITCHES):
+        return None
+    needed = SWITCHED_ON_BY.get(parser)
+    if needed is not None and all(variables.get(each) in NO_THINKING for each in needed):
         return None
     budget = body.get("thinking_token_budget")
     median = TOKENS_BY_EFFORT.get(str(effort), TOKENS_BY_EFFORT["medium"])

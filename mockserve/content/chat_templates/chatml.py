@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from mockserve.content.chat_templates.turns import Turn
+from mockserve.protocol.errors import ApiError
 
 
 class TemplateRequest(NamedTuple):
@@ -34,6 +35,12 @@ class ChatTemplate(Protocol):
         ...
 
 
+def check_conversation(turns: Sequence[Turn]) -> None:
+    """Raise ApiError for a conversation without messages."""
+    if not turns:
+        raise ApiError("Cannot apply chat template to an empty conversation. Provide at least one message.")
+
+
 class ChatMLTemplate:
     """ChatML, with tools in the system turn as Hermes and Qwen have them.
 
@@ -44,6 +51,7 @@ class ChatMLTemplate:
     takes_parts = False
 
     def render(self, turns: Sequence[Turn], request: TemplateRequest) -> str:
+        check_conversation(turns)
         texts = [_turn(each) for each in turns]
         if isinstance(request.tools, list) and request.tools:
             texts.insert(0, f"<|im_start|>system\n{_tool_instructions(request.tools)}<|im_end|>\n")

@@ -46,8 +46,6 @@ class Conversations:
         messages = body.get("messages") or []
         arguments = self._arguments(body)
         template = self._template(body, has_tools=arguments.get("tools") is not None)
-        if not messages:
-            raise ApiError("Cannot apply chat template to an empty conversation. Provide at least one message.")
         request = TemplateRequest(
             tools=arguments.pop("tools", None),
             documents=arguments.pop("documents", None),

@@ -11,7 +11,7 @@ import jinja2.nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from blis_options import OptionError
-from mockserve.content.chat_templates.chatml import TemplateRequest
+from mockserve.content.chat_templates.chatml import TemplateRequest, check_conversation
 from mockserve.content.chat_templates.final_message import marked, open_ended
 from mockserve.content.chat_templates.system_turns import without_developers
 from mockserve.content.chat_templates.turns import Turn
@@ -54,6 +54,7 @@ class JinjaTemplate:
         self.takes_parts = _iterates_over_content(tree) if takes_parts is None else takes_parts
 
     def render(self, turns: Sequence[Turn], request: TemplateRequest) -> str:
+        check_conversation(turns)
         if not self._knows_developers:
             turns = without_developers(turns)
         try:

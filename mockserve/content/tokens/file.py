@@ -93,16 +93,19 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def read_json_object(file: Path) -> dict[str, Any]:
-    """The object in `file`; empty when there is no such file. Raises OptionError when it is something else."""
+def read_json_object(file: Path, flag: str = "--tokenizer") -> dict[str, Any]:
+    """The object in `file`; empty when there is no such file.
+
+    Raises OptionError, which names `flag`, when the file is something else.
+    """
     if not file.is_file():
         return {}
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise OptionError(f"--tokenizer: cannot read {file}: {error}") from error
+        raise OptionError(f"{flag}: cannot read {file}: {error}") from error
     if not isinstance(found, dict):
-        raise OptionError(f"--tokenizer: {file} must hold a JSON object, got {type(found).__name__}")
+        raise OptionError(f"{flag}: {file} must hold a JSON object, got {type(found).__name__}")
     return found
 
 

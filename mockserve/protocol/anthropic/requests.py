@@ -137,6 +137,6 @@ def _unavailable(choice: Mapping[str, Any]) -> str:
 def _function(tool: Mapping[str, Any]) -> dict[str, Any]:
     schema = tool["input_schema"]
     parameters = schema if "type" in schema else {**schema, "type": "object"}
-    wanted = ("description", tool.get("description")), ("parameters", parameters), ("strict", tool.get("strict"))
-    function = {"name": tool["name"], **dict(wanted)}
+    function = {"name": tool["name"], "parameters": parameters}
+    function |= {name: tool.get(name) for name in ("description", "strict", "defer_loading")}
     return {"type": "function", "function": {name: value for name, value in function.items() if value is not None}}

@@ -20,6 +20,8 @@ def tools_at_the_end(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
             name = change["name"]
             if name not in tools:
                 raise ApiError(f"{block['type']} references tool {name!r}, which is not declared in tools")
+            if block["type"] == "tool_addition":
+                tools[name] = {**tools[name], "defer_loading": None}
         if block["type"] == "tool_removal":
             removed.add(name)
         else:

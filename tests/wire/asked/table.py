@@ -1,0 +1,39 @@
+"""The pairs of servers, by name."""
+
+from tests.wire.asked.cases_fields import beam_cases, field_cases, limit_cases, thinking_cases
+from tests.wire.asked.cases_prompts import bare_cases, cases, named_cases
+from tests.wire.asked.setups import FOLDERS_MARK, Setup, as_json
+
+SCALE_OUT = {"enable_scale_out": True}
+SETUPS = (
+    Setup(
+        "prompts",
+        cases,
+        settings={
+            "trust_request_chat_template": True,
+            "enable_auto_tool_choice": True,
+            "tool_call_parser": "hermes",
+        },
+    ),
+    Setup("bare", bare_cases, folder="bare", settings=SCALE_OUT),
+    Setup(
+        "named", named_cases, folder="named", settings={"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
+    ),
+    Setup("fields", field_cases, settings=SCALE_OUT, environment={"VLLM_SERVER_DEV_MODE": "1"}),
+    Setup("beams", beam_cases, folder="wide"),
+    Setup("limited", limit_cases, folder="limited", settings=SCALE_OUT),
+    Setup("unlimited", limit_cases, folder="limited", settings={**SCALE_OUT, "generation_config": "vllm"}),
+    Setup(
+        "overridden",
+        limit_cases,
+        folder="limited",
+        settings={**SCALE_OUT, "override_generation_config": as_json(max_new_tokens=5, temperature=0.75)},
+    ),
+    Setup("other limits", limit_cases, settings={**SCALE_OUT, "generation_config": f"{FOLDERS_MARK}/limited"}),
+    Setup(
+        "thinking",
+        thinking_cases,
+        settings={"reasoning_parser": "deepseek_v3"},
+        own_settings={"default_reasoning_tokens": 3},
+    ),
+)
