@@ -1,0 +1,144 @@
+"""Searches for differences between a genuine vLLM server and ours, parser by parser.
+
+    python -m benchmarks.vllm_oracle.wire_search --genuine URL --model FOLDER [--tool-parsers a,b] [--reasoning-parsers c,d]
+
+The model of the genuine server must take what it says from `vllm_xargs` (`fx_tokens`, `fx_eos_at`), and its parsers must
+follow a header: `switch.py` says how. FOLDER is the model folder of both, made by `folder.py`. Ours is started for each
+pair of parsers, or found at `--ours` when only one pair is searched. Each question is asked of ours first; then the model
+of the genuine server says the same in the markup that its parser reads, and the shapes of both replies are compared.
+"""
+
+import argparse
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from benchmarks.vllm_oracle.wire_search.exchange import Server, differences
+from benchmarks.vllm_oracle.wire_search.fields import field_questions
+from benchmarks.vllm_oracle.wire_search.markup import CALLS, WITHOUT_MARKUP
+from benchmarks.vllm_oracle.wire_search.questions import CHAT, Question, questions
+from benchmarks.vllm_oracle.wire_search.said import Parsers, Said, read_chat
+from mockserve.options.parser_names import REASONING_PARSERS
+
+SHOWN_PER_QUESTION = 3
+PATIENCE_S = 60.0
+MAX_MODEL_LEN = 2048
+
+
+def main() -> int:
+    """Exit code 1 if there is a difference."""
+    arguments = _arguments()
+    tokenizer = Tokenizer.from_file(str(Path(arguments.model) / "tokenizer.json"))
+    genuine = Server.at(arguments.genuine)
+    seen: Counter[str] = Counter()
+    for parsers in _pairs(arguments):
+        if arguments.ours is None:
+            with _our_server(arguments.model, parsers) as ours:
+                _search(parsers, genuine, ours, tokenizer, seen)
+        else:
+            _search(parsers, genuine, Server.at(arguments.ours), tokenizer, seen)
+    print(f"{seen['questions']} requests, {seen['different']} with differences, {seen['skipped']} skipped")
+    return 1 if seen["different"] else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="wire_search", description="A genuine vLLM server against ours.")
+    parser.add_argument("--genuine", required=True, help="URL of the genuine server")
+    parser.add_argument("--ours", help="URL of our server, for one pair of parsers")
+    parser.add_argument("--model", required=True, help="model folder of both servers")
+    parser.add_argument("--tool-parsers", default=",".join(CALLS), help="parsers of function calls to search")
+    readable = [each for each in REASONING_PARSERS if each not in WITHOUT_MARKUP]
+    parser.add_argument("--reasoning-parsers", default=",".join(readable), help="parsers of reasoning to search")
+    return parser.parse_args()
+
+
+def _pairs(arguments: argparse.Namespace) -> Iterator[Parsers]:
+    yield Parsers()
+    yield from (Parsers(tool=each) for each in arguments.tool_parsers.split(",") if each)
+    yield from (Parsers(reasoning=each) for each in arguments.reasoning_parsers.split(",") if each)
+
+
+def _search(parsers: Parsers, genuine: Server, ours: Server, tokenizer: Tokenizer, seen: Counter[str]) -> None:
+    name = "+".join(each for each in parsers if each) or "plain"
+    asked = questions(parsers) if any(parsers) else field_questions()
+    for question in asked:
+        if any(parsers):
+            seen_by_all = {"stream": False, "stream_options": None, "include_reasoning": True}
+            whole = ours.ask(CHAT, {**question.chat, **seen_by_all})
+            said = read_chat(whole.json) if whole.status == 200 else Said()
+            text = said.written(parsers, question.choice)
+        else:
+            text = "the of and"
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        words = {"fx_tokens": ids or [0], "fx_eos_at": len(ids)} if any(parsers) else {"fx_tokens": ids}
+        found = _compare(question, words, parsers, genuine, ours)
+        seen["questions"] += 1
+        if found is None:
+            seen["skipped"] += 1
+            continue
+        seen["different"] += bool(found)
+        if found:
+            print(f"{name} / {question.name} ({len(found)})", flush=True)
+            for each in found[:SHOWN_PER_QUESTION]:
+                print(f"    {each}", flush=True)
+
+
+def _compare(
+    question: Question, words: dict[str, object], parsers: Parsers, genuine: Server, ours: Server
+) -> list[str] | None:
+    told = {**question.body}
+    if "sampling_params" in told:
+        told["sampling_params"] = {**told["sampling_params"], "extra_args": words}
+    elif question.path.startswith("/v1/") and not question.path.endswith(("render", "count_tokens")):
+        told["vllm_xargs"] = {**told.get("vllm_xargs", {}), **words}
+    theirs = genuine.ask(question.path, told, parsers.headers)
+    if theirs.status == 599:
+        return None
+    return differences(theirs, ours.ask(question.path, question.body))
+
+
+@contextmanager
+def _our_server(model: str, parsers: Parsers) -> Iterator[Server]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    flags = [model, "--served-model-name", "m", "--port", str(port), "--host", "127.0.0.1", "--hardware", "H100", "--tp", "1"]
+    flags += ["--max-model-len", str(MAX_MODEL_LEN), "--trust-request-chat-template", "--enable-scale-out"]
+    flags += ["--tool-call-extra-probability", "0.5", "--default-output-tokens", "6", "--default-reasoning-tokens", "5"]
+    if parsers.tool:
+        flags += ["--enable-auto-tool-choice", "--tool-call-parser", parsers.tool]
+    if parsers.reasoning:
+        flags += ["--reasoning-parser", parsers.reasoning]
+    command = [sys.executable, "-m", "blis_cli", "serve", *flags]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _wait_until_healthy(port, process)
+        yield Server("127.0.0.1", port)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _wait_until_healthy(port: int, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1):
+                return
+        except OSError:
+            if process.poll() is not None:
+                break
+            time.sleep(0.1)
+    raise SystemExit("our server did not start")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""What our server said, as the model of a genuine server has to write it for its parsers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from benchmarks.vllm_oracle.wire_search.markup import CALLS, FORCED_AS_JSON, THOUGHTS, Call, Thought, forced
+
+SEPARATE = frozenset({"hermes", "qwen3_json", "longcat"})
+"""Parsers whose calls have a mark each, and none around all."""
+
+
+class Parsers(NamedTuple):
+    """The parsers of both servers, by name; an empty one is none."""
+
+    tool: str = ""
+    reasoning: str = ""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What sets them in a genuine server."""
+        return {"x-parsers": f"{self.tool},{self.reasoning}"}
+
+
+class Said(NamedTuple):
+    """An answer by its parts."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: Sequence[Call] = ()
+
+    def written(self, parsers: Parsers, choice: Any) -> str:
+        """The text of the model. `choice` is the request's choice of a tool."""
+        text = self.content + self._calls(parsers.tool, choice)
+        if not parsers.reasoning:
+            return text
+        thought = THOUGHTS.get(parsers.reasoning, Thought())
+        answer = f"{thought.answer}{self.content}{thought.end_of_answer}" if self.content else ""
+        if not self.reasoning:
+            return answer + self._calls(parsers.tool, choice)
+        return f"{thought.begin}{self.reasoning}{thought.end}{answer}{self._calls(parsers.tool, choice)}"
+
+    def _calls(self, parser: str, choice: Any) -> str:
+        if not self.calls:
+            return ""
+        if choice in (None, "auto", "none"):
+            return CALLS[parser](self.calls)
+        if parser in FORCED_AS_JSON:
+            return forced(self.calls, is_named=isinstance(choice, Mapping))
+        # The grammar of calls that are forced has nothing between them.
+        return "".join(CALLS[parser]([each]) for each in self.calls) if parser in SEPARATE else CALLS[parser](self.calls)
+
+
+def read_chat(reply: Mapping[str, Any]) -> Said:
+    """The answer of a whole chat reply."""
+    message = reply["choices"][0]["message"]
+    calls = [Call(each["function"]["name"], each["function"]["arguments"]) for each in message.get("tool_calls") or ()]
+    return Said(message.get("reasoning") or "", message.get("content") or "", calls)
