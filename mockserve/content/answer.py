@@ -17,6 +17,8 @@ class Kind(Enum):
     TOOL_ARGUMENTS = "tool_arguments"
     MARKUP = "markup"
     """Marks around reasoning and tool calls: they cost tokens and are never shown."""
+    NOTHING = "nothing"
+    """An event of a stream with a null content."""
 
 
 @dataclass(frozen=True, slots=True)

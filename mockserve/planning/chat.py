@@ -25,7 +25,7 @@ from mockserve.protocol.completions.messages import MEDIA_MARK, Medium, media_of
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.refusals import refuse_thinking_budget, refuse_unavailable
 from mockserve.replies.accounting import Accounting
-from mockserve.replies.call_style import call_style
+from mockserve.replies.call_style import PLAIN, CallStyle, call_style
 from mockserve.replies.chat_writer import ChatShape
 from mockserve.replies.identity import unix_time
 from mockserve.replies.job import ReplyJob
@@ -86,7 +86,7 @@ async def plan_chat(
         shows_text=chat.wanted.prompt_text and not is_tokenized,
     )
     delivery = delivery_of(service, chat.delivery)
-    shape = _shape(service, chat, body)._replace(parsing=_parsing(service, form, request_type))
+    shape = _shape(service, chat, body, form)._replace(parsing=_parsing(service, form, request_type))
     return ReplyJob(
         bodies=_bodies(service, chat, reply_id, adapter, delivery.include_usage),
         new_writer=shape.writer,
@@ -117,7 +117,14 @@ def _bodies(
     )
 
 
-def _shape(service: Service, chat: ChatRequest, body: Mapping[str, Any]) -> ChatShape:
+def _style(service: Service, form: AnswerForm, body: Mapping[str, Any]) -> CallStyle:
+    """How the parser of calls shows an answer, if it has any part in it."""
+    if form.tools is None:
+        return PLAIN
+    return call_style(service.options.tool_call_parser, body.get("tool_choice", "auto"))
+
+
+def _shape(service: Service, chat: ChatRequest, body: Mapping[str, Any], form: AnswerForm) -> ChatShape:
     forces_tools = body.get("tools") and body.get("tool_choice") not in (None, "none", "auto")
     return ChatShape(
         role=chat.role,
@@ -128,7 +135,7 @@ def _shape(service: Service, chat: ChatRequest, body: Mapping[str, Any]) -> Chat
         shows_token_ids=chat.wanted.token_ids,
         includes_reasoning=chat.includes_reasoning,
         empty_content="" if forces_tools else None,
-        calls=call_style(service.options.tool_call_parser),
+        calls=_style(service, form, body),
         num_earlier_calls=sum(len(each.get("tool_calls") or ()) for each in body["messages"]),
     )
 

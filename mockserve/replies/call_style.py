@@ -2,11 +2,11 @@
 
 import random
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from mockserve.content.answer import Delta, Kind
+from mockserve.content.answer import Kind
 from mockserve.protocol.completions.chat_deltas import TOOL_CALL_PREFIX
 from mockserve.replies.identity import new_id
 
@@ -31,37 +31,135 @@ class Arrival(Enum):
     ALONE = "nothing"
     WITH_ARGUMENTS = "the beginning of its arguments"
     WHOLE = "all of its arguments"
+    TOGETHER = "all calls with all of their arguments"
+
+
+class NoArguments(Enum):
+    """What a stream does with a call that has no arguments."""
+
+    USUAL = "what it does with others"
+    JOINED = "brings the empty object with the name"
+    SKIPPED = "brings the name alone"
+
+
+class NullContent(Enum):
+    """Which parts of a call have a null content beside them."""
+
+    NEVER = "none"
+    ALWAYS = "all"
+    NAME = "the first"
+
+
+class Filler(Enum):
+    """What an event of a stream has where there is nothing to say."""
+
+    NOTHING = "no event, or an empty delta at the end"
+    NULL = "a null content"
+    EMPTY = "an empty content"
+    CALL = "an empty part of the arguments of the latest call"
+
+
+class Part(Enum):
+    """What later parts of a call have beside their text."""
+
+    BARE = "nothing"
+    NULL_NAME = "a null name"
+    NULL_ID = "a null id"
+
+
+class Fillers(NamedTuple):
+    """Events without anything to say: before the first call, for all tokens that mark calls, between two calls, after
+    the last one, and at the end of calls and of words.
+
+    `closes_one`: whether `closing` comes after a call that is the only one, too.
+    """
+
+    opening: Filler = Filler.NOTHING
+    within: Filler = Filler.NOTHING
+    between: Filler = Filler.NOTHING
+    closing: Filler = Filler.NOTHING
+    after_calls: Filler = Filler.NOTHING
+    after_words: Filler = Filler.NOTHING
+    closes_one: bool = True
 
 
 class CallStyle(NamedTuple):
-    """The looks of calls. `shows_content`: the message has a null content beside a call in a stream."""
+    """The looks of calls. `names_have_arguments`: the part with the name has arguments, even if they are empty.
+
+    `holds_end`: the last part of the arguments comes with the end of the answer.
+    """
 
     ids: IdForm = IdForm.RANDOM
     arrival: Arrival = Arrival.ALONE
-    shows_content: bool = False
+    null_content: NullContent = NullContent.NEVER
+    part: Part = Part.BARE
+    no_arguments: NoArguments = NoArguments.USUAL
+    fillers: Fillers = Fillers()
+    names_have_arguments: bool = False
+    holds_end: bool = False
 
 
 CALL_KINDS = (Kind.TOOL_NAME, Kind.TOOL_ARGUMENTS)
-_PLAIN = CallStyle()
-_NULL_CONTENT = CallStyle(shows_content=True)
-_JOINED = CallStyle(arrival=Arrival.WITH_ARGUMENTS)
+PLAIN = CallStyle()
+_WORDS_END_EMPTY = Fillers(after_words=Filler.EMPTY)
+_NULL_CONTENT = CallStyle(null_content=NullContent.ALWAYS)
+_DEEPSEEK = CallStyle(fillers=Fillers(Filler.EMPTY, Filler.NOTHING, Filler.NOTHING, *[Filler.EMPTY] * 3))
+_LLAMA = CallStyle(
+    no_arguments=NoArguments.SKIPPED,
+    fillers=Fillers(between=Filler.CALL, after_calls=Filler.CALL, after_words=Filler.EMPTY),
+)
+_PYTHON_END = Fillers(closing=Filler.EMPTY, after_calls=Filler.EMPTY, after_words=Filler.EMPTY)
+_PYTHON = CallStyle(arrival=Arrival.WITH_ARGUMENTS, part=Part.NULL_ID, fillers=_PYTHON_END)
+_PYTHON_LIST = _PYTHON._replace(fillers=_PYTHON_END._replace(closes_one=False))
+_NULL_TOGETHER = CallStyle(arrival=Arrival.TOGETHER, null_content=NullContent.ALWAYS)
+_NULL_WHOLE = CallStyle(arrival=Arrival.WHOLE, null_content=NullContent.ALWAYS)
+_JOINS_NOTHING = CallStyle(no_arguments=NoArguments.JOINED)
 STYLES: Mapping[str, CallStyle] = {
-    **dict.fromkeys(("dots", "hermes", "k2_horizon", "longcat", "poolside_v1", "qwen3_json", "apertus"), _NULL_CONTENT),
-    **dict.fromkeys(("llama4_pythonic", "olmo3", "openai", "pythonic"), _JOINED),
-    **dict.fromkeys(("ernie45", "granite4", "kimi_k3"), CallStyle(arrival=Arrival.WHOLE, shows_content=True)),
-    "lfm2": CallStyle(arrival=Arrival.WITH_ARGUMENTS, shows_content=True),
+    **dict.fromkeys(("apertus", "hermes", "longcat", "qwen3_json"), _NULL_CONTENT),
+    **dict.fromkeys(("deepseek_v3", "deepseek_v31"), _DEEPSEEK),
+    **dict.fromkeys(("dots", "k2_horizon"), _NULL_TOGETHER),
+    **dict.fromkeys(("glm45", "glm47", "ling3", "minimax_m3"), _JOINS_NOTHING),
+    **dict.fromkeys(("granite-20b-fc", "llama3_json", "llama4_json"), _LLAMA),
+    **dict.fromkeys(("granite4", "kimi_k3"), _NULL_WHOLE),
+    **dict.fromkeys(("internlm", "jamba"), CallStyle(fillers=_WORDS_END_EMPTY)),
+    **dict.fromkeys(("muse", "muse_glimmer", "musespark1x"), CallStyle(arrival=Arrival.WHOLE)),
+    **dict.fromkeys(("olmo3", "pythonic"), _PYTHON_LIST),
+    "ernie45": _NULL_WHOLE._replace(
+        fillers=Fillers(within=Filler.NULL, after_calls=Filler.NULL, after_words=Filler.NULL)
+    ),
+    "functiongemma": CallStyle(no_arguments=NoArguments.SKIPPED),
+    "hunyuan_a13b": CallStyle(IdForm.SHORT, fillers=_WORDS_END_EMPTY),
+    "hy_v3": CallStyle(null_content=NullContent.NAME, fillers=_WORDS_END_EMPTY),
+    "hy_v4": CallStyle(no_arguments=NoArguments.JOINED, fillers=_WORDS_END_EMPTY),
     "kimi_k2": CallStyle(IdForm.KIMI, Arrival.WITH_ARGUMENTS),
-    "mistral": CallStyle(IdForm.MISTRAL, Arrival.WITH_ARGUMENTS),
-    "hunyuan_a13b": CallStyle(IdForm.SHORT),
-    "minicpm5": CallStyle(IdForm.SHORT_WHOLE, Arrival.WHOLE),
-    "xlam": CallStyle(IdForm.NUMBERED),
+    "lfm2": _PYTHON._replace(null_content=NullContent.ALWAYS),
+    "llama4_pythonic": _PYTHON,
+    "minicpm5": CallStyle(IdForm.SHORT_WHOLE, Arrival.WHOLE, fillers=Fillers(after_calls=Filler.EMPTY)),
+    "mistral": CallStyle(IdForm.MISTRAL, Arrival.WITH_ARGUMENTS, holds_end=True),
+    "openai": CallStyle(arrival=Arrival.WITH_ARGUMENTS),
+    "plamo3": CallStyle(arrival=Arrival.WITH_ARGUMENTS),
+    "poolside_v1": _NULL_CONTENT._replace(names_have_arguments=True),
+    "xlam": CallStyle(IdForm.NUMBERED, fillers=_WORDS_END_EMPTY),
 }
 """By the name of the parser; the others are plain."""
 
+_FORCED = CallStyle(arrival=Arrival.WITH_ARGUMENTS, part=Part.NULL_NAME)
+_NAMED = CallStyle(arrival=Arrival.WITH_ARGUMENTS, fillers=Fillers(after_calls=Filler.CALL))
+FORCED_AS_JSON = frozenset(
+    {
+        *("apertus", "ernie45", "functiongemma", "gigachat3", "granite", "granite-20b-fc", "granite4", "hunyuan_a13b"),
+        *("hy_v3", "internlm", "jamba", "lfm2", "llama4_pythonic", "minicpm5", "olmo3", "phi4_mini_json", "pythonic"),
+        *("seed_oss", "step3", "xlam"),
+    }
+)
+"""Parsers that do not see calls that are forced: those are JSON, which vLLM reads the same way for all of them."""
 
-def call_style(parser: str | None) -> CallStyle:
-    """The style of the calls that a parser finds."""
-    return STYLES.get(parser or "", _PLAIN)
+
+def call_style(parser: str | None, choice: object = "auto") -> CallStyle:
+    """The style of the calls that a parser finds under a choice of tools."""
+    if choice not in (None, "auto") and parser in FORCED_AS_JSON:
+        return _FORCED if choice == "required" else _NAMED
+    return STYLES.get(parser or "", PLAIN)
 
 
 def call_id(form: IdForm, name: str, call: int, num_earlier: int, is_stream: bool) -> str:
@@ -75,40 +173,3 @@ def call_id(form: IdForm, name: str, call: int, num_earlier: int, is_stream: boo
     if form is IdForm.SHORT or (form is IdForm.SHORT_WHOLE and not is_stream):
         return f"call_{new_id()}"
     return TOOL_CALL_PREFIX + new_id()
-
-
-def arranged(deltas: Sequence[Sequence[Delta]], arrival: Arrival, is_cut: bool) -> list[tuple[Delta, ...]]:
-    """What each token brings, with the names of functions held back until their arguments begin or are complete.
-
-    With `is_cut` the last call is not complete.
-    """
-    if arrival is Arrival.ALONE:
-        return [tuple(each) for each in deltas]
-    held: dict[int, list[Delta]] = {}
-    ready_at = _ready_at(deltas, arrival, is_cut)
-    arranged: list[tuple[Delta, ...]] = []
-    for place, found in enumerate(deltas):
-        told: list[Delta] = []
-        for each in found:
-            if each.kind not in CALL_KINDS:
-                told.append(each)
-                continue
-            parts = held.setdefault(each.call, [])
-            parts.append(each)
-            if place >= ready_at.get(each.call, len(deltas)):
-                told += parts
-                parts.clear()
-        arranged.append(tuple(told))
-    return arranged
-
-
-def _ready_at(deltas: Sequence[Sequence[Delta]], arrival: Arrival, is_cut: bool) -> dict[int, int]:
-    """The token by which so much of each call is there that it is told; calls of which that never is are missing."""
-    found: dict[int, int] = {}
-    for place, brought in enumerate(deltas):
-        for each in brought:
-            if each.kind is Kind.TOOL_ARGUMENTS and (arrival is Arrival.WHOLE or each.call not in found):
-                found[each.call] = place
-    if is_cut and arrival is Arrival.WHOLE and found:
-        del found[max(found)]
-    return found

@@ -15,7 +15,8 @@ from mockserve.protocol.completions.chat_deltas import (
     whole_message,
 )
 from mockserve.protocol.logprob_shapes import chat_logprobs
-from mockserve.replies.call_style import CallStyle, arranged, call_id
+from mockserve.replies.arranging import arranged
+from mockserve.replies.call_style import CallStyle, NullContent, Part, call_id
 from mockserve.replies.choice_writer import NewScorer, scored_tokens
 from mockserve.replies.generation import Generation
 from mockserve.replies.parsing_counter import ParsingCounter
@@ -56,7 +57,7 @@ class ChatWriter:
         self._answer = generation.answer
         deltas = generation.answer.deltas
         self._deltas = (
-            None if deltas is None else arranged(deltas, shape.calls.arrival, self._answer.unparsed is not None)
+            None if deltas is None else arranged(deltas, shape.calls, self._answer.unparsed is not None)
         )
         # What is hidden must not show through ids and log-probabilities either.
         hides = generation.answer.deltas is not None and not shape.includes_reasoning
@@ -76,7 +77,8 @@ class ChatWriter:
             return None
         (found,) = deltas[place]
         # The name of a function comes with an id, of which there is a new one each time.
-        return found if found.kind is not Kind.TOOL_NAME and self._is_shown(found) else None
+        is_usual = found.kind not in (Kind.TOOL_NAME, Kind.NOTHING)
+        return found if is_usual and self._is_shown(found) else None
 
     def stretch_piece(self, stretch: Delta) -> Piece:
         return Piece(delta=self._object(stretch))
@@ -138,13 +140,20 @@ class ChatWriter:
             return reasoning_delta(delta.text)
         if delta.kind is Kind.CONTENT:
             return content_delta(delta.text)
+        if delta.kind is Kind.NOTHING:
+            return {"content": None}
         found = self._shown_call(delta)
-        return {"content": None, **found} if self._shape.calls.shows_content else found
+        null = self._shape.calls.null_content
+        has_content = null is NullContent.ALWAYS or (null is NullContent.NAME and delta.kind is Kind.TOOL_NAME)
+        return {"content": None, **found} if has_content else found
 
     def _shown_call(self, delta: Delta) -> dict[str, Any]:
+        style = self._shape.calls
         if delta.kind is Kind.TOOL_NAME:
-            return tool_name_delta(delta.call, self._call_id(delta.text, delta.call, is_stream=True), delta.text)
-        return tool_arguments_delta(delta.call, delta.text)
+            arguments = "" if style.names_have_arguments else None
+            call_id = self._call_id(delta.text, delta.call, is_stream=True)
+            return tool_name_delta(delta.call, call_id, delta.text, arguments)
+        return tool_arguments_delta(delta.call, delta.text, style.part is Part.NULL_NAME, style.part is Part.NULL_ID)
 
     def _call_id(self, name: str, call: int, is_stream: bool) -> str:
         shape = self._shape

@@ -60,17 +60,19 @@ def _qwen(begin: str = "<tool_call>", end: str = "</tool_call>", line: str = "\n
     return lambda calls: "\n".join(map(one, calls))
 
 
-def _keys(begin: str, end: str, after_name: str, opening: str = "", closing: str = "", tag: str = "{}") -> Write:
+def _keys(
+    begin: str, end: str, after_name: str, opening: str = "", closing: str = "", tag: str = "{}", line: str = "\n"
+) -> Write:
     """Names of arguments and their values as tags of their own. `tag` is how tags are named."""
 
     def pair(key: str, value: Any) -> str:
         names = (tag.format("arg_key"), tag.format("arg_value"))
-        return f"<{names[0]}>{key}</{names[0]}>\n<{names[1]}>{_text(value)}</{names[1]}>\n"
+        return f"<{names[0]}>{key}</{names[0]}>{line}<{names[1]}>{_text(value)}</{names[1]}>{line}"
 
     def one(call: Call) -> str:
         return f"{begin}{call.name}{after_name}{''.join(pair(*each) for each in call.values.items())}{end}"
 
-    return lambda calls: opening + "\n".join(map(one, calls)) + closing
+    return lambda calls: opening + line.join(map(one, calls)) + closing
 
 
 def _invoked(opening: str, closing: str, invoke: str = "invoke", parameter: str = "parameter", typed: bool = False) -> Write:
@@ -203,7 +205,7 @@ def _mistral(calls: Sequence[Call]) -> str:
 
 
 _HERMES = _enclosed("<tool_call>\n", "\n</tool_call>")
-_GLM = _keys("<tool_call>", "</tool_call>", "\n")
+_GLM = _keys("<tool_call>", "</tool_call>", "", line="")
 CALLS: Mapping[str, Write] = {
     "apertus": _apertus,
     "deepseek_v3": _deepseek,
@@ -250,7 +252,7 @@ CALLS: Mapping[str, Write] = {
     "olmo3": _python("<function_calls>", "</function_calls>", is_list=False),
     "phi4_mini_json": _listed("functools", ""),
     "plamo3": _plamo,
-    "poolside_v1": _GLM,
+    "poolside_v1": _keys("<tool_call>", "</tool_call>", "\n"),
     "pythonic": _python("", ""),
     "qwen3_coder": _qwen(),
     "qwen3_json": _HERMES,

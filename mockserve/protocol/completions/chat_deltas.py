@@ -28,15 +28,17 @@ def reasoning_delta(text: str) -> dict[str, Any]:
     return {"reasoning": text}
 
 
-def tool_name_delta(call: int, call_id: str, name: str) -> dict[str, Any]:
+def tool_name_delta(call: int, call_id: str, name: str, arguments: str | None = None) -> dict[str, Any]:
     """The first event of call number `call`."""
-    function = {"name": name}
+    function = {"name": name} if arguments is None else {"name": name, "arguments": arguments}
     return {"tool_calls": [{"id": call_id, "type": "function", "index": call, "function": function}]}
 
 
-def tool_arguments_delta(call: int, text: str) -> dict[str, Any]:
-    """A further part of the arguments of call number `call`."""
-    return {"tool_calls": [{"index": call, "function": {"arguments": text}}]}
+def tool_arguments_delta(call: int, text: str, null_name: bool = False, null_id: bool = False) -> dict[str, Any]:
+    """A further part of the arguments of call number `call`, with a null name or a null id where a parser sets them."""
+    function = {"name": None, "arguments": text} if null_name else {"arguments": text}
+    part = {"index": call, "function": function}
+    return {"tool_calls": [{"id": None, **part} if null_id else part]}
 
 
 def merged(deltas: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import pytest
 
 from mockserve.content.answer import Delta, Kind
 from mockserve.options.parser_names import TOOL_CALL_PARSERS
-from mockserve.replies.call_style import STYLES, Arrival, arranged, call_id, call_style
+from mockserve.replies.arranging import arranged
+from mockserve.replies.call_style import STYLES, Arrival, CallStyle, call_id, call_style
 
 NAME = Delta(Kind.TOOL_NAME, "look")
 FIRST, REST = Delta(Kind.TOOL_ARGUMENTS, "{"), Delta(Kind.TOOL_ARGUMENTS, "}")
@@ -39,13 +40,13 @@ def test_ids_have_the_form_of_the_parser(parser: str | None, whole: str, streame
 
 
 def test_a_name_comes_alone_with_the_beginning_or_with_all_of_its_arguments() -> None:
-    assert arranged(SAID, Arrival.ALONE, is_cut=False) == SAID
-    assert arranged(SAID, Arrival.WITH_ARGUMENTS, is_cut=False) == [(WORD,), (), (), (), (NAME, FIRST), (REST,), ()]
-    assert arranged(SAID, Arrival.WHOLE, is_cut=False) == [(WORD,), (), (), (), (), (NAME, FIRST, REST), ()]
+    assert arranged(SAID, CallStyle(arrival=Arrival.ALONE), is_cut=False) == SAID
+    assert arranged(SAID, CallStyle(arrival=Arrival.WITH_ARGUMENTS), is_cut=False) == [(WORD,), (), (), (), (NAME, FIRST), (REST,), ()]
+    assert arranged(SAID, CallStyle(arrival=Arrival.WHOLE), is_cut=False) == [(WORD,), (), (), (), (), (NAME, FIRST, REST), ()]
 
 
 def test_a_call_that_is_cut_short_is_not_told_where_calls_come_whole() -> None:
     second = [(Delta(each.kind, each.text, 1),) for each in (NAME, FIRST)]
-    told = arranged([*SAID, *second], Arrival.WHOLE, is_cut=True)
+    told = arranged([*SAID, *second], CallStyle(arrival=Arrival.WHOLE), is_cut=True)
     assert [each for found in told for each in found] == [WORD, NAME, FIRST, REST]
-    assert arranged([(NAME,)], Arrival.WITH_ARGUMENTS, is_cut=True) == [()]
+    assert arranged([(NAME,)], CallStyle(arrival=Arrival.WITH_ARGUMENTS), is_cut=True) == [()]
