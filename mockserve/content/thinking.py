@@ -20,9 +20,17 @@ SWITCHES = ("enable_thinking", "thinking")
 
 SWITCHED_ON_BY: Mapping[str, Sequence[str]] = {
     "deepseek_v3": SWITCHES,
+    "gemma4": ("enable_thinking",),
     "hy_v3": ("reasoning_effort",),
+    "poolside_v1": SWITCHES,
 }
 """By parser: variables of which one must be set for the parser to look for reasoning; others always do."""
+ONE_SWITCH = frozenset(
+    {"gemma4", "granite_thinking_parser", "mimo", "minicpmv", "nemotron_v3", "plamo3", "qwen3", "seed_oss"}
+)
+"""Parsers that look at `enable_thinking` only."""
+SHOWN_AS_CONTENT = "minimax_m2_append_think"
+"""The parser that leaves reasoning in the content, with its marks."""
 NO_THINKING = (None, False, "", "no_think")
 
 UNLIMITED = -1
@@ -36,6 +44,8 @@ class Thinking:
     median_tokens: int
     budget_tokens: int | None = None
     is_fixed: bool = False
+    is_content: bool = False
+    """Whether the client reads it as content, with its marks."""
 
     def num_tokens(self, random: Random, most: int) -> int:
         """A number drawn, at most `most`."""
@@ -51,7 +61,8 @@ def read_thinking(
 ) -> Thinking | None:
     """How long to think before the answer to `body`; None not at all. `variables` are those of the chat template."""
     effort = body.get("reasoning_effort")
-    if effort == OFF or any(variables.get(each) is False for each in SWITCHES):
+    switches = SWITCHES[:1] if parser in ONE_SWITCH else SWITCHES
+    if effort == OFF or any(variables.get(each) is False for each in switches):
         return None
     needed = SWITCHED_ON_BY.get(parser)
     if needed is not None and all(variables.get(each) in NO_THINKING for each in needed):
@@ -62,14 +73,14 @@ def read_thinking(
         median if fixed_tokens is None else fixed_tokens,
         None if type(budget) is not int or budget == UNLIMITED else budget,
         is_fixed=fixed_tokens is not None,
+        is_content=parser == SHOWN_AS_CONTENT,
     )
 
 
 def thoughts(thinking: Thinking, random: Random, prose: Prose, budget: int) -> list[Segment]:
     """The reasoning between its marks. It takes at most half of the budget, so that the answer has the rest."""
     said = prose.write(random, thinking.num_tokens(random, most=budget // 2))
-    return [
-        Segment(Kind.MARKUP, START),
-        Segment(Kind.REASONING, "".join(said.pieces)),
-        Segment(Kind.MARKUP, END),
-    ]
+    text = "".join(said.pieces)
+    if thinking.is_content:
+        return [Segment(Kind.CONTENT, f"{START}{text}{END}")]
+    return [Segment(Kind.MARKUP, START), Segment(Kind.REASONING, text), Segment(Kind.MARKUP, END)]

@@ -25,12 +25,13 @@ from mockserve.protocol.completions.messages import MEDIA_MARK, Medium, media_of
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.refusals import refuse_thinking_budget, refuse_unavailable
 from mockserve.replies.accounting import Accounting
-from mockserve.replies.call_style import PLAIN, CallStyle, call_style
+from mockserve.replies.call_style import PLAIN, CallStyle, Fillers, call_style
 from mockserve.replies.chat_writer import ChatShape
 from mockserve.replies.identity import unix_time
 from mockserve.replies.job import ReplyJob
 from mockserve.replies.parsing_counter import ParsingCounter
 from mockserve.replies.planned_prompt import PlannedPrompt
+from mockserve.replies.reasoning_style import reasoning_style
 from mockserve.serving.adapters import Adapter
 from mockserve.serving.planner import Terms
 from mockserve.serving.service import Service
@@ -117,10 +118,12 @@ def _bodies(
     )
 
 
-def _style(service: Service, form: AnswerForm, body: Mapping[str, Any]) -> CallStyle:
-    """How the parser of calls shows an answer, if it has any part in it."""
+def _style(service: Service, form: AnswerForm, chat: ChatRequest, body: Mapping[str, Any]) -> CallStyle:
+    """How the parser of calls shows an answer; without one, what ends it is up to the parser of reasoning."""
     if form.tools is None:
-        return PLAIN
+        ends_alone = not service.options.calls_tools and chat.includes_reasoning
+        after_words = reasoning_style(service.options.reasoning_parser).after_words
+        return PLAIN._replace(fillers=Fillers(after_words=after_words)) if ends_alone else PLAIN
     return call_style(service.options.tool_call_parser, body.get("tool_choice", "auto"))
 
 
@@ -135,7 +138,8 @@ def _shape(service: Service, chat: ChatRequest, body: Mapping[str, Any], form: A
         shows_token_ids=chat.wanted.token_ids,
         includes_reasoning=chat.includes_reasoning,
         empty_content="" if forces_tools else None,
-        calls=_style(service, form, body),
+        calls=_style(service, form, chat, body),
+        reasoning=reasoning_style(service.options.reasoning_parser),
         num_earlier_calls=sum(len(each.get("tool_calls") or ()) for each in body["messages"]),
     )
 

@@ -14,7 +14,9 @@ def arranged(deltas: Deltas, style: CallStyle, is_cut: bool) -> list[tuple[Delta
     """What each token brings. With `is_cut` the last call is not complete."""
     calls = _Calls(deltas)
     if not calls.texts:
-        return _with_last([tuple(each) for each in deltas], style.fillers.after_words, 0)
+        told = [tuple(each) for each in deltas]
+        has_words = any(each.kind is Kind.CONTENT for brought in told for each in brought)
+        return _with_last(told, style.fillers.after_words, 0) if has_words else told
     told = _held_back(calls.without_skipped(style), style, calls, is_cut)
     if style.holds_end and not is_cut:
         _hold_end(told)

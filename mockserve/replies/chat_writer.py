@@ -21,6 +21,7 @@ from mockserve.replies.choice_writer import NewScorer, scored_tokens
 from mockserve.replies.generation import Generation
 from mockserve.replies.parsing_counter import ParsingCounter
 from mockserve.replies.planned_prompt import PlannedPrompt
+from mockserve.replies.reasoning_style import NO_REASONING, ReasoningStyle
 
 
 class ChatShape(NamedTuple):
@@ -40,6 +41,7 @@ class ChatShape(NamedTuple):
     empty_content: str | None = None
     parsing: ParsingCounter | None = None
     calls: CallStyle = CallStyle()
+    reasoning: ReasoningStyle = NO_REASONING
     num_earlier_calls: int = 0
 
     def writer(self, prompt: PlannedPrompt, generation: Generation) -> "ChatWriter":
@@ -136,10 +138,13 @@ class ChatWriter:
         return found if self._shape.includes_reasoning else merged([found, {"reasoning": None}])
 
     def _shown(self, delta: Delta) -> dict[str, Any]:
+        style = self._shape.reasoning
         if delta.kind is Kind.REASONING:
-            return reasoning_delta(delta.text)
+            found = reasoning_delta(delta.text)
+            return {"content": None, **found} if style.null_content else found
         if delta.kind is Kind.CONTENT:
-            return content_delta(delta.text)
+            found = content_delta(delta.text)
+            return {**found, "reasoning": None} if style.null_reasoning else found
         if delta.kind is Kind.NOTHING:
             return {"content": None}
         found = self._shown_call(delta)
