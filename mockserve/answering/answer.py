@@ -77,8 +77,9 @@ async def collect(
 
 async def _stream(request: web.Request, service: Service, replies: ReplySet, arrived_at: Micros) -> web.StreamResponse:
     asks_engine = not (service.suspension.rejects_new or replies.job.is_empty)
-    if isinstance(service.driver, ClusterDriver) and asks_engine:
-        return await _stream_once_routed(request, service, service.driver, replies, arrived_at)
+    driver = service.driver
+    if isinstance(driver, ClusterDriver) and asks_engine:
+        return await _stream_once_routed(request, service, driver, replies, arrived_at)
     async with EventOutlet(request) as outlet:
         stream = EventStream(replies, outlet, outlet.chunked)
         choices = _streamed_choices(stream)

@@ -58,9 +58,7 @@ class ChatWriter:
         self._generation = generation
         self._answer = generation.answer
         deltas = generation.answer.deltas
-        self._deltas = (
-            None if deltas is None else arranged(deltas, shape.calls, self._answer.unparsed is not None)
-        )
+        self._deltas = None if deltas is None else arranged(deltas, shape.calls, self._answer.unparsed is not None)
         # What is hidden must not show through ids and log-probabilities either.
         hides = generation.answer.deltas is not None and not shape.includes_reasoning
         self._scorer = shape.new_scorer(generation) if shape.new_scorer is not None and not hides else None

@@ -110,7 +110,19 @@ def _our_server(model: str, parsers: Parsers) -> Iterator[Server]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    flags = [model, "--served-model-name", "m", "--port", str(port), "--host", "127.0.0.1", "--hardware", "H100", "--tp", "1"]
+    flags = [
+        model,
+        "--served-model-name",
+        "m",
+        "--port",
+        str(port),
+        "--host",
+        "127.0.0.1",
+        "--hardware",
+        "H100",
+        "--tp",
+        "1",
+    ]
     flags += ["--max-model-len", str(MAX_MODEL_LEN), "--trust-request-chat-template", "--enable-scale-out"]
     flags += ["--tool-call-extra-probability", "0.5", "--default-output-tokens", "6", "--default-reasoning-tokens", "5"]
     if parsers.tool:

@@ -14,4 +14,8 @@ def field_questions() -> Iterator[Question]:
 
 
 def _bodies() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    yield "usual", CHAT, {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "ignore_eos": True}
+    yield (
+        "usual",
+        CHAT,
+        {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "ignore_eos": True},
+    )

@@ -41,8 +41,24 @@ def test_ids_have_the_form_of_the_parser(parser: str | None, whole: str, streame
 
 def test_a_name_comes_alone_with_the_beginning_or_with_all_of_its_arguments() -> None:
     assert arranged(SAID, CallStyle(arrival=Arrival.ALONE), is_cut=False) == SAID
-    assert arranged(SAID, CallStyle(arrival=Arrival.WITH_ARGUMENTS), is_cut=False) == [(WORD,), (), (), (), (NAME, FIRST), (REST,), ()]
-    assert arranged(SAID, CallStyle(arrival=Arrival.WHOLE), is_cut=False) == [(WORD,), (), (), (), (), (NAME, FIRST, REST), ()]
+    assert arranged(SAID, CallStyle(arrival=Arrival.WITH_ARGUMENTS), is_cut=False) == [
+        (WORD,),
+        (),
+        (),
+        (),
+        (NAME, FIRST),
+        (REST,),
+        (),
+    ]
+    assert arranged(SAID, CallStyle(arrival=Arrival.WHOLE), is_cut=False) == [
+        (WORD,),
+        (),
+        (),
+        (),
+        (),
+        (NAME, FIRST, REST),
+        (),
+    ]
 
 
 def test_a_call_that_is_cut_short_is_not_told_where_calls_come_whole() -> None:
