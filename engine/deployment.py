@@ -89,6 +89,7 @@ def resolve(options: DeploymentOptions) -> Deployment:
     )
     notes.extend(flags_without_effect(options))
     _check_whole_prompts(config)
+    _check_drafts_fit(config)
     return Deployment(model=model, gpu=gpu, tp=tp, dp=options.dp, latency=latency, config=config, notes=tuple(notes))
 
 
@@ -110,6 +111,22 @@ def _check_whole_prompts(config: EngineConfig) -> None:
         raise EngineError(
             f"--max-num-batched-tokens must be at least the longest context, {least}, with "
             f"--no-enable-chunked-prefill, got {config.max_num_batched_tokens}"
+        )
+
+
+def _check_drafts_fit(config: EngineConfig) -> None:
+    """Refuse a budget in which vLLM's scheduler never admits a request whose prompt is known but for one token.
+
+    Such a request is filled up to the width of one that decodes with drafts, and waits until the budget has room.
+    """
+    speculation = config.speculation
+    if speculation is None:
+        return
+    least = 1 + speculation.num_tokens + speculation.rows_per_request
+    if config.max_num_batched_tokens < least:
+        raise EngineError(
+            f"--max-num-batched-tokens must be at least {least} with {speculation.num_tokens} drafts of "
+            f"{speculation.method}, or requests wait for ever, got {config.max_num_batched_tokens}"
         )
 
 

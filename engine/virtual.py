@@ -7,6 +7,7 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from engine.events import Event
+from engine.progress_watch import ProgressWatch
 from engine.request import Request
 from engine.sequence import Sequence
 from engine.simulation import Simulation
@@ -54,7 +55,8 @@ def run_in_batches(
 ) -> Iterator[list[Event]]:
     """`run_virtual` for arrivals in batches, which ascend; what happens comes in portions.
 
-    `submitted` is told of the requests of each batch that the simulation has been told of.
+    `submitted` is told of the requests of each batch that the simulation has been told of. Raises EngineError for a run
+    without a horizon that does not end.
     """
     is_first = True
     for batch in batches:
@@ -74,6 +76,7 @@ def run_in_batches(
 
 def _run_out(simulation: Simulation, horizon_us: Micros | None) -> Iterator[list[Event]]:
     """Everything has arrived."""
+    watch = ProgressWatch(simulation)
     while (due_at := simulation.next_event_at()) is not None:
         until = due_at + CHUNK_US
         if horizon_us is not None:
@@ -81,3 +84,5 @@ def _run_out(simulation: Simulation, horizon_us: Micros | None) -> Iterator[list
                 break
             until = min(until, horizon_us)
         yield simulation.advance(until)
+        if horizon_us is None:
+            watch.look()

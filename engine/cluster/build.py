@@ -65,7 +65,7 @@ def notes_after_run(simulation: Simulation) -> Iterator[str]:
     if num_evicted:
         yield (
             f"warning: requests lost the KV blocks of their transferred prompts {num_evicted} times and computed these "
-            "prompts again: a request ahead of them found too few free KV blocks and nothing was running"
+            "prompts again: too few KV blocks were free for the next request in the queue and nothing was running"
         )
 
 

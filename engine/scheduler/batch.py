@@ -148,7 +148,7 @@ class BatchFormation:
             sequence = self._waiting[0]
             if sequence.num_computed_tokens:
                 if not self._kv.allocate_token(sequence):
-                    if self.num_running == 0 and self._evict_waiting(sequence):
+                    if self.num_running == 0 and (self._evict_waiting(sequence) or self._evict_filling(sequence)):
                         continue
                     return None
                 self._waiting.popleft()
@@ -182,11 +182,26 @@ class BatchFormation:
         victim = next(holders, None)
         if victim is None:
             return False
+        self._evict_reservation(victim)
+        return True
+
+    def _evict_filling(self, sequence: Sequence) -> bool:
+        """Take the blocks of a transferred prompt that fills the whole KV cache, so that it is computed here.
+
+        A transferred prompt needs a slot for the token that follows, which a prompt computed here does not. False when
+        the cache has room for that token.
+        """
+        num_blocks = -(-(sequence.num_stored_tokens + 1) // self._config.block_size_tokens)
+        if num_blocks <= self._config.total_kv_blocks:
+            return False
+        self._evict_reservation(sequence)
+        return True
+
+    def _evict_reservation(self, victim: Sequence) -> None:
         self._kv.evict(victim)
         victim.restart()
         self.preempted.append(victim)
         self.num_reservations_evicted += 1
-        return True
 
     def _join(self, sequence: Sequence) -> None:
         """`sequence` becomes the last of the running ones."""

@@ -161,11 +161,9 @@ class FastBatchFormation(BatchFormation):
         super()._preempt(victim)
         self.is_blocked = False
 
-    def _evict_waiting(self, needy: Sequence) -> bool:
-        evicted = super()._evict_waiting(needy)
-        if evicted:
-            self.is_blocked = False
-        return evicted
+    def _evict_reservation(self, victim: Sequence) -> None:
+        super()._evict_reservation(victim)
+        self.is_blocked = False
 
     def _spell_out(self, sequence: Sequence, num_steps: int) -> None:
         """Let a sequence cruise no more, before step `num_steps`, but it may later."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from engine.events import Finished
+from engine.progress_watch import LOOK_EVERY, ProgressWatch
 from engine.simulation import Simulation
 from engine.units import Micros
 from engine.virtual import CHUNK_US
@@ -51,6 +52,7 @@ def run_closed_loop(
     """
     record = Record(simulation, on_tokens)
     waiting: dict[str, Talk] = {}
+    watch = ProgressWatch(simulation, every=LOOK_EVERY)
     while (next_at := _earliest(queue.next_at(), simulation.next_event_at())) is not None:
         if horizon_us is not None and next_at > horizon_us:
             break
@@ -67,6 +69,8 @@ def run_closed_loop(
             talk = waiting.pop(finished.sequence.request.id, None)
             if talk is not None and finished.outcome in COMPLETED:
                 queue.follow_up(talk, replied(simulation, finished), finished.sequence.num_output_tokens)
+        if horizon_us is None:
+            watch.look()
     record.close()
     return Simulated(simulation, record)
 

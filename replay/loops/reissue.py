@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from engine.events import Event, Finished
+from engine.progress_watch import LOOK_EVERY, ProgressWatch
 from engine.sequence import Sequence
 from engine.simulation import Simulation
 from engine.units import Micros
@@ -78,6 +79,7 @@ class _Client:
         self._replies: list[Micros] = []
         """When the replies to ended requests have reached the client: a heap."""
         self._num_in_flight = 0
+        self._watch = ProgressWatch(self._simulation, every=LOOK_EVERY)
 
     def next_at(self) -> Micros | None:
         """When something happens next, here or in the engine; None when all is done."""
@@ -98,6 +100,8 @@ class _Client:
             *(at for at in (horizon_us,) if at is not None),
         ]
         events = self._simulation.advance(min(limits))
+        if horizon_us is None:
+            self._watch.look()
         for event in events:
             if isinstance(event, Finished):
                 answered = event.outcome in COMPLETED

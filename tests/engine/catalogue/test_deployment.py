@@ -4,6 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -257,3 +258,10 @@ def test_prompts_that_may_not_be_split_must_fit_the_token_budget() -> None:
         model="qwen3-14b", max_model_len=4096, enable_chunked_prefill=False, max_num_batched_tokens=4096
     )
     assert not resolve(options).config.enable_chunked_prefill
+
+
+def test_a_budget_too_small_for_drafts_is_refused() -> None:
+    drafts: dict[str, Any] = {"model": "qwen3-14b", "spec_method": "ngram", "spec_tokens": 4}
+    assert resolve(DeploymentOptions(**drafts, max_num_batched_tokens=5)).config.speculation is not None
+    with pytest.raises(EngineError, match="--max-num-batched-tokens must be at least 5 with 4 drafts of ngram"):
+        resolve(DeploymentOptions(**drafts, max_num_batched_tokens=4))

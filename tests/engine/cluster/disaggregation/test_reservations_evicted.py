@@ -1,5 +1,7 @@
 """Requests that wait with blocks for a transferred prompt, which requests ahead of them need to go on."""
 
+from typing import Any
+
 import pytest
 
 from engine.cluster.build import notes_after_run
@@ -31,7 +33,7 @@ def outcomes_of(simulated: Cluster, num_requests: int, input_tokens: int, output
     return ended
 
 
-def both_roles(num_instances: int = 1, **settings: object) -> Cluster:
+def both_roles(num_instances: int = 1, **settings: Any) -> Cluster:
     """Instances that compute prompts and answers, by BLIS's rules; all prompts are computed apart."""
     simulated = cluster(num_instances, **settings)
     pools = DisaggregationSettings(pools=Pools(num_instances, num_both=num_instances), decider="always")
@@ -51,6 +53,12 @@ def test_a_prompt_that_waits_for_blocks_of_waiting_requests_gets_them(
     assert outcomes_of(simulated, 14, 100, output_tokens) == ["completed"] * 14
     (engine,) = simulated.instances
     assert engine.counters.num_reservations_evicted > 0
+
+
+@pytest.mark.parametrize("output_tokens", [0, 1])
+def test_a_prompt_that_fills_the_cache_is_computed_where_it_is_answered(output_tokens: int) -> None:
+    simulated = both_roles(2, total_kv_blocks=25)
+    assert outcomes_of(simulated, 1, 100, output_tokens) == ["completed"]
 
 
 def test_a_run_says_in_one_line_that_reservations_were_evicted() -> None:

@@ -1,0 +1,21 @@
+"""The random runs of `python -m benchmarks.attack.engine`, a few of each kind."""
+
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.attack.engine.runs import KINDS, story_of
+from tests.architecture.project import PROJECT
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_runs_keep_all_laws(kind: str) -> None:
+    for number in range(KINDS.index(kind), 100, len(KINDS)):
+        assert story_of(number, seed=7) == story_of(number, seed=7)
+
+
+def test_the_command_counts_broken_laws() -> None:
+    command = [sys.executable, "-m", "benchmarks.attack.engine", "--runs", "10", "--no-compiled", "--processes", "1"]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "0 laws broken in 10 runs"), done.stderr
