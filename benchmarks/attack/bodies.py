@@ -35,6 +35,9 @@ from benchmarks.attack.setups import SETUPS, Running, Setup, running
 
 QUIET_S = 3.0
 QUIET_EVERY_S = 30.0
+SETTLED_WITHIN_S = 60.0
+NUM_PROMPT_ANSWERS = 5
+PROMPT_S = 0.1
 MEMORY_EVERY_S = 0.2
 SETTLING_S = 0.3
 """How long after a disturbing request streams may still show it."""
@@ -85,7 +88,17 @@ class Attack:
         sampling.cancel()
         return attacked
 
+    async def _settle(self) -> None:
+        """Wait until what the attack has left behind is done: the server answers at once several times in a row."""
+        request = Message(method="GET", path="/health", headers={}).serialised()
+        deadline_s, num_prompt = time.monotonic() + SETTLED_WITHIN_S, 0
+        while num_prompt < NUM_PROMPT_ANSWERS and time.monotonic() < deadline_s:
+            found = await exchange(self._server.host, self._server.port, [request], SETTLED_WITHIN_S)
+            num_prompt = num_prompt + 1 if found.ended_s - found.started_s < PROMPT_S else 0
+            await asyncio.sleep(PROMPT_S)
+
     async def _be_quiet(self) -> None:
+        await self._settle()
         started_s = time.monotonic()
         await asyncio.sleep(QUIET_S)
         # What the attack left to do in its last moments is no quiet time.
