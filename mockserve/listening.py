@@ -160,5 +160,11 @@ def _front(runner: web.AppRunner, service: Service) -> Front:
         most_body_bytes=min(most_body_bytes, LARGEST_BODY_BYTES),
     )
     return Front(
-        front_routes(runner.app), new_library, service.wire, RequestReader(limits), keep_alive_s, most_body_bytes
+        front_routes(runner.app),
+        new_library,
+        service.wire,
+        RequestReader(limits),
+        keep_alive_s,
+        options.request_receive_timeout,
+        most_body_bytes,
     )

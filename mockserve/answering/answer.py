@@ -1,23 +1,30 @@
 """From a planned reply to an HTTP response: submit it, deliver what comes, and free it when the client leaves."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from aiohttp import HttpVersion11, web
 
 from engine.units import Micros
+from mockserve.answering.in_turn import fly_in_turn
+from mockserve.answering.json_reply import json_body
 from mockserve.answering.keep_alive import KeepAlive
 from mockserve.answering.outlet import EventOutlet
 from mockserve.connections.caller import ANYBODY, Caller, caller_of
 from mockserve.flight import Reply, new_siblings
 from mockserve.protocol.bodies import Choice
 from mockserve.protocol.errors import ApiError, paused
-from mockserve.protocol.json_text import reply_json
 from mockserve.realtime.cluster import ClusterDriver
 from mockserve.replies.collected import CollectedChoice
 from mockserve.replies.event_stream import EventStream
 from mockserve.replies.frames import DONE, event
+from mockserve.replies.generation import Generation
 from mockserve.replies.held_stream import HeldStream
 from mockserve.replies.job import ReplyJob
+from mockserve.replies.late_choices import LateChoices
+from mockserve.replies.long_event_stream import LongEventStream
+from mockserve.replies.planned_prompt import PlannedPrompt
 from mockserve.replies.reply_set import ReplySet
 from mockserve.replies.streamed import StreamedChoice
 from mockserve.serving.service import Service
@@ -39,8 +46,11 @@ async def answer(
         with service.answering:
             return await _stream(request, service, ReplySet(job, caller), arrived_at)
     replies, choices = await collect(service, job, arrived_at, caller)
-    whole = job.bodies.whole(choices, replies.usage(is_stream=False), replies.metrics(is_stream=False))
-    return web.Response(body=reply_json(whole), content_type="application/json", headers=headers or {})
+
+    def whole() -> dict[str, Any]:
+        return job.bodies.whole(choices, replies.usage(is_stream=False), replies.metrics(is_stream=False))
+
+    return await json_body(request, whole, job.is_long, headers)
 
 
 async def refuse(
@@ -60,9 +70,19 @@ async def refuse(
 
 async def collect(
     service: Service, job: ReplyJob, arrived_at: Micros, caller: Caller = ANYBODY
-) -> tuple[ReplySet, list[Choice]]:
-    """All choices of a reply once they are complete, and what they have cost. Raises ApiError if one fails."""
+) -> tuple[ReplySet, Sequence[Choice] | LateChoices]:
+    """All choices of a reply once they are complete, and what they have cost. Raises ApiError if one fails.
+
+    Those of a long reply are written when they are gone through, which is for another thread to do.
+    """
     replies = ReplySet(job, caller)
+    if job.is_long:
+        late = LateChoices(replies)
+        with service.answering:
+            if service.suspension.rejects_new:
+                raise paused()
+            await fly_in_turn(service, replies, late.reply, arrived_at)
+        return replies, late
     choices = [
         CollectedChoice(replies, job.new_writer(prompt, each), each)
         for prompt in job.prompts
@@ -77,6 +97,8 @@ async def collect(
 
 async def _stream(request: web.Request, service: Service, replies: ReplySet, arrived_at: Micros) -> web.StreamResponse:
     asks_engine = not (service.suspension.rejects_new or replies.job.is_empty)
+    if replies.job.is_long and asks_engine:
+        return await _stream_in_turn(request, service, replies, arrived_at)
     driver = service.driver
     if isinstance(driver, ClusterDriver) and asks_engine:
         return await _stream_once_routed(request, service, driver, replies, arrived_at)
@@ -88,6 +110,22 @@ async def _stream(request: web.Request, service: Service, replies: ReplySet, arr
         else:
             with KeepAlive(outlet, service.options.sse_keep_alive_interval):
                 await fly(service, replies, choices, arrived_at)
+    return outlet.response
+
+
+async def _stream_in_turn(
+    request: web.Request, service: Service, replies: ReplySet, arrived_at: Micros
+) -> web.StreamResponse:
+    """A long stream: its choices come in turn, and its long events are made on another thread."""
+    job = replies.job
+    async with EventOutlet(request) as outlet:
+        stream = LongEventStream(replies, outlet, outlet.chunked, partial(service.aside.run, True))
+
+        def choice(index: int, prompt: PlannedPrompt, number: int, generation: Generation) -> StreamedChoice:
+            return StreamedChoice(stream, job.new_writer(prompt, generation), prompt, number, index)
+
+        with KeepAlive(outlet, service.options.sse_keep_alive_interval):
+            await fly_in_turn(service, replies, choice, arrived_at)
     return outlet.response
 
 

@@ -19,6 +19,23 @@ class Network:
     adds_request_ids: bool
     further_headers: Mapping[str, str]
 
+    def route_path(self, path: str) -> str:
+        """The path of a route that `path` leads to: without the root path, if it begins with that and a slash.
+
+        vLLM strips the root path without looking for the slash, so that `--root-path /v` lets requests to `/v1/models`
+        through without a key. That is not followed.
+        """
+        root = self.root_path
+        is_below = root and (path == root or path.startswith(root + "/"))
+        return path[len(root) :] if is_below else path
+
+    def paths_of(self, route_path: str) -> tuple[str, ...]:
+        """Where a route is to be found: below the root path, and beside it unless that would be below it as well."""
+        if not self.root_path:
+            return (route_path,)
+        below = self.root_path + route_path
+        return (below,) if self.route_path(route_path) != route_path else (route_path, below)
+
 
 def network_of(options: ServeOptions) -> Network:
     """As the options say."""

@@ -19,6 +19,9 @@ NUM_SENTENCES = 4096
 MOST_PROBED_TOKENS = 4000
 MOST_REPAIRS = 40
 
+FEW_TEXTS = 16
+"""So many are looked for one by one, more by looking up every part of a word."""
+
 
 @dataclass(frozen=True, slots=True)
 class Units:
@@ -72,16 +75,16 @@ class Prose:
 
     def without(self, bad_words: Sequence[str]) -> "Prose":
         """The same, but for the words that contain one of these; all of them if none is left."""
-        bad = [each.strip() for each in bad_words]
         units = self._units
-        kept = [index for index, word in enumerate(units.words) if not any(each in word for each in bad)]
+        bad = {each.strip() for each in bad_words}
+        kept = [index for index, word in enumerate(units.words) if not _has_any(word, bad)]
         if not kept:
             return self
         found = copy(self)
         found._sentences = {}
         found._units = Units(
             [units.words[index] for index in kept],
-            [each for each in units.openers if not any(word in each for word in bad)],
+            [each for each in units.openers if not _has_any(each, bad)],
             list(accumulate(1 / (rank + 8) for rank in range(len(kept)))),
             "" if units.comma in bad else units.comma,
             "" if units.full_stop in bad else units.full_stop,
@@ -124,6 +127,14 @@ class Prose:
             sentence.append(units.full_stop)
         self._sentences[number] = sentence
         return sentence
+
+
+def _has_any(word: str, texts: set[str]) -> bool:
+    """Whether one of `texts` is in `word`, at a cost that does not grow with their number."""
+    if len(texts) <= FEW_TEXTS:
+        return any(each in word for each in texts)
+    parts = (word[start:end] for start in range(len(word) + 1) for end in range(start, len(word) + 1))
+    return not texts.isdisjoint(parts)
 
 
 def tokens_of(allowed: Sequence[int], tokenizer: Tokenizer, random: Random, num_tokens: int) -> Split:

@@ -11,13 +11,11 @@ def build_app(service: Service) -> web.Application:
     """The application that serves `service`."""
     app = web.Application(middlewares=MIDDLEWARES, client_max_size=service.options.max_body_mb * 2**20)
     app[SERVICE] = service
-    root_path = service.network.root_path
     taken: set[tuple[str, str]] = set()
     for route in ROUTES:
         if route.gate in service.gates and (route.method, route.path) not in taken:
             taken.add((route.method, route.path))
-            app.router.add_route(route.method, route.path, route.handler)
-            if root_path:
-                app.router.add_route(route.method, root_path + route.path, route.handler)
+            for path in service.network.paths_of(route.path):
+                app.router.add_route(route.method, path, route.handler)
     app.on_response_prepare.append(sign)
     return app

@@ -37,6 +37,8 @@ class Front:
     wire: Wire
     reader: RequestReader
     keep_alive_s: float
+    first_request_s: float
+    """How long a connection may bring nothing at all."""
     most_body_bytes: int
     connections: "set[FrontConnection]" = field(default_factory=set)
     is_closing: bool = False
@@ -94,6 +96,8 @@ class FrontConnection(StampedConnection):
         self.ssl_context, self.peername, self.sockname = tell("sslcontext"), tell("peername"), tell("sockname")
         tcp_keepalive(self.transport)
         self._front.connections.add(self)
+        self._close_at_s = self._loop.time() + self._front.first_request_s
+        self._watch = self._loop.call_at(self._close_at_s, self._look)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._front.connections.discard(self)
@@ -224,6 +228,9 @@ class FrontConnection(StampedConnection):
     def _is_idle_now(self) -> None:
         """Close unless a request comes in time."""
         self._close_at_s = self._loop.time() + self._front.keep_alive_s
+        if self._watch is not None and self._watch.when() > self._close_at_s:
+            self._watch.cancel()
+            self._watch = None
         if self._watch is None:
             self._watch = self._loop.call_at(self._close_at_s, self._look)
 

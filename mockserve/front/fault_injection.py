@@ -6,6 +6,7 @@ from contextlib import suppress
 from aiohttp import web
 
 from blis_options import OptionError
+from mockserve.connections.network import Network
 from mockserve.faults.shaping import ShapedTransport
 from mockserve.options.fault_kinds import ERRORS
 from mockserve.options.fault_settings import FaultSettings
@@ -22,7 +23,7 @@ async def inject_faults(request: web.Request, handler: Handler) -> web.StreamRes
     """Answer with the fault that the request has drawn, if any. Only requests to a model draw by chance."""
     service = request.app[SERVICE]
     try:
-        by_chance = bool(service.faults.settings.rates) and _is_for_model(request, service.network.root_path)
+        by_chance = bool(service.faults.settings.rates) and _is_for_model(request, service.network)
         drawn = service.faults.draw(request.headers, by_chance)
     except OptionError as error:
         return json_response(400, ApiError(str(error)).body())
@@ -34,8 +35,8 @@ async def inject_faults(request: web.Request, handler: Handler) -> web.StreamRes
     return await _shaped(request, handler, kind, settings)
 
 
-def _is_for_model(request: web.Request, root_path: str) -> bool:
-    path = request.path.removeprefix(root_path)
+def _is_for_model(request: web.Request, network: Network) -> bool:
+    path = network.route_path(request.path)
     return request.method == "POST" and (path.startswith(MODEL_PREFIXES) or path in MODEL_PATHS)
 
 

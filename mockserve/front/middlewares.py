@@ -17,12 +17,12 @@ from mockserve.metrics.http import NO_ROUTE
 from mockserve.protocol.errors import ApiError, engine_dead, internal_error
 from mockserve.realtime.interface import EngineFailedError
 from mockserve.routes.handlers import Handler, json_response
-from mockserve.routes.shared import UNTYPED
+from mockserve.routes.shared import ROOM_TAKEN, UNTYPED
 from mockserve.serving.service import SERVICE, Service
 from mockserve.serving.stopping import refuse_while_stopping
 
-GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere")
-"""Where an API key is demanded; everything else is open, as in vLLM."""
+GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere", "/blis")
+"""Where an API key is demanded: where vLLM demands one, and for what only this server has."""
 
 _logger = logging.getLogger(__name__)
 
@@ -60,6 +60,9 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except Exception as error:
         _logger.exception("%s %s failed", request.method, request.path)
         return json_response(500, internal_error(str(error)).body(), kind=OutsideCors)
+    finally:
+        if ROOM_TAKEN in request:
+            request[ROOM_TAKEN].leave()
 
 
 def _refused(error: ApiError) -> web.Response:
@@ -119,7 +122,7 @@ def _lacks_key(request: web.Request, service: Service) -> bool:
     """Whether a guarded path is asked for without one of the keys."""
     if not service.api_keys:
         return False
-    path = request.path.removeprefix(service.network.root_path)
+    path = service.network.route_path(request.path)
     if not path.startswith(GUARDED_PREFIXES) or request.method == "OPTIONS":
         return False
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
@@ -167,7 +170,7 @@ def _answer_in_http_1_1(request: web.Request, response: web.StreamResponse) -> N
 
 def _route_of(request: web.Request, service: Service) -> str:
     resource = request.match_info.route.resource
-    return NO_ROUTE if resource is None else resource.canonical.removeprefix(service.network.root_path)
+    return NO_ROUTE if resource is None else service.network.route_path(resource.canonical)
 
 
 @web.middleware

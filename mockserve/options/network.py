@@ -44,6 +44,12 @@ class NetworkOptions(ContentOptions):
     h11_max_header_count: int = option(
         256, "Headers that a request may have; one with more is answered with 400.", at_least=1
     )
+    request_receive_timeout: int = option(
+        60,
+        "Seconds that a client may take to send the body of a request, which is then answered with 408, and to begin "
+        "with its first request.",
+        at_least=1,
+    )
     max_unsent_kib: int = option(
         1024, "KiB of a stream that its client may leave unread before the stream is cut.", at_least=1
     )

@@ -22,7 +22,7 @@ class SimulationOptions(TimingOptions):
     max_waiting_requests: int | None = option(
         None, "Requests that may wait for a place in the batch; more are refused with status 429.", at_least=0
     )
-    max_body_mb: int = option(256, "Largest body of a request, in MiB.", at_least=1)
+    max_body_mb: int = option(32, "Largest body of a request, in MiB.", at_least=1)
     fake_metrics: str = option(
         "",
         "Figures for the metrics page instead of the true ones: a JSON object such as "

@@ -11,6 +11,7 @@ from mockserve.planning.prompts import conversation_ids
 from mockserve.planning.reply_settings import (
     delivery_of,
     interval_of,
+    is_long_reply,
     named_by_ids,
     new_scorers,
     num_top,
@@ -46,11 +47,12 @@ async def plan_chat(
     priority: int | None = None,
     refuses_unavailable: bool = True,
     request_type: str = CHAT,
+    num_prompts: int = 1,
 ) -> ReplyJob:
     """Raises ApiError for whatever vLLM refuses once it knows the model. `priority` overrides that of the body.
 
     Other routes than chat completions take what the server has no parser for: then it has no effect. `request_type` is
-    what the metrics call the route.
+    what the metrics call the route, and `num_prompts` how many conversations are answered together.
     """
     service.check_queue(chat.sampling.n)
     if refuses_unavailable:
@@ -78,7 +80,7 @@ async def plan_chat(
     check_extra_arguments(body.get("vllm_xargs"), params)
     external = service.external_prompt(params, len(ids))
     terms = Terms(reply_id, chat.common.cache_salt, adapter, urgency, external)
-    generations = await planner.plan(ids, sampling, terms, form)
+    generations = await planner.plan(ids, sampling, terms, form, num_prompts=num_prompts)
     prompt = PlannedPrompt(
         token_ids=ids,
         text=text.replace(MEDIA_MARK, ""),
@@ -99,6 +101,7 @@ async def plan_chat(
         num_announced=None if beams is None else beams.num_announced,
         is_empty=beams is not None and beams.is_empty,
         kv_transfer_params=service.handover(params, generations),
+        is_long=is_long_reply(sampling, [prompt], repeats_prompts=False),
     )
 
 

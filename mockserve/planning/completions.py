@@ -8,6 +8,7 @@ from mockserve.planning.prompts import given_ids, text_ids
 from mockserve.planning.reply_settings import (
     delivery_of,
     interval_of,
+    is_long_reply,
     named_by_ids,
     new_scorers,
     num_top,
@@ -55,7 +56,7 @@ async def plan_completion(
     check_extra_arguments(body.get("vllm_xargs"), asked.common.kv_transfer_params)
     terms = Terms(reply_id, asked.common.cache_salt, adapter, urgency)
     prompts = [
-        await _planned(service, asked, body, prompt, prompt_ids, terms)
+        await _planned(service, asked, body, prompt, prompt_ids, terms, len(ids))
         for prompt, prompt_ids in zip(asked.prompts, ids, strict=True)
     ]
     delivery = delivery_of(service, asked.delivery)
@@ -89,6 +90,7 @@ async def plan_completion(
         kv_transfer_params=service.handover(asked.common.kv_transfer_params, prompts[0].generations),
         errors=OTHER_ERRORS,
         is_empty=beams is not None and beams.is_empty,
+        is_long=is_long_reply(sampling, prompts, repeats_prompts=asked.echo or wanted.token_ids),
     )
 
 
@@ -105,6 +107,7 @@ async def _planned(
     prompt: Prompt,
     ids: list[int],
     terms: Terms,
+    num_prompts: int,
 ) -> PlannedPrompt:
     planner = service.planner
     text = prompt if isinstance(prompt, str) else None
@@ -114,7 +117,7 @@ async def _planned(
     external = service.external_prompt(asked.common.kv_transfer_params, len(ids))
     if external is not None:
         terms = terms._replace(external=external)
-    generations = await planner.plan(ids, asked.sampling, terms, form)
+    generations = await planner.plan(ids, asked.sampling, terms, form, num_prompts=num_prompts)
     decodes = text is None and asked.echo
     scores = prompt_scores(service, asked.sampling, ids, generations)
     return PlannedPrompt(

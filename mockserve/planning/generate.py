@@ -6,7 +6,7 @@ from typing import Any
 from mockserve.content.answer import Delta
 from mockserve.content.asking import chat_form, completion_form
 from mockserve.content.form import AnswerForm
-from mockserve.planning.reply_settings import new_scorers, num_top, prompt_scores
+from mockserve.planning.reply_settings import is_long_reply, new_scorers, num_top, prompt_scores
 from mockserve.protocol.asked.vocabulary_checks import check_vocabulary
 from mockserve.protocol.bodies import Choice, Ending, Piece
 from mockserve.protocol.errors import ApiError
@@ -17,7 +17,7 @@ from mockserve.replies.accounting import Accounting
 from mockserve.replies.call_style import CallStyle, call_style
 from mockserve.replies.chat_writer import ChatShape, ChatWriter
 from mockserve.replies.choice_writer import ChoiceWriter, NewScorer, scored_tokens
-from mockserve.replies.generation import Generation
+from mockserve.replies.generation import Generation, Generations, LateGenerations
 from mockserve.replies.identity import unix_time
 from mockserve.replies.job import ReplyJob
 from mockserve.replies.planned_prompt import PlannedPrompt
@@ -46,7 +46,7 @@ async def plan_generate(
     has_ceiling = sampling.max_tokens is None
     generations = await planner.plan(asked.token_ids, sampling, terms, _form(service, asked), has_ceiling)
     if asked.output_mode != "derender":
-        generations = [_unread(each) for each in generations]
+        generations = _each_unread(generations)
     prompt = PlannedPrompt(
         token_ids=asked.token_ids,
         text="",
@@ -79,6 +79,7 @@ async def plan_generate(
         stream_interval=service.options.stream_interval,
         kv_transfer_params=service.handover(params, generations),
         errors=OTHER_ERRORS,
+        is_long=is_long_reply(sampling, [prompt], repeats_prompts=asked.returns_prompt_ids),
     )
 
 
@@ -89,6 +90,12 @@ def _form(service: Service, asked: GenerateRequest) -> AnswerForm:
     if context is None:
         return completion_form(demanded, None, service.options)
     return chat_form({**context, **demanded, "messages": []}, "", service.options, quotes=False)
+
+
+def _each_unread(generations: Generations) -> Generations:
+    if isinstance(generations, LateGenerations):
+        return generations.changed(_unread)
+    return [_unread(each) for each in generations]
 
 
 def _unread(generation: Generation) -> Generation:

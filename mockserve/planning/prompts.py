@@ -48,10 +48,14 @@ def conversation_ids(
     if not media:
         return text_ids(planner, text, add_special_tokens, sampling)
     check_unicode(text)
-    stretches = text.split(MEDIA_MARK)
+    stretches = [
+        planner.encode(stretch, add_special_tokens and number == 0)
+        for number, stretch in enumerate(text.split(MEDIA_MARK))
+    ]
+    planner.check_length(sum(map(len, stretches)) + len(media) * tokens_per_medium)
     ids: list[int] = []
     for number, stretch in enumerate(stretches):
-        ids += planner.encode(stretch, add_special_tokens and number == 0)
+        ids += stretch
         if number < min(len(media), len(stretches) - 1):
             ids += medium_ids(planner, media[number], tokens_per_medium)
     for medium in media[len(stretches) - 1 :]:

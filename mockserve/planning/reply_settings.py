@@ -6,15 +6,27 @@ from functools import partial
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.asked.stream_options import Delivery
 from mockserve.protocol.asked.wanted import Wanted
-from mockserve.protocol.logprob_shapes import Scored
+from mockserve.protocol.logprob_shapes import ScoredPrompt
 from mockserve.replies.choice_writer import NewScorer
-from mockserve.replies.generation import Generation
+from mockserve.replies.generation import Generation, Generations, LateGenerations
 from mockserve.replies.job import AT_THE_END
+from mockserve.replies.planned_prompt import PlannedPrompt
 from mockserve.replies.scoring import Scorer
 from mockserve.serving.service import Service
 
 PROMPT_SEED = 0x5EED
 """Tells the log-probabilities of a prompt from those of its answer."""
+
+CHOICES_AT_ONCE = 256
+LONG_US = 10_000
+"""What the event loop may take to write a reply."""
+
+TOKEN_US = 0.2
+SCORE_US = 10.0
+CANDIDATE_US = 4.0
+"""What a token costs in a reply, what its log-probability costs, and that of each candidate beside it."""
+
+FULL_VOCABULARY = 100_000
 
 
 def delivery_of(service: Service, asked: Delivery) -> Delivery:
@@ -51,14 +63,40 @@ def new_scorers(service: Service, sampling: Sampling) -> NewScorer | None:
 
 
 def prompt_scores(
-    service: Service, sampling: Sampling, token_ids: Sequence[int], generations: Sequence[Generation]
-) -> list[Scored | None] | None:
+    service: Service, sampling: Sampling, token_ids: Sequence[int], generations: Generations
+) -> ScoredPrompt | None:
     """Log-probabilities of the prompt's tokens, if they are wanted."""
     wanted = sampling.num_prompt_logprobs
     if wanted is None:
         return None
     seed = generations[0].seed ^ PROMPT_SEED
     return _scorer(service, seed, _number(service, wanted), is_greedy=False).score_all(token_ids)
+
+
+def is_long_reply(sampling: Sampling, prompts: Sequence[PlannedPrompt], repeats_prompts: bool) -> bool:
+    """Whether a reply takes so long to write that the event loop must not do it.
+
+    `repeats_prompts`: each choice tells the text or the ids of its prompt.
+    """
+    num_choices = sum(len(prompt.generations) for prompt in prompts)
+    if num_choices > CHOICES_AT_ONCE or any(isinstance(each.generations, LateGenerations) for each in prompts):
+        return True
+    answer_us = TOKEN_US + (0 if sampling.num_logprobs is None else _scoring_us(sampling.num_logprobs))
+    prompt_us = TOKEN_US * repeats_prompts
+    if sampling.num_prompt_logprobs is not None:
+        prompt_us += _scoring_us(sampling.num_prompt_logprobs)
+    return (
+        sum(
+            len(prompt.token_ids) * prompt_us + each.answer.num_tokens * answer_us
+            for prompt in prompts
+            for each in prompt.generations
+        )
+        > LONG_US
+    )
+
+
+def _scoring_us(num_top: int) -> float:
+    return SCORE_US + (FULL_VOCABULARY if num_top == -1 else num_top) * CANDIDATE_US
 
 
 def _new_scorer(service: Service, sampling: Sampling, generation: Generation) -> Scorer:

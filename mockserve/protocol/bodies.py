@@ -1,8 +1,10 @@
 """What both reply formats share: usage, choices, and the interface the replies are written through."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from mockserve.protocol.json_text import JsonBlocks, json_array_of_blocks
 
 StopReason: TypeAlias = str | int | None
 
@@ -71,7 +73,7 @@ class Prompted:
 
     token_ids: Sequence[int] = ()
     text: str | None = None
-    logprobs: Sequence[Any] | None = None
+    logprobs: Sequence[Any] | JsonBlocks | None = None
 
 
 class Piece(NamedTuple):
@@ -102,6 +104,16 @@ class Choice(NamedTuple):
     kv_transfer_params: Mapping[str, Any] | None = None
 
 
+class Choices(Protocol):
+    """The choices of a whole reply, all there or made one by one."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Choice: ...
+
+    def __iter__(self) -> Iterator[Choice]: ...
+
+
 class Bodies(Protocol):
     """Builds every JSON object of one reply. Usage is given only where the client asked for it in each chunk."""
 
@@ -117,7 +129,7 @@ class Bodies(Protocol):
         """The counts of all choices, after the last of them."""
         ...
 
-    def whole(self, choices: Sequence[Choice], usage: Usage, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
+    def whole(self, choices: Choices, usage: Usage, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
         """The reply to a request without a stream."""
         ...
 
@@ -125,6 +137,13 @@ class Bodies(Protocol):
 def weight_versions(version: str | None, num_tokens: int) -> list[dict[str, Any]] | None:
     """Return which weights made which tokens: one version makes a whole reply. None: not to be shown."""
     return None if version is None else [{"version": version, "start": 0, "end": num_tokens}]
+
+
+def listed(choices: Choices, shown: Callable[[int, Choice], dict[str, Any]]) -> list[dict[str, Any]] | JsonBlocks:
+    """The choices of a whole reply as it shows them; those that are made one by one are shown one by one."""
+    if isinstance(choices, list):
+        return [shown(index, each) for index, each in enumerate(choices)]
+    return json_array_of_blocks(lambda: (shown(index, each) for index, each in enumerate(choices)))
 
 
 def id_list(token_ids: Sequence[int] | None) -> list[int] | None:

@@ -1,11 +1,12 @@
 """Replies of POST /inference/v1/generate, field for field in vLLM's order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mockserve.protocol.bodies import Choice, Ending, Piece, Prompted, Usage, id_list
-from mockserve.protocol.logprob_shapes import LOWEST_LOGPROB, Candidate, Scored
+from mockserve.protocol.bodies import Choice, Choices, Ending, Piece, Prompted, Usage, id_list, listed
+from mockserve.protocol.json_text import json_array
+from mockserve.protocol.logprob_shapes import LONG_TOKENS, LOWEST_LOGPROB, Candidate, Scored, ScoredTokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class GenerateBodies:
     def usage_chunk(self, usage: Usage, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
         return {"request_id": self.id, "usage": usage.last(), "output_mode": self.output_mode, "choices": []}
 
-    def whole(self, choices: Sequence[Choice], usage: Usage, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
+    def whole(self, choices: Choices, usage: Usage, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
         prompted = choices[0].prompted
         return {
             "request_id": self.id,
@@ -63,7 +64,7 @@ class GenerateBodies:
             "kv_transfer_params": choices[-1].kv_transfer_params,
             "ec_transfer_params": None,
             "output_mode": self.output_mode,
-            "choices": [self._whole_choice(index, each) for index, each in enumerate(choices)],
+            "choices": listed(choices, self._whole_choice),
         }
 
     def _whole_choice(self, index: int, choice: Choice) -> dict[str, Any]:
@@ -82,13 +83,15 @@ class GenerateBodies:
         return [{"version": self.weight_version, "start": 0, "end": num_tokens}]
 
 
-def token_logprobs(tokens: Sequence[Scored]) -> dict[str, Any]:
+def token_logprobs(tokens: ScoredTokens) -> dict[str, Any]:
     """Log-probabilities by token id."""
-    return {
-        "content": [
-            {**_candidate(each.chosen), "top_logprobs": [_candidate(shown) for shown in each.shown]} for each in tokens
-        ]
-    }
+    if len(tokens) > LONG_TOKENS:
+        return {"content": json_array(lambda: map(_token, tokens))}
+    return {"content": [_token(each) for each in tokens]}
+
+
+def _token(scored: Scored) -> dict[str, Any]:
+    return {**_candidate(scored.chosen), "top_logprobs": [_candidate(shown) for shown in scored.shown]}
 
 
 def _candidate(candidate: Candidate) -> dict[str, Any]:

@@ -1,11 +1,65 @@
 """JSON as vLLM writes it: compact, in UTF-8."""
 
 import json
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import orjson
 
 from mockserve.protocol.errors import ApiError
+
+_MARK = f"blocks {secrets.token_hex(16)}"
+"""Stands for a `JsonBlocks` in the text around it. No client can guess it."""
+_ENCODED_MARK = f'"{_MARK}"'.encode()
+
+
+class JsonBlocks:
+    """A JSON value whose text is made block by block while it is sent: as a whole it is never in memory."""
+
+    __slots__ = ("write",)
+
+    def __init__(self, write: Callable[[], Iterator[bytes]]) -> None:
+        self.write = write
+        """Makes the text from its beginning, each time it is called."""
+
+
+class JsonArray(JsonBlocks):
+    """An array whose items are made while it is sent. `items` begins anew each time it is called."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, write: Callable[[], Iterator[bytes]], items: Callable[[], Iterable[Any]]) -> None:
+        super().__init__(write)
+        self.items = items
+
+
+class EncodedItems:
+    """Items of an array that grows, kept as their text: that takes a tenth of what they take as objects."""
+
+    __slots__ = ("_encoded",)
+
+    def __init__(self) -> None:
+        self._encoded: list[bytes] = []
+
+    def add(self, items: Sequence[Any] | JsonBlocks) -> None:
+        """One or more items at the end; none is fine."""
+        encoded = compact_json(items)[1:-1]
+        if encoded:
+            self._encoded.append(encoded)
+
+    def array(self) -> JsonBlocks:
+        """The array as it is by now."""
+        encoded = self._encoded[:]
+
+        def write() -> Iterator[bytes]:
+            yield b"["
+            for number, each in enumerate(encoded):
+                yield b"," + each if number else each
+            yield b"]"
+
+        return JsonBlocks(write)
 
 
 def compact_json(value: Any) -> bytes:
@@ -13,27 +67,93 @@ def compact_json(value: Any) -> bytes:
     try:
         return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError:
+        return b"".join(json_blocks(value))
+
+
+def json_blocks(value: Any) -> Iterator[bytes]:
+    """The text of a value that may hold `JsonBlocks`, piece by piece."""
+    found: list[JsonBlocks] = []
+
+    def mark(each: Any) -> str:
+        if not isinstance(each, JsonBlocks):
+            raise TypeError(f"{type(each).__name__} has no form in JSON")
+        found.append(each)
+        return _MARK
+
+    try:
+        text = orjson.dumps(value, default=mark, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError:
         # Text with half a surrogate pair, which a client may send, has no UTF-8 and must be escaped.
-        return json.dumps(value, separators=(",", ":")).encode()
+        found.clear()
+        text = json.dumps(value, separators=(",", ":"), default=mark).encode()
+    if not found:
+        yield text
+        return
+    first, *others = text.split(_ENCODED_MARK)
+    yield first
+    for blocks, after in zip(found, others, strict=True):
+        yield from blocks.write()
+        yield after
 
 
 def reply_json(value: Any) -> bytes:
     """`value` as the body of a whole reply. Raises ApiError for what cannot be sent, as vLLM does."""
+    return b"".join(reply_blocks(value))
+
+
+def reply_blocks(value: Any) -> Iterator[bytes]:
+    """The body of a whole reply that may hold `JsonBlocks`, piece by piece. Raises ApiError likewise."""
+    found: list[JsonBlocks] = []
+
+    def mark(each: Any) -> Any:
+        if not isinstance(each, JsonBlocks):
+            return each.tolist()  # an array of numbers
+        found.append(each)
+        return _MARK
+
     try:
-        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+        text = orjson.dumps(value, default=mark, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError:  # half a surrogate pair, integers of more than 64 bits, more than 254 lists within lists
-        return _lenient_json(value)
+        found.clear()
+        text = _lenient_json(value, mark)
+    first, *others = text.split(_ENCODED_MARK) if found else (text,)
+    yield first
+    for blocks, after in zip(found, others, strict=True):
+        yield from blocks.write()
+        yield after
 
 
-def _lenient_json(value: Any) -> bytes:
+def _lenient_json(value: Any, default: Callable[[Any], Any]) -> bytes:
     try:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_as_list).encode()
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=default).encode()
     except UnicodeEncodeError as error:
         raise ApiError(str(error)) from None
     except RecursionError:
         raise ApiError("Maximum serialization depth exceeded") from None
 
 
-def _as_list(value: Any) -> Any:
-    """An array of numbers as a list."""
-    return value.tolist()
+def json_array(items: Callable[[], Iterable[Any]], items_per_block: int = 64) -> JsonArray:
+    """An array whose items are made and encoded by the block while it is sent."""
+
+    def write() -> Iterator[bytes]:
+        waiting, separator = iter(items()), b"["
+        while batch := list(islice(waiting, items_per_block)):
+            yield separator + compact_json(batch)[1:-1]
+            separator = b","
+        yield b"[]" if separator == b"[" else b"]"
+
+    return JsonArray(write, items)
+
+
+def json_array_of_blocks(items: Callable[[], Iterable[Any]]) -> JsonBlocks:
+    """An array whose items are made one by one while it is sent, and may hold `JsonBlocks`."""
+
+    def write() -> Iterator[bytes]:
+        separator = b"["
+        for each in items():
+            yield separator
+            yield from json_blocks(each)
+            separator = b","
+        yield b"[]" if separator == b"[" else b"]"
+
+    return JsonBlocks(write)

@@ -1,9 +1,16 @@
 """Log-probabilities as replies show them: one shape for chat, one for text completions, one for prompts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, Protocol
 
+from mockserve.protocol.json_text import EncodedItems, JsonBlocks, json_array
+
+LONG_TOKENS = 512
+"""The log-probabilities of more tokens are made while they are sent: those of a long prompt would take gigabytes."""
+
+TOKENS_PER_BLOCK = 64
 LOWEST_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON has no number for."""
 
@@ -26,18 +33,34 @@ class Scored:
     shown: Sequence[Candidate]
 
 
-def chat_logprobs(
-    tokens: Sequence[Scored], num_top: int | None, as_ids: bool, has_bytes: bool = True
-) -> dict[str, Any]:
+class ScoredTokens(Protocol):
+    """Tokens with their scores, in order; scored anew each time they are gone through, if they are many."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Scored]: ...
+
+
+class ScoredPrompt(Protocol):
+    """The tokens of a prompt with their scores, of which the first has none."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Scored | None]: ...
+
+
+def chat_logprobs(tokens: ScoredTokens, num_top: int | None, as_ids: bool, has_bytes: bool = True) -> dict[str, Any]:
     """The `logprobs` of a chat choice, with the first `num_top` candidates of each step, or all of them.
 
     Tokens of a beam have no `bytes`.
     """
+    if len(tokens) > LONG_TOKENS:
+        return {"content": json_array(lambda: (_chat_token(each, num_top, as_ids, has_bytes) for each in tokens))}
     return {"content": [_chat_token(each, num_top, as_ids, has_bytes) for each in tokens]}
 
 
 def completion_logprobs(
-    tokens: Sequence[Scored | tuple[int, str]], num_top: int | None, as_ids: bool, text_offset: int
+    tokens: Iterable[Scored | tuple[int, str]], num_top: int | None, as_ids: bool, text_offset: int
 ) -> dict[str, Any]:
     """The `logprobs` of a text completion, with `num_top` candidates of each step, or all of them.
 
@@ -62,17 +85,47 @@ def completion_logprobs(
     return {"text_offset": offsets, "token_logprobs": logprobs, "tokens": names, "top_logprobs": tops}
 
 
-def prompt_logprobs(tokens: Sequence[Scored | None]) -> list[Any]:
+class LongCompletionLogprobs:
+    """The `logprobs` of a text completion of many tokens, which is kept as the text of its four columns.
+
+    The columns follow one another in the reply, so that each token is scored once and its four values are put apart.
+    """
+
+    def __init__(
+        self, tokens: Iterable[Scored | tuple[int, str]], num_top: int | None, as_ids: bool, text_offset: int
+    ) -> None:
+        columns: dict[str, EncodedItems] = {}
+        self.text_offset = text_offset
+        """Where the text of the next tokens begins."""
+        waiting = iter(tokens)
+        while batch := list(islice(waiting, TOKENS_PER_BLOCK)):
+            found = completion_logprobs(batch, num_top, as_ids, self.text_offset)
+            self.text_offset = next_offset(found)
+            for name, values in found.items():
+                columns.setdefault(name, EncodedItems()).add(values)
+        self.body = {name: items.array() for name, items in columns.items()}
+
+
+def next_offset(logprobs: dict[str, Any]) -> int:
+    """Where the text begins that follows some tokens."""
+    offset: int = logprobs["text_offset"][-1] + len(logprobs["tokens"][-1])
+    return offset
+
+
+def prompt_logprobs(tokens: ScoredPrompt) -> list[Any] | JsonBlocks:
     """The `prompt_logprobs` of a prompt; its first token has none."""
-    return [
-        None
-        if token is None
-        else {
-            str(each.token_id): {"logprob": _finite(each.logprob), "rank": each.rank, "decoded_token": each.text}
-            for each in token.shown
-        }
-        for token in tokens
-    ]
+    if len(tokens) > LONG_TOKENS:
+        return json_array(lambda: map(_prompt_token, tokens))
+    return [_prompt_token(token) for token in tokens]
+
+
+def _prompt_token(token: Scored | None) -> dict[str, Any] | None:
+    if token is None:
+        return None
+    return {
+        str(each.token_id): {"logprob": _finite(each.logprob), "rank": each.rank, "decoded_token": each.text}
+        for each in token.shown
+    }
 
 
 def _chat_token(token: Scored, num_top: int | None, as_ids: bool, has_bytes: bool) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Deliveries:
     @property
     def num_waiting_tokens(self) -> int:
         """Prompt tokens of the requests that have no token yet. Cost: O(requests)."""
-        return sum(flight.request.input_tokens for flight in self._flights.values() if not flight.num_tokens)
+        return sum(flight.request.input_tokens for flight in tuple(self._flights.values()) if not flight.num_tokens)
 
     @property
     def request_ids(self) -> Collection[str]:

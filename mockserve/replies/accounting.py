@@ -26,9 +26,20 @@ class Accounting(NamedTuple):
         reasoning = self._reasoning(prompt, number, num_tokens)
         return Usage(len(prompt.token_ids), num_tokens, num_reasoning_tokens=reasoning)
 
-    def usage(self, prompts: Sequence[PlannedPrompt], completion_tokens: int, flight: Flight | None) -> Usage:
-        """That of a whole reply; `flight` is whose cached tokens stand for all."""
-        reasoning = sum(each.answer.num_reasoning_tokens for prompt in prompts for each in prompt.generations)
+    def usage(
+        self,
+        prompts: Sequence[PlannedPrompt],
+        completion_tokens: int,
+        flight: Flight | None,
+        num_reasoning_tokens: int | None = None,
+    ) -> Usage:
+        """That of a whole reply; `flight` is whose cached tokens stand for all.
+
+        `num_reasoning_tokens` is known where not all choices are there at once.
+        """
+        reasoning = num_reasoning_tokens
+        if reasoning is None:
+            reasoning = sum(each.answer.num_reasoning_tokens for prompt in prompts for each in prompt.generations)
         return Usage(
             sum(len(prompt.token_ids) for prompt in prompts),
             completion_tokens,

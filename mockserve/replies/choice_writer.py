@@ -1,11 +1,11 @@
 """What the tokens of one choice look like to the client, for the one or the other reply format."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import Protocol, TypeAlias
 
 from mockserve.content.answer import Delta
 from mockserve.protocol.bodies import Choice, Ending, Piece
-from mockserve.protocol.logprob_shapes import Scored
+from mockserve.protocol.logprob_shapes import LONG_TOKENS, Scored, ScoredTokens
 from mockserve.replies.generation import Generation
 from mockserve.replies.planned_prompt import PlannedPrompt
 from mockserve.replies.scoring import Scorer
@@ -48,7 +48,23 @@ NewWriter: TypeAlias = Callable[[PlannedPrompt, Generation], ChoiceWriter]
 NewScorer: TypeAlias = Callable[[Generation], Scorer]
 
 
-def scored_tokens(scorer: Scorer, generation: Generation, first: int, last: int) -> Sequence[Scored]:
-    """The tokens of a choice with their log-probabilities."""
-    answer = generation.answer
-    return [scorer.score(place, answer.token_ids[place], answer.token_texts[place]) for place in range(first, last)]
+def scored_tokens(scorer: Scorer, generation: Generation, first: int, last: int) -> ScoredTokens:
+    """The tokens of a choice with their log-probabilities; many are scored each time they are gone through."""
+    found = AnswerScores(scorer, generation, first, last)
+    return found if len(found) > LONG_TOKENS else list(found)
+
+
+class AnswerScores:
+    """Some tokens of an answer, each scored when its turn comes."""
+
+    def __init__(self, scorer: Scorer, generation: Generation, first: int, last: int) -> None:
+        self._scorer = scorer
+        self._answer = generation.answer
+        self._places = range(first, last)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Scored]:
+        score, ids, texts = self._scorer.score, self._answer.token_ids, self._answer.token_texts
+        return (score(place, ids[place], texts[place]) for place in self._places)

@@ -1,10 +1,18 @@
 """The tokens of one text completion, after its prompt if that is to be repeated."""
 
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 from mockserve.content.answer import Delta
 from mockserve.protocol.bodies import Choice, Ending, Piece
-from mockserve.protocol.logprob_shapes import Scored, completion_logprobs
+from mockserve.protocol.logprob_shapes import (
+    LONG_TOKENS,
+    LongCompletionLogprobs,
+    Scored,
+    completion_logprobs,
+    next_offset,
+)
 from mockserve.replies.choice_writer import NewScorer, scored_tokens
 from mockserve.replies.generation import Generation
 from mockserve.replies.planned_prompt import PlannedPrompt
@@ -86,20 +94,24 @@ class CompletionWriter:
     def _logprobs(self, first: int, last: int) -> dict[str, Any] | None:
         if self._scorer is None:
             return None
-        tokens = [*self._echoed(first), *self._said(self._scorer, first, last)]
-        found = completion_logprobs(tokens, self._shape.num_top, self._shape.tokens_as_ids, self._text_offset)
-        if tokens:
-            self._text_offset = found["text_offset"][-1] + len(found["tokens"][-1])
+        shape = self._shape
+        num_echoed = 0 if first or not shape.echo or self._prompt.scores is None else len(self._prompt.scores)
+        tokens = chain(self._echoed(num_echoed), self._said(self._scorer, first, last))
+        if num_echoed + last - first > LONG_TOKENS:
+            long = LongCompletionLogprobs(tokens, shape.num_top, shape.tokens_as_ids, self._text_offset)
+            self._text_offset = long.text_offset
+            return long.body
+        found = completion_logprobs(tokens, shape.num_top, shape.tokens_as_ids, self._text_offset)
+        if found["tokens"]:
+            self._text_offset = next_offset(found)
         return found
 
-    def _echoed(self, first: int) -> list[Scored | tuple[int, str]]:
+    def _echoed(self, num_tokens: int) -> Iterator[Scored | tuple[int, str]]:
         """The tokens of the prompt, where they are repeated; the first has no log-probability."""
-        scores = self._prompt.scores
-        if first or not self._shape.echo or scores is None:
-            return []
-        token_id = self._prompt.token_ids[0]
-        opening = self._prompt.first_token_text
-        return [each if each is not None else (token_id, opening) for each in scores]
+        if num_tokens:
+            opening = self._prompt.token_ids[0], self._prompt.first_token_text
+            for each in self._prompt.scores or ():
+                yield opening if each is None else each
 
-    def _said(self, scorer: Scorer, first: int, last: int) -> list[Scored]:
-        return [] if self._shape.only_echoes else list(scored_tokens(scorer, self._generation, first, last))
+    def _said(self, scorer: Scorer, first: int, last: int) -> Iterable[Scored]:
+        return () if self._shape.only_echoes else scored_tokens(scorer, self._generation, first, last)

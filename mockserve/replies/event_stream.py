@@ -1,6 +1,7 @@
 """The events of one streamed reply, and what comes before and after those of its choices."""
 
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 from mockserve.protocol.errors import ApiError
 from mockserve.replies.event_templates import with_templates
@@ -45,16 +46,23 @@ class EventStream:
         if self._is_open:
             return
         self._is_open = True
+        for each in self._openings():
+            self.send(each)
+
+    def _openings(self) -> Iterable[bytes]:
         num_choices = self.job.num_choices if self.job.num_announced is None else self.job.num_announced
         prompt = self.job.prompts[0]
         templates, usual = self.job.templates, self.usual_bodies
         if templates and usual and not prompt.shows_text and not self.job.delivery.continuous_usage:
-            for opening in templates.opening(usual, num_choices):
-                self.send(opening)
-            return
+            return templates.opening(usual, num_choices)
         usage = self.job.accounting.running_usage(prompt, 0, 0) if self.job.delivery.continuous_usage else None
-        for chunk in self.bodies.opening_chunks(num_choices, prompt.prompted, usage):
-            self.send(event(chunk))
+        return map(event, self.bodies.opening_chunks(num_choices, prompt.prompted, usage))
+
+    def send_made(self, make: Callable[[], dict[str, Any] | None], num_tokens: int) -> None:
+        """The event that `make` gives, if any, which tells of `num_tokens` tokens."""
+        body = make()
+        if body is not None:
+            self.send(event(body))
 
     def send(self, data: bytes) -> None:
         """One event."""

@@ -11,6 +11,7 @@ from mockserve.protocol.completions.text_bodies import CompletionBodies
 from mockserve.replies.frames import PLACEHOLDER, EventTemplate, event
 
 MOST_KNOWN = 256
+MOST_CHOICES = 256
 ID = "\x01"
 """The id to build a body with before it becomes a template. It is the first text of every body."""
 
@@ -53,6 +54,8 @@ class EventTemplates:
         def build(blank: UsualBodies) -> list[tuple[bytes, ...]]:
             return [_around_id(event(each)) for each in blank.opening_chunks(num_choices, Prompted(), None)]
 
+        if num_choices > MOST_CHOICES:  # too large to be kept
+            return [event(each) for each in bodies.opening_chunks(num_choices, Prompted(), None)]
         found = self._parts(bodies, ("opening", num_choices), build)
         if not found:
             return []

@@ -1,6 +1,7 @@
 """One choice: what the engine is asked, and what the client will read."""
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 from engine.request import Request
 from mockserve.content.answer import Answer
@@ -13,3 +14,41 @@ class Generation(NamedTuple):
     answer: Answer
     seed: int = 0
     """Of what is drawn about its tokens later on."""
+
+
+class LateGenerations:
+    """Choices that are planned when they are asked for, and again if they are asked for once more.
+
+    Together they would not fit into memory. `make` gives the same choice each time for the same index and number.
+    """
+
+    def __init__(self, make: Callable[[int, int], Generation], numbers: Sequence[int]) -> None:
+        self._make = make
+        self._numbers = numbers
+        self._kept: dict[int, Generation] = {}
+
+    def changed(self, change: Callable[[Generation], Generation]) -> "LateGenerations":
+        """The same choices, each of them changed."""
+        make = self._make
+        return LateGenerations(lambda index, number: change(make(index, number)), self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: int) -> Generation:
+        return self._kept.get(index) or self._make(index, self._numbers[index])
+
+    def __iter__(self) -> Iterator[Generation]:
+        return (self[index] for index in range(len(self)))
+
+    def keep(self, index: int) -> Generation:
+        """A choice that is kept until `forget`."""
+        found = self._kept[index] = self[index]
+        return found
+
+    def forget(self, index: int) -> None:
+        """Keep a choice no longer."""
+        self._kept.pop(index, None)
+
+
+Generations: TypeAlias = Sequence[Generation] | LateGenerations

@@ -37,6 +37,9 @@ class ReplyJob(NamedTuple):
     kv_transfer_params: Mapping[str, Any] | None = None
     """What the end of a choice tells a later server about the blocks it left."""
 
+    is_long: bool = False
+    """Whether the choices are submitted in turn and the reply is written on another thread."""
+
     @property
     def num_choices(self) -> int:
         return sum(len(prompt.generations) for prompt in self.prompts)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mockserve.protocol.bodies import Prompted
-from mockserve.protocol.logprob_shapes import Scored, prompt_logprobs
-from mockserve.replies.generation import Generation
+from mockserve.protocol.logprob_shapes import ScoredPrompt, prompt_logprobs
+from mockserve.replies.generation import Generations
 
 
 class PlannedPrompt(NamedTuple):
@@ -13,8 +13,8 @@ class PlannedPrompt(NamedTuple):
 
     token_ids: Sequence[int]
     text: str
-    generations: Sequence[Generation]
-    scores: Sequence[Scored | None] | None = None
+    generations: Generations
+    scores: ScoredPrompt | None = None
     first_token_text: str = ""
     shows_text: bool = False
 

@@ -20,10 +20,18 @@ class ReplySet:
         self.completion_tokens = 0
         self._flights: list[Flight] = []
         self._num_open = job.num_choices
+        self._num_reasoning_tokens: int | None = None
+        """Of the choices so far, where they are planned in turn."""
 
     def add_flight(self, flight: Flight) -> None:
         """One of the requests that the engine has for this reply, in the order of the choices."""
         self._flights.append(flight)
+
+    def add_in_turn(self, flight: Flight, num_reasoning_tokens: int) -> None:
+        """One of many requests, which are not all there at once: of those the first and the last are kept."""
+        self._flights[1:] = [flight] if self._flights else []
+        self._flights = self._flights or [flight]
+        self._num_reasoning_tokens = (self._num_reasoning_tokens or 0) + num_reasoning_tokens
 
     def let_go(self) -> None:
         """The reply has ended. Its requests hold it no longer: in a circle they would wait for the collector."""
@@ -33,7 +41,7 @@ class ReplySet:
     def usage(self, is_stream: bool) -> Usage:
         """What all choices have cost. The first prompt's cached tokens stand for all in a stream, else the last's."""
         flight = (self._flights[0] if is_stream else self._flights[-1]) if self._flights else None
-        return self.job.accounting.usage(self.job.prompts, self.completion_tokens, flight)
+        return self.job.accounting.usage(self.job.prompts, self.completion_tokens, flight, self._num_reasoning_tokens)
 
     def metrics(self, is_stream: bool) -> dict[str, Any] | None:
         """Latencies, if there is one request that they can be those of."""

@@ -1,11 +1,11 @@
 """Log-probabilities for the tokens of one choice, or of one prompt."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mockserve.content.logprobs import token_logprobs
 from mockserve.content.tokens.tokenizer import Tokenizer
-from mockserve.protocol.logprob_shapes import Candidate, Scored
+from mockserve.protocol.logprob_shapes import LONG_TOKENS, Candidate, Scored, ScoredPrompt
 
 
 class Scorer:
@@ -44,9 +44,10 @@ class Scorer:
         ]
         return Scored(chosen, [chosen, *others])
 
-    def score_all(self, token_ids: Sequence[int]) -> list[Scored | None]:
-        """The tokens of a prompt; nothing can be said of the first."""
-        return [None, *(self.score(place, each) for place, each in enumerate(token_ids[1:], start=1))]
+    def score_all(self, token_ids: Sequence[int]) -> ScoredPrompt:
+        """The tokens of a prompt; nothing can be said of the first. Many are scored each time they are gone through."""
+        found = PromptScores(self, token_ids)
+        return found if len(token_ids) > LONG_TOKENS else list(found)
 
     def _asked_for(self, chosen: Candidate) -> list[Candidate]:
         """They share what the chosen token leaves, each half of what is left by those before it."""
@@ -59,3 +60,19 @@ class Scorer:
 
     def _text(self, token_id: int) -> str:
         return self._tokenizer.decode([token_id])
+
+
+class PromptScores:
+    """The tokens of a prompt, each scored when its turn comes."""
+
+    def __init__(self, scorer: Scorer, token_ids: Sequence[int]) -> None:
+        self._scorer = scorer
+        self._token_ids = token_ids
+
+    def __len__(self) -> int:
+        return len(self._token_ids)
+
+    def __iter__(self) -> Iterator[Scored | None]:
+        yield None
+        for place in range(1, len(self._token_ids)):
+            yield self._scorer.score(place, self._token_ids[place])

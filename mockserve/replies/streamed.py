@@ -1,13 +1,14 @@
 """Where the tokens of a streamed reply go: into an event per step that brought any, or per few."""
 
 from dataclasses import replace
+from typing import Any
 
 from mockserve.content.answer import Kind
 from mockserve.protocol.bodies import Ending, Piece, Usage
 from mockserve.replies.choice_writer import ChoiceWriter
 from mockserve.replies.endings import ending_at, engine_reason, failure
 from mockserve.replies.event_stream import EventStream
-from mockserve.replies.frames import PLACEHOLDER, EventTemplate, event, event_template
+from mockserve.replies.frames import PLACEHOLDER, EventTemplate, event_template
 from mockserve.replies.job import AT_THE_END
 from mockserve.replies.planned_prompt import PlannedPrompt
 
@@ -71,12 +72,17 @@ class StreamedChoice:
             stream.write(template.fill("".join(self._texts[self._num_sent : num_tokens])))
             stream.choice_finished(num_tokens)
             return
-        piece = self._writer.last_piece(self._num_sent, num_tokens)._replace(
-            ending=ending,
-            num_tokens=num_tokens,
-            kv_transfer_params=stream.job.kv_transfer_params,
-        )
-        stream.send(event(stream.bodies.chunk(self._index, piece, self._usage(num_tokens))))
+        first = self._num_sent
+
+        def last_event() -> dict[str, Any]:
+            piece = self._writer.last_piece(first, num_tokens)._replace(
+                ending=ending,
+                num_tokens=num_tokens,
+                kv_transfer_params=stream.job.kv_transfer_params,
+            )
+            return stream.bodies.chunk(self._index, piece, self._usage(num_tokens))
+
+        stream.send_made(last_event, self._num_told(first, num_tokens))
         stream.choice_finished(num_tokens)
 
     def fail(self, message: str, status: int) -> None:
@@ -109,10 +115,18 @@ class StreamedChoice:
         """An event made anew, if it is time for one and there is anything to send."""
         if self._interval == AT_THE_END or (self._num_sent and number < self._num_sent + self._interval):
             return
-        piece = self._writer.piece(self._num_sent, number)
+        first = self._num_sent
         self._num_sent = number
-        if piece is not None:
-            self._stream.send(event(self._stream.bodies.chunk(self._index, piece, self._usage(number))))
+
+        def next_event() -> dict[str, Any] | None:
+            piece = self._writer.piece(first, number)
+            return None if piece is None else self._stream.bodies.chunk(self._index, piece, self._usage(number))
+
+        self._stream.send_made(next_event, self._num_told(first, number))
+
+    def _num_told(self, first: int, last: int) -> int:
+        """How many tokens an event may tell of, those of the prompt included where it is repeated."""
+        return last - first + (0 if first else len(self._prompt.token_ids))
 
     def _usage(self, num_tokens: int) -> Usage | None:
         if not self._stream.job.delivery.continuous_usage:

@@ -27,7 +27,7 @@ from mockserve.protocol.speech import (
 from mockserve.replies.frames import DONE, event
 from mockserve.replies.identity import unix_time
 from mockserve.replies.reply_set import ReplySet
-from mockserve.routes.shared import json_reply, reply_id
+from mockserve.routes.shared import json_reply, received, reply_id
 from mockserve.serving.service import SERVICE, Service
 
 MAX_FILE_BYTES = 25 * 2**20
@@ -62,7 +62,7 @@ async def _answer(request: web.Request, speech: Speech) -> web.StreamResponse:
         chunks = SpeechChunks(id=name, created=unix_time(), model=model, speech=speech)
         return await _stream(request, service, asked, plan, chunks, arrived)
     _, choices = await collect(service, plan.job, arrived)
-    return json_reply(whole_speech(asked, speech, plan.heard(choices), plan.duration_s))
+    return json_reply(whole_speech(asked, speech, plan.heard(list(choices)), plan.duration_s))
 
 
 async def _form(request: web.Request) -> dict[str, Any]:
@@ -70,7 +70,7 @@ async def _form(request: web.Request) -> dict[str, Any]:
     reader = form_reader(request.headers.get(hdrs.CONTENT_TYPE, ""))
     if reader is None:
         return {}
-    body = await request.read()
+    body = await received(request)
     for begin in range(0, len(body), PIECE_BYTES):
         reader.write(body[begin : begin + PIECE_BYTES])
         await asyncio.sleep(0)  # other replies go on meanwhile

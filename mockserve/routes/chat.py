@@ -7,7 +7,7 @@ from mockserve.answering.load_header import ASKED_BY, load_headers
 from mockserve.connections.stamped import arrived_at
 from mockserve.planning.chat import plan_chat
 from mockserve.protocol.errors import ApiError
-from mockserve.routes.shared import check_rank, read_body, reply_id, wanted_priority
+from mockserve.routes.shared import check_rank, parsed, planned, read_body, reply_id, wanted_priority
 from mockserve.serving.service import SERVICE
 
 
@@ -16,11 +16,13 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.driver)
-    chat = service.chats.parse(body)
+    chat = await parsed(request, service.chats, body)
     adapter = service.check_model(chat.model)
     name = reply_id(request, "chatcmpl", chat.common.request_id)
     try:
-        job = await plan_chat(service, chat, body, name, adapter, wanted_priority(request))
+        priority = wanted_priority(request)
+        plan = plan_chat(service, chat, body, name, adapter, priority)
+        job = await planned(request, chat.sampling, plan)
         check_rank(request, service)
     except ApiError as error:
         return await refuse(request, error, chat.delivery.stream)

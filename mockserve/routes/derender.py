@@ -1,10 +1,11 @@
 """POST /v1/chat/completions/derender and /v1/completions/derender: replies made of token ids from elsewhere."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
 
+from mockserve.answering.json_reply import json_body
 from mockserve.planning.derendered_chat import ChatReader, chat_reader
 from mockserve.planning.derendered_chunks import StreamState, chat_chunk, completion_chunk
 from mockserve.planning.derendered_text import TextReader, text_reader
@@ -15,7 +16,7 @@ from mockserve.protocol.completions.text_bodies import CompletionBodies
 from mockserve.protocol.derender import is_chunk_of_chat, is_chunk_of_completion
 from mockserve.protocol.errors import ApiError
 from mockserve.replies.identity import new_id, unix_time
-from mockserve.routes.shared import json_reply, read_body
+from mockserve.routes.shared import aside, is_long, read_body
 from mockserve.serving.service import SERVICE, Service
 
 STOP_STRINGS = (
@@ -37,6 +38,10 @@ async def derender_chat(request: web.Request) -> web.StreamResponse:
     """A chat reply, or a chunk of one, from the token ids of a reply that was generated elsewhere."""
     service = request.app[SERVICE]
     body = await read_body(request, num_kinds=2)
+    return await json_body(request, await aside(request, _derendered_chat, service, body), is_long(request))
+
+
+def _derendered_chat(service: Service, body: dict[str, Any]) -> Callable[[], dict[str, Any]]:
     is_chunk = is_chunk_of_chat(body)
     service.check_model(body.get("model") or "")
     if is_chunk and (body.get("chat_request") or {}).get("stop"):
@@ -45,20 +50,24 @@ async def derender_chat(request: web.Request) -> web.StreamResponse:
         check_lengths(service.planner.max_model_len, _choices(service, body["generate_response"]), [_prompt(body)])
     if service.options.parses_answers and body.get("chat_request") is None:
         raise ApiError(NO_REQUEST)
-    if is_chunk:
-        return json_reply(_chat_chunk(service, body))
-    return json_reply(_whole_chat(service, body))
+    found = _chat_chunk(service, body) if is_chunk else _whole_chat(service, body)
+    return lambda: found
 
 
 async def derender_completion(request: web.Request) -> web.StreamResponse:
     """A completion, or a chunk of one, from the token ids of replies that were generated elsewhere."""
     service = request.app[SERVICE]
     body = await read_body(request, num_kinds=2)
+    return await json_body(request, await aside(request, _derendered_completion, service, body), is_long(request))
+
+
+def _derendered_completion(service: Service, body: dict[str, Any]) -> Callable[[], dict[str, Any]]:
     is_chunk = is_chunk_of_completion(body)
     service.check_model(body.get("model") or "")
     if is_chunk and (body.get("completion_request") or {}).get("stop"):
         raise ApiError(STOP_STRINGS)
-    return json_reply(_completion_chunk(service, body) if is_chunk else _whole_completion(service, body))
+    found = _completion_chunk(service, body) if is_chunk else _whole_completion(service, body)
+    return lambda: found
 
 
 def _whole_chat(service: Service, body: Mapping[str, Any]) -> dict[str, Any]:

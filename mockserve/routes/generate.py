@@ -9,7 +9,7 @@ from mockserve.protocol.errors import ApiError
 from mockserve.protocol.generate import parse_generate
 from mockserve.replies.frames import DONE
 from mockserve.replies.stream_errors import OTHER_ERRORS
-from mockserve.routes.shared import check_rank, read_body, reply_id, wanted_priority
+from mockserve.routes.shared import aside, check_rank, planned, read_body, reply_id, wanted_priority
 from mockserve.serving.service import SERVICE
 
 
@@ -18,11 +18,12 @@ async def generate(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.driver)
-    asked = parse_generate(body)
+    asked = await aside(request, parse_generate, body)
     adapter = service.check_model(asked.model)
     name = reply_id(request, "generate-tokens", asked.common.request_id)
     try:
-        job = await plan_generate(service, asked, name, adapter, wanted_priority(request))
+        plan = plan_generate(service, asked, name, adapter, wanted_priority(request))
+        job = await planned(request, asked.sampling, plan)
         check_rank(request, service)
     except ApiError as error:
         return await refuse(request, error, asked.delivery.stream, [OTHER_ERRORS.event(error), DONE])

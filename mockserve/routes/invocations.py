@@ -17,7 +17,7 @@ from mockserve.routes.completions import completions
 from mockserve.routes.handlers import Handler
 from mockserve.routes.pooling import classify, create_embedding, pooling
 from mockserve.routes.scoring import rerank, score
-from mockserve.routes.shared import PARSED_BODY, read_json
+from mockserve.routes.shared import PARSED_BODY, aside, read_json
 from mockserve.serving.gates import Gate
 from mockserve.serving.service import SERVICE
 
@@ -89,7 +89,7 @@ async def invocations(request: web.Request) -> web.StreamResponse:
     open_uses = [each for each in _USES if each.gate in request.app[SERVICE].gates]
     for use in open_uses:
         try:
-            use.parse(dict(body))
+            await aside(request, use.parse, dict(body))
         except BadFieldsError:
             continue
         request[PARSED_BODY] = body

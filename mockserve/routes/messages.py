@@ -7,6 +7,7 @@ from uuid import uuid4
 from aiohttp import web
 
 from mockserve.answering.answer import collect, refuse
+from mockserve.answering.json_reply import json_body
 from mockserve.answering.narrating import narrate_to_client
 from mockserve.connections.caller import caller_of
 from mockserve.connections.stamped import arrived_at
@@ -20,14 +21,23 @@ from mockserve.protocol.anthropic.requests import (
     check_messages,
     count_chat_body,
 )
-from mockserve.protocol.completions.chat import parse_chat
+from mockserve.protocol.completions.chat import ChatRequest, parse_chat
 from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.reading.body import as_flag
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.replies.frames import named_event
 from mockserve.routes.render import rendered_chat
-from mockserve.routes.shared import check_rank, json_reply, read_body, reply_id, wanted_priority
+from mockserve.routes.shared import (
+    aside,
+    check_rank,
+    is_long,
+    json_reply,
+    planned,
+    read_body,
+    reply_id,
+    wanted_priority,
+)
 from mockserve.serving.service import SERVICE, Service
 
 
@@ -36,13 +46,14 @@ async def messages(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.driver)
-    check_messages(body)
+    await aside(request, check_messages, body)
     try:
-        asked = _chat_body(service, body)
-        chat = parse_chat(asked)
+        chat, asked = await aside(request, _asked, service, body)
         adapter = service.check_model(chat.model)
         name = reply_id(request, "chatcmpl", None)
-        job = await plan_chat(service, chat, asked, name, adapter, wanted_priority(request))
+        priority = wanted_priority(request)
+        plan = plan_chat(service, chat, asked, name, adapter, priority)
+        job = await planned(request, chat.sampling, plan)
         check_rank(request, service)
         reply = AnthropicReply(name, service.reply_name(adapter), lambda: uuid4().hex)
         if job.delivery.stream:
@@ -51,16 +62,17 @@ async def messages(request: web.Request) -> web.StreamResponse:
     except ApiError as error:
         refusal = anthropic_error(error)
         return await refuse(request, refusal, as_flag(body.get("stream") or False), [named_event(refusal.body())])
-    return json_reply(message(reply, choices[0], replies.usage(is_stream=False)))
+    usage = replies.usage(is_stream=False)
+    return await json_body(request, lambda: message(reply, choices[0], usage), job.is_long)
 
 
 async def count_tokens(request: web.Request) -> web.StreamResponse:
     """How many tokens a conversation has."""
     service = request.app[SERVICE]
     body = await read_body(request)
-    check_count(body)
+    await aside(request, check_count, body)
     try:
-        count = len(await _token_ids(service, count_chat_body(body, service.options.calls_tools)))
+        count = await aside(request, _num_tokens, service, body)
     except ApiError as error:
         raise anthropic_error(error) from None
     return json_reply({"input_tokens": count, "context_management": {"original_input_tokens": count}})
@@ -70,19 +82,27 @@ async def render_messages(request: web.Request) -> web.StreamResponse:
     """A conversation as a request for token ids."""
     service = request.app[SERVICE]
     body = await read_body(request)
-    check_messages(body)
+    await aside(request, check_messages, body)
     name = reply_id(request, "chatcmpl", None)
-    rendered = await rendered_chat(service, _chat_body(service, body), name)
+    chat = await aside(request, _chat_body, service, body)
+    rendered = await aside(request, rendered_chat, service, chat, name)
     if not body.get("tools") and rendered.parse_context is not None:
         rendered = replace(rendered, parse_context={**rendered.parse_context, "tool_choice": None})
-    return json_reply(rendered.as_json())
+    return await json_body(request, rendered.as_json, is_long(request))
+
+
+def _asked(service: Service, body: dict[str, Any]) -> tuple[ChatRequest, dict[str, Any]]:
+    """The chat request that says the same, and its body."""
+    asked = _chat_body(service, body)
+    return parse_chat(asked), asked
 
 
 def _chat_body(service: Service, body: dict[str, Any]) -> dict[str, Any]:
     return chat_body(body, can_call_tools=service.options.calls_tools)
 
 
-async def _token_ids(service: Service, asked: dict[str, Any]) -> list[int]:
+def _num_tokens(service: Service, body: dict[str, Any]) -> int:
+    asked = count_chat_body(body, service.options.calls_tools)
     chat = parse_chat(asked)
     service.check_model(chat.model)
     refuse_unavailable(asked, service.options.calls_tools)
@@ -90,5 +110,4 @@ async def _token_ids(service: Service, asked: dict[str, Any]) -> list[int]:
     media, tokens_per_medium = media_of(chat.messages), service.options.tokens_per_medium
     if media and not tokens_per_medium:
         raise ApiError(f"{service.model_names[0]} is not a multimodal model")
-    await service.planner.read_ahead(text)
-    return conversation_ids(service.planner, text, media, tokens_per_medium, False, chat.sampling)
+    return len(conversation_ids(service.planner, text, media, tokens_per_medium, False, chat.sampling))

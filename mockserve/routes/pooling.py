@@ -1,16 +1,19 @@
 """POST /v1/embeddings, /pooling and /classify."""
 
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any, cast
 
 from aiohttp import web
 
+from mockserve.answering.json_reply import json_body
 from mockserve.answering.prefilling import prefill
 from mockserve.connections.stamped import arrived_at
 from mockserve.content.pooler import Pooler
 from mockserve.planning.prompt_fitting import fitted, padded
 from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.json_text import reply_json
+from mockserve.protocol.json_text import json_array
 from mockserve.protocol.pooling.bodies import PoolingHead, class_items, embedding_items, pooling_items
 from mockserve.protocol.pooling.requests import (
     NUM_CLASSIFY_KINDS,
@@ -25,56 +28,74 @@ from mockserve.protocol.pooling.requests import (
 )
 from mockserve.protocol.pooling.vectors import Encoding, Vector, bytes_metadata
 from mockserve.replies.identity import unix_time
-from mockserve.routes.shared import json_reply, read_body, reply_id
+from mockserve.routes.shared import aside, read_body, reply_id
 from mockserve.serving.adapters import Adapter
 from mockserve.serving.planner import Terms
 from mockserve.serving.service import SERVICE, Service
+
+FEW_PROMPTS = 16
+FEW_TOKENS = 2000
+"""Vectors of no more are made in a few milliseconds."""
+
+ITEMS_PER_BLOCK = 8
 
 
 async def create_embedding(request: web.Request) -> web.StreamResponse:
     """Vectors of texts, token ids or conversations."""
     service, pooler = pooling_service(request)
     body = await read_body(request, NUM_EMBEDDING_KINDS)
-    asked = parse_embeddings(body)
+    asked = await aside(request, parse_embeddings, body)
     head, prompts = await _pooled(request, service, asked, body, "embd")
-    vectors = [pooler.embedding(prompt, asked.dimensions) for prompt in prompts]
+
+    def vectors() -> Iterator[Vector]:
+        return (pooler.embedding(prompt, asked.dimensions) for prompt in prompts)
+
     if asked.encoding.is_binary:
         return await _bytes_reply(request, asked.encoding, vectors, head, _total(prompts))
-    items = embedding_items(vectors, asked.encoding)
-    return web.Response(body=reply_json(head.listing(items, _total(prompts))), content_type="application/json")
+    return await _listed(request, head, lambda: embedding_items(vectors(), asked.encoding), prompts)
 
 
 async def create_token_embedding(request: web.Request) -> web.StreamResponse:
     """Return a vector for each token of texts or of token ids."""
     service, pooler = pooling_service(request)
     body = await read_body(request)
-    asked = parse_token_embeddings(body)
+    asked = await aside(request, parse_token_embeddings, body)
     head, prompts = await _pooled(request, service, asked, body, "embd")
-    items = embedding_items([pooler.pooled(prompt, asked.use_activation) for prompt in prompts], asked.encoding)
-    return json_reply(head.listing(items, _total(prompts)))
+
+    def items() -> Iterator[dict[str, Any]]:
+        return embedding_items((pooler.pooled(each, asked.use_activation) for each in prompts), asked.encoding)
+
+    return await _listed(request, head, items, prompts)
 
 
 async def pooling(request: web.Request) -> web.StreamResponse:
     """What the model's own task makes of prompts: vectors, probabilities, or either for each token."""
     service, pooler = pooling_service(request)
     body = await read_body(request, NUM_POOLING_KINDS)
-    asked = parse_pooling(body)
+    asked = await aside(request, parse_pooling, body)
     pooler.check_task(asked.task)
     head, prompts = await _pooled(request, service, asked, body, "pooling")
-    vectors = [pooler.pooled(prompt, asked.use_activation) for prompt in prompts]
+
+    def vectors() -> Iterator[Vector]:
+        return (pooler.pooled(prompt, asked.use_activation) for prompt in prompts)
+
     if asked.encoding.is_binary:
         return await _bytes_reply(request, asked.encoding, vectors, head, _total(prompts))
-    return json_reply(head.listing(pooling_items(vectors, asked.encoding), _total(prompts)))
+    return await _listed(request, head, lambda: pooling_items(vectors(), asked.encoding), prompts)
 
 
 async def classify(request: web.Request) -> web.StreamResponse:
     """Probabilities of the model's classes."""
     service, pooler = pooling_service(request)
     body = await read_body(request, NUM_CLASSIFY_KINDS)
-    asked = parse_classify(body)
+    asked = await aside(request, parse_classify, body)
     head, prompts = await _pooled(request, service, asked, body, "classify")
-    classes = [pooler.classes(prompt, asked.use_activation) for prompt in prompts]
-    return json_reply(head.listing(class_items(classes, pooler.labels), _total(prompts)))
+
+    def items() -> Iterator[dict[str, Any]]:
+        classes = (pooler.classes(prompt, asked.use_activation) for prompt in prompts)
+        return class_items(classes, pooler.labels)
+
+    return await _listed(request, head, items, prompts)
 
 
 def pooling_service(request: web.Request) -> tuple[Service, Pooler]:
@@ -100,13 +121,31 @@ async def _pooled(
     adapter = known_adapter(service, asked.model)
     if not asked.prompts:
         raise ApiError("You must pass at least one prompt")
-    prompts = [_token_ids(service, prompt, asked, body) for prompt in asked.prompts]
+    prompts = await aside(request, _all_token_ids, service, asked, body)
     assert service.pooler is not None
     service.pooler.check_dimensions(asked.dimensions, service.model_names[0])
     head = PoolingHead(reply_id(request, prefix, asked.request_id), unix_time(), service.reply_name(adapter))
     terms = Terms(head.id, asked.cache_salt, adapter, asked.priority)
-    await prefill(service, [service.planner.prompt_only(each, terms) for each in prompts], arrived)
+    await prefill(service, prompts, _total(prompts), terms, arrived)
     return head, prompts
+
+
+def has_many(num_prompts: int, num_tokens: int) -> bool:
+    """Whether the vectors of all prompts take so long that the event loop must not make them."""
+    return num_prompts > FEW_PROMPTS or num_tokens > FEW_TOKENS
+
+
+async def _listed(
+    request: web.Request, head: PoolingHead, items: Callable[[], Iterator[dict[str, Any]]], prompts: list[list[int]]
+) -> web.StreamResponse:
+    """The reply that lists `items`, made while it is sent where they are many."""
+    total = _total(prompts)
+    is_long = has_many(len(prompts), total)
+    return await json_body(request, lambda: head.listing(json_array(items, ITEMS_PER_BLOCK), total), is_long)
+
+
+def _all_token_ids(service: Service, asked: PoolingRequest, body: dict[str, Any]) -> list[list[int]]:
+    return [_token_ids(service, prompt, asked, body) for prompt in asked.prompts]
 
 
 def _token_ids(service: Service, prompt: Prompt, asked: PoolingRequest, body: dict[str, Any]) -> list[int]:
@@ -120,18 +159,26 @@ def _token_ids(service: Service, prompt: Prompt, asked: PoolingRequest, body: di
 
 
 async def _bytes_reply(
-    request: web.Request, encoding: Encoding, vectors: list[Vector], head: PoolingHead, prompt_tokens: int
+    request: web.Request,
+    encoding: Encoding,
+    vectors: Callable[[], Iterator[Vector]],
+    head: PoolingHead,
+    prompt_tokens: int,
 ) -> web.StreamResponse:
+    aside = request.app[SERVICE].aside
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     if encoding.form == "bytes":
         known = {"id": head.id, "created": head.created, "model": head.model}
-        response.headers["metadata"] = bytes_metadata(encoding, vectors, known, prompt_tokens)
+        response.headers["metadata"] = await aside.run(
+            True, lambda: bytes_metadata(encoding, vectors(), known, prompt_tokens)
+        )
     await response.prepare(request)
-    for vector in vectors:
-        await response.write(encoding.packed(vector))
+    packed = map(encoding.packed, vectors())
+    while part := await aside.run(True, lambda: b"".join(islice(packed, ITEMS_PER_BLOCK))):
+        await response.write(part)
     await response.write_eof()
     return response
 
 
-def _total(prompts: list[list[int]]) -> int:
+def _total(prompts: Sequence[Sequence[int]]) -> int:
     return sum(map(len, prompts))

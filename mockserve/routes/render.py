@@ -6,6 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
+from mockserve.answering.json_reply import json_body
 from mockserve.content.thinking import END, START
 from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.planning.prompts import conversation_ids, given_ids, text_ids
@@ -15,10 +16,9 @@ from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.completions.template_arguments import template_arguments
 from mockserve.protocol.completions.text import CompletionRequest, Prompt, parse_completion
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.json_text import reply_json
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.protocol.server.rendering import Rendered, parse_context, sampling_object
-from mockserve.routes.shared import json_reply, read_body, reply_id
+from mockserve.routes.shared import aside, is_long, read_body, reply_id
 from mockserve.serving.service import SERVICE, Service
 
 
@@ -26,26 +26,33 @@ async def render_chat(request: web.Request) -> web.StreamResponse:
     """A conversation as a request for token ids."""
     service = request.app[SERVICE]
     body = await read_body(request)
-    name = parse_chat(body).common.request_id
-    return json_reply((await rendered_chat(service, body, reply_id(request, "chatcmpl", name))).as_json())
+    name = (await aside(request, parse_chat, body)).common.request_id
+    rendered = await aside(request, rendered_chat, service, body, reply_id(request, "chatcmpl", name))
+    return await json_body(request, rendered.as_json, is_long(request))
 
 
 async def render_completion(request: web.Request) -> web.StreamResponse:
     """Prompts as requests for token ids, one for each."""
     service = request.app[SERVICE]
     body = await read_body(request)
-    asked = parse_completion(body)
+    asked = await aside(request, parse_completion, body)
     service.check_model(asked.model)
     _refuse_beams(asked.sampling.use_beam_search)
     name = reply_id(request, "cmpl", asked.common.request_id)
     names = [name] if len(asked.prompts) == 1 else [f"{name}-{index}" for index in range(len(asked.prompts))]
-    rendered = [
+    rendered = await aside(request, _rendered_prompts, service, asked, body, names)
+    return await json_body(request, lambda: [each.as_json() for each in rendered], is_long(request))
+
+
+def _rendered_prompts(
+    service: Service, asked: CompletionRequest, body: dict[str, Any], names: Sequence[str]
+) -> list[Rendered]:
+    return [
         _rendered_prompt(service, asked, body, prompt, each) for prompt, each in zip(asked.prompts, names, strict=True)
     ]
-    return web.Response(body=reply_json([each.as_json() for each in rendered]), content_type="application/json")
 
 
-async def rendered_chat(service: Service, body: dict[str, Any], name: str, refuses_tools: bool = True) -> Rendered:
+def rendered_chat(service: Service, body: dict[str, Any], name: str, refuses_tools: bool = True) -> Rendered:
     """The prompt of a chat request with everything around it. Raises ApiError for a request that is refused.
 
     With `refuses_tools`, calls of tools that the server does not parse are refused, too.
@@ -59,7 +66,6 @@ async def rendered_chat(service: Service, body: dict[str, Any], name: str, refus
     media = media_of(chat.messages)
     if media and not options.tokens_per_medium:
         raise ApiError(f"{service.model_names[0]} is not a multimodal model")
-    await planner.read_ahead(text, chat.add_special_tokens)
     ids = conversation_ids(planner, text, media, options.tokens_per_medium, chat.add_special_tokens, chat.sampling)
     sampling = planner.defaults.applied(chat.sampling, body)
     budget = planner.defaults.output_budget(sampling, len(ids), planner.max_model_len)

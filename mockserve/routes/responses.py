@@ -1,12 +1,14 @@
 """POST /v1/responses, and what can be asked about a response later."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import Any
 
 from aiohttp import web
 
 from engine.units import Micros
 from mockserve.answering.answer import collect
+from mockserve.answering.json_reply import json_body
 from mockserve.answering.narrating import narrate, narrate_to_client
 from mockserve.answering.outlet import EventOutlet
 from mockserve.connections.caller import ANYBODY, Caller, caller_of
@@ -21,7 +23,15 @@ from mockserve.replies.frames import named_event
 from mockserve.replies.identity import new_id
 from mockserve.replies.reply_set import ReplySet
 from mockserve.routes.render import rendered_chat
-from mockserve.routes.shared import check_rank, json_reply, read_body, wanted_priority
+from mockserve.routes.shared import (
+    aside,
+    check_rank,
+    is_long,
+    json_reply,
+    planned_alone,
+    read_body,
+    wanted_priority,
+)
 from mockserve.serving.response_store import StoredResponse, no_background
 from mockserve.serving.service import SERVICE, Service
 
@@ -31,11 +41,11 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.driver)
-    asked = parse_response(body)
+    asked = await aside(request, parse_response, body)
     service.check_model(asked.model)
     if asked.in_background and not service.responses.is_enabled:
         raise no_background()
-    plan = await plan_response(service, asked, wanted_priority(request))
+    plan = await planned_alone(request, body, plan_response(service, asked, wanted_priority(request)))
     check_rank(request, service)
     if asked.in_background:
         stored = _start(service, plan, asked, arrived)
@@ -43,17 +53,23 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     if asked.streams:
         narrator = _narrator(plan)
         response = await narrate_to_client(request, service, plan.job, narrator, arrived)
-        _keep(service, asked, StoredResponse(narrator.final or plan.response.body("failed"), plan.messages))
+        stored = StoredResponse(narrator.final or plan.response.body("failed"), plan.messages)
+        await _keep_counted(service, asked, stored, plan.job.is_long or is_long(request))
         return response
     stored = StoredResponse(await _whole(service, plan, arrived, caller_of(request)), plan.messages)
-    _keep(service, asked, stored)
-    return json_reply(stored.body)
+    await _keep_counted(service, asked, stored, plan.job.is_long)
+    return await json_body(request, lambda: stored.body, plan.job.is_long or is_long(request))
 
 
 async def render_response(request: web.Request) -> web.StreamResponse:
     """The prompt of a response as a request for token ids."""
     service = request.app[SERVICE]
-    asked = parse_response(await read_body(request))
+    body = await read_body(request)
+    return await json_body(request, await aside(request, _rendered, service, body), is_long(request))
+
+
+def _rendered(service: Service, given: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    asked = parse_response(given)
     if asked.body.get("previous_response_id") is not None:
         message = "previous_response_id is not supported by the stateless render endpoint."
         raise ApiError(message, kind="invalid_request_error", param="previous_response_id")
@@ -61,7 +77,7 @@ async def render_response(request: web.Request) -> web.StreamResponse:
     if not any(asked.body.get(each) for each in ("kv_transfer_params", "ec_transfer_params")):
         body["vllm_xargs"] = body.get("vllm_xargs") or {}
     name = response_id(asked)
-    rendered = await rendered_chat(service, body, name, refuses_tools=False)
+    rendered = rendered_chat(service, body, name, refuses_tools=False)
     shown = replace(
         rendered,
         body={**rendered.body, "model": asked.body.get("model")},
@@ -69,7 +85,7 @@ async def render_response(request: web.Request) -> web.StreamResponse:
         reasoning_ended=None,
         parse_context=None,
     )
-    return json_reply(shown.as_json())
+    return shown.as_json
 
 
 async def get_response(request: web.Request) -> web.StreamResponse:
@@ -99,21 +115,24 @@ def _start(service: Service, plan: ResponsePlan, asked: ResponseRequest, arrived
 
 async def _make(service: Service, plan: ResponsePlan, stored: StoredResponse, arrived: Micros) -> None:
     try:
-        stored.body = await _whole(service, plan, arrived)
+        stored.become(await _whole(service, plan, arrived))
     except ApiError:
-        stored.body = {**stored.body, "status": "failed"}
+        stored.become({**stored.body, "status": "failed"})
 
 
 async def _make_stream(service: Service, plan: ResponsePlan, stored: StoredResponse, arrived: Micros) -> None:
     narrator = _narrator(plan)
     with service.answering:
         await narrate(service, ReplySet(plan.job), narrator, stored.add_event, arrived)
-    stored.body = narrator.final or stored.body
+    stored.become(narrator.final or stored.body)
 
 
 async def _whole(service: Service, plan: ResponsePlan, arrived: Micros, caller: Caller = ANYBODY) -> dict[str, object]:
     replies, choices = await collect(service, plan.job, arrived, caller)
-    return plan.whole(choices[0], replies.usage(is_stream=False), replies.metrics(is_stream=False))
+    usage, metrics = replies.usage(is_stream=False), replies.metrics(is_stream=False)
+    if plan.job.is_long:
+        return await service.aside.run(True, lambda: plan.whole(choices[0], usage, metrics))
+    return plan.whole(choices[0], usage, metrics)
 
 
 def _narrator(plan: ResponsePlan) -> ResponseEvents:
@@ -123,6 +142,13 @@ def _narrator(plan: ResponsePlan) -> ResponseEvents:
 def _keep(service: Service, asked: ResponseRequest, stored: StoredResponse) -> None:
     if asked.stores:
         service.responses.keep(stored)
+
+
+async def _keep_counted(service: Service, asked: ResponseRequest, stored: StoredResponse, is_long: bool) -> None:
+    """Keep a response, which takes time if it is long: its bytes are counted."""
+    if is_long and asked.stores and service.responses.is_enabled:
+        await service.aside.run(True, stored.count)
+    _keep(service, asked, stored)
 
 
 async def _told(request: web.Request, events: AsyncIterator[Event]) -> web.StreamResponse:

@@ -1,9 +1,12 @@
 """POST /score, /rerank and their versioned names."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any, overload
 
 from aiohttp import web
 
+from mockserve.answering.json_reply import json_body
 from mockserve.answering.prefilling import prefill
 from mockserve.connections.stamped import arrived_at
 from mockserve.content.pooler import Pooler
@@ -12,24 +15,28 @@ from mockserve.planning.prompt_fitting import cut_text, fitted, padded
 from mockserve.protocol.pooling.bodies import PoolingHead, reranked, score_items
 from mockserve.protocol.pooling.scoring import NUM_SCORE_KINDS, ScoringRequest, check_scoring, parse_rerank, parse_score
 from mockserve.replies.identity import unix_time
-from mockserve.routes.pooling import known_adapter, pooling_service
-from mockserve.routes.shared import json_reply, read_body, reply_id
-from mockserve.serving.planner import Terms
+from mockserve.routes.pooling import has_many, known_adapter, pooling_service
+from mockserve.routes.shared import aside, is_long, read_body, reply_id
+from mockserve.serving.planner import Planner, Terms
 from mockserve.serving.service import Service
 
 
 async def score(request: web.Request) -> web.StreamResponse:
     """How well texts go together, pair by pair."""
-    asked = parse_score(await read_body(request, NUM_SCORE_KINDS))
+    asked = await aside(request, parse_score, await read_body(request, NUM_SCORE_KINDS))
     head, scores, prompt_tokens = await _scored(request, asked)
-    return json_reply(head.listing(score_items(scores), prompt_tokens))
+    return await json_body(request, lambda: head.listing(score_items(scores), prompt_tokens), is_long(request))
 
 
 async def rerank(request: web.Request) -> web.StreamResponse:
     """Documents by how well they go with a query, the best first."""
-    asked = parse_rerank(await read_body(request))
+    asked = await aside(request, parse_rerank, await read_body(request))
     head, scores, prompt_tokens = await _scored(request, asked)
-    return json_reply(reranked(head, asked.documents, scores, asked.top_n, prompt_tokens))
+
+    def reply() -> dict[str, Any]:
+        return reranked(head, asked.documents, scores, asked.top_n, prompt_tokens)
+
+    return await json_body(request, reply, is_long(request))
 
 
 async def _scored(request: web.Request, asked: ScoringRequest) -> tuple[PoolingHead, list[float], int]:
@@ -38,15 +45,26 @@ async def _scored(request: web.Request, asked: ScoringRequest) -> tuple[PoolingH
     arrived = arrived_at(request, service.driver)
     adapter = known_adapter(service, asked.model)
     check_scoring(asked, service.planner.max_model_len, pooler.architecture)
+    queries, documents, prompts = await aside(request, _all_token_ids, service, pooler, asked)
+    head = PoolingHead(reply_id(request, "score", asked.request_id), unix_time(), service.reply_name(adapter))
+    num_tokens = sum(prompts.lengths())
+    await prefill(service, prompts, num_tokens, Terms(head.id, asked.cache_salt, adapter), arrived)
+
+    def scores() -> list[float]:
+        return [_score(pooler, queries[query], documents[document]) for query, document in asked.pairs]
+
+    found = await service.aside.run(True, scores) if has_many(len(prompts), num_tokens) else scores()
+    return head, found, num_tokens
+
+
+def _all_token_ids(
+    service: Service, pooler: Pooler, asked: ScoringRequest
+) -> tuple[list[list[int]], list[list[int]], "_Prompts"]:
+    """Those of the queries, of the documents, and of what the engine reads."""
     queries = [_token_ids(service, each, asked.max_query_tokens, asked) for each in asked.queries]
     documents = [_token_ids(service, each, asked.max_document_tokens, asked) for each in asked.documents]
-    head = PoolingHead(reply_id(request, "score", asked.request_id), unix_time(), service.reply_name(adapter))
-    prompts = [padded(service.planner, each, asked.pads) for each in _prompts(pooler, queries, documents, asked)]
-    terms = Terms(head.id, asked.cache_salt, adapter)
-    requests = [service.planner.prompt_only(each, terms) for each in prompts]
-    await prefill(service, requests, arrived)
-    scores = [_score(pooler, queries[query], documents[document]) for query, document in asked.pairs]
-    return head, scores, sum(map(len, prompts))
+    pairs = asked.pairs if pooler.task == "classify" else None
+    return queries, documents, _Prompts(service.planner, queries, documents, pairs, asked.pads)
 
 
 def _token_ids(service: Service, text: str, most_tokens: int, asked: ScoringRequest) -> list[int]:
@@ -56,13 +74,55 @@ def _token_ids(service: Service, text: str, most_tokens: int, asked: ScoringRequ
     return fitted(service.planner, text, asked.truncate_to, asked.truncates_left, add_special_tokens=True)
 
 
-def _prompts(
-    pooler: Pooler, queries: Sequence[list[int]], documents: Sequence[list[int]], asked: ScoringRequest
-) -> list[list[int]]:
-    """A cross-encoder reads pairs, others read each text once."""
-    if pooler.task == "classify":
-        return [[*queries[query], *documents[document]] for query, document in asked.pairs]
-    return [*queries, *documents]
+class _Prompts(Sequence[list[int]]):
+    """What the engine reads: a cross-encoder pairs of texts, others each text once.
+
+    A pair is put together when it is asked for, since one long query may belong to thousands of documents.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        queries: Sequence[list[int]],
+        documents: Sequence[list[int]],
+        pairs: Sequence[tuple[int, int]] | None,
+        pads: bool,
+    ) -> None:
+        self._planner = planner
+        self._pads = pads
+        self._queries = queries
+        self._documents = documents
+        self._pairs = pairs
+
+    def __len__(self) -> int:
+        return len(self._queries) + len(self._documents) if self._pairs is None else len(self._pairs)
+
+    @overload
+    def __getitem__(self, index: int) -> list[int]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[list[int]]: ...
+
+    def __getitem__(self, index: int | slice) -> list[int] | list[list[int]]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        return padded(self._planner, self._bare(index), self._pads)
+
+    def _bare(self, index: int) -> list[int]:
+        if self._pairs is not None:
+            query, document = self._pairs[index]
+            return [*self._queries[query], *self._documents[document]]
+        return self._queries[index] if index < len(self._queries) else self._documents[index - len(self._queries)]
+
+    def lengths(self) -> Iterator[int]:
+        """The length of each."""
+        least = self._planner.max_model_len if self._pads else 0
+        return (max(least, each) for each in self._bare_lengths())
+
+    def _bare_lengths(self) -> Iterator[int]:
+        if self._pairs is None:
+            return map(len, chain(self._queries, self._documents))
+        return (len(self._queries[query]) + len(self._documents[document]) for query, document in self._pairs)
 
 
 def _score(pooler: Pooler, query: list[int], document: list[int]) -> float:

@@ -1,22 +1,48 @@
 """What every route starts with."""
 
+import asyncio
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, ParamSpec, TypeVar
 
 from aiohttp import hdrs, web
 from multidict import istr
 
 from mockserve.connections.header_text import header_text
 from mockserve.connections.stamped import wanted_rank
+from mockserve.protocol.asked.sampling import Sampling
+from mockserve.protocol.completions.known_bodies import KnownBodies
 from mockserve.protocol.errors import ApiError, bad_request, internal_error, late, no_fields, wrong_media_type
 from mockserve.protocol.json_text import reply_json
-from mockserve.protocol.reading.body import parse_json
+from mockserve.protocol.reading.body import large_json, parse_json, parse_large_json
+from mockserve.protocol.reading.long_json import CHECKED_BYTES, MOST_VALUE_BYTES, value_bytes
 from mockserve.protocol.reading.query import QueryFields
+from mockserve.serving.aside import LARGE_BYTES, finished
+from mockserve.serving.body_room import RoomTaken
+from mockserve.serving.planner import likely_tokens
 from mockserve.serving.service import SERVICE, Service
 
 ID_HEADER = istr("X-Request-Id")
 PRIORITY_HEADER = istr("X-Vllm-Priority")
+
+NUM_BODY_BYTES = web.RequestKey("num_body_bytes", int)
+"""Under this key a request keeps how long its body was, if it was long."""
+
+ROOM_TAKEN = web.RequestKey("room_taken", RoomTaken)
+"""Under this key a request keeps how much of the room for bodies it has."""
+
+TEMPLATE_FIELDS = {"chat_template", "chat_template_kwargs"}
+"""Fields of a body that may bring a template."""
+LONG_BODY_BYTES = 1 << 15
+"""What is made of a longer body takes more than a few milliseconds."""
+LONG_ANSWER_TOKENS = 10_000
+
+HUGE_BYTES = LARGE_BYTES + 1
+"""A body that brings a chat template may take as long as one of this length."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 JSON = "application/json"
 PARSED_BODY: web.RequestKey[dict[str, Any]] = web.RequestKey("parsed_body", dict)
@@ -32,7 +58,89 @@ async def read_body(request: web.Request, num_kinds: int = 1) -> dict[str, Any]:
         return parsed
     if request.headers.get(hdrs.CONTENT_TYPE) != JSON and request.content_type != JSON:
         raise wrong_media_type()
-    return parse_json(await request.read(), num_kinds)
+    raw = await received(request)
+    if len(raw) <= LONG_BODY_BYTES:
+        body = parse_json(raw, num_kinds)
+        if body.keys() & TEMPLATE_FIELDS and request.app[SERVICE].planner.conversations.brings_template(body):
+            request[NUM_BODY_BYTES] = HUGE_BYTES
+        return body
+    request[NUM_BODY_BYTES] = len(raw)
+    bodies = [raw]
+    # What has been read is not needed twice, and may be tens of megabytes.
+    del raw
+    request._read_bytes = b""
+    return await aside(request, parse_large_json, bodies, num_kinds)
+
+
+async def received(request: web.Request) -> bytes:
+    """The body of a request. Raises ApiError when it does not come in time.
+
+    A large one waits for room, and keeps it until the request has been answered.
+    """
+    if request.content.is_eof():
+        return await request.read()
+    service = request.app[SERVICE]
+    num_bytes = request.content_length
+    if num_bytes is not None and num_bytes <= LARGE_BYTES:
+        async with receiving(service):
+            return await request.read()
+    taken = request[ROOM_TAKEN] = RoomTaken(service.body_room)
+    async with receiving(service):
+        await taken.take_raw(num_bytes or request.client_max_size)
+        raw = await request.read()
+    taken.keep_raw(len(raw) if len(raw) > LARGE_BYTES else 0)
+    if len(raw) > CHECKED_BYTES:
+        made_bytes = await service.aside.run(True, value_bytes, raw)
+        if made_bytes <= MOST_VALUE_BYTES:  # others are refused
+            await taken.take_values(made_bytes)
+    return raw
+
+
+@asynccontextmanager
+async def receiving(service: Service) -> AsyncIterator[None]:
+    """Raises ApiError when what a client has to send takes too long."""
+    try:
+        async with asyncio.timeout(service.options.request_receive_timeout):
+            yield
+    except TimeoutError:
+        raise ApiError("Request Timeout", status=408, kind="Request Timeout") from None
+
+
+async def aside(request: web.Request, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """The result of what has to be done with a body: at once for a short one, on another thread for a long one."""
+    num_bytes = request.get(NUM_BODY_BYTES)
+    if num_bytes is None:
+        return work(*arguments, **named)
+    return await request.app[SERVICE].aside.run(num_bytes > LARGE_BYTES, work, *arguments, **named)
+
+
+async def parsed(request: web.Request, known: KnownBodies[T], body: dict[str, Any]) -> T:
+    """What a body asks for. Raises ApiError."""
+    if is_long(request):
+        return await aside(request, known.parse_long, body)
+    return known.parse(body)
+
+
+async def planned_alone(request: web.Request, body: Mapping[str, Any], plan: Coroutine[Any, Any, T]) -> T:
+    """The result of planning one answer to `body`: for long bodies and long answers it is done on another thread."""
+    num_bytes = request.get(NUM_BODY_BYTES)
+    if num_bytes is None and not body.get("ignore_eos"):
+        return await plan
+    return await request.app[SERVICE].aside.run((num_bytes or 0) > LARGE_BYTES, finished, plan)
+
+
+async def planned(request: web.Request, sampling: Sampling, plan: Coroutine[Any, Any, T]) -> T:
+    """The result of planning the answers that `sampling` asks for, likewise."""
+    service, num_bytes = request.app[SERVICE], request.get(NUM_BODY_BYTES)
+    is_long = sampling.n * likely_tokens(sampling, service.planner.max_model_len) > LONG_ANSWER_TOKENS
+    if num_bytes is None and not is_long:
+        return await plan
+    return await service.aside.run(is_long or (num_bytes or 0) > LARGE_BYTES, finished, plan)
+
+
+def is_long(request: web.Request) -> bool:
+    """Whether the body of a request is so long that its reply may be, too."""
+    return NUM_BODY_BYTES in request
 
 
 def reply_id(request: web.Request, prefix: str, wanted: str | None) -> str:
@@ -104,8 +212,12 @@ async def read_fields(request: web.Request, complaint: str | None = None) -> dic
 
 async def read_json(request: web.Request, complaint: str | None = None) -> Any:
     """The JSON value of a body. Raises ApiError; `complaint` replaces what the JSON parser says."""
+    raw = await received(request)
     try:
-        return json.loads(await request.read())
+        if len(raw) <= LONG_BODY_BYTES:
+            return json.loads(raw)
+        request[NUM_BODY_BYTES] = len(raw)
+        return await aside(request, large_json, [raw])
     except json.JSONDecodeError as error:
         raise bad_request(complaint or f"JSON decode error: {error}") from None
     except ValueError as error:  # no UTF-8, or a number of thousands of digits

@@ -1,15 +1,18 @@
 """POST /tokenize and /detokenize; GET /tokenizer_info."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from mockserve.content.tokens.aside import encode_aside
+from mockserve.answering.json_reply import json_body
 from mockserve.content.tokens.file import read_json_object
+from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.planning.prompts import check_unicode
 from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.errors import ApiError
+from mockserve.protocol.json_text import json_array
 from mockserve.protocol.server.tokenization import (
     TokenizeRequest,
     check_decodable,
@@ -18,33 +21,40 @@ from mockserve.protocol.server.tokenization import (
     parse_tokenize,
 )
 from mockserve.protocol.server.tokenizer_info import tokenizer_info
-from mockserve.routes.shared import json_reply, read_body
+from mockserve.routes.shared import aside, is_long, json_reply, read_body
 from mockserve.serving.service import SERVICE, Service
+
+TOKENS_AT_ONCE = 4096
 
 
 async def tokenize(request: web.Request) -> web.StreamResponse:
     """The token ids of a text or of a conversation, as a completion or a chat would have them."""
     service = request.app[SERVICE]
     body = await read_body(request, num_kinds=2)
-    asked = parse_tokenize(body)
+    asked = await aside(request, parse_tokenize, body)
     service.check_model(asked.model)
-    tokenizer = service.planner.tokenizer
-    text = _text(service, asked, body)
-    check_unicode(text)
-    ids = await encode_aside(tokenizer, text, asked.add_special_tokens)
-    strings = tokenizer.token_strings(ids) if asked.returns_strings else None
-    return json_reply(
-        {"count": len(ids), "max_model_len": service.planner.max_model_len, "tokens": ids, "token_strs": strings}
-    )
+    ids = await aside(request, _token_ids, service, asked, body)
+    tokenizer, limit = service.planner.tokenizer, service.planner.max_model_len
+
+    def shown() -> dict[str, Any]:
+        count = len(ids)
+        if count <= TOKENS_AT_ONCE:
+            strings = tokenizer.token_strings(ids) if asked.returns_strings else None
+            return {"count": count, "max_model_len": limit, "tokens": ids, "token_strs": strings}
+        all_strings = json_array(lambda: _strings(tokenizer, ids), TOKENS_AT_ONCE) if asked.returns_strings else None
+        tokens = json_array(lambda: ids, TOKENS_AT_ONCE)
+        return {"count": count, "max_model_len": limit, "tokens": tokens, "token_strs": all_strings}
+
+    return await json_body(request, shown, is_long(request))
 
 
 async def detokenize(request: web.Request) -> web.StreamResponse:
     """The text of token ids."""
     service = request.app[SERVICE]
-    model, ids = parse_detokenize(await read_body(request))
+    model, ids = await aside(request, parse_detokenize, await read_body(request))
     service.check_model(model)
-    check_decodable(ids)
-    return json_reply({"prompt": service.planner.tokenizer.decode(ids)})
+    await aside(request, check_decodable, ids)
+    return await json_body(request, lambda: {"prompt": service.planner.tokenizer.decode(ids)}, is_long(request))
 
 
 async def show_tokenizer_info(request: web.Request) -> web.StreamResponse:
@@ -58,6 +68,18 @@ async def show_tokenizer_info(request: web.Request) -> web.StreamResponse:
 
 def _folder(path: Path) -> Path:
     return path if path.is_dir() else path.parent
+
+
+def _token_ids(service: Service, asked: TokenizeRequest, body: dict[str, Any]) -> list[int]:
+    text = _text(service, asked, body)
+    check_unicode(text)
+    return service.planner.tokenizer.encode(text, asked.add_special_tokens)
+
+
+def _strings(tokenizer: Tokenizer, ids: Sequence[int]) -> Iterator[str]:
+    """Each token as the vocabulary spells it, some at a time."""
+    for start in range(0, len(ids), TOKENS_AT_ONCE):
+        yield from tokenizer.token_strings(ids[start : start + TOKENS_AT_ONCE])
 
 
 def _text(service: Service, asked: TokenizeRequest, body: dict[str, Any]) -> str:

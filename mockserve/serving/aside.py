@@ -1,36 +1,91 @@
-"""Work beside the event loop: in worker processes what a client's demand may make costly, in a thread what is long."""
+"""Work beside the event loop: in worker processes what a client's demand may make costly, on threads what is long.
+
+A thread that computes gives the interpreter away when the loop asks for it, which takes `SWITCH_INTERVAL_S` at most
+unless the thread is within one call into C. Long calls into C must be cut into pieces where they are made.
+"""
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+import gc
+import sys
+from collections.abc import Callable, Coroutine
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread, local
+from typing import Any, ParamSpec, TypeVar
 
 from mockserve.content.writing import too_big
+from mockserve.protocol.errors import ApiError
 from mockserve.serving.admission import too_busy
 from mockserve.serving.open_replies import OpenReplies
 from mockserve.workers.job import Job
 from mockserve.workers.pool import OverLimitError, PoolBusyError, WorkerPool
 
-Result = TypeVar("Result")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 MODULES = ("mockserve.content.constraints.validation", "mockserve.content.writing", "llguidance")
 """What the jobs of a server need."""
 
+SWITCH_INTERVAL_S = 0.0005
+"""How long the event loop waits for the interpreter at most. Python's own interval is ten times that."""
+
+MANY_OBJECTS = 50_000
+"""So many new objects are not looked at by the collector."""
+
+LARGE_BYTES = 1 << 20
+"""Work on larger bodies has a thread of its own, so that long prompts do not wait for abuse."""
+
+
+class _Here(local):
+    """What the present thread is: one for long work has the event loop that it works for."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+
+
+_here = _Here()
+
 
 class Aside:
-    """One server's worker processes and its thread. None of them exists before it has something to do."""
+    """One server's worker processes, and two threads: one for usual long work, one for huge work.
+
+    None of them exists before it has something to do, and each does one thing at a time.
+
+    The collector of cyclic garbage rests while a thread works, and never looks at what large work has made: that is
+    millions of objects, and one look at them would stop the event loop for a tenth of a second and more. They are freed
+    when nothing refers to them any more, as all objects are.
+    """
 
     def __init__(self, answering: OpenReplies | None = None, pool: WorkerPool | None = None) -> None:
         """`answering` counts what is under way here as a reply that is open."""
         self._answering = answering or OpenReplies()
         self.pool = pool or WorkerPool(preloaded=MODULES)
-        # One thread, so that the event loop never waits for more than one to let it run.
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="aside")
+        self._long = _Worker("long work")
+        self._huge = _Worker("huge work")
+        self._num_open = 0
 
-    async def done(self, job: Job[Result]) -> Result:
+    async def done(self, job: Job[T]) -> T:
         """The result of a job, made in place if it is small. Raises ApiError for one over the limits."""
         if job.is_small:
             return job.done()
+        if _here.loop is not None:
+            # Processes are the loop's to talk to, and this thread has nothing else to do.
+            return asyncio.run_coroutine_threadsafe(self._done_by_process(job), _here.loop).result()
+        return await self._done_by_process(job)
+
+    def done_from_thread(self, job: Job[T], refusal: ApiError) -> T:
+        """The result of a job that a thread for long work has for a worker process.
+
+        Raises `refusal` for a job over the limits.
+        """
+        assert _here.loop is not None
+        try:
+            return asyncio.run_coroutine_threadsafe(self.pool.run(job.function, *job.arguments), _here.loop).result()
+        except (OverLimitError, RecursionError):
+            raise refusal from None
+        except PoolBusyError:
+            raise too_busy("max_num_queued_reqs") from None
+
+    async def _done_by_process(self, job: Job[T]) -> T:
         try:
             with self._answering:
                 return await self.pool.run(job.function, *job.arguments)
@@ -39,12 +94,105 @@ class Aside:
         except PoolBusyError:
             raise too_busy("max_num_queued_reqs") from None
 
-    async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
+    async def in_thread(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """What a function makes of its arguments, which may take longer than the event loop can wait."""
-        with self._answering:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+        if _here.loop is not None:
+            return work(*arguments, **named)
+        return await self.run(False, work, *arguments, **named)
+
+    async def run(self, is_huge: bool, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """The result of `work`, done on a thread. Work that has not begun when its caller is cancelled is dropped."""
+        worker = self._huge if is_huge else self._long
+        self._begin()
+        try:
+            with self._answering:
+                return await worker.run(partial(work, *arguments, **named))
+        finally:
+            self._end()
 
     def close(self) -> None:
-        """End the worker processes and the thread."""
+        """End the worker processes, and the threads once their present jobs have ended."""
         self.pool.close()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._long.close()
+        self._huge.close()
+
+    def _begin(self) -> None:
+        self._num_open += 1
+        if self._num_open == 1:
+            gc.disable()
+
+    def _end(self) -> None:
+        self._num_open -= 1
+        if gc.get_count()[0] > MANY_OBJECTS:
+            gc.freeze()
+        if not self._num_open:
+            gc.enable()
+
+
+def finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine on a thread for long work, where it has nothing to wait for but turns."""
+    while True:
+        try:
+            coroutine.send(None)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+class _Worker:
+    """One thread, which begins with its first job."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._has_begun = False
+
+    async def run(self, work: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        self._begin()
+        self._jobs.put((done, work))
+        return await done
+
+    def close(self) -> None:
+        if self._has_begun:
+            self._has_begun = False  # a job that comes nevertheless begins a new thread
+            self._jobs.put(None)
+
+    def _begin(self) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            sys.setswitchinterval(SWITCH_INTERVAL_S)
+            Thread(target=self._work, name=self._name, daemon=True).start()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            _do(*job)
+            del job
+
+
+def _do(done: asyncio.Future[Any], work: Callable[[], Any]) -> None:
+    """Do one job and hand its result to the loop, unless the loop has ended."""
+    if done.cancelled():
+        return
+    loop = _here.loop = done.get_loop()
+    found: Any = None
+    failure: BaseException | None = None
+    try:
+        found = work()
+    except BaseException as error:  # noqa: BLE001  (whatever it is, its place is with the caller)
+        failure = error
+    try:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(_settle, done, found, failure)
+    finally:
+        failure = None  # whose traceback refers to this frame
+
+
+def _settle(done: asyncio.Future[Any], found: Any, failure: BaseException | None) -> None:
+    if done.done():
+        return
+    if failure is None:
+        done.set_result(found)
+    else:
+        done.set_exception(failure)

@@ -3,7 +3,9 @@
 import asyncio
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
 from random import Random
+from threading import local
 from typing import NamedTuple
 from zlib import crc32
 
@@ -24,12 +26,24 @@ from mockserve.protocol.asked.engine_message import check_engine_message
 from mockserve.protocol.asked.generation_defaults import NO_DEFAULTS, GenerationDefaults
 from mockserve.protocol.asked.sampling import Sampling, check_sampling
 from mockserve.protocol.errors import ApiError, bad_value, late
-from mockserve.replies.generation import Generation
-from mockserve.serving.aside import Aside
+from mockserve.replies.generation import Generation, Generations, LateGenerations
+from mockserve.serving.aside import Aside, finished
 from mockserve.workers.job import Job
 
 CHECKS_PER_TURN = 16
 """Functions whose schemas are looked at before others have their turn."""
+
+MOST_PLANNED_TOKENS = 1_000_000
+"""Choices of one request with more tokens in all are planned when their turn comes: a token takes 80 bytes."""
+
+BESIDE_TOKENS = 40
+"""What a choice takes beside its tokens."""
+
+PROMPT_TOKENS_PER_ANSWER_TOKEN = 16
+"""Of a prompt each choice keeps the names of its blocks."""
+
+NATURAL_TOKENS = 500
+"""More than most answers have whose length is not asked for."""
 
 
 class Terms(NamedTuple):
@@ -44,6 +58,13 @@ class Terms(NamedTuple):
     lora: Lora | None = None
     priority: int = 0
     external: ExternalPrompt | None = None
+
+
+class _Drawing(local):
+    """Chance, for each thread its own: one object that is seeded anew costs half of what a new one does."""
+
+    def __init__(self) -> None:
+        self.random = Random()
 
 
 class Planner:
@@ -81,8 +102,7 @@ class Planner:
         self.vocabulary_size = vocabulary_size or tokenizer.vocabulary_size
         self._name_blocks = name_blocks
         self._seed = seed
-        self._random = Random()
-        """Seeded anew for each answer, which costs half of what a new one does."""
+        self._drawing = _Drawing()
         self._numbers = itertools.count() if numbers is None else numbers
         self.aside = aside or Aside()
         self._structured_outputs = structured_outputs or StructuredOutputBackend()
@@ -107,15 +127,14 @@ class Planner:
             )
             raise bad_value(message, "input_text", len(text))
 
-    async def read_ahead(self, text: str, add_special_tokens: bool = False) -> None:
-        """Encode a long prompt beside the loop for `encode` to know it: for what no simulated time depends on."""
-        if len(text) <= self.max_model_len * self.tokenizer.longest_piece_chars:
-            await self._remembered.read_ahead(text, add_special_tokens)
+    def check_length(self, num_tokens: int) -> None:
+        """Raise ApiError for a prompt of so many token ids if that is more than a context."""
+        if num_tokens > self.max_model_len:
+            raise _too_long(self.max_model_len, num_tokens, "")
 
     def check_ids(self, token_ids: Sequence[int]) -> None:
         """Raise ApiError for a prompt of token ids that is too long or has an unknown id."""
-        if len(token_ids) > self.max_model_len:
-            raise _too_long(self.max_model_len, len(token_ids), "")
+        self.check_length(len(token_ids))
         largest = max(token_ids)
         if largest >= max(self.vocabulary_size, self.tokenizer.vocabulary_size):
             raise late(ApiError(f"Token id {largest} is out of vocabulary"))
@@ -127,53 +146,73 @@ class Planner:
         terms: Terms,
         form: AnswerForm = PLAIN,
         has_ceiling: bool = True,
-    ) -> list[Generation]:
-        """The `sampling.n` choices for one prompt.
+        num_prompts: int = 1,
+    ) -> Generations:
+        """The `sampling.n` choices for one prompt out of `num_prompts` that are planned together.
+
+        Choices that would not all fit into memory are planned when they are asked for, on a thread for long work.
 
         Without `has_ceiling` a limit of output tokens that the request sets is not lowered to the server's.
         Raises ApiError for sampling fields out of bounds, and for a form that no answer can have.
         """
         backend = await self._checked_backend(form)
-        request_id, cache_salt, lora, priority, external = terms
         budget = self.defaults.output_budget(sampling, len(prompt), self.max_model_len, has_ceiling)
         check_sampling(sampling, budget)
-        check_engine_message(request_id, priority, sampling)
+        check_engine_message(terms.request_id, terms.priority, sampling)
         self._structured_outputs.claim(backend)
+        numbers = [next(self._numbers) for _ in range(sampling.n)]
+        make = partial(self._generation, prompt, sampling, budget, terms, form, token_digest(prompt))
+        if num_prompts * sampling.n * self._planned_tokens(sampling, len(prompt), budget) > MOST_PLANNED_TOKENS:
+            return LateGenerations(lambda index, number: finished(make(index, number)), numbers)
+        return [await make(index, number) for index, number in enumerate(numbers)]
+
+    def _planned_tokens(self, sampling: Sampling, num_prompt_tokens: int, budget: int) -> int:
+        """What one choice takes in memory, in tokens of an answer."""
+        return BESIDE_TOKENS + likely_tokens(sampling, budget) + num_prompt_tokens // PROMPT_TOKENS_PER_ANSWER_TOKEN
+
+    async def _generation(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        budget: int,
+        terms: Terms,
+        form: AnswerForm,
+        digest: int,
+        index: int,
+        number: int,
+    ) -> Generation:
+        """One choice. Equal arguments give equal choices."""
+        request_id, cache_salt, lora, priority, external = terms
         scope = ANYWHERE if lora is None and not cache_salt else Scope(cache_salt or "", lora)
         repeatable = sampling.is_greedy or sampling.seed is not None
-        digest = token_digest(prompt)
+        seed = f"{self._seed} {digest} {sampling.seed} {index} {'' if repeatable else number}"
         is_long = self.composer.is_long(sampling, budget, form, prompt)
-        is_made_at_once = form.is_plain and not is_long
-        generations = []
-        for index in range(sampling.n):
-            number = next(self._numbers)
-            seed = f"{self._seed} {digest} {sampling.seed} {index} {'' if repeatable else number}"
-            steps = self.composer.composing(self._seeded(seed, is_made_at_once), sampling, budget, form, prompt)
-            answer = await self._composed(steps, is_long)
-            if sampling.use_beam_search:
-                answer = as_beam(answer, self.tokenizer.eos_token_id, sampling.include_stop_str_in_output)
-            engine_id = f"{request_id}-{number}"
-            request = Request(
-                id=engine_id,
-                input_tokens=len(prompt),
-                output_tokens=answer.num_tokens,
-                # Prompt and answer: a next turn that repeats both finds both in the cache.
-                blocks=await self._blocks(engine_id, prompt, answer, scope),
-                max_output_tokens=budget,
-                priority=priority,
-                reads_prefix_cache=sampling.num_prompt_logprobs is None,
-                adapter="" if lora is None else lora.name,
-                external=external,
-            )
-            generations.append(Generation(request, answer, crc32(seed.encode("utf-8", "surrogatepass"))))
-        return generations
+        random = self._seeded(seed, is_made_at_once=form.is_plain and not is_long)
+        answer = await self._composed(self.composer.composing(random, sampling, budget, form, prompt), is_long)
+        if sampling.use_beam_search:
+            answer = as_beam(answer, self.tokenizer.eos_token_id, sampling.include_stop_str_in_output)
+        engine_id = f"{request_id}-{number}"
+        request = Request(
+            id=engine_id,
+            input_tokens=len(prompt),
+            output_tokens=answer.num_tokens,
+            # Prompt and answer: a next turn that repeats both finds both in the cache.
+            blocks=await self._blocks(engine_id, prompt, answer, scope),
+            max_output_tokens=budget,
+            priority=priority,
+            reads_prefix_cache=sampling.num_prompt_logprobs is None,
+            adapter="" if lora is None else lora.name,
+            external=external,
+        )
+        return Generation(request, answer, crc32(seed.encode("utf-8", "surrogatepass")))
 
     def _seeded(self, seed: str, is_made_at_once: bool) -> Random:
         """Random numbers for one answer. One made in several turns of the event loop must not share them."""
         if not is_made_at_once:
             return Random(seed)
-        self._random.seed(seed)
-        return self._random
+        random = self._drawing.random
+        random.seed(seed)
+        return random
 
     async def _checked_backend(self, form: AnswerForm) -> str | None:
         """The backend of structured outputs that constrains the answer. Raises ApiError when there is none for it."""
@@ -218,6 +257,12 @@ class Planner:
             priority=priority,
             adapter="" if lora is None else lora.name,
         )
+
+
+def likely_tokens(sampling: Sampling, budget: int) -> int:
+    """How many tokens a choice will have, estimated from above."""
+    can_end = not sampling.ignore_eos and sampling.allowed_token_ids is None
+    return min(budget, max(sampling.min_tokens, NATURAL_TOKENS)) if can_end else budget
 
 
 def _too_long(limit: int, num_tokens: int, at_least: str) -> ApiError:

@@ -1,15 +1,18 @@
 """Responses that clients may ask for later, and those that are made while nobody waits."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.narration import Event
 
 UNFINISHED = ("queued", "in_progress")
 MOST_RESPONSES = 10_000
+MOST_BYTES = 128 << 20
+"""What the responses may take together as JSON, with the conversations that they answer."""
 
 
 @dataclass(slots=True)
@@ -23,6 +26,10 @@ class StoredResponse:
     messages: Sequence[dict[str, Any]]
     events: list[Event] | None = None
     task: "asyncio.Task[None] | None" = None
+    tell_growth: Callable[[int], None] = lambda _: None
+    """Called with the number of bytes that have been added."""
+    _num_bytes: int = 0
+    _num_body_bytes: int = 0
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -33,7 +40,29 @@ class StoredResponse:
         """The next event of a stream made in the background."""
         assert self.events is not None
         self.events.append(event)
+        self._grow(len(compact_json(event)))
         self._news.set()
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes as JSON, as far as that has been counted."""
+        return self._num_bytes
+
+    def count(self) -> None:
+        """Count what it has from the beginning, unless that has been done."""
+        if not self._num_bytes:
+            self._num_body_bytes = len(compact_json(self.body))
+            self._grow(self._num_body_bytes + len(compact_json(self.messages)))
+
+    def become(self, body: dict[str, Any]) -> None:
+        """Have another body, which is counted."""
+        self.body = body
+        before, self._num_body_bytes = self._num_body_bytes, len(compact_json(body))
+        self._grow(self._num_body_bytes - before)
+
+    def _grow(self, num_bytes: int) -> None:
+        self._num_bytes += num_bytes
+        self.tell_growth(num_bytes)
 
     def events_after(self, number: int | None) -> AsyncIterator[Event]:
         """All events after that with this number, until the last one has come. Raises ApiError if there are none."""
@@ -66,11 +95,13 @@ class StoredResponse:
 
 
 class ResponseStore:
-    """The latest responses of one server, up to `most`; without `is_enabled` it keeps none."""
+    """The latest responses of one server, up to `most` and `most_bytes`; without `is_enabled` it keeps none."""
 
-    def __init__(self, is_enabled: bool, most: int = MOST_RESPONSES) -> None:
+    def __init__(self, is_enabled: bool, most: int = MOST_RESPONSES, most_bytes: int = MOST_BYTES) -> None:
         self.is_enabled = is_enabled
         self._most = most
+        self._most_bytes = most_bytes
+        self._num_bytes = 0
         self._responses: dict[str, StoredResponse] = {}
 
     def find(self, response_id: str) -> StoredResponse:
@@ -84,11 +115,33 @@ class ResponseStore:
         """Keep a response under its id, and forget the oldest when there are too many; unfinished ones stay."""
         if not self.is_enabled:
             return
+        response.count()
+        if response.num_bytes > self._most_bytes:
+            return
+        self._forget(response.body["id"])
         if len(self._responses) >= self._most:
-            oldest = next((id for id, each in self._responses.items() if not each.is_unfinished), None)
-            if oldest is not None:
-                del self._responses[oldest]
+            self._forget_oldest()
+        response.tell_growth = self._grown
+        self._grown(response.num_bytes)
         self._responses[response.body["id"]] = response
+
+    def _grown(self, num_bytes: int) -> None:
+        self._num_bytes += num_bytes
+        while self._num_bytes > self._most_bytes and self._forget_oldest():
+            pass
+
+    def _forget_oldest(self) -> bool:
+        """Whether there was one that is finished."""
+        oldest = next((id for id, each in self._responses.items() if not each.is_unfinished), None)
+        if oldest is not None:
+            self._forget(oldest)
+        return oldest is not None
+
+    def _forget(self, response_id: str) -> None:
+        found = self._responses.pop(response_id, None)
+        if found is not None:
+            found.tell_growth = lambda _: None
+            self._num_bytes -= found.num_bytes
 
     def close(self) -> None:
         """Stop whatever is made in the background."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -39,11 +39,12 @@ from mockserve.realtime.instance import InstanceDriver
 from mockserve.realtime.interface import Driver
 from mockserve.realtime.wire import Wire
 from mockserve.replies.event_templates import EventTemplates
-from mockserve.replies.generation import Generation
+from mockserve.replies.generation import Generations
 from mockserve.replies.identity import random_ids
 from mockserve.serving.adapters import Adapter, Adapters, with_modules
 from mockserve.serving.admission import QueueLimits, too_busy
 from mockserve.serving.aside import Aside
+from mockserve.serving.body_room import BodyRoom
 from mockserve.serving.gates import Gate, open_gates
 from mockserve.serving.open_replies import OpenReplies
 from mockserve.serving.planner import Planner
@@ -94,6 +95,8 @@ class Service:
     ids: Iterator[str] = field(default_factory=random_ids)
     """New ones for replies."""
     templates: EventTemplates = field(default_factory=EventTemplates)
+    body_room: BodyRoom = field(default_factory=BodyRoom)
+    """For the bodies of requests that are being answered."""
     weight_version: str = "default"
     has_reset_weights: bool = False
     """Whether POST /weight_checker has set all weights to zero since the last update."""
@@ -107,6 +110,11 @@ class Service:
     """Set once a client has been told, by the status of a reply, that the engine has died."""
     cluster: "InstanceControl | None" = None
     """The instances behind the router, if there is one."""
+
+    @property
+    def aside(self) -> Aside:
+        """Where work is done that would hold up the event loop."""
+        return self.planner.aside
 
     @property
     def num_answering(self) -> int:
@@ -129,7 +137,7 @@ class Service:
         """What another instance has computed of a prompt, according to a request."""
         return None if self.transfer is None else self.transfer.incoming(params, prompt_tokens)
 
-    def handover(self, params: Mapping[str, Any] | None, generations: Sequence[Generation]) -> dict[str, Any] | None:
+    def handover(self, params: Mapping[str, Any] | None, generations: Generations) -> dict[str, Any] | None:
         """What a later instance must be told, if a request wants that."""
         if self.transfer is None:
             return None
@@ -151,7 +159,7 @@ class Service:
 
     def close(self) -> None:
         """Let go of the clock and of the sockets beside those of HTTP."""
-        self.planner.aside.close()
+        self.aside.close()
         self.engine_faults.close()
         if self.cluster is not None:
             self.cluster.close()
@@ -190,6 +198,7 @@ def build_service(
     engine_faults.plan(options.timed_faults)
     network = network_of(options)
     answering = OpenReplies()
+    aside = Aside(answering)
     return Service(
         network=network,
         heads=StreamHeads(network),
@@ -204,9 +213,9 @@ def build_service(
             block_naming(options, environment, config),
             options.seed,
             new_composer(options, tokenizer),
-            conversations,
+            replace(conversations, run_job=aside.done_from_thread),
             backend.request_numbers,
-            Aside(answering),
+            aside,
             backend.structured_outputs or StructuredOutputBackend(options.lenient_structured_outputs),
             open_generation_defaults(options),
             deployment.model.vocab_size,

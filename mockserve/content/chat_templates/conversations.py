@@ -1,6 +1,6 @@
 """From the body of a chat request to the text of its prompt."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,18 +8,35 @@ from typing import Any
 from blis_options import OptionError
 from mockserve.content.chat_templates.chatml import ChatMLTemplate, ChatTemplate, TemplateRequest
 from mockserve.content.chat_templates.missing import MissingTemplate
+from mockserve.content.chat_templates.own import own_prompt, too_costly
 from mockserve.content.chat_templates.turns import turns_of
 from mockserve.options.content import ContentOptions, json_object
 from mockserve.protocol.completions.template_arguments import effort_arguments
 from mockserve.protocol.completions.tool_definitions import tool_definitions
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.reading.types import as_flag
+from mockserve.workers.job import Job
 
 DEFAULT, FOR_TOOLS = "default", "tool_use"
 """Names of templates in a tokenizer that has several."""
 USED = (DEFAULT, FOR_TOOLS)
 UNSET = (None, "auto")
 """Values of arguments that leave the one before in force."""
+ABOUT_PROMPTS = (
+    "messages",
+    "tools",
+    "tool_choice",
+    "documents",
+    "reasoning_effort",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "add_generation_prompt",
+)
+"""The fields of a body that a prompt is made of."""
+
+
+def _in_place(job: Job[str], _refusal: ApiError) -> str:
+    return job.done()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +54,21 @@ class Conversations:
     default_arguments: Mapping[str, Any] = field(default_factory=dict)
     trusts_requests: bool = False
     hides_unusable_tools: bool = False
+    run_job: Callable[[Job[str], ApiError], str] = _in_place
+    """How a template that a request brings is rendered; the error is for one beyond the limits."""
 
     def prompt(self, body: Mapping[str, Any]) -> str:
         """The prompt of a body with `messages` and whatever else bears on it.
 
         Raises ApiError for a conversation that is none, or that the template refuses.
         """
+        own = self._own_source(body)
+        if own is not None:
+            return self._own_prompt(own, body)
         messages = body.get("messages") or []
         arguments = self._arguments(body)
-        template = self._template(body, has_tools=arguments.get("tools") is not None)
+        has_tools = arguments.get("tools") is not None
+        template = self.tool_template if has_tools and self.tool_template is not None else self.template
         request = TemplateRequest(
             tools=arguments.pop("tools", None),
             documents=arguments.pop("documents", None),
@@ -60,7 +83,12 @@ class Conversations:
         given = body.get("chat_template_kwargs")
         return bool(given) and bool(_mapping(given).get("tokenize"))
 
-    def _template(self, body: Mapping[str, Any], has_tools: bool) -> ChatTemplate:
+    def brings_template(self, body: Mapping[str, Any]) -> bool:
+        """Whether a body has a template of its own that will be rendered, which must not be done in the event loop."""
+        return self.trusts_requests and self._own_source(body) is not None
+
+    def _own_source(self, body: Mapping[str, Any]) -> str | None:
+        """The template that a body brings, if any. Raises ApiError where bodies must not bring one."""
         own, given = body.get("chat_template"), _mapping(body.get("chat_template_kwargs")).get("chat_template")
         if not self.trusts_requests and (own is not None or given is not None):
             raise ApiError(
@@ -69,12 +97,17 @@ class Conversations:
             )
         # The template among the variables counts only where the request has no other and the server none of its own.
         source = own or (None if self.is_given else given)
-        if source is None:
-            return self.tool_template if has_tools and self.tool_template is not None else self.template
-        try:
-            return _compiled(str(source), self.special_tokens, None)
-        except OptionError as error:
-            raise ApiError(str(error).removeprefix("--chat-template: not a Jinja template: ")) from None
+        return None if source is None else str(source)
+
+    def _own_prompt(self, source: str, body: Mapping[str, Any]) -> str:
+        """The prompt by a template that came with the request. Raises ApiError."""
+        rest = {name: body[name] for name in ABOUT_PROMPTS if name in body}
+        settings = {
+            "default_arguments": dict(self.default_arguments),
+            "hides_unusable_tools": self.hides_unusable_tools,
+        }
+        job = Job(own_prompt, (source, dict(self.special_tokens), settings, rest), is_small=False)
+        return self.run_job(job, too_costly())
 
     def _arguments(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """All that a template is given: fields of the request before its variables, and these before the server's."""

@@ -1,8 +1,8 @@
 """Prompts that come again are not encoded again: load tests send the same ones many times."""
 
 from collections import OrderedDict
+from threading import Lock
 
-from mockserve.content.tokens.aside import LONG_TEXT_CHARS, encode_aside
 from mockserve.content.tokens.tokenizer import Tokenizer
 
 MOST_CHARS = 8_000_000
@@ -18,30 +18,28 @@ class RememberedPrompts:
         self._most_chars = most_chars
         self._known: OrderedDict[tuple[str, bool], list[int]] = OrderedDict()
         self._num_chars = 0
+        self._lock = Lock()
+        """Long prompts are encoded on other threads."""
 
     def ids(self, text: str, add_special_tokens: bool) -> list[int]:
         """The ids of `text`, as the tokenizer gives them; the list is shared and must not be changed."""
         key = (text, add_special_tokens)
-        found = self._known.get(key)
-        if found is not None:
-            self._known.move_to_end(key)
-            return found
+        with self._lock:
+            found = self._known.get(key)
+            if found is not None:
+                self._known.move_to_end(key)
+                return found
         ids = self._tokenizer.encode(text, add_special_tokens)
         self._keep(key, ids)
         return ids
 
-    async def read_ahead(self, text: str, add_special_tokens: bool) -> None:
-        """Encode a text beside the loop if it is long, so that asking for its ids takes no time."""
-        key = (text, add_special_tokens)
-        if LONG_TEXT_CHARS <= len(text) < self._most_chars and key not in self._known:
-            self._keep(key, await encode_aside(self._tokenizer, text, add_special_tokens))
-
     def _keep(self, key: tuple[str, bool], ids: list[int]) -> None:
-        if key in self._known:  # somebody else has read the same meanwhile
-            return
-        self._known[key] = ids
-        text, _ = key
-        self._num_chars += len(text) + CHARS_BESIDE
-        while self._num_chars > self._most_chars:
-            (oldest, _), _ = self._known.popitem(last=False)
-            self._num_chars -= len(oldest) + CHARS_BESIDE
+        with self._lock:
+            if key in self._known:  # another thread has encoded the same text meanwhile
+                return
+            self._known[key] = ids
+            text, _ = key
+            self._num_chars += len(text) + CHARS_BESIDE
+            while self._num_chars > self._most_chars:
+                (oldest, _), _ = self._known.popitem(last=False)
+                self._num_chars -= len(oldest) + CHARS_BESIDE

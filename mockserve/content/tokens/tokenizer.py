@@ -17,6 +17,8 @@ from mockserve.content.tokens.words import WORDS
 
 DEFAULT_VOCABULARY_SIZE = 128_000
 MAX_REMEMBERED_PIECES = 100_000
+LONG_TEXT_CHARS = 100_000
+PIECES_AT_ONCE = 4096
 
 _PIECE = re.compile(
     r"<\|\w{1,12}\|>|</?(?:think|tool_call)>"  # the markers of chat templates and parsers are one token each
@@ -150,26 +152,29 @@ class BuiltinTokenizer:
         try:
             return [known[piece] for piece in pieces]
         except KeyError:
-            known = self._learn(pieces)
-            return [known[piece] for piece in pieces]
+            return self._learn(pieces)
 
     def _reserve(self) -> None:
-        """Know only the pieces that have an id of their own."""
+        """Know only the pieces that have an id of their own. Other threads go on with the dictionaries they have."""
         self._pieces = dict(enumerate(self._reserved))
         self._ids = {piece: number for number, piece in self._pieces.items()}
 
-    def _learn(self, pieces: Sequence[str]) -> dict[str, int]:
-        """Ids by piece, with all of these: another thread may begin anew meanwhile."""
+    def _learn(self, pieces: Sequence[str]) -> list[int]:
+        """The ids of pieces of which some are not known. They are remembered while there is room."""
         if len(self._ids) > MAX_REMEMBERED_PIECES:
             self._reserve()
-        ids, texts = self._ids, self._pieces
+        known, spelt = self._ids, self._pieces
+        first = len(self._reserved)
+        found = []
         for piece in pieces:
-            if piece not in ids:
-                first = len(self._reserved)
+            number = known.get(piece)
+            if number is None:
                 number = first + crc32(piece.encode("utf-8", "surrogatepass")) % (self.vocabulary_size - first)
-                ids[piece] = number
-                texts.setdefault(number, piece)
-        return ids
+                if len(known) <= MAX_REMEMBERED_PIECES:
+                    known[piece] = number
+                    spelt.setdefault(number, piece)
+            found.append(number)
+        return found
 
 
 def _pieces(text: str) -> list[str]:

@@ -95,4 +95,4 @@ def _integers(value: Any) -> tuple[int, ...] | None:
 def _strings(value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
-    return (value,) if isinstance(value, str) else tuple(dict.fromkeys(value))
+    return (value,) if isinstance(value, str) else tuple({each: None for each in value})  # noqa: C420  (in slices, unlike dict.fromkeys)

@@ -1,10 +1,11 @@
 """Chat replies, field for field in vLLM's order: it sends what was explicitly set, hence the uneven nulls."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from mockserve.protocol.bodies import Choice, Piece, Prompted, Usage, id_list, weight_versions
+from mockserve.protocol.bodies import Choice, Choices, Piece, Prompted, Usage, id_list, listed, weight_versions
 from mockserve.protocol.completions.chat_deltas import content_delta
+from mockserve.protocol.json_text import JsonBlocks
 
 CHUNK = "chat.completion.chunk"
 
@@ -62,10 +63,10 @@ class ChatBodies(NamedTuple):
         chunk = {**self._head(CHUNK, []), "usage": usage.last(), "system_fingerprint": self.fingerprint}
         return chunk if metrics is None else {**chunk, "metrics": metrics}
 
-    def whole(self, choices: Sequence[Choice], usage: Usage, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
+    def whole(self, choices: Choices, usage: Usage, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
         prompted = choices[0].prompted
         return {
-            **self._head("chat.completion", [self._whole_choice(index, each) for index, each in enumerate(choices)]),
+            **self._head("chat.completion", listed(choices, self._whole_choice)),
             "service_tier": None,
             "system_fingerprint": self.fingerprint,
             "usage": usage.full(),
@@ -77,7 +78,7 @@ class ChatBodies(NamedTuple):
             "metrics": metrics,
         }
 
-    def _head(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    def _head(self, kind: str, choices: list[dict[str, Any]] | JsonBlocks) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
 
     def _whole_choice(self, index: int, choice: Choice) -> dict[str, Any]:

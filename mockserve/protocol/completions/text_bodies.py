@@ -1,9 +1,10 @@
 """Text completion replies, field for field in vLLM's order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from mockserve.protocol.bodies import Choice, Piece, Prompted, Usage, id_list, weight_versions
+from mockserve.protocol.bodies import Choice, Choices, Piece, Prompted, Usage, id_list, listed, weight_versions
+from mockserve.protocol.json_text import JsonBlocks
 
 
 class CompletionBodies(NamedTuple):
@@ -45,9 +46,9 @@ class CompletionBodies(NamedTuple):
         chunk = {**self._head([]), "usage": usage.last(), "system_fingerprint": self.fingerprint}
         return chunk if metrics is None else {**chunk, "metrics": metrics}
 
-    def whole(self, choices: Sequence[Choice], usage: Usage, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
+    def whole(self, choices: Choices, usage: Usage, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
         return {
-            **self._head([self._whole_choice(index, each) for index, each in enumerate(choices)]),
+            **self._head(listed(choices, self._whole_choice)),
             "service_tier": None,
             "system_fingerprint": self.fingerprint,
             "usage": usage.full(),
@@ -56,7 +57,7 @@ class CompletionBodies(NamedTuple):
             "metrics": metrics,
         }
 
-    def _head(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    def _head(self, choices: list[dict[str, Any]] | JsonBlocks) -> dict[str, Any]:
         return {
             "id": self.id,
             "object": "text_completion",

@@ -1,10 +1,11 @@
 """Replies of pooling models, field for field in vLLM's order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mockserve.protocol.bodies import Usage
+from mockserve.protocol.json_text import JsonBlocks
 from mockserve.protocol.pooling.vectors import Encoding, Vector
 
 
@@ -16,45 +17,39 @@ class PoolingHead:
     created: int
     model: str
 
-    def listing(self, data: Sequence[Mapping[str, Any]], prompt_tokens: int) -> dict[str, Any]:
+    def listing(self, data: Sequence[Mapping[str, Any]] | JsonBlocks, prompt_tokens: int) -> dict[str, Any]:
         """A list of results."""
         return {
             "id": self.id,
             "object": "list",
             "created": self.created,
             "model": self.model,
-            "data": list(data),
+            "data": data,
             "usage": Usage(prompt_tokens, 0).full(),
         }
 
 
-def embedding_items(vectors: Sequence[Vector], encoding: Encoding) -> list[dict[str, Any]]:
+def embedding_items(vectors: Iterable[Vector], encoding: Encoding) -> Iterator[dict[str, Any]]:
     """The results of POST /v1/embeddings."""
-    return [
-        {"index": index, "object": "embedding", "embedding": encoding.json_value(vector)}
-        for index, vector in enumerate(vectors)
-    ]
+    for index, vector in enumerate(vectors):
+        yield {"index": index, "object": "embedding", "embedding": encoding.json_value(vector)}
 
 
-def pooling_items(vectors: Sequence[Vector], encoding: Encoding) -> list[dict[str, Any]]:
+def pooling_items(vectors: Iterable[Vector], encoding: Encoding) -> Iterator[dict[str, Any]]:
     """The results of POST /pooling."""
-    return [
-        {"index": index, "object": "pooling", "data": encoding.json_value(vector)}
-        for index, vector in enumerate(vectors)
-    ]
+    for index, vector in enumerate(vectors):
+        yield {"index": index, "object": "pooling", "data": encoding.json_value(vector)}
 
 
-def class_items(probabilities: Sequence[Vector], labels: Mapping[int, str]) -> list[dict[str, Any]]:
+def class_items(probabilities: Iterable[Vector], labels: Mapping[int, str]) -> Iterator[dict[str, Any]]:
     """The results of POST /classify: probabilities, and the label of the largest."""
-    return [
-        {
+    for index, each in enumerate(probabilities):
+        yield {
             "index": index,
             "label": labels.get(int(each.argmax())),
             "probs": each.tolist(),
             "num_classes": len(each),
         }
-        for index, each in enumerate(probabilities)
-    ]
 
 
 def score_items(scores: Sequence[float]) -> list[dict[str, Any]]:

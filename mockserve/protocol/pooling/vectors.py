@@ -3,7 +3,7 @@
 import base64
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -41,7 +41,7 @@ class Encoding:
         return (numbers.byteswap() if swaps else numbers).tobytes()
 
 
-def bytes_metadata(encoding: Encoding, vectors: Sequence[Vector], head: dict[str, Any], prompt_tokens: int) -> str:
+def bytes_metadata(encoding: Encoding, vectors: Iterable[Vector], head: dict[str, Any], prompt_tokens: int) -> str:
     """The header that says where each vector lies in the bytes. `head` are id, created and model."""
     items, offset = [], 0
     for index, vector in enumerate(vectors):

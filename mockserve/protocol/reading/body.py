@@ -8,6 +8,7 @@ import orjson
 
 from mockserve.protocol.errors import ApiError, Problem, bad_fields
 from mockserve.protocol.reading.containers import Record
+from mockserve.protocol.reading.long_json import LARGE_BYTES, MOST_VALUE_BYTES, loads_in_pieces, value_bytes
 from mockserve.protocol.reading.types import (
     LARGEST_INT64,
     FieldType,
@@ -143,7 +144,10 @@ def parse_json(raw: bytes, num_kinds: int = 1) -> dict[str, Any]:
     """
     if not raw:
         raise bad_fields([Problem("missing", "body", "Field required", None)])
-    body = json_value(raw)
+    return _as_object(json_value(raw), num_kinds)
+
+
+def _as_object(body: Any, num_kinds: int) -> dict[str, Any]:
     if body is None:
         raise bad_fields([Problem("missing", "body", "Field required", None)])
     if not isinstance(body, dict):
@@ -163,6 +167,25 @@ def json_value(raw: bytes) -> Any:
     return body
 
 
+def parse_large_json(bodies: list[bytes], num_kinds: int = 1) -> dict[str, Any]:
+    """As `parse_json`, in pieces between which other threads may run. The only item of `bodies` is taken out of it.
+
+    Raises ApiError, also for too many values.
+    """
+    if len(bodies[0]) <= LARGE_BYTES:
+        return parse_json(bodies.pop(), num_kinds)
+    return _as_object(_leniently(lambda: large_json(bodies)), num_kinds)
+
+
+def large_json(bodies: list[bytes]) -> Any:
+    """What `json.loads` gives, likewise. Raises ApiError for too many values."""
+    if len(bodies[0]) <= LARGE_BYTES:
+        return loads(bodies.pop())
+    if value_bytes(bodies[0]) > MOST_VALUE_BYTES:
+        raise ApiError("Request Entity Too Large", status=413, kind="Request Entity Too Large")
+    return loads_in_pieces(bodies)
+
+
 def _has_large_number(body: Mapping[str, Any]) -> bool:
     for each in body.values():  # noqa: SIM110  # a loop costs a third of what `any` does
         if each.__class__ is float and abs(each) >= LARGEST_INT64:
@@ -172,8 +195,12 @@ def _has_large_number(body: Mapping[str, Any]) -> bool:
 
 def _parse_leniently(raw: bytes) -> Any:
     """What the standard library makes of text that strict JSON refuses; it also words the error."""
+    return _leniently(lambda: loads(raw))
+
+
+def _leniently(read: Callable[[], Any]) -> Any:
     try:
-        return loads(raw)
+        return read()
     except JSONDecodeError as error:
         context = {"error": error.msg}
         problem = Problem("json_invalid", f"body.{error.pos}", "JSON decode error", {}, context)

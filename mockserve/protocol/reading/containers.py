@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mockserve.protocol.errors import Problem
+from mockserve.protocol.errors import MAX_LISTED_PROBLEMS, Problem
 from mockserve.protocol.reading.types import FieldType, unicode_problem
 
 OBJECT_MESSAGES = {
@@ -12,6 +12,10 @@ OBJECT_MESSAGES = {
     "dict_type": "Input should be a valid dictionary",
     "dataclass_type": "Input should be a dictionary or an instance of {name}",
 }
+
+
+_UNLISTED = Problem("", "", "", None)
+"""Stands for each problem that is only counted: those of a long list would take hundreds of megabytes."""
 
 
 def key_problems(value: Mapping[str, Any], location: str) -> list[Problem]:
@@ -41,7 +45,12 @@ class ListOf:
             message = f"List should have at most {self.at_most} items after validation, not {len(value)}"
             context = {"field_type": "List", "max_length": self.at_most, "actual_length": len(value)}
             return [Problem("too_long", location, message, value, context)]
-        return [each for index, item in enumerate(value) for each in self.items.problems(item, f"{location}.{index}")]
+        found: list[Problem] = []
+        for index, item in enumerate(value):
+            wrong = self.items.problems(item, f"{location}.{index}")
+            if wrong:
+                found += wrong if len(found) <= MAX_LISTED_PROBLEMS else [_UNLISTED] * len(wrong)
+        return found
 
     def schema(self) -> dict[str, Any]:
         bound = {} if self.at_most is None else {"maxItems": self.at_most}

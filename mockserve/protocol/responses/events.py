@@ -1,11 +1,12 @@
 """A response told event by event: items begin, grow and end one after the other, and all events are numbered."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from mockserve.protocol.bodies import Ending, Piece, Usage
 from mockserve.protocol.errors import ApiError
+from mockserve.protocol.json_text import EncodedItems
 from mockserve.protocol.narration import Event
 from mockserve.protocol.responses.bodies import ResponseObject
 from mockserve.protocol.responses.items import (
@@ -33,7 +34,7 @@ class _Open:
     text: str = ""
     name: str = ""
     call_id: str = ""
-    logprobs: list[dict[str, Any]] | None = None
+    logprobs: EncodedItems | None = None
 
 
 @dataclass(slots=True)
@@ -90,9 +91,9 @@ class ResponseEvents:
         told: list[Event] = []
         if self._open is None or self._open.kind != "message":
             told += self._begin(_Open("message", f"msg_{self.new_id()}"))
-        scores = full_logprobs(logprobs)
-        if scores is not None and self._open is not None:
-            self._open.logprobs = [*(self._open.logprobs or ()), *scores]
+        if logprobs is not None and self._open is not None:
+            self._open.logprobs = self._open.logprobs or EncodedItems()
+            self._open.logprobs.add(full_logprobs(logprobs))
         shown = delta_logprobs(logprobs)
         return [*told, self._grown(text, "response.output_text.delta", content_index=0, logprobs=shown)]
 
@@ -110,7 +111,7 @@ class ResponseEvents:
         self._open = item
         told.append(self._item_event("response.output_item.added", _begun(item)))
         if item.kind != "call":
-            told.append(self._part_event("response.content_part.added", item, _part(item, ())))
+            told.append(self._part_event("response.content_part.added", item, _part(item, EncodedItems())))
         return told
 
     def _grown(self, text: str, kind: str, **more: Any) -> Event:
@@ -154,10 +155,10 @@ class ResponseEvents:
         return {**{name: event[name] for name in sorted(event)}, "type": kind}
 
 
-def _part(item: _Open, logprobs: Sequence[dict[str, Any]] | None) -> dict[str, Any]:
+def _part(item: _Open, logprobs: EncodedItems | None) -> dict[str, Any]:
     if item.kind == "reasoning":
         return reasoning_part(item.text)
-    return text_part(item.text, None if logprobs is None else list(logprobs))
+    return text_part(item.text, None if logprobs is None else logprobs.array())
 
 
 def _begun(item: _Open) -> Item:

@@ -1,7 +1,9 @@
 """What a response is made of: messages, thoughts and calls, in vLLM's order of keys."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+from mockserve.protocol.json_text import JsonArray, JsonBlocks, json_array
 
 Item = dict[str, Any]
 NewId = Callable[[], str]
@@ -9,7 +11,7 @@ NewId = Callable[[], str]
 COMPLETED, INCOMPLETE, IN_PROGRESS = "completed", "incomplete", "in_progress"
 
 
-def text_part(text: str, logprobs: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+def text_part(text: str, logprobs: Sequence[Mapping[str, Any]] | JsonBlocks | None) -> dict[str, Any]:
     """The text of a message."""
     return {"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs}
 
@@ -72,7 +74,7 @@ def output_items(
     if said["reasoning"]:
         items.append(reasoning_item(f"rs_{new_id()}", [reasoning_part(said["reasoning"])], None))
     if content or not has_parser:
-        parts = [text_part(content, full_logprobs(logprobs))] if content else []
+        parts = [text_part(content, None if logprobs is None else full_logprobs(logprobs))] if content else []
         items.append(message_item(f"msg_{new_id()}", parts, COMPLETED if calls else last_status))
     for number, call in enumerate(calls):
         status = last_status if number == len(calls) - 1 else COMPLETED
@@ -81,11 +83,12 @@ def output_items(
     return items
 
 
-def full_logprobs(logprobs: Mapping[str, Any] | None) -> list[dict[str, Any]] | None:
+def full_logprobs(logprobs: Mapping[str, Any]) -> list[dict[str, Any]] | JsonArray:
     """Log-probabilities of a chat choice as a finished item has them."""
-    if logprobs is None:
-        return None
-    return [{**_scored(each), "top_logprobs": [_scored(top) for top in each["top_logprobs"]]} for each in _of(logprobs)]
+    content = logprobs["content"]
+    if isinstance(content, JsonArray):
+        return json_array(lambda: map(_full, content.items()))
+    return [_full(each) for each in content]
 
 
 def delta_logprobs(logprobs: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -96,8 +99,13 @@ def delta_logprobs(logprobs: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     ]
 
 
-def _of(logprobs: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
-    return logprobs["content"] if logprobs is not None else ()
+def _of(logprobs: Mapping[str, Any] | None) -> Iterable[Mapping[str, Any]]:
+    content = () if logprobs is None else logprobs["content"]
+    return content.items() if isinstance(content, JsonArray) else content
+
+
+def _full(token: Mapping[str, Any]) -> dict[str, Any]:
+    return {**_scored(token), "top_logprobs": [_scored(top) for top in token["top_logprobs"]]}
 
 
 def _scored(token: Mapping[str, Any], has_bytes: bool = True) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def planner(seed: int = 0, max_model_len: int = 1000) -> Planner:
 
 
 def planned(by: Planner, *asked: Any) -> list[Generation]:
-    return asyncio.run(by.plan(*asked))
+    return list(asyncio.run(by.plan(*asked)))
 
 
 def test_each_choice_is_a_request_of_its_own() -> None:

@@ -1,0 +1,197 @@
+"""The choices of a large reply go to the engine in turn: as many at a time as fit into memory, and a few per slice.
+
+Each is planned on another thread when its turn comes. To the engine all have arrived with the request.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
+
+from engine.units import Micros
+from mockserve.flight import NOBODY, Flight, Reply, Siblings, new_siblings
+from mockserve.replies.generation import Generation, Generations, LateGenerations
+from mockserve.replies.planned_prompt import PlannedPrompt
+from mockserve.replies.reply_set import ReplySet
+from mockserve.serving.planner import BESIDE_TOKENS, MOST_PLANNED_TOKENS, PROMPT_TOKENS_PER_ANSWER_TOKEN
+from mockserve.serving.service import Service
+
+MOST_OPEN = 512
+"""Choices of one reply that are in the engine at a time. A step that ends more would hold up others."""
+
+PLANNING_S = 0.05
+"""How long choices are planned before the first of them goes to the engine."""
+
+SLICE_S = 0.005
+"""How long the event loop submits choices before others have a turn."""
+
+NewReply: TypeAlias = Callable[[int, PlannedPrompt, int, Generation], Reply]
+"""Where the tokens of a choice go: its index among all, its prompt, its number among those of the prompt, itself."""
+
+
+class _Place(NamedTuple):
+    """One choice to come."""
+
+    choice: int
+    prompt: PlannedPrompt
+    number: int
+    siblings: Siblings
+
+
+class _Planned(NamedTuple):
+    """One choice that is ready for the engine."""
+
+    place: _Place
+    generation: Generation
+    reply: Reply
+
+    @property
+    def size_tokens(self) -> int:
+        """What it takes in memory, in tokens of an answer."""
+        request = self.generation.request
+        return BESIDE_TOKENS + request.output_tokens + request.input_tokens // PROMPT_TOKENS_PER_ANSWER_TOKEN
+
+
+class _InTurn:
+    """A choice in the engine: its tokens go where they belong, and its end makes room for another."""
+
+    __slots__ = ("_end", "_reply", "token", "tokens")
+
+    def __init__(self, reply: Reply, end: Callable[[], None]) -> None:
+        self._reply = reply
+        self._end = end
+        self.token = reply.token
+        self.tokens = reply.tokens
+
+    @property
+    def finish_reason(self) -> str:
+        return self._reply.finish_reason
+
+    @property
+    def is_streamed(self) -> bool:
+        return self._reply.is_streamed
+
+    def finish(self, num_tokens: int) -> None:
+        self._reply.finish(num_tokens)
+        self._end()
+
+    def abort(self, num_tokens: int) -> None:
+        self._reply.abort(num_tokens)
+        self._end()
+
+    def fail(self, message: str, status: int) -> None:
+        self._reply.fail(message, status)
+        self._end()
+
+
+class _Turns:
+    """The choices of one reply on their way through the engine."""
+
+    def __init__(self, service: Service, replies: ReplySet, new_reply: NewReply, arrived_at: Micros) -> None:
+        self._service = service
+        self._replies = replies
+        self._new_reply = new_reply
+        self._arrived_at = arrived_at
+        self._places = _places(replies)
+        self._open: dict[str, Flight] = {}
+        self._open_tokens = 0
+        self._moved = asyncio.Event()
+
+    async def submit_all(self) -> None:
+        """Return when every choice is in the engine, or the reply has ended."""
+        planned: deque[_Planned] = deque()
+        done = self._replies.done
+        while not done.done():
+            if not planned:
+                planned = await self._service.aside.run(True, self._plan_some)
+                if not planned:
+                    return
+            until_s = time.monotonic() + SLICE_S
+            while planned and self._has_room(planned[0]) and not done.done():
+                self._submit(planned.popleft())
+                if time.monotonic() >= until_s:
+                    await asyncio.sleep(0)
+                    until_s = time.monotonic() + SLICE_S
+            if planned:
+                await self._room()
+
+    def free(self) -> None:
+        """Let go of what is still in the engine."""
+        for request_id, flight in self._open.items():
+            self._service.driver.abort(request_id)
+            flight.reply = NOBODY
+        self._open.clear()
+
+    def _plan_some(self) -> deque[_Planned]:
+        """The next choices, at least one unless all have been planned."""
+        until_s = time.monotonic() + PLANNING_S
+        found: deque[_Planned] = deque()
+        size_tokens = 0
+        for place in self._places:
+            generation = _kept(place.prompt.generations, place.number)
+            planned = _Planned(place, generation, self._new_reply(place.choice, place.prompt, place.number, generation))
+            found.append(planned)
+            size_tokens += planned.size_tokens
+            if time.monotonic() >= until_s or size_tokens >= MOST_PLANNED_TOKENS // 4:
+                break
+        return found
+
+    def _has_room(self, planned: _Planned) -> bool:
+        fits = len(self._open) < MOST_OPEN and self._open_tokens + planned.size_tokens <= MOST_PLANNED_TOKENS
+        return fits or not self._open
+
+    async def _room(self) -> None:
+        """Return when a choice, or the reply, has ended."""
+        self._moved.clear()
+        await self._moved.wait()
+
+    def _submit(self, planned: _Planned) -> None:
+        place, generation, reply = planned
+        caller = self._replies.caller
+        request = caller.named_in(generation.request)
+
+        def end() -> None:
+            flight = self._open.pop(request.id, None)
+            if flight is not None:
+                flight.reply = NOBODY
+            self._open_tokens -= planned.size_tokens
+            if isinstance(place.prompt.generations, LateGenerations):
+                place.prompt.generations.forget(place.number)
+            self._moved.set()
+
+        in_turn = _InTurn(reply, end)
+        flight = self._service.driver.submit(request, in_turn, self._arrived_at, place.siblings, caller.rank)
+        self._open[request.id] = flight
+        self._open_tokens += planned.size_tokens
+        self._replies.add_in_turn(flight, generation.answer.num_reasoning_tokens)
+
+
+async def fly_in_turn(service: Service, replies: ReplySet, new_reply: NewReply, arrived_at: Micros) -> None:
+    """Submit every choice in turn and wait for the last. Whatever ends the wait, what is in the engine is freed."""
+    turns = _Turns(service, replies, new_reply, arrived_at)
+    submitting = asyncio.ensure_future(turns.submit_all())
+    try:
+        await asyncio.wait((submitting, replies.done), return_when=asyncio.FIRST_COMPLETED)
+        if submitting.done():
+            submitting.result()
+        await replies.done
+    finally:
+        submitting.cancel()
+        turns.free()
+        replies.done.cancel()
+        replies.let_go()
+
+
+def _kept(generations: Generations, number: int) -> Generation:
+    return generations.keep(number) if isinstance(generations, LateGenerations) else generations[number]
+
+
+def _places(replies: ReplySet) -> Iterator[_Place]:
+    """Every choice in its order."""
+    index = 0
+    for prompt in replies.job.prompts:
+        siblings = new_siblings(len(prompt.generations))
+        for number in range(len(prompt.generations)):
+            yield _Place(index, prompt, number, siblings)
+            index += 1

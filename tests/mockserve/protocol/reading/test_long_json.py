@@ -1,0 +1,58 @@
+"""Large JSON bodies are read as small ones are, and refused when their values would take too much memory."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mockserve.protocol.errors import ApiError
+from mockserve.protocol.reading.body import parse_json, parse_large_json
+from mockserve.protocol.reading.long_json import LARGE_BYTES, loads_in_pieces, value_bytes
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+)
+
+
+@given(VALUES)
+def test_reads_what_the_standard_library_reads(value: Any) -> None:
+    raw = json.dumps(value).encode()
+    assert loads_in_pieces([raw]) == json.loads(raw)
+
+
+@given(st.text(alphabet='{}[]",:0123abetrunl\\ .-', max_size=12))
+def test_refuses_what_the_standard_library_refuses_in_its_words(text: str) -> None:
+    def outcome(read: Any) -> object:
+        try:
+            return repr(read())
+        except ValueError as error:
+            return str(error)
+
+    assert outcome(lambda: loads_in_pieces([text.encode()])) == outcome(lambda: json.loads(text.encode()))
+
+
+@pytest.mark.parametrize("beginning", [b"", b"{", b'{"a": [1, 2,', b'{"a": tru', b'\xff{"a": 1}', b"[" * 5000])
+def test_a_large_body_is_refused_as_a_small_one_is(beginning: bytes) -> None:
+    raw = beginning + b" " * LARGE_BYTES
+    with pytest.raises(ApiError) as small:
+        parse_json(raw)
+    with pytest.raises(ApiError) as large:
+        parse_large_json([raw])
+    assert (large.value.body(), large.value.status) == (small.value.body(), small.value.status)
+
+
+def test_a_body_of_too_many_values_is_refused_before_it_is_read() -> None:
+    for raw in (b'{"a":[' + b"[]," * 2_000_000 + b"1]}", b'{"a":[' + b"1," * 8_000_000 + b"1]}"):
+        with pytest.raises(ApiError) as refusal:
+            parse_large_json([raw])
+        assert refusal.value.status == 413
+
+
+def test_a_body_of_200_000_turns_and_one_of_long_text_are_read() -> None:
+    turns = [{"role": "user", "content": "hi"}] * 200_000
+    raw = json.dumps({"messages": turns}).encode()
+    assert parse_large_json([raw]) == {"messages": turns}
+    assert value_bytes(b'{"a":"' + b"x" * 30_000_000 + b'"}') < 40_000_000

@@ -1,0 +1,59 @@
+"""Requests that ask for much of something hold up no other, and do not take much memory."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.attack.large_bodies import CASES
+from benchmarks.attack.stalls import measure, server_for
+from benchmarks.server_load.peers import Pace, Running, running
+from tests.patience import attempts
+
+MOST_GAP_GROWTH_MS = 100.0
+MOST_HEALTH_MS = 100.0
+MOST_MEMORY_MIB = 200.0
+
+SECONDS = 4.0
+"""How long each client stays."""
+
+GENERATING = (
+    "n", "n chat stream", "n long", "n long stream", "n logprobs", "turns", "bad turns", "prompt logprobs",
+    "prompt logprobs n", "echo stream", "bad words", "detokenize", "batch chat", "beams", "responses items",
+    "json values", "json lists",
+)  # fmt: skip
+WITH_FLAGS = ("pictures", "template loop", "template text", "embeddings", "score")
+
+
+@pytest.fixture(scope="module", params=WITH_FLAGS)
+def special(request: pytest.FixtureRequest) -> Iterator[tuple[str, Running]]:
+    with running(server_for(CASES[request.param]().flags), Pace(), None) as server:
+        yield request.param, server
+
+
+@pytest.fixture(scope="module")
+def generating() -> Iterator[Running]:
+    with running(server_for(()), Pace(), None) as server:
+        yield server
+
+
+def check_bounds(server: Running, name: str) -> None:
+    """Measure until all bounds hold at once, since a busy machine makes gaps longer; memory must hold at once."""
+    for _ in attempts():
+        stall = asyncio.run(measure(server.port, server.pid, CASES[name](), SECONDS, before_s=1.0))
+        assert stall.memory_mib <= MOST_MEMORY_MIB, stall
+        assert not stall.status.startswith("5"), stall
+        if stall.gap_max_growth_ms <= MOST_GAP_GROWTH_MS and stall.health_max_ms <= MOST_HEALTH_MS:
+            return
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GENERATING)
+def test_a_request_for_much_holds_up_no_other(generating: Running, name: str) -> None:
+    check_bounds(generating, name)
+
+
+@pytest.mark.slow
+def test_a_request_for_much_of_what_a_flag_allows_holds_up_no_other(special: tuple[str, Running]) -> None:
+    name, server = special
+    check_bounds(server, name)
