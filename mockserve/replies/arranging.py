@@ -1,6 +1,7 @@
 """What each token of a stream brings under a parser: parts of calls held back, and events with nothing to say."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 from mockserve.content.answer import Delta, Kind
@@ -56,7 +57,7 @@ class _Calls:
         return delta.kind is Kind.TOOL_ARGUMENTS and self.texts[delta.call] == EMPTY_OBJECT
 
     def ready_at(self, style: CallStyle, is_cut: bool) -> dict[int, int]:
-        """The token by which so much of each call is there that it is told; calls of which that never is are missing."""
+        """The token with which each call can be reported; calls that are never reported are missing."""
         if style.arrival is Arrival.ALONE:
             if style.no_arguments is not NoArguments.JOINED:
                 return self.first_place
@@ -110,7 +111,7 @@ def _filled(told: list[tuple[Delta, ...]], fillers: Fillers, calls: _Calls) -> l
         start -= 1
     _fill(told, range(start, first), fillers.opening, 0, most=1)
     _fill(told, range(start, last), fillers.within, 0)
-    for number, following in zip(numbers, numbers[1:], strict=False):
+    for number, following in pairwise(numbers):
         between = range(calls.last_place[number] + 1, calls.first_place[following])
         if calls.texts[number] != EMPTY_OBJECT:
             _fill(told, between, fillers.between, number, most=1)

@@ -103,7 +103,9 @@ CALL_KINDS = (Kind.TOOL_NAME, Kind.TOOL_ARGUMENTS)
 PLAIN = CallStyle()
 _WORDS_END_EMPTY = Fillers(after_words=Filler.EMPTY)
 _NULL_CONTENT = CallStyle(null_content=NullContent.ALWAYS)
-_DEEPSEEK = CallStyle(fillers=Fillers(Filler.EMPTY, Filler.NOTHING, Filler.NOTHING, *[Filler.EMPTY] * 3))
+_DEEPSEEK = CallStyle(
+    fillers=Fillers(opening=Filler.EMPTY, closing=Filler.EMPTY, after_calls=Filler.EMPTY, after_words=Filler.EMPTY)
+)
 _LLAMA = CallStyle(
     no_arguments=NoArguments.SKIPPED,
     fillers=Fillers(between=Filler.CALL, after_calls=Filler.CALL, after_words=Filler.EMPTY),

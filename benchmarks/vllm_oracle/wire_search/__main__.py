@@ -17,11 +17,12 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from benchmarks.vllm_oracle.wire_search.exchange import Server, differences
+from benchmarks.vllm_oracle.wire_search.exchange import Reply, Server, differences
 from benchmarks.vllm_oracle.wire_search.fields import field_questions
 from benchmarks.vllm_oracle.wire_search.markup import CALLS, WITHOUT_MARKUP
 from benchmarks.vllm_oracle.wire_search.questions import CHAT, Question, questions
@@ -31,6 +32,9 @@ from mockserve.options.parser_names import REASONING_PARSERS
 SHOWN_PER_QUESTION = 3
 PATIENCE_S = 60.0
 MAX_MODEL_LEN = 2048
+UNKNOWN_STATUS = 599
+"""Of a genuine server that cannot have a parser."""
+WORDS = " the of and"
 
 
 def main() -> int:
@@ -41,7 +45,7 @@ def main() -> int:
     seen: Counter[str] = Counter()
     for parsers in _pairs(arguments):
         if arguments.ours is None:
-            with _our_server(arguments.model, parsers) as ours:
+            with our_server(arguments.model, parsers) as ours:
                 _search(parsers, genuine, ours, tokenizer, seen)
         else:
             _search(parsers, genuine, Server.at(arguments.ours), tokenizer, seen)
@@ -55,9 +59,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--ours", help="URL of our server, for one pair of parsers")
     parser.add_argument("--model", required=True, help="model folder of both servers")
     parser.add_argument("--tool-parsers", default=",".join(CALLS), help="parsers of function calls to search")
-    readable = [each for each in REASONING_PARSERS if each not in WITHOUT_MARKUP]
-    parser.add_argument("--reasoning-parsers", default=",".join(readable), help="parsers of reasoning to search")
+    readable = ",".join(readable_reasoning_parsers())
+    parser.add_argument("--reasoning-parsers", default=readable, help="parsers of reasoning to search")
     return parser.parse_args()
+
+
+def readable_reasoning_parsers() -> list[str]:
+    """Those whose marks the search can write."""
+    return [each for each in REASONING_PARSERS if each not in WITHOUT_MARKUP]
 
 
 def _pairs(arguments: argparse.Namespace) -> Iterator[Parsers]:
@@ -70,16 +79,8 @@ def _search(parsers: Parsers, genuine: Server, ours: Server, tokenizer: Tokenize
     name = "+".join(each for each in parsers if each) or "plain"
     asked = questions(parsers) if any(parsers) else field_questions()
     for question in asked:
-        if any(parsers):
-            seen_by_all = {"stream": False, "stream_options": None, "include_reasoning": True}
-            whole = ours.ask(CHAT, {**question.chat, **seen_by_all})
-            said = read_chat(whole.json) if whole.status == 200 else Said()
-            text = said.written(parsers, question.choice)
-        else:
-            text = "the of and"
-        ids = tokenizer.encode(text, add_special_tokens=False).ids
-        words = {"fx_tokens": ids or [0], "fx_eos_at": len(ids)} if any(parsers) else {"fx_tokens": ids}
-        found = _compare(question, words, parsers, genuine, ours)
+        theirs = reply_of_genuine(question, parsers, genuine, ours, tokenizer)
+        found = None if theirs.status == UNKNOWN_STATUS else differences(theirs, ours.ask(question.path, question.body))
         seen["questions"] += 1
         if found is None:
             seen["skipped"] += 1
@@ -91,40 +92,39 @@ def _search(parsers: Parsers, genuine: Server, ours: Server, tokenizer: Tokenize
                 print(f"    {each}", flush=True)
 
 
-def _compare(
-    question: Question, words: dict[str, object], parsers: Parsers, genuine: Server, ours: Server
-) -> list[str] | None:
-    told = {**question.body}
+def reply_of_genuine(
+    question: Question, parsers: Parsers, genuine: Server, ours: Server, tokenizer: Tokenizer
+) -> Reply:
+    """The reply of the genuine server, whose model says what our server answers."""
+    words = _words(question, parsers, ours, tokenizer)
+    told = dict(question.body)
     if "sampling_params" in told:
         told["sampling_params"] = {**told["sampling_params"], "extra_args": words}
     elif question.path.startswith("/v1/") and not question.path.endswith(("render", "count_tokens")):
         told["vllm_xargs"] = {**told.get("vllm_xargs", {}), **words}
-    theirs = genuine.ask(question.path, told, parsers.headers)
-    if theirs.status == 599:
-        return None
-    return differences(theirs, ours.ask(question.path, question.body))
+    return genuine.ask(question.path, told, parsers.headers)
+
+
+def _words(question: Question, parsers: Parsers, ours: Server, tokenizer: Tokenizer) -> dict[str, object]:
+    """What the model is to say: the answer of ours in the markup of its parser, or words without an end."""
+    if not any(parsers):
+        return {"fx_tokens": tokenizer.encode(WORDS, add_special_tokens=False).ids}
+    seen_by_all = {"stream": False, "stream_options": None, "include_reasoning": True}
+    whole = ours.ask(CHAT, {**question.chat, **seen_by_all})
+    said = read_chat(whole.json) if whole.status == HTTPStatus.OK else Said()
+    ids = tokenizer.encode(said.written(parsers, question.choice), add_special_tokens=False).ids
+    return {"fx_tokens": ids or [0], "fx_eos_at": len(ids)}
 
 
 @contextmanager
-def _our_server(model: str, parsers: Parsers) -> Iterator[Server]:
+def our_server(model: str, parsers: Parsers, extra_call_probability: float = 0.5) -> Iterator[Server]:
+    """Our server with these parsers, on a free port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    flags = [
-        model,
-        "--served-model-name",
-        "m",
-        "--port",
-        str(port),
-        "--host",
-        "127.0.0.1",
-        "--hardware",
-        "H100",
-        "--tp",
-        "1",
-    ]
+    flags = [model, "--served-model-name", "m", "--port", str(port), "--host", "127.0.0.1", "--hardware", "H100", "--tp", "1"]
     flags += ["--max-model-len", str(MAX_MODEL_LEN), "--trust-request-chat-template", "--enable-scale-out"]
-    flags += ["--tool-call-extra-probability", "0.5", "--default-output-tokens", "6", "--default-reasoning-tokens", "5"]
+    flags += ["--tool-call-extra-probability", str(extra_call_probability), "--default-output-tokens", "6", "--default-reasoning-tokens", "5"]
     if parsers.tool:
         flags += ["--enable-auto-tool-choice", "--tool-call-parser", parsers.tool]
     if parsers.reasoning:

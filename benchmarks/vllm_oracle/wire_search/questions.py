@@ -7,11 +7,7 @@ from benchmarks.vllm_oracle.wire_search.said import Parsers
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 USER: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
-LOOK = {
-    "type": "object",
-    "properties": {"at": {"type": "string"}, "far": {"type": "integer"}},
-    "required": ["at", "far"],
-}
+LOOK = {"type": "object", "properties": {"at": {"type": "string"}, "far": {"type": "integer"}}, "required": ["at", "far"]}
 WAIT = {"type": "object", "properties": {"s": {"type": "number"}, "why": {"type": "string"}}, "required": ["s", "why"]}
 NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
 FUNCTIONS = {"look": LOOK, "wait": WAIT}
@@ -21,6 +17,10 @@ RESULT: list[dict[str, Any]] = [
     {"role": "assistant", "content": None, "tool_calls": [CALL]},
     {"role": "tool", "tool_call_id": "a", "content": "r"},
 ]
+
+
+CALL_SHAPES = ("auto, seed 0", "required", "named", "after a result", "no arguments")
+THOUGHT_SHAPES = ("usual", "hidden", "enable_thinking True", "enable_thinking False", "thinking False", "effort none")
 
 
 class Question(NamedTuple):
@@ -57,6 +57,13 @@ def questions(parsers: Parsers) -> Iterator[Question]:
             yield from _others(name, kind, body, stream)
 
 
+def shape_questions(parsers: Parsers) -> Iterator[Question]:
+    """A few streams that show all of what a parser does."""
+    bodies = dict(_calls() if parsers.tool else _thoughts())
+    for name in CALL_SHAPES if parsers.tool else THOUGHT_SHAPES:
+        yield Question(name, CHAT, {**bodies[name], "stream": True}, bodies[name])
+
+
 def _calls() -> Iterator[tuple[str, dict[str, Any]]]:
     offered = {"tools": tools()}
     for seed in range(4):
@@ -91,7 +98,9 @@ def _others(name: str, kind: str, body: Mapping[str, Any], stream: bool) -> Iter
             {"type": "function", "name": each["function"]["name"], "parameters": each["function"]["parameters"]}
             for each in body.get("tools") or ()
         ]
-        yield Question(f"response {name}, {kind}", RESPONSES, {**asked, "tools": functions, "stream": stream}, known)
+        yield Question(
+            f"response {name}, {kind}", RESPONSES, {**asked, "tools": functions, "stream": stream}, known
+        )
     if name in ("auto, seed 1", "required", "usual", "no tools"):
         yield from _message(name, kind, body, stream)
 

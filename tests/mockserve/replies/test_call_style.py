@@ -7,7 +7,17 @@ import pytest
 from mockserve.content.answer import Delta, Kind
 from mockserve.options.parser_names import TOOL_CALL_PARSERS
 from mockserve.replies.arranging import arranged
-from mockserve.replies.call_style import STYLES, Arrival, CallStyle, call_id, call_style
+from mockserve.replies.call_style import (
+    STYLES,
+    Arrival,
+    CallStyle,
+    Filler,
+    Fillers,
+    NoArguments,
+    Part,
+    call_id,
+    call_style,
+)
 
 NAME = Delta(Kind.TOOL_NAME, "look")
 FIRST, REST = Delta(Kind.TOOL_ARGUMENTS, "{"), Delta(Kind.TOOL_ARGUMENTS, "}")
@@ -39,26 +49,17 @@ def test_ids_have_the_form_of_the_parser(parser: str | None, whole: str, streame
         assert re.fullmatch(pattern, found), found
 
 
-def test_a_name_comes_alone_with_the_beginning_or_with_all_of_its_arguments() -> None:
-    assert arranged(SAID, CallStyle(arrival=Arrival.ALONE), is_cut=False) == SAID
-    assert arranged(SAID, CallStyle(arrival=Arrival.WITH_ARGUMENTS), is_cut=False) == [
-        (WORD,),
-        (),
-        (),
-        (),
-        (NAME, FIRST),
-        (REST,),
-        (),
-    ]
-    assert arranged(SAID, CallStyle(arrival=Arrival.WHOLE), is_cut=False) == [
-        (WORD,),
-        (),
-        (),
-        (),
-        (),
-        (NAME, FIRST, REST),
-        (),
-    ]
+@pytest.mark.parametrize(
+    ("arrival", "told"),
+    [
+        (Arrival.ALONE, SAID),
+        (Arrival.WITH_ARGUMENTS, [(WORD,), (), (), (), (NAME, FIRST), (REST,), ()]),
+        (Arrival.WHOLE, [(WORD,), (), (), (), (), (NAME, FIRST, REST), ()]),
+        (Arrival.TOGETHER, [(WORD,), (), (), (), (), (NAME, FIRST, REST), ()]),
+    ],
+)
+def test_a_name_comes_alone_with_the_beginning_or_with_all_of_its_arguments(arrival: Arrival, told: object) -> None:
+    assert arranged(SAID, CallStyle(arrival=arrival), is_cut=False) == told
 
 
 def test_a_call_that_is_cut_short_is_not_told_where_calls_come_whole() -> None:
@@ -66,3 +67,45 @@ def test_a_call_that_is_cut_short_is_not_told_where_calls_come_whole() -> None:
     told = arranged([*SAID, *second], CallStyle(arrival=Arrival.WHOLE), is_cut=True)
     assert [each for found in told for each in found] == [WORD, NAME, FIRST, REST]
     assert arranged([(NAME,)], CallStyle(arrival=Arrival.WITH_ARGUMENTS), is_cut=True) == [()]
+
+
+def test_calls_come_together_when_the_last_is_complete() -> None:
+    second = [(Delta(each.kind, each.text, 1),) for each in (NAME, FIRST, REST)]
+    told = arranged([*SAID, *second], CallStyle(arrival=Arrival.TOGETHER), is_cut=False)
+    assert [len(each) for each in told] == [1, 0, 0, 0, 0, 0, 0, 0, 0, 6]
+
+
+def test_fills_tokens_that_bring_nothing() -> None:
+    empty, null = Delta(Kind.CONTENT, ""), Delta(Kind.NOTHING, "")
+    said = [(), (), (NAME,), (FIRST,), (), (), ()]
+    fillers = Fillers(opening=Filler.EMPTY, closing=Filler.NULL, after_calls=Filler.EMPTY)
+    assert arranged(said, CallStyle(fillers=fillers), is_cut=False) == [
+        (empty,), (), (NAME,), (FIRST,), (null,), (), (empty,)
+    ]  # fmt: skip
+
+
+def test_fills_the_end_of_words_only_where_there_are_words() -> None:
+    style = CallStyle(fillers=Fillers(after_words=Filler.EMPTY))
+    assert arranged([(WORD,), ()], style, is_cut=False) == [(WORD,), (Delta(Kind.CONTENT, ""),)]
+    thought = Delta(Kind.REASONING, "hm")
+    assert arranged([(thought,), ()], style, is_cut=False) == [(thought,), ()]
+
+
+def test_holds_the_end_of_the_arguments_back() -> None:
+    told = arranged(SAID, CallStyle(arrival=Arrival.WITH_ARGUMENTS, holds_end=True), is_cut=False)
+    assert told[4:] == [(NAME, FIRST), (), (REST,)]
+
+
+def test_a_call_without_arguments_is_joined_or_brings_its_name_alone() -> None:
+    said = [(NAME,), (Delta(Kind.TOOL_ARGUMENTS, "{}"),), ()]
+    joined = arranged(said, CallStyle(no_arguments=NoArguments.JOINED), is_cut=False)
+    assert joined == [(), (NAME, Delta(Kind.TOOL_ARGUMENTS, "{}")), ()]
+    assert arranged(said, CallStyle(no_arguments=NoArguments.SKIPPED), is_cut=False) == [(NAME,), (), ()]
+
+
+@pytest.mark.parametrize(
+    ("choice", "part"), [("auto", Part.NULL_ID), ("required", Part.NULL_NAME), ({"function": {}}, Part.BARE)]
+)
+def test_calls_that_are_forced_are_json_for_parsers_that_do_not_see_them(choice: object, part: Part) -> None:
+    assert call_style("pythonic", choice).part is part
+    assert call_style("hermes", choice) == call_style("hermes")

@@ -84,12 +84,12 @@ def _streamable(stream: bool) -> Iterator[Asked]:
         yield asked(f"prompt token, {name}", TEXT, text(prompt=[5, given]))
         yield asked(f"stop token, {name}, generate", GENERATE, tokens(stream, stop_token_ids=[given], max_tokens=3))
     yield from (asked(*each) for each in _echoes())
-    for name in ("", "abc", None):
-        yield asked(f"id {name!r}, chat", CHAT, chat(request_id=name))
-        yield asked(f"id {name!r}, text", TEXT, text(request_id=name))
+    for own_id in ("", "abc", None):
+        yield asked(f"id {own_id!r}, chat", CHAT, chat(request_id=own_id))
+        yield asked(f"id {own_id!r}, text", TEXT, text(request_id=own_id))
         response = {"model": "m", "input": "hi", "max_output_tokens": 2, "ignore_eos": True}
-        yield asked(f"id {name!r}, response", RESPONSES, {**response, "request_id": name})
-        yield asked(f"id {name!r}, tokens", GENERATE, {**tokens(stream, max_tokens=2), "request_id": name})
+        yield asked(f"id {own_id!r}, response", RESPONSES, {**response, "request_id": own_id})
+        yield asked(f"id {own_id!r}, tokens", GENERATE, {**tokens(stream, max_tokens=2), "request_id": own_id})
     yield from (asked(*each) for each in _embeddings())
 
 

@@ -114,7 +114,7 @@ def _tools() -> Iterator[Asked]:
     yield Asked("tools counted", COUNT, {**counted, "tools": [tool]})
     whole: dict[str, Any] = {**tool, "description": "x", "strict": True, "defer_loading": True}
     yield Asked("all fields of tools counted", COUNT, {**counted, "tools": [whole]})
-    function = {"type": "function", "name": "a", "parameters": PARAMETERS}
+    function: dict[str, Any] = {"type": "function", "name": "a", "parameters": PARAMETERS}
     body = {"model": "m", "input": "hi", "max_output_tokens": 2, "tools": [function], "tool_choice": "none"}
     yield Asked("tools of a response", "/v1/responses", body)
 

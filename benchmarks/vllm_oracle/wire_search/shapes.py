@@ -1,0 +1,86 @@
+"""The events of chat streams as one line each, and a table of those that a genuine vLLM server sends for each parser.
+
+    python -m benchmarks.vllm_oracle.wire_search.shapes --genuine URL --model FOLDER > TABLE.csv
+
+Both servers must be as `__main__.py` says. Equal events in a row are one.
+"""
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+FIRST_EVENTS = 1
+"""Events that only open a stream."""
+
+
+def stream_shape(text: str) -> str:
+    """The deltas of a chat stream with one choice: keys, and values that say nothing."""
+    shapes: list[str] = []
+    for block in text.strip().split("\n\n")[FIRST_EVENTS:]:
+        data = block.partition("data: ")[2]
+        if not data.startswith("{"):
+            continue
+        event = json.loads(data)
+        if "error" in event:
+            shapes.append(f"error {event['error']['code']}")
+        elif event["choices"]:
+            choice = event["choices"][0]
+            reason = choice["finish_reason"]
+            shapes.append(_delta(choice["delta"]) + (f" {reason}" if reason else ""))
+    return " ".join(shape for number, shape in enumerate(shapes) if number == 0 or shape != shapes[number - 1])
+
+
+def _delta(delta: Mapping[str, Any]) -> str:
+    return "{" + " ".join(_field(name, value) for name, value in delta.items()) + "}"
+
+
+def _field(name: str, value: Any) -> str:
+    if name == "tool_calls":
+        return "".join(map(_call, value))
+    return name if value else f"{name}={json.dumps(value)}"
+
+
+def _call(call: Mapping[str, Any]) -> str:
+    head = [_field(name, call[name]) for name in ("id", "type") if name in call]
+    function = [_field(name, value) for name, value in (call.get("function") or {}).items()]
+    return f"call{call['index']}({' '.join([*head, *function])})"
+
+
+def main() -> int:
+    """Write the table."""
+    # Only here, so that tests need neither a tokenizer's library nor a server for the function above.
+    from tokenizers import Tokenizer
+
+    from benchmarks.vllm_oracle.wire_search.__main__ import readable_reasoning_parsers, reply_of_genuine, our_server
+    from benchmarks.vllm_oracle.wire_search.exchange import Server
+    from benchmarks.vllm_oracle.wire_search.markup import CALLS
+    from benchmarks.vllm_oracle.wire_search.questions import shape_questions
+    from benchmarks.vllm_oracle.wire_search.said import Parsers
+
+    parser = argparse.ArgumentParser(prog="shapes", description="Shapes of a genuine server's streams.")
+    parser.add_argument("--genuine", required=True, help="URL of the genuine server")
+    parser.add_argument("--model", required=True, help="model folder of both servers")
+    arguments = parser.parse_args()
+    tokenizer = Tokenizer.from_file(f"{arguments.model}/tokenizer.json")
+    genuine = Server.at(arguments.genuine)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(("kind", "parser", "question", "shape", "reason"))
+
+    def pairs() -> Iterator[tuple[str, Parsers]]:
+        yield from (("calls", Parsers(tool=each)) for each in CALLS)
+        yield from (("reasoning", Parsers(reasoning=each)) for each in readable_reasoning_parsers())
+
+    for kind, parsers in pairs():
+        with our_server(arguments.model, parsers, extra_call_probability=0.0) as ours:
+            for question in shape_questions(parsers):
+                theirs = reply_of_genuine(question, parsers, genuine, ours, tokenizer)
+                name = parsers.tool or parsers.reasoning
+                writer.writerow((kind, name, question.name, stream_shape(theirs.text), ""))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
