@@ -42,6 +42,6 @@ class ProgressWatch:
         if num_new > MOST_PREEMPTIONS * (1 + num_live):
             now_us = self._simulation.now
             raise EngineError(
-                f"the run does not end: {num_live} requests were preempted {num_new} times since one ended, by {now_us} us; "
-                "they take KV blocks from each other for ever: give more KV blocks or a horizon"
+                f"the run does not end: {num_live} requests were preempted {num_new} times since one ended; at "
+                f"{now_us} us they take KV blocks from each other for ever; give more KV blocks or a horizon"
             )
