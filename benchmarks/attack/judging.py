@@ -35,7 +35,7 @@ class GenuineError:
 
 
 _READ_BY_ROUTE = r"/invocations|/scale_elastic_ep|/collective_rpc|.*/?abort_requests"
-_GENERATING = r"/v1/.*|/inference/.*|/invocations"
+_GENERATING = r"/v1/.*|/inference/.*|/invocations|/tokenize"
 GENUINE_ERRORS = (
     GenuineError(500, r"/scale_elastic_ep", "Scale failed", "no deployment can be scaled without Ray"),
     GenuineError(503, r".*", "Generation is paused", "an operator has paused generation"),

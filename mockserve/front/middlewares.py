@@ -177,6 +177,8 @@ def _route_of(request: web.Request, service: Service) -> str:
 async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Check keys, answer browsers, and count all others under their routes: refused ones are not, as in vLLM."""
     service = request.app[SERVICE]
+    if request.version > HttpVersion11:
+        request._cache["version"] = HttpVersion11  # which it is, whatever it names: the library could not frame a reply
     if _lacks_key(request, service):
         return json_response(401, {"error": "Unauthorized"}, kind=OutsideCors)
     asked_by_browser = _preflight(request, service)

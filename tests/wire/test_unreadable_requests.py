@@ -44,6 +44,26 @@ def test_answers_in_http_1_1_whatever_version_is_named(server: TestServer, versi
     assert b"\r\nConnection: close\r\n" in received
 
 
+@pytest.mark.parametrize("version", [b"HTTP/0.9", b"HTTP/1.0", b"HTTP/2.0"])
+@pytest.mark.parametrize("path", [b"/v1/completions", b"/v1/messages"])
+def test_streams_until_it_hangs_up_for_other_versions(server: TestServer, version: bytes, path: bytes) -> None:
+    asked = {
+        "model": "m",
+        "max_tokens": 2,
+        "stream": True,
+        "prompt": "a",
+        "messages": [{"role": "user", "content": "a"}],
+    }
+    body = json.dumps(asked).encode()
+    head = b"POST %b %b\r\n%bContent-Length: %d\r\n\r\n" % (path, version, TYPED, len(body))
+    with socket.create_connection((server.host, server.port), timeout=PATIENCE_S) as connection:
+        connection.sendall(head + body)
+        received = read_all(connection)
+    assert received.startswith(b"HTTP/1.1 200 OK\r\n")
+    end = b"data: [DONE]\n\n" if path == b"/v1/completions" else b'{"type":"message_stop"}\n\n'
+    assert received.endswith(end + b"\r\n0\r\n\r\n" if version == b"HTTP/2.0" else end)
+
+
 def test_embeds_as_bytes_for_a_client_of_http_1_0() -> None:
     body = json.dumps({"input": ["a", "b"], "encoding_format": "bytes_only"}).encode()
     head = b"POST /v1/embeddings HTTP/1.0\r\n%bContent-Length: %d\r\n\r\n" % (TYPED, len(body))
