@@ -133,7 +133,10 @@ def test_choices_patterns_grammars_and_tags_are_kept_to(server: TestServer) -> N
         ({"json": {"type": "array", "uniqueItems": True}}, 'Grammar error: Unimplemented keys: ["uniqueItems"]'),
         ({"json": {"items": {"type": "array", "contains": {}}}}, 'Grammar error: Unimplemented keys: ["contains"]'),
         ({"json": {"type": "foo"}}, "Grammar error: Invalid type: foo"),
-        ({"json": {"pattern": "(("}}, "Grammar error: regex parse error:\n    ((\n     ^\nerror: unclosed group"),
+        (
+            {"json": {"type": "string", "pattern": "(("}},
+            "Grammar error: regex parse error:\n    ((\n     ^\nerror: unclosed group",
+        ),
         ({"json_object": False}, "structured_outputs.json_object must be True if set; omit structured_outputs to"),
         ({}, "You must use one kind of structured outputs constraint but none are specified: {'json': None, 'reg"),
         ({"structural_tag": "{}"}, "Invalid structured_outputs structural_tag specification. (parameter=structured"),

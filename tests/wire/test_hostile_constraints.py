@@ -29,6 +29,7 @@ TOO_BIG = "Grammar error: initial lexer configuration (grammar) too big (limit f
 @pytest.fixture(scope="module")
 def server() -> Iterator[TestServer]:
     parsers: dict[str, Any] = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
+    parsers["lenient_structured_outputs"] = True
     with running_server(max_model_len=40_960, speed=1e5, **parsers) as running:
         complete(running, max_tokens=1, structured_outputs={"grammar": 'start: "a"'})
         yield running
@@ -121,7 +122,7 @@ def test_a_job_that_is_under_way_is_an_open_reply_when_the_server_stops() -> Non
 @pytest.mark.parametrize("further", [(), ("--api-processes", "2")])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_workers_end_with_the_server(number: signal.Signals, further: tuple[str, ...]) -> None:
-    with process("--port", "0", *further) as (running, line):
+    with process("--port", "0", "--lenient-structured-outputs", *further) as (running, line):
         assert workers_below(running.pid) == [], "none before there is something to do"
         assert b'"text":"a"' in ask(line, raw_completion("1.0", prompt="hi", structured_outputs=GRAMMAR))
         request = raw_completion("1.0", prompt="hi", structured_outputs={"json": ENDLESS})

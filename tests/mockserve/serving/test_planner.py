@@ -105,7 +105,7 @@ def test_token_ids_are_checked_against_the_vocabulary() -> None:
 async def test_a_worker_writes_what_would_be_written_in_place(demand: dict[str, Any]) -> None:
     in_place = read_constraint({"structured_outputs": demand})
     assert not isinstance(in_place, DeferredForm)
-    deferred = DeferredForm(compact_json(demand))
+    deferred = DeferredForm(compact_json([*next(iter(demand.items())), None]))
     by, sampling = planner(), Sampling(seed=3, n=2)
     try:
         first, second = [
@@ -119,7 +119,7 @@ async def test_a_worker_writes_what_would_be_written_in_place(demand: dict[str, 
 
 
 async def test_requests_that_come_while_a_worker_writes_change_nothing_of_its_answer() -> None:
-    form = AnswerForm(constraint=DeferredForm(compact_json({"regex": "[a-z]{3,9}"})), thinking=Thinking(20))
+    form = AnswerForm(constraint=DeferredForm(compact_json(["regex", "[a-z]{3,9}", None])), thinking=Thinking(20))
     by, sampling = planner(), Sampling(seed=3, n=3)
     try:
         alone = await by.plan([1, 2], sampling, Terms("id"), form)
