@@ -1,11 +1,13 @@
 """Searches for differences between a genuine vLLM server and ours, parser by parser.
 
-    python -m benchmarks.vllm_oracle.wire_search --genuine URL --model FOLDER [--tool-parsers a,b] [--reasoning-parsers c,d]
+    python -m benchmarks.vllm_oracle.wire_search --genuine URL --model FOLDER
+        [--tool-parsers a,b] [--reasoning-parsers c,d]
 
-The model of the genuine server must take what it says from `vllm_xargs` (`fx_tokens`, `fx_eos_at`), and its parsers must
-follow a header: `switch.py` says how. FOLDER is the model folder of both, made by `folder.py`. Ours is started for each
-pair of parsers, or found at `--ours` when only one pair is searched. Each question is asked of ours first; then the model
-of the genuine server says the same in the markup that its parser reads, and the shapes of both replies are compared.
+The model of the genuine server must take what it says from `vllm_xargs` (`fx_tokens`, `fx_eos_at`), and its parsers
+must follow a header: `switch.py` says how. FOLDER is the model folder of both, made by `folder.py`. Ours is started
+for each pair of parsers, or found at `--ours` when only one pair is searched. Each question is asked of ours first;
+then the model of the genuine server says the same in the markup that its parser reads, and the shapes of both replies
+are compared.
 """
 
 import argparse
@@ -122,9 +124,10 @@ def our_server(model: str, parsers: Parsers, extra_call_probability: float = 0.5
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    flags = [model, "--served-model-name", "m", "--port", str(port), "--host", "127.0.0.1", "--hardware", "H100", "--tp", "1"]
-    flags += ["--max-model-len", str(MAX_MODEL_LEN), "--trust-request-chat-template", "--enable-scale-out"]
-    flags += ["--tool-call-extra-probability", str(extra_call_probability), "--default-output-tokens", "6", "--default-reasoning-tokens", "5"]
+    flags = f"{model} --served-model-name m --host 127.0.0.1 --port {port} --hardware H100 --tp 1".split()
+    flags += f"--max-model-len {MAX_MODEL_LEN} --trust-request-chat-template --enable-scale-out".split()
+    flags += ["--default-output-tokens", "6", "--default-reasoning-tokens", "5"]
+    flags += ["--tool-call-extra-probability", str(extra_call_probability)]
     if parsers.tool:
         flags += ["--enable-auto-tool-choice", "--tool-call-parser", parsers.tool]
     if parsers.reasoning:

@@ -185,7 +185,21 @@ CHAT_ONLY: tuple[dict[str, Any], ...] = (
     {"messages": None},
     {"messages": {}},
 )
-PROMPTS: tuple[Any, ...] = ("", " ", "a" * 3000, ["a", "b"], [], [""], [[]], [[5], [6]], [5, "a"], [5.5], 7, None, {"a": 1})
+PROMPTS: tuple[Any, ...] = (
+    "",
+    " ",
+    "a" * 3000,
+    ["a", "b"],
+    [],
+    [""],
+    [[]],
+    [[5], [6]],
+    [5, "a"],
+    [5.5],
+    7,
+    None,
+    {"a": 1},
+)
 
 
 def field_questions() -> Iterator[Question]:
@@ -272,7 +286,7 @@ def _responses() -> Iterator[Asked]:
 def _messages() -> Iterator[Asked]:
     usual = {"model": "m", "messages": USER, "max_tokens": 3}
     block = {"type": "text", "text": "a"}
-    for fields in (
+    every: tuple[dict[str, Any], ...] = (
         {},
         {"system": "s"},
         {"system": [block, block]},
@@ -305,7 +319,9 @@ def _messages() -> Iterator[Asked]:
         {"tool_choice": {"type": "any"}},
         {"model": "other"},
         {"chat_template_kwargs": {"a": 1}},
-    ):
+    )
+    for fields in every:
         # The stand-in of the model needs to be stopped by the limit, since messages cannot ignore its end.
         yield f"message with {str(fields)[:70]}", MESSAGES, {**usual, **fields}
-        yield f"count with {str(fields)[:70]}", COUNT, {**{k: v for k, v in usual.items() if k != "max_tokens"}, **fields}
+        counted = {name: value for name, value in usual.items() if name != "max_tokens"}
+        yield f"count with {str(fields)[:70]}", COUNT, {**counted, **fields}

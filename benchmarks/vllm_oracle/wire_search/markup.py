@@ -75,7 +75,9 @@ def _keys(
     return lambda calls: opening + line.join(map(one, calls)) + closing
 
 
-def _invoked(opening: str, closing: str, invoke: str = "invoke", parameter: str = "parameter", typed: bool = False) -> Write:
+def _invoked(
+    opening: str, closing: str, invoke: str = "invoke", parameter: str = "parameter", typed: bool = False
+) -> Write:
     """Functions and parameters as tags with a `name`."""
 
     def pair(key: str, value: Any) -> str:
@@ -100,7 +102,13 @@ def _braces(begin: str, end: str, quote: str) -> Write:
     return lambda calls: "".join(map(one, calls))
 
 
-_DEEPSEEK = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>")
+_DEEPSEEK = (
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁calls▁end｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁sep｜>",
+)
 
 
 def _deepseek(calls: Sequence[Call]) -> str:
@@ -116,9 +124,7 @@ def _deepseek_31(calls: Sequence[Call]) -> str:
 
 def _dsml(mark: str, space: str = "") -> Write:
     prefix = f"｜DSML｜{space}"
-    return _invoked(
-        f"<{prefix}{mark}>\n", f"</{prefix}{mark}>", f"{prefix}invoke", f"{prefix}parameter", typed=True
-    )
+    return _invoked(f"<{prefix}{mark}>\n", f"</{prefix}{mark}>", f"{prefix}invoke", f"{prefix}parameter", typed=True)
 
 
 def _kimi_2(calls: Sequence[Call]) -> str:
@@ -192,9 +198,7 @@ def _minicpm(calls: Sequence[Call]) -> str:
 
 def _step_3(calls: Sequence[Call]) -> str:
     def one(call: Call) -> str:
-        given = "".join(
-            f'<steptml:parameter name="{k}">{_text(v)}</steptml:parameter>' for k, v in call.values.items()
-        )
+        given = "".join(f'<steptml:parameter name="{k}">{_text(v)}</steptml:parameter>' for k, v in call.values.items())
         return f'<｜tool_call_begin｜><steptml:invoke name="{call.name}">{given}</steptml:invoke><｜tool_call_end｜>'
 
     return f"<｜tool_calls_begin｜>{'<｜tool_sep｜>'.join(map(one, calls))}<｜tool_calls_end｜>"
@@ -322,7 +326,15 @@ WITHOUT_MARKUP = frozenset({"beam", "cohere_command3", "cohere_command4", "hf", 
 MARKS = (
     *("<think>", "</think>", "<tool_call>", "</tool_call>", "<response>", "</response>", "<|tool_call|>", "<0x0A>"),
     *("<|tools_prefix|>", "<|tools_suffix|>", *_DEEPSEEK, "｜DSML｜", "<|channel>", "<channel|>", "<|tool_call>"),
-    *("<tool_call|>", '<|"|>', "<|turn>", "<turn|>", "<|tool_response>", "<start_function_call>", "<end_function_call>"),
+    *(
+        "<tool_call|>",
+        '<|"|>',
+        "<|turn>",
+        "<turn|>",
+        "<|tool_response>",
+        "<start_function_call>",
+        "<end_function_call>",
+    ),
     *("<escape>", "<|function_call|>", "<|role_sep|>", "<|message_sep|>", "<|message_model|>", "<|content_text|>"),
     *("<|content_thinking|>", "<|content_invoke_tool_json|>", "<|content_invoke_tool_text|>", "<|content_tool_error|>"),
     *("<|content_model_end_sampling|>", "<|end_message|>", "<|action_start|>", "<|plugin|>", "<|action_end|>"),
@@ -333,10 +345,28 @@ MARKS = (
     *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_end|>"),
     *("<|tool_call_argument_begin|>", "<|open|>", "<|close|>", "<|sep|>", "<|tool_call_start|>", "<|python_start|>"),
     *("<|python_end|>", "<|python_tag|>", "<longcat_tool_call>", "</longcat_tool_call>", "<minimax:tool_call>"),
-    *("</minimax:tool_call>", _NS, "[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]", "<|start|>", "<|message|>", "<|eom|>"),
+    *(
+        "</minimax:tool_call>",
+        _NS,
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "[THINK]",
+        "[/THINK]",
+        "<|start|>",
+        "<|message|>",
+        "<|eom|>",
+    ),
     *("<|eot|>", "<|plamo:begin_", "<|plamo:end_", ":plamo|>", "<seed:tool_call>", "</seed:tool_call>", "<seed:think>"),
     *("</seed:think>", "<seed:bos>", "<seed:eos>", "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>", "<｜tool_sep｜>"),
-    *("<｜tool_call_begin｜>", "<｜tool_call_end｜>", "<mm:think>", "</mm:think>", "<|im_start|>", "<|im_end|>", "<assistant>"),
+    *(
+        "<｜tool_call_begin｜>",
+        "<｜tool_call_end｜>",
+        "<mm:think>",
+        "</mm:think>",
+        "<|im_start|>",
+        "<|im_end|>",
+        "<assistant>",
+    ),
     *("<dots_function_call>", "</dots_function_call>", "<function_call>", "<answer>", "</answer>"),
 )
 """Tokens that parsers look for in the vocabulary."""

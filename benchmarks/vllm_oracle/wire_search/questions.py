@@ -7,7 +7,11 @@ from benchmarks.vllm_oracle.wire_search.said import Parsers
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 USER: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
-LOOK = {"type": "object", "properties": {"at": {"type": "string"}, "far": {"type": "integer"}}, "required": ["at", "far"]}
+LOOK = {
+    "type": "object",
+    "properties": {"at": {"type": "string"}, "far": {"type": "integer"}},
+    "required": ["at", "far"],
+}
 WAIT = {"type": "object", "properties": {"s": {"type": "number"}, "why": {"type": "string"}}, "required": ["s", "why"]}
 NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
 FUNCTIONS = {"look": LOOK, "wait": WAIT}
@@ -98,9 +102,7 @@ def _others(name: str, kind: str, body: Mapping[str, Any], stream: bool) -> Iter
             {"type": "function", "name": each["function"]["name"], "parameters": each["function"]["parameters"]}
             for each in body.get("tools") or ()
         ]
-        yield Question(
-            f"response {name}, {kind}", RESPONSES, {**asked, "tools": functions, "stream": stream}, known
-        )
+        yield Question(f"response {name}, {kind}", RESPONSES, {**asked, "tools": functions, "stream": stream}, known)
     if name in ("auto, seed 1", "required", "usual", "no tools"):
         yield from _message(name, kind, body, stream)
 

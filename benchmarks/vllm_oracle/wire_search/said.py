@@ -47,7 +47,9 @@ class Said(NamedTuple):
         if parser in FORCED_AS_JSON:
             return forced(self.calls, is_named=isinstance(choice, Mapping))
         # The grammar of calls that are forced has nothing between them.
-        return "".join(CALLS[parser]([each]) for each in self.calls) if parser in SEPARATE else CALLS[parser](self.calls)
+        return (
+            "".join(CALLS[parser]([each]) for each in self.calls) if parser in SEPARATE else CALLS[parser](self.calls)
+        )
 
 
 def read_chat(reply: Mapping[str, Any]) -> Said:

@@ -54,7 +54,7 @@ def main() -> int:
     # Only here, so that tests need neither a tokenizer's library nor a server for the function above.
     from tokenizers import Tokenizer
 
-    from benchmarks.vllm_oracle.wire_search.__main__ import readable_reasoning_parsers, reply_of_genuine, our_server
+    from benchmarks.vllm_oracle.wire_search.__main__ import our_server, readable_reasoning_parsers, reply_of_genuine
     from benchmarks.vllm_oracle.wire_search.exchange import Server
     from benchmarks.vllm_oracle.wire_search.markup import CALLS
     from benchmarks.vllm_oracle.wire_search.questions import shape_questions

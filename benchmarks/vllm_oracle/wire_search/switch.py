@@ -1,7 +1,7 @@
-"""ASGI middleware of a genuine vLLM server: a header chooses the parsers of a request, so that one server has them all.
+"""ASGI middleware of a genuine vLLM server: a header chooses the parsers of a request, so one server has them all.
 
-Start the server with `--middleware benchmarks.vllm_oracle.wire_search.switch.SwitchParsers` and the root of the checkout in
-PYTHONPATH. Everything that reads an answer stays vLLM's own. Requests must come one at a time.
+Start the server with `--middleware benchmarks.vllm_oracle.wire_search.switch.SwitchParsers` and the root of the
+checkout in PYTHONPATH. Everything that reads an answer stays vLLM's own. Requests must come one at a time.
 """
 
 from collections.abc import Awaitable, Callable

@@ -115,8 +115,8 @@ def _tools() -> Iterator[Asked]:
     whole: dict[str, Any] = {**tool, "description": "x", "strict": True, "defer_loading": True}
     yield Asked("all fields of tools counted", COUNT, {**counted, "tools": [whole]})
     function: dict[str, Any] = {"type": "function", "name": "a", "parameters": PARAMETERS}
-    body = {"model": "m", "input": "hi", "max_output_tokens": 2, "tools": [function], "tool_choice": "none"}
-    yield Asked("tools of a response", "/v1/responses", body)
+    response: dict[str, Any] = {"model": "m", "input": "hi", "max_output_tokens": 2, "tool_choice": "none"}
+    yield Asked("tools of a response", "/v1/responses", {**response, "tools": [function]})
 
 
 def _conversations() -> Iterator[Asked]:
