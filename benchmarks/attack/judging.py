@@ -47,6 +47,7 @@ GENUINE_ERRORS = (
     ),
     GenuineError(500, r".*", "object has no attribute 'get'", "fields are read of what is no object"),
     GenuineError(500, r".*", '"message":""', "the engine cannot be sent what has no UTF-8 or more than 64 bits"),
+    GenuineError(500, _GENERATING, "Internal server error", "a schema refers to itself without end"),
     GenuineError(500, r"/abort_requests", "Failed to abort requests", "the ids are no list"),
     GenuineError(500, r"/v1/load_lora_adapter", "surrogates not allowed", "the engine cannot be sent the name"),
     GenuineError(500, r"/v1/load_lora_adapter", "Call to add_lora method failed", "adapters are not enabled"),
