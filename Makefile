@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: demo demo-cluster test test-clients check fix docs bench clean
+.PHONY: demo demo-cluster test coverage test-clients check fix docs bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
@@ -14,6 +14,9 @@ demo-cluster: $(VENV)/.installed
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+coverage: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-branch --cov-report=term:skip-covered
 
 # Clients and fuzzers that bring versions of their own of what others need.
 test-clients: $(VENV)-clients/.installed-clients
