@@ -22,7 +22,7 @@ from mockserve.content.constraints.json_schema_check import TOO_DEEP, check_sche
 from mockserve.content.constraints.prompted_schema import prompted_schema
 from mockserve.content.constraints.regex_parser import RegexError, parse_regex
 from mockserve.content.constraints.size import is_small_demand
-from mockserve.content.constraints.structural_tags import tag_text
+from mockserve.content.constraints.structural_tags import TagError, tag_text
 from mockserve.content.constraints.xgrammar.ebnf import parse_ebnf
 from mockserve.content.constraints.xgrammar.lark import is_likely_lark
 from mockserve.content.constraints.xgrammar.regex import regex_to_ebnf
@@ -104,7 +104,10 @@ def constrained_text(constraint: Constraint, random: Random, generosity: int) ->
             case GuidedForm(source):
                 return guided_text(source, random, room)
             case TagForm(tag):
-                return tag_text(tag, random, generosity)
+                try:
+                    return tag_text(tag, random, generosity)
+                except TagError:
+                    return ""  # xgrammar reads formats of which no text is made here
             case DeferredForm():
                 return constrained_text(read_deferred(constraint), random, generosity)
     except (SchemaError, RegexError):

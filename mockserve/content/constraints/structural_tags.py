@@ -81,8 +81,10 @@ class _Writer:
             "plus": lambda form: self._several(form, 1, 1 + MOST_MORE),
             "star": lambda form: self._several(form, 0, MOST_MORE),
             "repeat": self._repeat,
+            "dispatch": lambda _: self._prose(),
+            "token_dispatch": lambda _: self._prose(),
         }
-        kind = form.get("type") if isinstance(form, Mapping) else None
+        kind = form.get("type", _type_by_fields(form)) if isinstance(form, Mapping) else None
         if not isinstance(kind, str) or kind not in writers:
             raise TagError(f"unknown format {kind!r}")
         return writers[kind](form)
@@ -132,6 +134,25 @@ class _Writer:
         if type(least) is not int or type(most) is not int or not 0 <= least <= MOST_REPEATS:
             raise TagError("min and max of a repetition must be small integers")
         return self._several(form, least, least + MOST_MORE if most < 0 else most)
+
+
+_TYPES_BY_FIELD = {
+    "begin": "tag",
+    "value": "const_string",
+    "json_schema": "json_schema",
+    "excludes": "any_text",
+    "elements": "sequence",
+    "triggers": "triggered_tags",
+    "separator": "tags_with_separator",
+    "min": "repeat",
+    "content": "optional",
+    "rules": "dispatch",
+}
+
+
+def _type_by_fields(form: Mapping[str, Any]) -> str | None:
+    """The type of a format that does not name it, found as xgrammar finds it: by the fields that it has."""
+    return next((kind for field, kind in _TYPES_BY_FIELD.items() if field in form), None)
 
 
 def _list(form: Mapping[str, Any], name: str) -> list[Any]:

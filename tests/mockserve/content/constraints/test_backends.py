@@ -98,3 +98,17 @@ def test_a_member_that_needs_itself_is_written_without_end() -> None:
     text = constrained_text(read_demand(Demand("json", schema)), Random(1), 0)
     assert text.startswith('{"a": {"a": {"a": ')
     assert "}" not in text
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ({"value": "x"}, "x"),
+        ({"begin": "<a>", "content": {"elements": [{"value": "1"}, {"value": "2"}]}, "end": "</a>"}, "<a>12</a>"),
+        ({"min": 2, "max": 2, "content": {"value": "y"}}, "yy"),
+        ({"type": "json_schema", "json_schema": {"const": 3}}, "3"),
+    ],
+)
+def test_a_format_without_a_type_is_told_by_its_fields(form: Any, text: str) -> None:
+    tag = json.dumps({"type": "structural_tag", "format": form})
+    assert constrained_text(read_demand(Demand("structural_tag", tag)), Random(1), 0) == text
