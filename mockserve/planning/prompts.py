@@ -5,7 +5,7 @@ from zlib import crc32
 
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.completions.messages import MEDIA_MARK, Medium
-from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.protocol.errors import ApiError, bad_value, late
 from mockserve.serving.planner import Planner
 
 
@@ -28,7 +28,7 @@ def text_ids(planner: Planner, text: str, add_special_tokens: bool, sampling: Sa
 def given_ids(planner: Planner, token_ids: Sequence[int], sampling: Sampling) -> list[int]:
     """Ids that the client sent. Raises ApiError for too many that may not be cut, and for one that no token has."""
     limit = _truncation(sampling, planner.max_model_len)
-    ids = list(token_ids) if limit is None else _not_empty(_cut(token_ids, limit, sampling))
+    ids = _not_empty(list(token_ids) if limit is None else _cut(token_ids, limit, sampling))
     planner.check_ids(ids)
     return ids
 
@@ -112,5 +112,5 @@ def _marks_around(planner: Planner, text: str, framed: Sequence[int]) -> tuple[i
 
 def _not_empty(ids: list[int]) -> list[int]:
     if not ids:
-        raise ApiError("The decoder prompt cannot be empty")
+        raise late(ApiError("The decoder prompt cannot be empty"))
     return ids

@@ -103,7 +103,8 @@ def reply_of_genuine(
     if "sampling_params" in told:
         told["sampling_params"] = {**told["sampling_params"], "extra_args": words}
     elif question.path.startswith("/v1/") and not question.path.endswith(("render", "count_tokens")):
-        told["vllm_xargs"] = {**told.get("vllm_xargs", {}), **words}
+        given = told.get("vllm_xargs", {})
+        told["vllm_xargs"] = {**given, **words} if isinstance(given, dict) else given
     return genuine.ask(question.path, told, parsers.headers)
 
 

@@ -83,9 +83,9 @@ def _check_calls(message: dict[str, Any]) -> None:
     calls = message.get("tool_calls")
     if not isinstance(calls, list | str | dict):  # what can be gone through, as vLLM does
         return
-    problems = [each for index, call in enumerate(calls) for each in TOOL_CALL.problems(call, f"body.{index}")]
-    if problems:
-        raise bad_fields(problems)
+    for index, call in enumerate(calls):
+        if problems := TOOL_CALL.problems(call, f"body.{index}"):
+            raise bad_fields(problems)
     if message["role"] == "assistant" and any("function" not in call for call in calls if isinstance(call, dict)):
         raise bad_value("chat completions only support assistant tool_calls of type 'function'.", "tool_calls")
     for call in calls:

@@ -99,6 +99,4 @@ def _read_prompts(value: Any) -> tuple[Prompt, ...]:
 
 
 def _as_ids(values: list[Any]) -> list[int]:
-    if not values:
-        raise ApiError("The decoder prompt cannot be empty")
     return [as_integer(each) for each in values]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mockserve.protocol.errors import Problem
-from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record
-from mockserve.protocol.reading.types import Anything, FieldType, OneOf, Text
+from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Named, Nullable, Record
+from mockserve.protocol.reading.types import Anything, FieldType, Flag, OneOf, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,23 @@ ITEM: FieldType = ByType(
     unnamed=AnyOf((_SAID, _ANSWERED_BEFORE)),
     lets_others_through=True,
 )
-FORM: FieldType = ByType(
-    {
-        "text": _ANY_OBJECT,
-        "json_schema": Record({"name": Text(), "schema": _ANY_OBJECT}, ("name", "schema")),
-        "json_object": _ANY_OBJECT,
-    }
+FORM: FieldType = AnyOf(
+    (
+        Named("ResponseFormatText", Record({"type": OneOf(("text",))}, ("type",))),
+        Named(
+            "ResponseFormatTextJSONSchemaConfig",
+            Record(
+                {
+                    "name": Text(),
+                    "schema": MapOf(Anything()),
+                    "type": OneOf(("json_schema",)),
+                    "description": Nullable(Text()),
+                    "strict": Nullable(Flag()),
+                },
+                ("name", "schema", "type"),
+            ),
+        ),
+        Named("ResponseFormatJSONObject", Record({"type": OneOf(("json_object",))}, ("type",))),
+    )
 )
 """The form that an answer is to have."""

@@ -1,0 +1,59 @@
+"""The events of a chat stream under each parser are those of a genuine vLLM server.
+
+`parser_shapes.csv` is what `benchmarks.vllm_oracle.wire_search.shapes` wrote down: the deltas of a stream by parser and
+question, equal ones in a row as one. A row with a reason is one in which ours differs, and why.
+"""
+
+import csv
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from benchmarks.vllm_oracle.wire_search.questions import shape_questions
+from benchmarks.vllm_oracle.wire_search.said import Parsers
+from benchmarks.vllm_oracle.wire_search.shapes import stream_shape
+from tests.wire.plain_http import call
+from tests.wire.serving import running_server
+
+TABLE = Path(__file__).parent / "parser_shapes.csv"
+
+
+class Shape(NamedTuple):
+    """The stream of the genuine server."""
+
+    kind: str
+    parser: str
+    question: str
+    shape: str
+    reason: str
+
+
+def _groups() -> Iterator[tuple[str, str, Sequence[Shape]]]:
+    rows = [Shape(**row) for row in csv.DictReader(TABLE.read_text().splitlines())]
+    for (kind, parser), group in itertools.groupby(rows, key=lambda row: (row.kind, row.parser)):
+        yield kind, parser, list(group)
+
+
+GROUPS = list(_groups())
+
+
+@pytest.mark.parametrize(("kind", "parser", "rows"), GROUPS, ids=[f"{kind}-{parser}" for kind, parser, _ in GROUPS])
+def test_events_are_those_of_vllm(kind: str, parser: str, rows: Sequence[Shape]) -> None:
+    parsers = Parsers(tool=parser) if kind == "calls" else Parsers(reasoning=parser)
+    settings: dict[str, Any] = {"default_output_tokens": 6, "default_reasoning_tokens": 5}
+    settings |= {"tool_call_extra_probability": 0.0}
+    if parsers.tool:
+        settings |= {"enable_auto_tool_choice": True, "tool_call_parser": parser}
+    else:
+        settings |= {"reasoning_parser": parser}
+    with running_server(**settings) as server:
+        found = {
+            question.name: stream_shape(call(server, "POST", question.path, question.body).body.decode())
+            for question in shape_questions(parsers)
+        }
+    assert {row.question for row in rows} == set(found)
+    wrong = [row for row in rows if (found[row.question] == row.shape) == bool(row.reason)]
+    assert not wrong, [(row, found[row.question]) for row in wrong]
