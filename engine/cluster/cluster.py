@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from engine.cluster.admission.policy import AdmissionPolicy
 from engine.cluster.agenda import Agenda, ClusterDue
@@ -23,6 +23,7 @@ from engine.cluster.parts import without_parts
 from engine.cluster.passage import has_free_passage, let_in
 from engine.cluster.routing.policy import Router
 from engine.cluster.state import RoutingState
+from engine.cluster.watchers import Watchers
 from engine.core import Engine
 from engine.events import Event, Finished
 from engine.request import Request
@@ -34,16 +35,13 @@ if TYPE_CHECKING:
     from engine.cluster.disaggregation.handover import Disaggregation
     from engine.cluster.gateway.flow_control import FlowControl
 
-Watcher: TypeAlias = Callable[[int, Micros], None]
-"""Takes the number of an instance and the instant at which it has done something."""
-
 
 class Cluster:
     """As `Engine`, for several of them: the same four methods, so both drivers take either.
 
     The parts are given, so whoever wants other rules hands in other parts. To go further, replace `admitted`, which is
     called with each request that was let in, and `place`, with each that was routed; put what is to happen later on the
-    `agenda`; and `watch` an instance to be told whenever it has done something.
+    `agenda`; and add one of `watchers` to an instance, which is called whenever that has done something.
     """
 
     def __init__(
@@ -88,7 +86,7 @@ class Cluster:
         self._known = Known()
         self.departed: list[Callable[[Sequence, Micros], None]] = []
         """Told of each client that hangs up before its request has come to an instance."""
-        self._watchers: dict[int, list[Watcher]] = {}
+        self.watchers = Watchers()
         self._told: list[Event] = []
         self.router_looks = router.reads_snapshots or decisions is not None
         """Whether routing depends on how the instances are."""
@@ -170,7 +168,7 @@ class Cluster:
             return False
         self.leaving.discard(number)
         self.members.remove(number)
-        self._watchers.pop(number, None)
+        self.watchers.pop(number, None)
         return True
 
     def queueing_time(self, _request: Request) -> Micros:
@@ -214,17 +212,17 @@ class Cluster:
 
     def _do_due(self, until: Micros) -> None:
         pop_due = self.agenda.pop_due
-        if self._watchers:
+        if self.watchers:
             self._advance_watched(until)
         lets_in = has_free_passage(self)
         while True:
-            if lets_in and not self._watchers:
+            if lets_in and not self.watchers:
                 let_in(self, until)
             if (entry := pop_due(until)) is None:
                 break
             at, _, _, action, about = entry
             action(about, at)
-            if self._watchers:
+            if self.watchers:
                 self._advance_watched(until)
         self.members.catch_up(until)
         if self.now is None or until > self.now:
@@ -245,10 +243,9 @@ class Cluster:
         while True:
             next_at = self.agenda.next_at()
             last = until if next_at is None or next_at > until else next_at - 1
-            number = self.members.step(self._watchers, last)
+            number = self.members.step(self.watchers, last)
             if number is not None:
-                for watcher in list(self._watchers[number]):
-                    watcher(number, self.members[number].engine.now or 0)
+                self.watchers.call(number, self.members[number].engine.now or 0)
             elif (entry := self.agenda.pop_due(until)) is not None:
                 at, _, _, action, about = entry
                 action(about, at)
@@ -342,28 +339,12 @@ class Cluster:
         self.counters.num_ended += 1
         self._told.append(Finished(at, sequence, outcome, detail))
 
-    def watch(self, number: int, watcher: Watcher) -> None:
-        """Tell `watcher` the number and the instant whenever the instance has done something.
-
-        What `watcher` puts on the agenda for that very instant comes before anything else of it.
-        """
-        self._watchers.setdefault(number, []).append(watcher)
-
-    def unwatch(self, number: int, watcher: Watcher) -> None:
-        """Tell `watcher` of that instance no more."""
-        watchers = self._watchers.get(number, [])
-        if watcher in watchers:
-            watchers.remove(watcher)
-        if not watchers:
-            self._watchers.pop(number, None)
-
     def _begin_to_serve(self, number: int, _at: Micros) -> None:
         self.serve_from_now(number)
 
     def serve_from_now(self, number: int) -> None:
         """An instance that was loading takes requests, unless it is gone already."""
-        member = self.members.get(number)
-        if member is not None and member.life is Life.LOADING:
+        if number in self.members and self.members[number].life is Life.LOADING:
             self._set_life(number, Life.READY)
 
     def _drain(self, number: int, _at: Micros) -> None:
@@ -371,8 +352,7 @@ class Cluster:
 
     def drain_now(self, number: int) -> None:
         """An instance takes no more requests."""
-        member = self.members.get(number)
-        if member is not None and member.life is not Life.KILLED:
+        if number in self.members and self.members[number].life is not Life.KILLED:
             self._set_life(number, Life.DRAINING)
 
     def _kill(self, number: int, at: Micros) -> None:

@@ -79,7 +79,7 @@ class Disaggregation:
         cluster.state.restrict(settings.pools.decode)
         cluster.also_reads(self._prefill_router.reads_snapshots, self._decider.reads_caches)
         for number in settings.pools.prefill:
-            cluster.watch(number, self._look)
+            cluster.watchers.add(number, self._look)
 
     def is_awaited(self, number: int) -> bool:
         """Whether requests will come to an instance when their prompts have been computed. Cost: O(such requests)."""

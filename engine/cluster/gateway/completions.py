@@ -24,7 +24,7 @@ class Completions:
         """Watch all instances there are now, or none."""
         if not is_on:
             for number in self._num_ended:
-                self._cluster.unwatch(number, self._look)
+                self._cluster.watchers.remove(number, self._look)
             self._num_ended = {}
             return
         members = self._cluster.members
@@ -34,7 +34,7 @@ class Completions:
             del self._num_ended[number]
         for number in [each for each in members if each not in self._num_ended]:
             self._num_ended[number] = self._count(number)
-            self._cluster.watch(number, self._look)
+            self._cluster.watchers.add(number, self._look)
 
     def _look(self, number: int, at: Micros) -> None:
         num_ended = self._count(number)
