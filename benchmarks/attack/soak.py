@@ -37,7 +37,16 @@ SETTINGS = (
     *("--speed", "20", "--total-kv-blocks", "2000", "--max-model-len", "8192", "--instance-ports", "0"),
 )
 ADAPTERS = (MODEL, MODEL, "ada", "bob", "eve")
-FAULTS = ("", "", "", "", "trickle; trickle_bytes=400; trickle_pause_s=0.001", "disconnect; after_events=2", "429", "stall; stall_s=0.1")
+FAULTS = (
+    "",
+    "",
+    "",
+    "",
+    "trickle; trickle_bytes=400; trickle_pause_s=0.001",
+    "disconnect; after_events=2",
+    "429",
+    "stall; stall_s=0.1",
+)
 LEAST_READY, MOST_READY = 2, 6
 CHANGE_EVERY_S = 0.4
 MEASURE_EVERY_S = 1.0
