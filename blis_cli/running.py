@@ -18,6 +18,8 @@ EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
 _STDERR = 2
+_MOST_CHARACTERS = 1900
+"""Of a message, which may quote a file at length."""
 _NO_MEMORY = ("failed to map segment", "annot allocate memory")
 """What the loader of libraries says when it finds no memory."""
 _OUT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -148,6 +150,8 @@ def _cannot_print(program: str, error: OSError) -> int:
 
 def _complain(program: str, message: str, code: int = EXIT_BAD_INPUT) -> int:
     one_line = " ".join(message.split())
+    if len(one_line) > _MOST_CHARACTERS:
+        one_line = f"{one_line[:_MOST_CHARACTERS]}..."
     with suppress(OSError):  # nobody listens
         sys.stderr.write(f"{program}: error: {one_line}\n")
     return code

@@ -20,7 +20,7 @@ MOST_RATE = 1e6
 """Requests per second: one a microsecond."""
 
 LATEST_US = 2**53
-"""Instants of arrival are earlier: 285 years from the start, and still exact as a float."""
+"""Instants are earlier: 285 years from the start, be it of a run or of 1970, and still exact as a float."""
 
 MOST_PROCESSES = 1024
 """Processes that share one task on one machine; each takes 30 MB and more."""

@@ -197,7 +197,7 @@ def _calibration(
         is_recording=is_recording,
     )
     if not is_recording and not options.compat:
-        demand_same_tokens(found.pairing, str(options.sim_results))
+        demand_same_tokens(found.pairing, trace, str(options.sim_results))
     return found
 
 

@@ -147,16 +147,19 @@ def came_in_one_piece(row: TraceRow) -> bool:
     return row.output_tokens > 1 and row.first_chunk_time_us == row.last_chunk_time_us
 
 
-def demand_same_tokens(pairing: Pairing, source: str) -> None:
+def demand_same_tokens(pairing: Pairing, trace: Trace, source: str) -> None:
     """Raise CalibrateError for the first result of `source` whose tokens cannot be those of its recorded request.
 
-    A result that does not say how many tokens it has counts as alike, and so does a prompt with or without the shared
-    prefix, or as the server counted it.
+    A result that does not say how many tokens it has counts as alike, and so does a prompt with or without the prefix
+    of its group, or as the server counted it.
     """
+    prefixes: dict[str, set[int]] = {}
+    for row in trace.rows:
+        prefixes.setdefault(row.prefix_group, set()).add(row.prefix_length)
     for row, result in zip(pairing.rows, pairing.results, strict=True):
-        prompts = {row.input_tokens, row.prefix_length + row.input_tokens, row.server_input_tokens}
-        is_whole_prompt = bool(row.prefix_group) and result.input_tokens >= row.input_tokens
-        if result.input_tokens and result.input_tokens not in prompts and not is_whole_prompt:
+        prompts = {row.server_input_tokens, row.input_tokens}
+        prompts |= {prefix + row.input_tokens for prefix in prefixes[row.prefix_group]}
+        if result.input_tokens and result.input_tokens not in prompts:
             raise _other_tokens(source, row, "input_tokens", result.input_tokens)
         if result.output_tokens and result.output_tokens != row.output_tokens:
             raise _other_tokens(source, row, "output_tokens", result.output_tokens)

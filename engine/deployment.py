@@ -3,6 +3,8 @@
 `resolve` fills in what the catalogue knows and computes the KV capacity.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ from engine.errors import EngineError
 from engine.flags_without_effect import flags_without_effect
 from engine.gpu_spec import GpuSpec
 from engine.kv_cache.sizing import kv_blocks
+from engine.latency.catalogue.files import config_path
 from engine.latency.catalogue.reader import default_deployment, knows_model, load_gpu, load_model
 from engine.latency.model import LatencyModel
 from engine.latency.registry import LatencyChoice, build
@@ -61,12 +64,14 @@ def resolve(options: DeploymentOptions) -> Deployment:
         coefficients=options.coefficients,
         scheduling=options.scheduling,
     )
-    latency = build(options.latency_model, choice)
+    with _naming_files(options):
+        latency = build(options.latency_model, choice)
     if options.latency_model == "fitted":
         from engine.latency.coefficients_notes import notes_on_coefficients  # with one latency model out of several
 
         notes.extend(notes_on_coefficients(options.coefficients, model, gpu, tp, options.scheduling))
-    blocks = _total_kv_blocks(options, model, gpu, tp, notes)
+    with _naming_files(options):
+        blocks = _total_kv_blocks(options, model, gpu, tp, notes)
     config = EngineConfig(
         total_kv_blocks=blocks,
         block_size_tokens=options.block_size_in_tokens,
@@ -91,6 +96,17 @@ def resolve(options: DeploymentOptions) -> Deployment:
     _check_whole_prompts(config)
     _check_drafts_fit(config)
     return Deployment(model=model, gpu=gpu, tp=tp, dp=options.dp, latency=latency, config=config, notes=tuple(notes))
+
+
+@contextmanager
+def _naming_files(options: DeploymentOptions) -> Iterator[None]:
+    """Put the files that describe model and GPU in front of an error about the two."""
+    try:
+        yield
+    except EngineError as error:
+        model = config_path(Path(options.model_config_folder or options.model))
+        files = [str(file) for file in (model, options.hardware_config) if file]
+        raise EngineError(f"{', '.join(files)}: {error}" if files else str(error)) from None
 
 
 def notes_after(deployment: Deployment) -> list[str]:

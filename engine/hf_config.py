@@ -98,7 +98,7 @@ def _number(keys: Mapping[str, Any], name: str, key: str) -> float:
 def _count(keys: Mapping[str, Any], name: str, key: str, at_most: int = MOST_SIZE) -> int:
     """The whole number under `key`, 0 when absent. A list that gives each layer the same number is that number."""
     value = keys.get(key)
-    if isinstance(value, list) and value and all(each == value[0] for each in value):
+    if isinstance(value, list) and value and value[0] is not None and value.count(value[0]) == len(value):
         keys = {key: value[0]}
     number = _number(keys, name, key)
     if isinstance(number, float) and not math.isfinite(number):

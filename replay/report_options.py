@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from blis_options import OptionError, check_outputs, names_in, option
 from engine.cluster.autoscaling.options import ScalingOptions
+from engine.units import LONGEST_DELAY_US
 from replay.fitness_weights import METRICS, parse_weights
 from traces import SloTargets, parse_duration_ms, slo_targets_from_flags
 
@@ -157,10 +158,9 @@ class ReportOptions(ScalingOptions):
             window_us = int(parse_duration_ms(self.saturation_final_window) * 1000)
         except ValueError:
             window_us = 0
-        if window_us <= 0:
-            raise OptionError(
-                f"--saturation-final-window must be a duration such as 30s, got {self.saturation_final_window!r}"
-            )
+        if not 0 < window_us <= LONGEST_DELAY_US:
+            given = repr(self.saturation_final_window)
+            raise OptionError(f"--saturation-final-window must be a duration such as 30s, up to 31 years, got {given}")
         return window_us
 
     @property

@@ -16,7 +16,7 @@ def run(options: ConvertOptions) -> int:
         from traces.workload import parse_spec, spec_text
 
         text = spec_text(imported.spec)
-        parse_spec(text, "the converted spec")
+        parse_spec(text, f"{options.name}, as a spec")
         write_spec(text, options.output)
         _say(f"{len(imported.spec.clients)} clients, {len(imported.spec.cohorts)} cohorts")
     else:

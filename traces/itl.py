@@ -5,13 +5,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from blis_options.room import LATEST_US
 from traces.append_file import AppendFile, open_with_header, whole_records
 from traces.table import Column, Table, read_table
 
 ITL_COLUMNS = (
     Column("request_id", int, "the request's number, as in the trace", required=True),
     Column("chunk_index", int, "the chunk's place in the reply, from 0", required=True, at_least=0),
-    Column("timestamp_us", int, "when it arrived, on the clock of send_time_us", required=True, at_least=0),
+    Column(
+        "timestamp_us",
+        int,
+        "when it arrived, on the clock of send_time_us",
+        required=True,
+        at_least=0,
+        at_most=LATEST_US,
+    ),
 )
 _HEADER = ",".join(column.name for column in ITL_COLUMNS)
 

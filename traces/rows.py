@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from blis_options.room import MOST_TOKENS
+from blis_options.room import LATEST_US, MOST_TOKENS
 from traces.table import Column
 
 _METADATA_KEY = "column"
@@ -63,22 +63,34 @@ class TraceRow:
     video_tokens: int = _column(0, "video tokens of a multimodal prompt", at_least=0, at_most=MOST_TOKENS)
     reason_ratio: float = _column(0.0, "share of the reply that is reasoning", at_least=0, at_most=1)
     model: str = _column("", "the model it asks for, empty for the default one")
-    deadline_us: int = _column(0, "when the client gives up, on the clock of arrivals, 0 for never", at_least=0)
-    slo_target_us: int = _column(0, "the wanted time to the first token, 0 for none", at_least=0, on_request=True)
+    deadline_us: int = _column(
+        0, "when the client gives up, on the clock of arrivals, 0 for never", at_least=0, at_most=LATEST_US
+    )
+    slo_target_us: int = _column(
+        0, "the wanted time to the first token, 0 for none", at_least=0, at_most=LATEST_US, on_request=True
+    )
     server_input_tokens: int = _column(
         0, "prompt tokens as the server counted them, 0 if unknown", at_least=0, at_most=MOST_TOKENS
     )
-    arrival_time_us: int = _column(help="when it was due, counted from the start of the run")
-    send_time_us: int = _column(0, "when it was sent")
-    first_chunk_time_us: int = _column(0, "when the first chunk came, on the clock of send_time_us")
-    last_chunk_time_us: int = _column(0, "when the last chunk came, on the clock of send_time_us")
+    arrival_time_us: int = _column(
+        help="when it was due, counted from the start of the run", at_least=-LATEST_US, at_most=LATEST_US
+    )
+    send_time_us: int = _column(0, "when it was sent", at_least=-LATEST_US, at_most=LATEST_US)
+    first_chunk_time_us: int = _column(
+        0, "when the first chunk came, on the clock of send_time_us", at_least=-LATEST_US, at_most=LATEST_US
+    )
+    last_chunk_time_us: int = _column(
+        0, "when the last chunk came, on the clock of send_time_us", at_least=-LATEST_US, at_most=LATEST_US
+    )
     num_chunks: int = _column(0, "data events of the stream, 1 for a reply in one piece", at_least=0)
     status: str = _column("", "ok, error, timeout or incomplete", choices=("", *STATUSES))
     error_message: str = _column("", "what went wrong", trimmed=True)
     finish_reason: str = _column("", "why the reply ended: stop, length, abort", trimmed=True)
     x_request_id: str = _column("", "the identity sent along with the request", on_request=True)
     adapter: str = _column("", "the LoRA adapter it asks for", on_request=True)
-    think_time_us: int = _column(0, "pause before this round of a conversation", at_least=0, on_request=True)
+    think_time_us: int = _column(
+        0, "pause before this round of a conversation", at_least=0, at_most=LATEST_US, on_request=True
+    )
     context_tokens: int = _column(
         0,
         "tokens its prompt begins with that repeat the round before and its reply",

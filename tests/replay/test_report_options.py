@@ -54,7 +54,7 @@ def test_token_times_go_beside_the_trace_unless_said_otherwise() -> None:
         ({"saturation_final_window": "3s"}, "--saturation-final-window needs --detectors"),
         (
             {"detectors": ("all",), "saturation_final_window": "30"},
-            "--saturation-final-window must be a duration such as 30s, got '30'",
+            "--saturation-final-window must be a duration such as 30s, up to 31 years, got '30'",
         ),
         ({"detectors": ("all",), "saturation_final_window": "0s"}, "--saturation-final-window must be a duration"),
         ({"fitness_weights": "speed:1"}, "--fitness-weights knows "),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blis_options.room import MOST_TOKENS
+from blis_options.room import LATEST_US, MOST_TOKENS
 from traces import (
     TRACE_COLUMNS,
     TraceError,
@@ -32,7 +32,7 @@ ROW = TraceRow(request_id=4, input_tokens=10, output_tokens=2, arrival_time_us=7
 
 _text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 _count = st.integers(0, MOST_TOKENS)
-_time = st.integers(-(2**63) + 1, 2**63 - 1)
+_time = st.integers(-LATEST_US, LATEST_US)
 _rows = st.builds(
     TraceRow,
     request_id=_time,

@@ -34,7 +34,7 @@ def convert(options: ConvertOptions) -> Imported:
     spec = parse_spec(text, str(options.path))
     if spec.inference_perf is None:
         raise TraceError(f"{options.path}: expected load and data of inference-perf, or a section inference_perf")
-    return _written_out(spec, spec.inference_perf)
+    return _written_out(spec, spec.inference_perf, str(options.path))
 
 
 def _of_configuration(source: str, loaded: Mapping[str, Any]) -> Imported:
@@ -59,7 +59,7 @@ def _of_configuration(source: str, loaded: Mapping[str, Any]) -> Imported:
     return Imported(spec=parse_spec(text, source), left_out=left_out)
 
 
-def _written_out(spec: WorkloadSpec, section: InferencePerf) -> Imported:
+def _written_out(spec: WorkloadSpec, section: InferencePerf, source: str) -> Imported:
     """A client per user and stage, each at the rate of its stage."""
     several = len(section.stages) > 1
     chat = section.shared_prefix.enable_multi_turn_chat
@@ -82,7 +82,7 @@ def _written_out(spec: WorkloadSpec, section: InferencePerf) -> Imported:
         num_requests=spec.num_requests or (0 if several or chat else int(first.rate * first.duration)),
     )
     notes = ("the section sends a fixed number of requests per user, clients do so on average",)
-    return Imported(spec=parse_spec(spec_text(converted), "the converted spec"), notes=notes)
+    return Imported(spec=parse_spec(spec_text(converted), f"{source}, as clients,"), notes=notes)
 
 
 def _users(section: InferencePerf, stage: Stage) -> list[Client]:

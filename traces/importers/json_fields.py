@@ -38,7 +38,7 @@ def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def at(place: str, holder: Mapping[str, Any], key: str, kind: str) -> Any:
     """The value of a key that must be there. Raises TraceError."""
     if key not in holder:
-        raise TraceError(f"{place}: the key {key} is missing, found {', '.join(holder) or 'none'}")
+        raise TraceError(f"{place}: the key {key} is missing, found {', '.join(map(str, holder)) or 'none'}")
     return expect(f"{place} key {key}", kind, holder[key])
 
 

@@ -119,7 +119,7 @@ def _converted(kind: type, loaded: Any) -> Any:
         return None
     if kind is int and loaded != int(loaded):
         return None
-    return kind(loaded)
+    return kind(loaded + 0)  # which makes of -0.0 the 0 that it is
 
 
 def _expected(kind: type, bounds: Bounds) -> str:

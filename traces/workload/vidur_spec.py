@@ -32,7 +32,7 @@ class VidurInterval:
 
     type: Annotated[str, Bounds(choices=tuple(INTERVALS))]
     qps: Annotated[float, Bounds(at_least=LEAST_RATE, at_most=MOST_RATE)] | None = None
-    cv: _Positive | None = None
+    cv: Annotated[float, Bounds(at_least=1e-6, at_most=1e6)] | None = None
     trace_file: str | None = None
     start_time: str | None = None
     end_time: str | None = None

@@ -75,12 +75,16 @@ def populate(cluster: Cluster, placement: Placement, new_engine: Callable[[Deplo
 
 def _on(options: ScalingOptions, deployment: Deployment, pool: NodePool) -> Deployment:
     """The deployment on the GPUs of a pool. Raises EngineError."""
+    try:
+        return _resolved_on(options, deployment, pool)
+    except BlisError as error:
+        raise EngineError(f"{options.policy_config}: node pool {pool.name!r}: {error}") from None
+
+
+def _resolved_on(options: ScalingOptions, deployment: Deployment, pool: NodePool) -> Deployment:
     own = deployment
     if pool.gpu_type.lower() != deployment.gpu.name.lower():
-        try:
-            own = resolve(replace(options, hardware=pool.gpu_type))
-        except BlisError as error:
-            raise EngineError(f"{options.policy_config}: node pool {pool.name!r}: {error}") from None
+        own = resolve(replace(options, hardware=pool.gpu_type))
         own = replace(own, config=replace(own.config, slo_priorities=deployment.config.slo_priorities))
     if not pool.gpu_memory_gib or options.total_kv_blocks is not None:
         return own

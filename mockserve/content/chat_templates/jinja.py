@@ -46,7 +46,7 @@ class JinjaTemplate:
         try:
             self._template = environment.from_string(source)
             tree = environment.parse(source)
-        except jinja2.TemplateError as error:
+        except (jinja2.TemplateError, SyntaxError, RecursionError) as error:
             raise OptionError(f"--chat-template: not a Jinja template: {error}") from error
         self._source = source
         self._special_tokens = dict(special_tokens)
