@@ -7,6 +7,7 @@ from mockserve.content.asking import chat_form
 from mockserve.content.form import AnswerForm
 from mockserve.metrics.tool_parsing import CHAT
 from mockserve.planning.beams import read_beams
+from mockserve.planning.model_checks import check_with_model
 from mockserve.planning.prompts import conversation_ids
 from mockserve.planning.reply_settings import (
     delivery_of,
@@ -17,14 +18,12 @@ from mockserve.planning.reply_settings import (
     num_top,
     prompt_scores,
 )
-from mockserve.protocol.asked.engine_message import check_extra_arguments
-from mockserve.protocol.asked.vocabulary_checks import check_vocabulary
 from mockserve.protocol.asked.wanted import check_prompt_start
 from mockserve.protocol.completions.chat import ChatRequest
 from mockserve.protocol.completions.chat_bodies import ChatBodies
 from mockserve.protocol.completions.messages import MEDIA_MARK, Medium, media_of
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.refusals import refuse_thinking_budget, refuse_unavailable
+from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.replies.accounting import Accounting
 from mockserve.replies.call_style import PLAIN, CallStyle, Fillers, call_style
 from mockserve.replies.chat_writer import ChatShape
@@ -57,9 +56,7 @@ async def plan_chat(
     service.check_queue(chat.sampling.n)
     if refuses_unavailable:
         refuse_unavailable(body, service.options.calls_tools)
-    media = media_of(chat.messages)
-    if media and not service.options.tokens_per_medium:
-        raise ApiError(f"{service.model_names[0]} is not a multimodal model")
+    media = _media(service, chat)
     planner = service.planner
     sampling = planner.defaults.applied(chat.sampling, body)
     beams = read_beams(sampling, service.options.max_logprobs) if sampling.use_beam_search else None
@@ -70,14 +67,11 @@ async def plan_chat(
     ids = conversation_ids(planner, text, media, service.options.tokens_per_medium, adds_marks, sampling)
     check_prompt_start(chat.common, len(ids))
     form = chat_form(body, text, service.options, planner.composer.quotes)
-    if beams is None:
-        check_vocabulary(sampling, body.get("logit_bias"), planner.vocabulary_size, service.options.max_logprobs)
-        refuse_thinking_budget(body, service.options.reasoning_parser is not None)
-    else:
+    params = chat.common.kv_transfer_params
+    check_with_model(service, body, sampling, params, searches_beams=beams is not None)
+    if beams is not None:
         form = form._replace(constraint=None)
     urgency = chat.common.priority if priority is None else priority
-    params = chat.common.kv_transfer_params
-    check_extra_arguments(body.get("vllm_xargs"), params)
     external = service.external_prompt(params, len(ids))
     terms = Terms(reply_id, chat.common.cache_salt, adapter, urgency, external)
     generations = await planner.plan(ids, sampling, terms, form, num_prompts=num_prompts)
@@ -103,6 +97,14 @@ async def plan_chat(
         kv_transfer_params=service.handover(params, generations),
         is_long=is_long_reply(sampling, [prompt], repeats_prompts=False),
     )
+
+
+def _media(service: Service, chat: ChatRequest) -> list[Medium]:
+    """The pictures and recordings of a conversation. Raises ApiError where the model takes none."""
+    media = media_of(chat.messages)
+    if media and not service.options.tokens_per_medium:
+        raise ApiError(f"{service.model_names[0]} is not a multimodal model")
+    return media
 
 
 def _bodies(

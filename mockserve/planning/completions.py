@@ -4,6 +4,7 @@ from typing import Any
 
 from mockserve.content.asking import completion_form
 from mockserve.planning.beams import read_beams
+from mockserve.planning.model_checks import check_with_model
 from mockserve.planning.prompts import given_ids, text_ids
 from mockserve.planning.reply_settings import (
     delivery_of,
@@ -14,12 +15,9 @@ from mockserve.planning.reply_settings import (
     num_top,
     prompt_scores,
 )
-from mockserve.protocol.asked.engine_message import check_extra_arguments
-from mockserve.protocol.asked.vocabulary_checks import check_vocabulary
 from mockserve.protocol.asked.wanted import check_prompt_start
 from mockserve.protocol.completions.text import CompletionRequest, Prompt
 from mockserve.protocol.completions.text_bodies import CompletionBodies
-from mockserve.protocol.refusals import refuse_thinking_budget
 from mockserve.replies.accounting import Accounting
 from mockserve.replies.completion_writer import CompletionShape
 from mockserve.replies.identity import unix_time
@@ -49,11 +47,8 @@ async def plan_completion(
     ids = [_ids(service, each, asked) for each in asked.prompts]
     for prompt_ids in ids:
         check_prompt_start(asked.common, len(prompt_ids))
-    if beams is None:
-        check_vocabulary(sampling, body.get("logit_bias"), planner.vocabulary_size, service.options.max_logprobs)
-        refuse_thinking_budget(body, service.options.reasoning_parser is not None)
+    check_with_model(service, body, sampling, asked.common.kv_transfer_params, searches_beams=beams is not None)
     urgency = asked.common.priority if priority is None else priority
-    check_extra_arguments(body.get("vllm_xargs"), asked.common.kv_transfer_params)
     terms = Terms(reply_id, asked.common.cache_salt, adapter, urgency)
     prompts = [
         await _planned(service, asked, body, prompt, prompt_ids, terms, len(ids))
