@@ -11,7 +11,7 @@ class StructuredOutputBackend:
     `announce` is called with the name when this process is the first to use it.
     """
 
-    def __init__(self, is_lenient: bool = False, announce: Callable[[str], None] | None = None) -> None:
+    def __init__(self, is_lenient: bool = False, announce: Callable[[str], object] | None = None) -> None:
         """A lenient one lets every request have its own backend."""
         self._is_lenient = is_lenient
         self._announce = announce

@@ -110,8 +110,11 @@ async def _listening(
     wire, slow_readers = Wire(Lateness()), SlowReaders(options.max_unsent_kib * 1024)
     driver = RemoteDriver(config, options.speed, assignment.origin_s, wire, channel.tell)
     metrics = RemoteMetrics(wire.lateness, slow_readers, channel.tell)
+    loop = asyncio.get_running_loop()
     structured_outputs = StructuredOutputBackend(
-        options.lenient_structured_outputs, lambda name: channel.tell(UsesBackend(name))
+        options.lenient_structured_outputs,
+        # Requests may be planned in a thread, and a channel is used from the event loop only.
+        lambda name: loop.call_soon_threadsafe(channel.tell, UsesBackend(name)),
     )
     hearers.update(
         {
