@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, ParamSpec, TypeVar
 
 from aiohttp import hdrs, web
@@ -126,7 +126,7 @@ async def planned_alone(request: web.Request, body: Mapping[str, Any], plan: Cor
     num_bytes = request.get(NUM_BODY_BYTES)
     if num_bytes is None and not body.get("ignore_eos"):
         return await plan
-    return await request.app[SERVICE].aside.run((num_bytes or 0) > LARGE_BYTES, finished, plan)
+    return await _on_thread(request.app[SERVICE], (num_bytes or 0) > LARGE_BYTES, plan)
 
 
 async def planned(request: web.Request, sampling: Sampling, plan: Coroutine[Any, Any, T]) -> T:
@@ -135,7 +135,16 @@ async def planned(request: web.Request, sampling: Sampling, plan: Coroutine[Any,
     is_long = sampling.n * likely_tokens(sampling, service.planner.max_model_len) > LONG_ANSWER_TOKENS
     if num_bytes is None and not is_long:
         return await plan
-    return await service.aside.run(is_long or (num_bytes or 0) > LARGE_BYTES, finished, plan)
+    return await _on_thread(service, is_long or (num_bytes or 0) > LARGE_BYTES, plan)
+
+
+async def _on_thread(service: Service, is_huge: bool, plan: Coroutine[Any, Any, T]) -> T:
+    """The result of a plan made on another thread. A plan that has not begun when the client hangs up is closed."""
+    try:
+        return await service.aside.run(is_huge, finished, plan)
+    finally:
+        with suppress(ValueError):  # the thread is executing the plan
+            plan.close()
 
 
 def is_long(request: web.Request) -> bool:
