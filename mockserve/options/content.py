@@ -22,7 +22,9 @@ class ContentOptions(InstanceOptions):
         "default: that of MODEL where it is such a folder, else built in. Needs the tokenizers library.",
     )
     chat_template: str | None = option(
-        None, "Jinja chat template, as a file or as text; default: that of the tokenizer's folder, else ChatML."
+        None,
+        "Jinja chat template, as a file or as text; default: that of the tokenizer's folder, "
+        "or ChatML for the built-in tokenizer.",
     )
     chat_template_content_format: str = option(
         "auto",
