@@ -67,6 +67,7 @@ class RunningServer:
         self.listener.close()
         await asyncio.gather(self.front.close(CLOSING_GRACE_S), self.runner.cleanup())
         self.service.close()
+        await self.service.aside.wait_closed()
 
 
 async def start(

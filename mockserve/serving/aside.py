@@ -116,6 +116,10 @@ class Aside:
         self._long.close()
         self._huge.close()
 
+    async def wait_closed(self) -> None:
+        """Return when nothing of the worker processes is left in the event loop, after `close`."""
+        await self.pool.wait_closed()
+
     def _begin(self) -> None:
         self._num_open += 1
         if self._num_open == 1:

@@ -45,6 +45,8 @@ class WorkerPool:
         """Workers that have no job, some of them still starting."""
         self._workers: set[Worker] = set()
         """All processes that have not been waited for."""
+        self._gone: list[Worker] = []
+        """Processes that have been waited for when the pool was closed."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closed = False
 
@@ -87,7 +89,14 @@ class WorkerPool:
             worker.kill()
         for worker in self._workers:
             worker.wait()
+        self._gone.extend(self._workers)
         self._workers.clear()
+
+    async def wait_closed(self) -> None:
+        """Return when nothing of the workers is left in the event loop, after `close`."""
+        for worker in self._gone:
+            await worker.wait_closed()
+        self._gone.clear()
 
     def _worker(self) -> Worker:
         """A worker without a job, the one that had one last: it may remember what it has made of the same input."""

@@ -96,3 +96,9 @@ class Worker:
     def wait(self) -> None:
         """Return when a process that was killed has gone, within milliseconds."""
         self._process.wait()
+
+    async def wait_closed(self) -> None:
+        """Return when the event loop has let go of the socket of a process that was killed."""
+        await asyncio.wait([self._streams])
+        await asyncio.sleep(0)  # a transport closes in a later turn of the loop than the one that aborts it
+        await asyncio.sleep(0)

@@ -113,8 +113,14 @@ def test_rows_beyond_one_batch_keep_their_order_and_line_numbers(tmp_path: Path)
         ("1,10.5,3,4", "line 2 column input_tokens: expected a whole number between 0 and 100000000, got '10.5'"),
         ("1,,3,4", "line 2 column input_tokens: expected a whole number between 0 and 100000000, got ''"),
         ("1,-3,3,4", "line 2 column input_tokens: expected a whole number between 0 and 100000000, got '-3'"),
-        ("abc,2,3,4", "line 2 column request_id: expected a whole number, got 'abc'"),
-        ("1,2,3,", "line 2 column arrival_time_us: expected a whole number, got ''"),
+        (
+            "abc,2,3,4",
+            "line 2 column request_id: expected a whole number, got 'abc'",
+        ),
+        (
+            "1,2,3,",
+            f"line 2 column arrival_time_us: expected a whole number between {-(2**53)} and {2**53}, got ''",
+        ),
         ("1,1_0,3,4", "line 2 column input_tokens: expected a whole number between 0 and 100000000, got '1_0'"),
         ("1,٣,3,4", "line 2 column input_tokens: expected a whole number between 0 and 100000000, got '٣'"),
         (

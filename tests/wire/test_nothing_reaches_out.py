@@ -1,6 +1,5 @@
 """No request makes the server open a file or a connection, whatever address it has in it."""
 
-import asyncio
 import json
 import socket
 import threading
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.attack.constraints import answer_of, call_of, demand
-from mockserve.serving.aside import MODULES, Aside
+from mockserve.serving.aside import MODULES
 from mockserve.workers.pool import WorkerPool
 from tests.wire.noting_worker import NOTED_IN
 from tests.wire.plain_http import call
@@ -95,8 +94,7 @@ def server(noted: Path) -> Iterator[TestServer]:
     """One whose worker processes note what they open."""
     settings: dict[str, Any] = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes", "tokens_per_medium": 8}
     with running_server(trust_request_chat_template=True, **settings) as running:
-        pool = WorkerPool(preloaded=(*MODULES, "tests.wire.noting_worker"))
-        running.service.planner.aside = Aside(running.service.answering, pool)
+        running.service.aside.pool = WorkerPool(preloaded=(*MODULES, "tests.wire.noting_worker"))
         yield running
 
 
@@ -140,7 +138,7 @@ async def test_notices_a_file_that_a_worker_opens(tmp_path: Path, monkeypatch: p
         await pool.run(Path.read_bytes, file)
     finally:
         pool.close()
-        await asyncio.sleep(0.1)  # a transport closes in a later turn of the loop than the one that aborts it
+        await pool.wait_closed()
     assert str(file) in file.read_text(encoding="utf-8")
 
 
