@@ -13,7 +13,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-LIBRARY = "blis_engine"
+LIBRARY = "blis_sim.compiled_engine"
 """Holds the code of all modules, beside the packages; what stands beside each module only finds it there."""
 MYPY_SETTINGS = """[mypy]
 ignore_missing_imports = True

@@ -20,15 +20,15 @@ from typing import Any
 
 import numpy as np
 
+from blis_sim.engine.core import Engine
+from blis_sim.engine.deployment import Deployment, resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
+from blis_sim.engine.latency.phase_shift import PhaseShifted
+from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL
 from calibrate.calibration import PLAIN, Calibration, calibrate
 from calibrate.compare import Comparison, compare
 from calibrate.network import Network, rtt_us_of
-from engine.core import Engine
-from engine.deployment import Deployment, resolve
-from engine.deployment_options import DeploymentOptions
-from engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
-from engine.latency.phase_shift import PhaseShifted
-from engine.latency.registry import DEFAULT_LATENCY_MODEL
 from replay.arrivals.recorded import arrivals_of
 from replay.loops.reissue import simulate_reissued
 from replay.output.metrics import result_rows
@@ -59,7 +59,8 @@ The tables are produced by `python benchmarks/accuracy.py RECORDINGS --write doc
 LEARNED_TEXT = """## Learned coefficients
 
 [`blis fit`](fit.md) has learned from the recordings marked *learned from*, and has seen nothing of the others: neither
-their rate nor their prompt lengths. [What it learned](../engine/latency/catalogue/qwen3-14b-h100.coefficients.yaml)
+their rate nor their prompt lengths. [What it
+learned](../blis_sim/engine/latency/catalogue/qwen3-14b-h100.coefficients.yaml)
 ships. The others were looked at ten times in all, the last time for this table; what prompts soon after prompts cost
 beyond 2,000 tokens lies between two guesses that were looked at. Replayed with `--scheduling vllm --latency-model
 fitted`; the first line of each recording is one run, the second `--phase-average {}`. [What limits these

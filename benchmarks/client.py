@@ -52,7 +52,7 @@ def running(command: list[str]) -> Iterator[str]:
 def observe(url: str, prefix: Path, **options: Any) -> tuple[Ran, dict[str, Any]]:
     """Run `blis observe`; also its summary."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-    done = ran([sys.executable, "-m", "blis_cli", "observe", "--url", url, "-o", str(prefix), *flags])
+    done = ran([sys.executable, "-m", "blis_sim.cli", "observe", "--url", url, "-o", str(prefix), *flags])
     return done, json.loads(done.output)
 
 
@@ -155,7 +155,7 @@ def main() -> int:
 
 def measured(folder: Path, given: argparse.Namespace) -> bool:
     """Print what is asked for; whether all of it is as it has to be."""
-    serve = ["blis_cli", "serve", MODEL, "--host", "127.0.0.1", "--port", "0", *FAST]
+    serve = ["blis_sim.cli", "serve", MODEL, "--host", "127.0.0.1", "--port", "0", *FAST]
     bare = ["benchmarks.bare_server", str(LENGTHS["output_tokens"])]
     good = True
     if given.only in (None, "streams"):

@@ -11,9 +11,9 @@ import gc
 import time
 from dataclasses import dataclass
 
-from engine.cluster.build import build_simulation
-from engine.deployment import resolve
-from engine.virtual import run_virtual
+from blis_sim.engine.cluster.build import build_simulation
+from blis_sim.engine.deployment import resolve
+from blis_sim.engine.virtual import run_virtual
 from replay.arrivals.synthetic import GeneratedArrivals
 from replay.run_command import spec_of
 from replay.run_options import RunOptions

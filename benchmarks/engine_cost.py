@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.core import Engine
-from engine.deployment import resolve
-from engine.deployment_options import DeploymentOptions
-from engine.request import Request, UniqueBlocks
-from engine.virtual import run_virtual
+from blis_sim.engine.core import Engine
+from blis_sim.engine.deployment import resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.request import Request, UniqueBlocks
+from blis_sim.engine.virtual import run_virtual
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,17 +20,17 @@ from typing import Any
 import numpy as np
 import yaml
 
+from blis_sim.engine.core import Engine
+from blis_sim.engine.deployment import Deployment, resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
+from blis_sim.engine.latency.wrapped import WrappedLatency
+from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
+from blis_sim.engine.units import Micros
 from calibrate.fit.learn import learn
 from calibrate.fit.recording import Recording
 from calibrate.fit.score import Score, score
 from calibrate.fit.terms import Deployed
-from engine.core import Engine
-from engine.deployment import Deployment, resolve
-from engine.deployment_options import DeploymentOptions
-from engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
-from engine.latency.wrapped import WrappedLatency
-from engine.request import PrefixGroupBlocks, Request, UniqueBlocks
-from engine.units import Micros
 from replay.arrivals.arrival import Arrival
 from replay.running.simulate import simulate
 from traces import TraceRow
@@ -47,7 +47,7 @@ Eight experiments on real vLLM 0.15 servers with H100 GPUs, of which only aggreg
 prompts of about 575 tokens, which soon were all in the prefix cache, at two rates for ten minutes each. Its "constant"
 rate has random gaps (exponential, scaled to fill the ten minutes), and so have the requests simulated here. Nothing is
 learned from them. `fitted` is what `--latency-model fitted` does without `--coefficients`: its [coefficients were
-learned](../engine/latency/catalogue/qwen3-14b-h100.coefficients.yaml) from another model, Qwen3-14B on one GPU.
+learned](../blis_sim/engine/latency/catalogue/qwen3-14b-h100.coefficients.yaml) from Qwen3-14B on one GPU.
 `trained-physics` is the default. Errors of the means over both rates are signed. The time between tokens is the mean
 duration after the first token over the tokens asked for.
 

@@ -80,7 +80,7 @@ def _children(pid: int) -> list[int]:
 @contextmanager
 def running_server(*arguments: str) -> Iterator[Server]:
     """`blis serve` on the first core, until the block ends."""
-    command = [sys.executable, "-m", "blis_cli", "serve", "qwen/qwen3-14b", "--host", "127.0.0.1", "--port", "0"]
+    command = [sys.executable, "-m", "blis_sim.cli", "serve", "qwen/qwen3-14b", "--host", "127.0.0.1", "--port", "0"]
     with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_options import OptionError, check_options, check_outputs, option
+from blis_sim.options import OptionError, check_options, check_outputs, option
 
 if TYPE_CHECKING:
     from calibrate.calibration import Calibration

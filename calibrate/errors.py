@@ -1,6 +1,6 @@
 """What can keep a recording and a simulation from being compared."""
 
-from blis_options import BlisError
+from blis_sim.options import BlisError
 
 
 class CalibrateError(BlisError):

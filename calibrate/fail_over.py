@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from calibrate.compare import Comparison
 
 METRICS = ("ttft", "e2e", "itl")

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from blis_options.addition import added_up
+from blis_sim.options.addition import added_up
 from calibrate.network import Floats
 from calibrate.pair import Pairing
 from traces import ResultRow, TraceRow

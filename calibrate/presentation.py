@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from blis_options import check_written
+from blis_sim.options import check_written
 from calibrate import report as original
 from calibrate.bootstrap import Confidence, Interval, confidence
 from calibrate.calibration import Calibration

@@ -19,15 +19,15 @@ from typing import Any
 
 import compatibility
 
-from blis_cli.commands import COMMANDS
-from blis_cli.help import OTHERS, by_heading
-from blis_options import options_of
-from blis_options.option import Setting
-from engine.cluster.autoscaling.options import ScalingOptions
-from engine.deployment import resolve
-from engine.deployment_options import DeploymentOptions
-from engine.latency.catalogue import reader
-from engine.latency.catalogue.files import read_mapping
+from blis_sim.cli.commands import COMMANDS
+from blis_sim.cli.help import OTHERS, by_heading
+from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
+from blis_sim.engine.deployment import resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.latency.catalogue import reader
+from blis_sim.engine.latency.catalogue.files import read_mapping
+from blis_sim.options import options_of
+from blis_sim.options.option import Setting
 from mockserve.listening import start
 from mockserve.options.serve import ServeOptions
 from mockserve.routes.table import ROUTES

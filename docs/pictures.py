@@ -16,18 +16,18 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 
-from bench.points.plan import plan_of
-from bench.points.simulate import Job, compute
-from bench.sweep.frontier import draw
-from bench.sweep.rows import Row
+from blis_sim.bench.points.plan import plan_of
+from blis_sim.bench.points.simulate import Job, compute
+from blis_sim.bench.sweep.frontier import draw
+from blis_sim.bench.sweep.rows import Row
+from blis_sim.engine.core import Engine
+from blis_sim.engine.deployment import resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.events import Scheduled, StepDone
+from blis_sim.engine.request import Request, UniqueBlocks
+from blis_sim.engine.virtual import run_virtual
 from calibrate.network import Network, latencies, rtt_us_of
 from calibrate.pair import pair
-from engine.core import Engine
-from engine.deployment import resolve
-from engine.deployment_options import DeploymentOptions
-from engine.events import Scheduled, StepDone
-from engine.request import Request, UniqueBlocks
-from engine.virtual import run_virtual
 from traces import read_results, read_trace
 
 mpl.use("svg")

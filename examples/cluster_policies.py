@@ -1,29 +1,29 @@
 """A scorer, an admission policy and a router of one's own, each against what is built in. Takes a few seconds.
 
-As a part of the project each would be a file of its own under engine/cluster/ and one row of the registry beside it.
+In the project, each would be a file under blis_sim/engine/cluster/ and one row of the registry beside it.
 """
 
 from collections.abc import Iterator, Sequence
 
-from engine.cluster.admission.policy import AdmissionPolicy
-from engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
-from engine.cluster.cluster import Cluster
-from engine.cluster.freshness import Freshness
-from engine.cluster.routing.policy import Choice, Router
-from engine.cluster.routing.registry import ROUTERS, RouterSettings
-from engine.cluster.routing.weighted import Weighted
-from engine.cluster.scorers.registry import SCORERS
-from engine.cluster.scorers.scorer import Scorer, ScorerSettings, Scores
-from engine.cluster.state import RoutingState
-from engine.cluster.ties import SeededTies, Ties
-from engine.core import Engine
-from engine.deployment import resolve
-from engine.deployment_options import DeploymentOptions
-from engine.events import Finished
-from engine.request import PrefixGroupBlocks, Request
-from engine.sequence import Outcome
-from engine.units import Micros
-from engine.virtual import run_virtual
+from blis_sim.engine.cluster.admission.policy import AdmissionPolicy
+from blis_sim.engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.freshness import Freshness
+from blis_sim.engine.cluster.routing.policy import Choice, Router
+from blis_sim.engine.cluster.routing.registry import ROUTERS, RouterSettings
+from blis_sim.engine.cluster.routing.weighted import Weighted
+from blis_sim.engine.cluster.scorers.registry import SCORERS
+from blis_sim.engine.cluster.scorers.scorer import Scorer, ScorerSettings, Scores
+from blis_sim.engine.cluster.state import RoutingState
+from blis_sim.engine.cluster.ties import SeededTies, Ties
+from blis_sim.engine.core import Engine
+from blis_sim.engine.deployment import resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.events import Finished
+from blis_sim.engine.request import PrefixGroupBlocks, Request
+from blis_sim.engine.sequence import Outcome
+from blis_sim.engine.units import Micros
+from blis_sim.engine.virtual import run_virtual
 
 NUM_INSTANCES = 4
 NUM_REQUESTS = 1_200

@@ -14,7 +14,7 @@ from pathlib import Path
 
 MODEL = "qwen/qwen3-14b"
 ENGINE = ["--hardware", "H100", "--tp", "1"]
-BLIS = [sys.executable, "-m", "blis_cli"]
+BLIS = [sys.executable, "-m", "blis_sim.cli"]
 
 
 def main() -> int:

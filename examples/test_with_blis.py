@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-SERVE = [sys.executable, "-m", "blis_cli", "serve", "qwen/qwen3-14b", "--host", "127.0.0.1"]
+SERVE = [sys.executable, "-m", "blis_sim.cli", "serve", "qwen/qwen3-14b", "--host", "127.0.0.1"]
 
 
 @pytest.fixture(scope="session")

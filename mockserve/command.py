@@ -1,6 +1,6 @@
 """`blis serve`: what the command line needs to know of it."""
 
-from blis_options import options_of
+from blis_sim.options import options_of
 from mockserve.options.serve import ServeOptions
 
 __all__ = ["ServeOptions", "rewritten", "run"]

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from engine.request import Request
-from engine.units import Micros
+from blis_sim.engine.request import Request
+from blis_sim.engine.units import Micros
 
 
 class Reply(Protocol):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from blis_options import OptionError
-from engine.deployment import Deployment
+from blis_sim.engine.deployment import Deployment
+from blis_sim.options import OptionError
 from mockserve.connections.tls import server_context
 from mockserve.engines.backend import local_backend
 from mockserve.front.app import build_app

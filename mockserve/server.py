@@ -6,9 +6,9 @@ import signal
 from collections.abc import Sequence
 from contextlib import suppress
 
-from engine.cluster.build import notes_on_cluster
-from engine.cluster.policies import with_policies
-from engine.deployment import Deployment, notes_after
+from blis_sim.engine.cluster.build import notes_on_cluster
+from blis_sim.engine.cluster.policies import with_policies
+from blis_sim.engine.deployment import Deployment, notes_after
 from mockserve.connections.file_limit import raise_file_limit
 from mockserve.engines.deployment import deployment_of
 from mockserve.listening import RunningServer, start

@@ -4,7 +4,7 @@ import asyncio
 import gc
 from collections.abc import Callable
 
-from engine.deployment import Deployment
+from blis_sim.engine.deployment import Deployment
 from mockserve.options.serve import ServeOptions
 
 NEW_OBJECTS_BEFORE_A_LOOK = 5000

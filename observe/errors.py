@@ -1,6 +1,6 @@
 """What can go wrong with a measurement."""
 
-from blis_options import BlisError
+from blis_sim.options import BlisError
 
 
 class ObserveError(BlisError):

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 

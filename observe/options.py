@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from os.path import isfile  # which takes any text for a path
 from pathlib import Path
 
-from blis_options import OptionError, check_options, check_written, option
-from blis_options.room import LEAST_RATE, MOST_PROCESSES, MOST_REQUESTS, MOST_TOKENS
+from blis_sim.options import OptionError, check_options, check_written, option
+from blis_sim.options.room import LEAST_RATE, MOST_PROCESSES, MOST_REQUESTS, MOST_TOKENS
 from observe.extras import check_plot, check_ray
 from observe.http.request import check_header, parse_server
 from observe.http.tls import tls_context

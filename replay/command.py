@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_options import OptionError, option
-from engine.cluster.gateway.options import DEFAULT_MAX_CONCURRENCY
-from engine.cluster.ties import DEFAULT_SEED
-from engine.units import LONGEST_DELAY_US
+from blis_sim.engine.cluster.gateway.options import DEFAULT_MAX_CONCURRENCY
+from blis_sim.engine.cluster.ties import DEFAULT_SEED
+from blis_sim.engine.units import LONGEST_DELAY_US
+from blis_sim.options import OptionError, option
 from replay.report_options import ReportOptions
 from traces import beside
 from traces.collector import no_cycle_search
@@ -16,10 +16,10 @@ from traces.collector import no_cycle_search
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from engine.cluster.ties import Ties
-    from engine.deployment import Deployment
-    from engine.latency.model import LatencyModel
-    from engine.simulation import Simulation
+    from blis_sim.engine.cluster.ties import Ties
+    from blis_sim.engine.deployment import Deployment
+    from blis_sim.engine.latency.model import LatencyModel
+    from blis_sim.engine.simulation import Simulation
     from replay.arrivals.arrival import Origin
     from replay.arrivals.recorded import Arrivals
     from replay.running.record import OnTokens
@@ -116,7 +116,7 @@ class ReplayOptions(ReportOptions):
 
 def run(options: ReplayOptions) -> int:
     """Replay, write the files asked for, print the summary on stdout; all else goes to stderr."""
-    from engine.cluster.ties import SeededTies
+    from blis_sim.engine.cluster.ties import SeededTies
 
     return replay(options, SeededTies(options.seed))
 
@@ -124,9 +124,9 @@ def run(options: ReplayOptions) -> int:
 @no_cycle_search()
 def replay(options: ReplayOptions, ties: "Ties") -> int:
     """The same with `ties` asked when a router finds instances equally good."""
-    from engine.cluster.build import notes_after_run, notes_on_cluster
-    from engine.cluster.policies import with_policies
-    from engine.deployment import notes_after, resolve
+    from blis_sim.engine.cluster.build import notes_after_run, notes_on_cluster
+    from blis_sim.engine.cluster.policies import with_policies
+    from blis_sim.engine.deployment import notes_after, resolve
     from replay.arrivals.recorded import arrivals_of
     from replay.output.report import questions_of, recording_tokens, report
     from replay.progress import progress_bar
@@ -181,12 +181,12 @@ def replay(options: ReplayOptions, ties: "Ties") -> int:
 
 def _simulation(options: ReplayOptions, deployment: "Deployment", phase: int, ties: "Ties") -> "Simulation":
     """For one of the replays; with several, each is in a phase of its own."""
-    from engine.cluster.build import build_simulation
+    from blis_sim.engine.cluster.build import build_simulation
 
     def adjusted(latency: "LatencyModel") -> "LatencyModel":
         if options.phase_average == 1:
             return latency
-        from engine.latency.phase_shift import PhaseShifted
+        from blis_sim.engine.latency.phase_shift import PhaseShifted
 
         return PhaseShifted(latency, phase)
 

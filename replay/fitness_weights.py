@@ -2,7 +2,7 @@
 
 import math
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 
 METRICS = (
     "throughput", "tokens_per_sec", "mean_ttft", "p50_ttft", "p99_ttft", "mean_e2e", "p50_e2e", "p99_e2e",

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_options import OptionError, check_outputs, names_in, option
-from engine.cluster.autoscaling.options import ScalingOptions
-from engine.units import LONGEST_DELAY_US
+from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
+from blis_sim.engine.units import LONGEST_DELAY_US
+from blis_sim.options import OptionError, check_outputs, names_in, option
 from replay.fitness_weights import METRICS, parse_weights
 from traces import SloTargets, parse_duration_ms, slo_targets_from_flags
 
 if TYPE_CHECKING:
-    from engine.cluster.decisions import DecisionLog
+    from blis_sim.engine.cluster.decisions import DecisionLog
 
 ALL = "all"
 TRACE_LEVELS = ("none", "decisions")
@@ -122,7 +122,7 @@ class ReportOptions(ScalingOptions):
         """Where the decisions of a run are kept; None for nowhere."""
         if self.trace_level != "decisions":
             return None
-        from engine.cluster.decisions import DecisionLog  # few runs keep any
+        from blis_sim.engine.cluster.decisions import DecisionLog  # few runs keep any
 
         return DecisionLog(self.counterfactual_k)
 

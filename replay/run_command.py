@@ -4,7 +4,7 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from replay.run_options import DEFAULT_NUM_REQUESTS, DEFAULT_RATE, DEFAULT_SEED, RunOptions
 from traces.collector import no_cycle_search
 
@@ -17,10 +17,10 @@ __all__ = ["RunOptions", "run", "spec_of"]
 @no_cycle_search()
 def run(options: RunOptions) -> int:
     """Generate, simulate, write the files asked for, print the summary on stdout; all else goes to stderr."""
-    from engine.cluster.build import build_simulation, notes_after_run, notes_on_cluster
-    from engine.cluster.policies import with_policies
-    from engine.cluster.ties import SeededTies
-    from engine.deployment import notes_after, resolve
+    from blis_sim.engine.cluster.build import build_simulation, notes_after_run, notes_on_cluster
+    from blis_sim.engine.cluster.policies import with_policies
+    from blis_sim.engine.cluster.ties import SeededTies
+    from blis_sim.engine.deployment import notes_after, resolve
     from replay.loops.sessions import simulate_workload
     from replay.output.report import questions_of, recording_tokens, report
     from replay.progress import progress_bar

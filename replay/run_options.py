@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from blis_options import OptionError, option, options_of
-from blis_options.room import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_TOKENS
-from engine.units import LONGEST_DELAY_US
+from blis_sim.engine.units import LONGEST_DELAY_US
+from blis_sim.options import OptionError, option, options_of
+from blis_sim.options.room import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_TOKENS
 from replay.report_options import ReportOptions
 from traces.workload import DISTRIBUTION, PRESETS, Lengths, Preset
 from traces.workload.checks import problem_of_cv

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.batch_shape import BatchShape
-from engine.config import EngineConfig
-from engine.core import Engine
-from engine.events import Event
-from engine.request import BlockIdentities, Request, UniqueBlocks
-from engine.units import Micros
-from engine.virtual import run_virtual
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Event
+from blis_sim.engine.request import BlockIdentities, Request, UniqueBlocks
+from blis_sim.engine.units import Micros
+from blis_sim.engine.virtual import run_virtual
 
 
 @dataclass(frozen=True, slots=True)

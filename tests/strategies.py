@@ -5,13 +5,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from engine.config import EngineConfig
-from engine.core import Engine
-from engine.cpu_tier_config import CpuTierConfig
-from engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
-from engine.scheduler.priorities import PRIORITIES
-from engine.speculation import DRAFTERS, Speculation
-from engine.units import Micros
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.core import Engine
+from blis_sim.engine.cpu_tier_config import CpuTierConfig
+from blis_sim.engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
+from blis_sim.engine.scheduler.priorities import PRIORITIES
+from blis_sim.engine.speculation import DRAFTERS, Speculation
+from blis_sim.engine.units import Micros
 from replay.arrivals.conversation_blocks import ConversationBlocks
 from tests.fakes import TestLatency, config
 

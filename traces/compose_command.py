@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blis_options import OptionError, check_options, check_written, option
+from blis_sim.options import OptionError, check_options, check_written, option
 
 __all__ = ["ComposeOptions", "run"]
 

@@ -1,6 +1,6 @@
 """What can be wrong with a file that was recorded or written by hand."""
 
-from blis_options import BlisError
+from blis_sim.options import BlisError
 
 
 class TraceError(BlisError):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blis_options.yaml_text import Dumper, dump_yaml
+from blis_sim.options.yaml_text import Dumper, dump_yaml
 from traces.errors import TraceError
 from traces.header_fields import HEADER, checked
 from traces.slo import SloTargets

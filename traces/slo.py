@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass, replace
 
-from blis_options import OptionError
-from blis_options.addition import added_up
+from blis_sim.options import OptionError
+from blis_sim.options.addition import added_up
 
 _UNITS_MS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6}
 _PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import orjson
 import yaml
 
-from blis_options.yaml_text import load_yaml
+from blis_sim.options.yaml_text import load_yaml
 from traces.errors import TraceError
 
 _STREAMS = ("/dev/", "/proc/")

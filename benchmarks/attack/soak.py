@@ -209,7 +209,7 @@ def _body(random: Random) -> tuple[str, dict[str, Any]]:
 @contextmanager
 def started_server(log: IO[bytes], *arguments: str) -> Iterator[Server]:
     """`blis serve`, which writes to `log`, until the block ends."""
-    command = [sys.executable, "-m", "blis_cli", "serve", MODEL, "--host", "127.0.0.1", "--port", "0"]
+    command = [sys.executable, "-m", "blis_sim.cli", "serve", MODEL, "--host", "127.0.0.1", "--port", "0"]
     with subprocess.Popen([*command, *SETTINGS, *arguments], stderr=log) as process:
         try:
             while (found := re.search(r"http://\S+", Path(log.name).read_text())) is None:

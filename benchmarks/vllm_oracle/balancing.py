@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.vllm_oracle.__main__ import ENVIRONMENT
-from engine.dp_balance import RankBalancer, RankLoad
+from blis_sim.engine.dp_balance import RankBalancer, RankLoad
 
 NUM_EVENTS = 300
 

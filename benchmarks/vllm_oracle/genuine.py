@@ -35,7 +35,7 @@ from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-fo
 from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[import-not-found]
 
 from benchmarks.vllm_oracle.workload import Arrival, Composed, HungUp, Processed, Story, Workload
-from engine.speculation import Acceptance, Speculation
+from blis_sim.engine.speculation import Acceptance, Speculation
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"],

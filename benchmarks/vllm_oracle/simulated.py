@@ -3,15 +3,15 @@
 from collections import Counter
 
 from benchmarks.vllm_oracle.workload import MANY_LINES, Arrival, Composed, HungUp, Processed, Story, Workload
-from engine.config import EngineConfig
-from engine.core import Engine
-from engine.events import Finished, Outcome, Preempted, Scheduled, StepDone
-from engine.instance import Instance
-from engine.request import HashedBlocks, Request
-from engine.scheduler.vllm import Step, VllmStepping
-from engine.scheduler.vllm_speculative import SpeculativeStepping
-from engine.sequence import Sequence
-from engine.units import Micros
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Finished, Outcome, Preempted, Scheduled, StepDone
+from blis_sim.engine.instance import Instance
+from blis_sim.engine.request import HashedBlocks, Request
+from blis_sim.engine.scheduler.vllm import Step, VllmStepping
+from blis_sim.engine.scheduler.vllm_speculative import SpeculativeStepping
+from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.units import Micros
 
 
 def simulated_story(workload: Workload) -> Story:

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.vllm_oracle.workload import Workload
-from engine.config import EngineConfig
-from engine.speculation import DRAFTERS, Speculation
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.speculation import DRAFTERS, Speculation
 
 
 def with_speculation(workload: Workload, seed: int) -> Workload:

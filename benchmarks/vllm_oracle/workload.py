@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from engine.batch_shape import BatchShape
-from engine.config import EngineConfig
-from engine.units import Micros
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.units import Micros
 
 TICK_US = 50
 """Arrivals and steps lie on this grid, so that they often coincide; hang-ups and deadlines lie beside it."""

@@ -6,15 +6,15 @@ from typing import Any
 
 import yaml
 
-from blis_options.yaml_text import Dumper, dump_yaml
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.latency.fitted import REQUEST_TERMS, STEP_TERMS
+from blis_sim.engine.latency.range_watch import WATCHED
+from blis_sim.options.yaml_text import Dumper, dump_yaml
 from calibrate.compare import Comparison
 from calibrate.fit.learn import Learned
 from calibrate.fit.recording import Recording
 from calibrate.fit.score import Score
 from calibrate.fit.terms import TERMS, Deployed
-from engine.config import EngineConfig
-from engine.latency.fitted import REQUEST_TERMS, STEP_TERMS
-from engine.latency.range_watch import WATCHED
 
 _HEAD = """\
 # Learned by `blis fit`; use with --latency-model fitted --coefficients FILE.

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_options import OptionError, check_outputs, option
-from engine.deployment_options import DeploymentOptions
-from engine.latency.registry import DEFAULT_LATENCY_MODEL
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL
+from blis_sim.options import OptionError, check_outputs, option
 
 if TYPE_CHECKING:
+    from blis_sim.engine.deployment import Deployment
     from calibrate.fit.recording import Recording
-    from engine.deployment import Deployment
     from traces import Trace
 
 FEW_REQUESTS = 100
@@ -69,11 +69,11 @@ class FitOptions(DeploymentOptions):
 def run(options: FitOptions) -> int:
     """Learn, write the file, print what was learned on stdout; all else goes to stderr."""
     _need_scipy()
+    from blis_sim.engine.deployment import resolve
     from calibrate.fit.coefficients_file import content, text_of
     from calibrate.fit.learn import learn, num_trials
     from calibrate.fit.table import print_learned
     from calibrate.fit.terms import Deployed
-    from engine.deployment import resolve
     from replay.progress import progress_bar
     from traces import read_trace
     from traces.text_file import write_text

@@ -13,11 +13,11 @@ import numpy.typing as npt
 from scipy.linalg import eigh
 from scipy.optimize import lsq_linear
 
+from blis_sim.engine.latency.fitted import STEP_TERMS
 from calibrate.fit.recording import Recording
 from calibrate.fit.spans import Spans
 from calibrate.fit.terms import COMPUTE_TERMS, EXPECTED, EXPECTED_COMPUTE, PLACE
 from calibrate.fit.trial import Slopes, Trial
-from engine.latency.fitted import STEP_TERMS
 
 Floats = npt.NDArray[np.float64]
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.config import EngineConfig
 from calibrate.fit.estimate import Estimate, Pair, improved
 from calibrate.fit.recording import Recording
 from calibrate.fit.score import Score, score
 from calibrate.fit.spans import Spans, spans_of
 from calibrate.fit.terms import EXPECTED, TERMS, Deployed, expected_values
 from calibrate.fit.trial import run_trial
-from engine.batch_shape import BatchShape
-from engine.config import EngineConfig
 
 HELD_OUT_SHARE = 0.2
 ROUNDS = (1.0, 1.0, 1.0, 0.7, 0.7)

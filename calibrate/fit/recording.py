@@ -7,16 +7,16 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Finished, Scheduled
+from blis_sim.engine.guards import refusal
+from blis_sim.engine.sequence import Sequence as RunningSequence
+from blis_sim.engine.virtual import run_virtual
 from calibrate.errors import CalibrateError
 from calibrate.fit.steps import steps_of
 from calibrate.fit.stretches import Stretches, stretches_of
 from calibrate.pair import OK_STATUSES, came_in_one_piece
-from engine.config import EngineConfig
-from engine.core import Engine
-from engine.events import Finished, Scheduled
-from engine.guards import refusal
-from engine.sequence import Sequence as RunningSequence
-from engine.virtual import run_virtual
 from replay.arrivals.arrival import Arrival
 from replay.arrivals.recorded import arrivals_of
 from replay.loops.reissue import reissued, simulate_reissued

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.core import Engine
+from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.latency.phase_shift import PhaseShifted
 from calibrate.compare import Comparison, compare
 from calibrate.fit.recording import Recording
-from engine.config import EngineConfig
-from engine.core import Engine
-from engine.latency.model import LatencyModel
-from engine.latency.phase_shift import PhaseShifted
 from replay.output.phases import averaged
 from replay.running.record import Record
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.core import Engine
+from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.latency.wrapped import WrappedLatency
+from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.step_log import StepLog
+from blis_sim.engine.units import Micros
 from calibrate.fit.recording import Recording
-from engine.batch_shape import BatchShape
-from engine.config import EngineConfig
-from engine.core import Engine
-from engine.latency.model import LatencyModel
-from engine.latency.wrapped import WrappedLatency
-from engine.sequence import Sequence
-from engine.step_log import StepLog
-from engine.units import Micros
 
 Ints = npt.NDArray[np.int64]
 

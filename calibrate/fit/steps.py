@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from blis_sim.engine.config import EngineConfig
 from calibrate.itl import HAIR, content_chunks
-from engine.config import EngineConfig
 from replay.arrivals.arrival import Arrival
 from traces import TraceRow
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.recent_prompts import RecentPrompts
 from calibrate.fit.steps import Steps
-from engine.batch_shape import BatchShape
-from engine.recent_prompts import RecentPrompts
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

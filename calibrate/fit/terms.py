@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from engine.batch_shape import BatchShape
-from engine.gpu_spec import GpuSpec
-from engine.latency.fitted import (
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.gpu_spec import GpuSpec
+from blis_sim.engine.latency.fitted import (
     HOT_BY_ITSELF_US,
     LONGEST_BURST_US,
     REQUEST_TERMS,
@@ -19,8 +19,8 @@ from engine.latency.fitted import (
     StepCoefficients,
     all_reduce_us,
 )
-from engine.latency.step_work import step_work
-from engine.model_spec import ModelSpec
+from blis_sim.engine.latency.step_work import step_work
+from blis_sim.engine.model_spec import ModelSpec
 
 Floats = npt.NDArray[np.float64]
 

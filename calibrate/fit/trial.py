@@ -5,15 +5,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.latency.fitted import STEP_TERMS, Fitted
+from blis_sim.engine.latency.phase_shift import PhaseShifted
+from blis_sim.engine.sequence import Sequence
 from calibrate.errors import CalibrateError
 from calibrate.fit.recording import Recording
 from calibrate.fit.shapes import Run, recorded
 from calibrate.fit.terms import PLACE, TERMS, Deployed
-from engine.batch_shape import BatchShape
-from engine.config import EngineConfig
-from engine.latency.fitted import STEP_TERMS, Fitted
-from engine.latency.phase_shift import PhaseShifted
-from engine.sequence import Sequence
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

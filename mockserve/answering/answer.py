@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import HttpVersion11, web
 
-from engine.units import Micros
+from blis_sim.engine.units import Micros
 from mockserve.answering.in_turn import fly_in_turn
 from mockserve.answering.json_reply import json_body
 from mockserve.answering.keep_alive import KeepAlive

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
-from engine.units import Micros
+from blis_sim.engine.units import Micros
 from mockserve.flight import NOBODY, Flight, Reply, Siblings, new_siblings
 from mockserve.replies.generation import Generation, Generations, LateGenerations
 from mockserve.replies.planned_prompt import PlannedPrompt

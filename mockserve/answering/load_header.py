@@ -6,7 +6,7 @@ from typing import Protocol
 
 from multidict import istr
 
-from engine.stats import EngineStats
+from blis_sim.engine.stats import EngineStats
 
 ASKED_BY = istr("endpoint-load-metrics-format")
 ANSWERED_IN = "endpoint-load-metrics"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from engine.units import Micros
+from blis_sim.engine.units import Micros
 from mockserve.answering.answer import fly
 from mockserve.answering.outlet import EventOutlet
 from mockserve.connections.caller import caller_of

@@ -5,8 +5,8 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from engine.request import Request
-from engine.units import Micros
+from blis_sim.engine.request import Request
+from blis_sim.engine.units import Micros
 from mockserve.protocol.errors import ApiError, internal_error, paused
 from mockserve.replies.endings import failure
 from mockserve.serving.planner import Planner, Terms

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from aiohttp import web
 from multidict import istr
 
-from engine.request import Request
-from engine.units import Micros
+from blis_sim.engine.request import Request
+from blis_sim.engine.units import Micros
 from mockserve.connections.stamped import wanted_rank
 
 CLASS_HEADER = istr("X-Gateway-Inference-Objective")

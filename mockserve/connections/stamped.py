@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.base_protocol import BaseProtocol
 from multidict import istr
 
-from engine.units import Micros
+from blis_sim.engine.units import Micros
 from mockserve.connections.header_text import header_text
 from mockserve.realtime.interface import Driver
 from mockserve.realtime.wire import Wire

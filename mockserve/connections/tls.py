@@ -2,7 +2,7 @@
 
 import ssl
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.options.network import NetworkOptions
 
 

@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 
 SQLITE_HEADER = b"SQLite format 3\x00"
 ANSWER_FIELDS = ("answer", "response", "completion", "output")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.content.tokens.file import read_json_object
 from mockserve.options.content import ContentOptions, json_object
 from mockserve.protocol.asked.generation_defaults import NO_DEFAULTS, SAMPLING_NAMES, GenerationDefaults

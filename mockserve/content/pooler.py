@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blis_options import OptionError
-from engine.model_spec import ModelSpec
+from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.options import OptionError
 from mockserve.content.vectors import VectorSource, probabilities
 from mockserve.options.routes import RouteOptions, config_overrides, pooling_task_of, tasks_of
 from mockserve.protocol.errors import ApiError, bad_value

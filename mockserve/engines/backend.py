@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from engine.deployment import Deployment
+from blis_sim.engine.deployment import Deployment
 from mockserve.connections.slow_readers import SlowReaders
 from mockserve.engines.build import RankEngine, build_engines, driver_of
 from mockserve.engines.cluster import LiveCluster

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.core import Engine
-from engine.deployment import Deployment
-from engine.latency.slowed import SlowedLatency
-from engine.step_log import RecentSteps
+from blis_sim.engine.core import Engine
+from blis_sim.engine.deployment import Deployment
+from blis_sim.engine.latency.slowed import SlowedLatency
+from blis_sim.engine.step_log import RecentSteps
 from mockserve.engines.deployment import with_features
 from mockserve.kv_blocks.setup import open_publisher
 from mockserve.metrics.engine import EngineMetrics

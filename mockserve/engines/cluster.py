@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 
-from blis_options import OptionError
-from engine.cluster.assembly import build_cluster
-from engine.cluster.member import Life
-from engine.cluster.policies import policies_of
-from engine.core import Engine
-from engine.deployment import Deployment
-from engine.latency.slowed import SlowedLatency
-from engine.step_log import RecentSteps
-from engine.units import Micros
+from blis_sim.engine.cluster.assembly import build_cluster
+from blis_sim.engine.cluster.member import Life
+from blis_sim.engine.cluster.policies import policies_of
+from blis_sim.engine.core import Engine
+from blis_sim.engine.deployment import Deployment
+from blis_sim.engine.latency.slowed import SlowedLatency
+from blis_sim.engine.step_log import RecentSteps
+from blis_sim.engine.units import Micros
+from blis_sim.options import OptionError
 from mockserve.engines.build import STEPS_KEPT, RankEngine
 from mockserve.engines.deployment import with_features
 from mockserve.kv_blocks.setup import open_publisher

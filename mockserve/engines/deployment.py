@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from engine.config import EngineConfig
-from engine.deployment import Deployment, resolve
-from engine.kv_cache.sizing import kv_bytes_per_token
-from engine.latency.catalogue.reader import knows_model
-from engine.latency.instant import InstantLatency
-from engine.latency.model import LatencyModel
-from engine.latency.step_work import MOE_COMM_BACKENDS
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.deployment import Deployment, resolve
+from blis_sim.engine.kv_cache.sizing import kv_bytes_per_token
+from blis_sim.engine.latency.catalogue.reader import knows_model
+from blis_sim.engine.latency.instant import InstantLatency
+from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from mockserve.kv_blocks.transfer import KVTransfer
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.routes import GENERATING_TASKS, tasks_of

@@ -5,7 +5,7 @@ from random import Random
 
 from multidict import istr
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.options.fault_kinds import ERRORS, REPLY_FAULTS
 from mockserve.options.fault_settings import FaultSettings
 

@@ -4,10 +4,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from blis_options import OptionError
-from engine.core import Engine
-from engine.scheduler.hold import Hold
-from engine.units import Micros
+from blis_sim.engine.core import Engine
+from blis_sim.engine.scheduler.hold import Hold
+from blis_sim.engine.units import Micros
+from blis_sim.options import OptionError
 from mockserve.engines.build import RankEngine
 from mockserve.faults.draw import FaultSource
 from mockserve.options.fault_kinds import ENGINE_FAULTS

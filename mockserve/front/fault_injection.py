@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from aiohttp import web
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.connections.network import Network
 from mockserve.faults.shaping import ShapedTransport
 from mockserve.options.fault_kinds import ERRORS

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from blis_options import options_of
+from blis_sim.options import options_of
 from mockserve.inference_sim.options import InferenceSimOptions
 from mockserve.vllm_arguments.table import VllmFlag
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from blis_options import OptionError, check_options, option
+from blis_sim.options import OptionError, check_options, option
 from mockserve.options.durations import milliseconds
 
 MOST_STD_DEV_FRACTION = 0.3

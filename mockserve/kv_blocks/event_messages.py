@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from engine.kv_cache.changes import AllBlocksCleared, BlockRemoved, BlocksStored, CacheChange
+from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlockRemoved, BlocksStored, CacheChange
 from mockserve.kv_blocks.vllm_hashes import as_number
 from mockserve.kv_blocks.vllm_naming import TokenBlocks
 

@@ -13,8 +13,8 @@ from contextlib import suppress
 import zmq
 import zmq.asyncio
 
-from blis_options import OptionError
-from engine.kv_cache.changes import CacheChange
+from blis_sim.engine.kv_cache.changes import CacheChange
+from blis_sim.options import OptionError
 from mockserve.kv_blocks.event_messages import BatchEncoder
 from mockserve.options.kv_events import FLAG, KVEventsConfig
 

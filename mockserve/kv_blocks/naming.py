@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from engine.request import BlockIdentities, HashedBlocks
+from blis_sim.engine.request import BlockIdentities, HashedBlocks
 from mockserve.kv_blocks.fast_hashes import block_hashes
 
 

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from blis_options import OptionError
-from engine.config import EngineConfig
+from blis_sim.engine.config import EngineConfig
+from blis_sim.options import OptionError
 from mockserve.kv_blocks.naming import FastNaming, NameBlocks
 from mockserve.kv_blocks.vllm_hashes import root_hash
 from mockserve.kv_blocks.vllm_naming import VllmNaming

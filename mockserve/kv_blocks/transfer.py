@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.request import ExternalPrompt
+from blis_sim.engine.request import ExternalPrompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.request import BlockIdentities
+from blis_sim.engine.request import BlockIdentities
 from mockserve.kv_blocks.naming import Lora, Scope
 from mockserve.kv_blocks.vllm_hashes import ExtraKeys, block_digests
 

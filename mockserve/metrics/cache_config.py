@@ -1,6 +1,6 @@
 """The labels of `vllm:cache_config_info`: every setting of vLLM's KV cache, true where it means something here."""
 
-from engine.deployment import Deployment
+from blis_sim.engine.deployment import Deployment
 from mockserve.options.serve import ServeOptions
 
 FIXED = {

@@ -6,7 +6,7 @@
 import time
 from collections.abc import Mapping
 
-from engine.units import Micros
+from blis_sim.engine.units import Micros
 from mockserve.flight import Flight
 from mockserve.metrics.histogram import Histogram
 

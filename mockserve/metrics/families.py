@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from engine.stats import EngineCounters, EngineStats
+from blis_sim.engine.stats import EngineCounters, EngineStats
 from mockserve.metrics.engine import SLEEP_STATES, EngineMetrics
 from mockserve.metrics.histogram import Histogram
 

@@ -15,8 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from engine.config import EngineConfig
-from engine.core import Engine
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.core import Engine
 from mockserve.metrics.engine import EngineMetrics
 from mockserve.metrics.fakes import shown
 from mockserve.metrics.families import DRAFT_FAMILIES, FAMILIES, HISTOGRAMS, EngineState, Family, Value

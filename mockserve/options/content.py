@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from blis_options import OptionError, option
+from blis_sim.options import OptionError, option
 from mockserve.options.instances import InstanceOptions
 from mockserve.options.parser_names import REASONING_PARSERS, TOOL_CALL_PARSERS
 from mockserve.options.structured_outputs import StructuredOutputsConfig, read_structured_outputs_config

@@ -2,8 +2,8 @@
 
 import re
 
-from blis_options import OptionError
-from blis_options.addition import added_up
+from blis_sim.options import OptionError
+from blis_sim.options.addition import added_up
 
 _UNITS_MS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1000.0, "m": 60_000.0, "h": 3_600_000.0}
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")

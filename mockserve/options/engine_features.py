@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from blis_options import OptionError, names_in, option
-from engine.cluster.options import MOST_INSTANCES
-from engine.lora import LoraSettings
+from blis_sim.engine.cluster.options import MOST_INSTANCES
+from blis_sim.engine.lora import LoraSettings
+from blis_sim.options import OptionError, names_in, option
 from mockserve.options.kv_events import FLAG as KV_EVENTS_FLAG
 from mockserve.options.kv_events import KVEventsConfig, read_kv_events_config
 from mockserve.options.kv_transfer import FLAG as TRANSFER_FLAG

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 
 DEFAULT_KEEP_ALIVE_S = 5
 DEFAULT_SIDE_CHANNEL_PORT = 5600

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeGuard
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.options.durations import milliseconds
 
 FLAG = "--fake-metrics"

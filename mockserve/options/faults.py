@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from blis_options import OptionError, option
+from blis_sim.options import OptionError, option
 from mockserve.options.engine_features import EngineFeatureOptions
 from mockserve.options.fault_kinds import ENGINE_FAULTS
 from mockserve.options.fault_settings import LONGEST_S, FaultSettings

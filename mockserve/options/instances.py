@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from blis_options import OptionError, option
-from engine.cluster.autoscaling.options import ScalingOptions
-from engine.cluster.policies import has_cluster
+from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
+from blis_sim.engine.cluster.policies import has_cluster
+from blis_sim.options import OptionError, option
 
 LARGEST_PORT = 65_535
 

@@ -5,7 +5,7 @@ import typing
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 
 FLAG = "--kv-events-config"
 

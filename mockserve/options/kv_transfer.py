@@ -4,7 +4,7 @@ import json
 import uuid
 from dataclasses import dataclass
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 
 FLAG = "--kv-transfer-config"
 ROLES = ("kv_producer", "kv_consumer", "kv_both")

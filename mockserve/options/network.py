@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from blis_options import OptionError, option
-from blis_options.room import MOST_PROCESSES
+from blis_sim.options import OptionError, option
+from blis_sim.options.room import MOST_PROCESSES
 from mockserve.options.content import ContentOptions
 
 

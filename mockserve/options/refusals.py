@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.options.environment import ServerEnvironment
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from blis_options import option
+from blis_sim.options import option
 from mockserve.options.simulation import SimulationOptions
 
 

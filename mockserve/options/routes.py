@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from blis_options import OptionError, option
+from blis_sim.options import OptionError, option
 from mockserve.options.replies import ReplyOptions
 
 POOLING_TASKS = ("embed", "classify", "token_embed", "token_classify")

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from blis_options import OptionError, option
+from blis_sim.options import OptionError, option
 from mockserve.options.refusals import check_cluster
 from mockserve.options.routes import RouteOptions
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from blis_options import OptionError, option
+from blis_sim.options import OptionError, option
 from mockserve.log_lines import FORMATS
 from mockserve.options.timing import TimingOptions
 

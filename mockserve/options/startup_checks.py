@@ -8,9 +8,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_options import OptionError
-from engine.deployment import Deployment
-from engine.kv_cache.sizing import kv_bytes_per_token
+from blis_sim.engine.deployment import Deployment
+from blis_sim.engine.kv_cache.sizing import kv_bytes_per_token
+from blis_sim.options import OptionError
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.routes import GENERATING_TASKS, tasks_of
 

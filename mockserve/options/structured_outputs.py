@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, fields
 from typing import Any
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 
 FLAG = "--structured-outputs-config"
 BACKENDS = ("auto", "xgrammar", "guidance", "outlines", "lm-format-enforcer")

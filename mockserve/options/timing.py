@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from blis_options import OptionError, option, options_of
-from engine.latency.request_timing import RequestTiming
+from blis_sim.engine.latency.request_timing import RequestTiming
+from blis_sim.options import OptionError, option, options_of
 from mockserve.options.faults import FaultOptions
 
 CALCULATORS = ("engine", "constant", "per-token")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from blis_options import in_vain
+from blis_sim.options import in_vain
 from mockserve.options.serve import ServeOptions
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from zlib import crc32
 
-from blis_options.addition import added_up
+from blis_sim.options.addition import added_up
 from mockserve.content.form import AnswerForm
 from mockserve.planning.prompts import medium_ids
 from mockserve.planning.recordings import duration_s

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.processes.answering_process import Assignment, answer_until_told
 from mockserve.processes.channel import Channel, open_channel
 from mockserve.processes.engine_side import EngineSide

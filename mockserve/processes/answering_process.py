@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from blis_options import BlisError
+from blis_sim.options import BlisError
 from mockserve.connections.file_limit import raise_file_limit
 from mockserve.connections.slow_readers import SlowReaders
 from mockserve.engines.backend import Backend

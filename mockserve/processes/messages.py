@@ -7,9 +7,9 @@ reading of the monotonic clock, which is the same in all processes of a machine.
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
-from engine.request import Request
-from engine.stats import EngineStats
-from engine.units import Micros
+from blis_sim.engine.request import Request
+from blis_sim.engine.stats import EngineStats
+from blis_sim.engine.units import Micros
 from mockserve.metrics.histogram import Histogram
 from mockserve.metrics.http import HttpMetrics
 from mockserve.metrics.tool_parsing import ToolParsing

@@ -2,7 +2,7 @@
 
 import socket
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 
 
 def reserved_port(host: str, port: int) -> socket.socket:

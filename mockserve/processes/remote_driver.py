@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import NoReturn, TypeVar
 
-from engine.config import EngineConfig
-from engine.core import Engine
-from engine.request import Request
-from engine.stats import EngineStats
-from engine.units import Micros
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.core import Engine
+from blis_sim.engine.request import Request
+from blis_sim.engine.stats import EngineStats
+from blis_sim.engine.units import Micros
 from mockserve.flight import Flight, Reply, Siblings, new_siblings
 from mockserve.processes.messages import Abort, Broken, Fail, Finish, FromAnswering, State, Submit, Tokens
 from mockserve.protocol.errors import ApiError

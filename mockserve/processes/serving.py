@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from engine.deployment import Deployment
+from blis_sim.engine.deployment import Deployment
 from mockserve.connections.slow_readers import SlowReaders
 from mockserve.engines.backend import source_of
 from mockserve.engines.build import build_engines

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blis_options import BlisError
+from blis_sim.options import BlisError
 
 MAX_LISTED_PROBLEMS = 10
 MAX_SHOWN_INPUT_CHARS = 200

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
-from engine.events import StepDone
-from engine.units import Micros
+from blis_sim.engine.events import StepDone
+from blis_sim.engine.units import Micros
 
 SHORTEST_SLICE_S = 0.002
 """A driver that has fallen behind serves the connections this often, or when it is far behind..."""

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-from engine.simulation import Simulation
-from engine.units import Micros
+from blis_sim.engine.simulation import Simulation
+from blis_sim.engine.units import Micros
 
 FOREVER: Micros = 2**62
 """Later than anything an engine has due."""

@@ -5,15 +5,15 @@ from collections.abc import Callable, Collection, MutableMapping
 from http import HTTPStatus
 from typing import TypeVar
 
-from engine.cluster.cluster import Cluster
-from engine.cluster.counters import NOBODY_PREFILLS
-from engine.cluster.member import Life
-from engine.core import Engine
-from engine.events import Event, Finished, Scheduled
-from engine.request import Request
-from engine.sequence import NOWHERE, Outcome
-from engine.sequence import Sequence as EngineSequence
-from engine.units import Micros
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.counters import NOBODY_PREFILLS
+from blis_sim.engine.cluster.member import Life
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Event, Finished, Scheduled
+from blis_sim.engine.request import Request
+from blis_sim.engine.sequence import NOWHERE, Outcome
+from blis_sim.engine.sequence import Sequence as EngineSequence
+from blis_sim.engine.units import Micros
 from mockserve.flight import Flight
 from mockserve.realtime.driver import RealtimeDriver
 from mockserve.realtime.engine_output import EngineOutput

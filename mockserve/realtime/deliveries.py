@@ -5,10 +5,10 @@ from heapq import heapify, heappop, heappush
 from http import HTTPStatus
 from itertools import count, pairwise
 
-from engine.delivery import output_delay, output_overheads
-from engine.events import CacheChanged, Event, Finished, Preempted, Scheduled, StepDone, StepsDone
-from engine.sequence import Outcome
-from engine.units import Micros
+from blis_sim.engine.delivery import output_delay, output_overheads
+from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted, Scheduled, StepDone, StepsDone
+from blis_sim.engine.sequence import Outcome
+from blis_sim.engine.units import Micros
 from mockserve.flight import Flight
 from mockserve.realtime.backlog_slices import BacklogSlices
 from mockserve.realtime.clocks import Clock

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection
 from http import HTTPStatus
 from typing import TypeVar
 
-from engine.core import Engine
-from engine.request import Request
-from engine.simulation import Simulation
-from engine.units import Micros
+from blis_sim.engine.core import Engine
+from blis_sim.engine.request import Request
+from blis_sim.engine.simulation import Simulation
+from blis_sim.engine.units import Micros
 from mockserve.flight import Flight, FlightRecorder, Reply, Siblings, new_siblings
 from mockserve.realtime.alarm import Alarm
 from mockserve.realtime.backlog_slices import BacklogSlices

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from engine.core import Engine
-from engine.kv_cache.changes import CacheChange
+from blis_sim.engine.core import Engine
+from blis_sim.engine.kv_cache.changes import CacheChange
 from mockserve.flight import FlightRecorder
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
-from engine.cluster.member import Life
-from engine.core import Engine
-from engine.request import Request
-from engine.units import Micros
+from blis_sim.engine.cluster.member import Life
+from blis_sim.engine.core import Engine
+from blis_sim.engine.request import Request
+from blis_sim.engine.units import Micros
 from mockserve.flight import Flight, Reply, Siblings
 from mockserve.realtime.cluster import ClusterDriver
 from mockserve.realtime.interface import EngineFailedError

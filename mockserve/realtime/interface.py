@@ -3,11 +3,11 @@
 from collections.abc import Callable, Collection
 from typing import Protocol, TypeVar
 
-from engine.config import EngineConfig
-from engine.core import Engine
-from engine.request import Request
-from engine.stats import EngineStats
-from engine.units import Micros
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.core import Engine
+from blis_sim.engine.request import Request
+from blis_sim.engine.stats import EngineStats
+from blis_sim.engine.units import Micros
 from mockserve.flight import Flight, Reply, Siblings
 
 T = TypeVar("T")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from http import HTTPStatus
 
-from engine.sequence import Outcome
+from blis_sim.engine.sequence import Outcome
 
 STATUSES: Mapping[Outcome, HTTPStatus] = {
     Outcome.REJECTED: HTTPStatus.TOO_MANY_REQUESTS,

@@ -4,10 +4,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from engine.core import Engine
-from engine.dp_balance import LoadReports, RankBalancer, load_of
-from engine.request import Request
-from engine.units import Micros
+from blis_sim.engine.core import Engine
+from blis_sim.engine.dp_balance import LoadReports, RankBalancer, load_of
+from blis_sim.engine.request import Request
+from blis_sim.engine.units import Micros
 from mockserve.flight import Flight, Reply, Siblings
 from mockserve.realtime.driver import RealtimeDriver
 

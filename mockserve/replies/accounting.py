@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from engine.units import Micros
+from blis_sim.engine.units import Micros
 from mockserve.flight import Flight
 from mockserve.protocol.bodies import Usage
 from mockserve.replies.planned_prompt import PlannedPrompt

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from engine.request import Request
+from blis_sim.engine.request import Request
 from mockserve.content.answer import Answer
 
 

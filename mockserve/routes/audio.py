@@ -5,7 +5,7 @@ from typing import Any
 
 from aiohttp import hdrs, web
 
-from engine.units import Micros
+from blis_sim.engine.units import Micros
 from mockserve.answering.answer import collect, fly
 from mockserve.answering.outlet import EventOutlet
 from mockserve.answering.speaking import SpokenStream

@@ -5,7 +5,7 @@ from typing import Any
 
 from aiohttp import web
 
-from blis_options import BlisError
+from blis_sim.options import BlisError
 from mockserve.options.fault_settings import LONGEST_S
 from mockserve.protocol.errors import ApiError
 from mockserve.routes.handlers import json_response

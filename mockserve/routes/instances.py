@@ -5,8 +5,8 @@ from typing import Any
 
 from aiohttp import web
 
-from blis_options import OptionError
-from engine.cluster.autoscaling.delays import LONGEST_DELAY_S
+from blis_sim.engine.cluster.autoscaling.delays import LONGEST_DELAY_S
+from blis_sim.options import OptionError
 from mockserve.protocol.errors import ApiError
 from mockserve.routes.handlers import json_response
 from mockserve.routes.shared import json_reply, read_body

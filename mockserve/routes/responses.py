@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from engine.units import Micros
+from blis_sim.engine.units import Micros
 from mockserve.answering.answer import collect
 from mockserve.answering.json_reply import json_body
 from mockserve.answering.narrating import narrate, narrate_to_client

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.protocol.errors import ApiError, internal_error
 
 

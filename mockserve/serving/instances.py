@@ -5,8 +5,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
-from blis_options import OptionError
-from engine.cluster.member import Life
+from blis_sim.engine.cluster.member import Life
+from blis_sim.options import OptionError
 from mockserve.engines.build import RankEngine
 from mockserve.engines.cluster import LiveCluster
 from mockserve.faults.draw import FaultSource

@@ -9,7 +9,7 @@ from threading import local
 from typing import NamedTuple
 from zlib import crc32
 
-from engine.request import BlockIdentities, ExternalPrompt, Request
+from blis_sim.engine.request import BlockIdentities, ExternalPrompt, Request
 from mockserve.content.answer import Answer
 from mockserve.content.beam import as_beam
 from mockserve.content.chat_templates.conversations import Conversations

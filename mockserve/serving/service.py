@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from engine.deployment import Deployment
-from engine.request import ExternalPrompt
+from blis_sim.engine.deployment import Deployment
+from blis_sim.engine.request import ExternalPrompt
 from mockserve.connections.network import Network, network_of
 from mockserve.connections.slow_readers import SlowReaders
 from mockserve.connections.stream_head import StreamHeads

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from engine.core import Engine
-from engine.scheduler.hold import Hold
+from blis_sim.engine.core import Engine
+from blis_sim.engine.scheduler.hold import Hold
 from mockserve.metrics.engine import SLEEP_STATES
 from mockserve.protocol.errors import ApiError
 from mockserve.realtime.interface import Driver

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from blis_options import OptionError
-from blis_options.yaml_text import load_yaml
+from blis_sim.options import OptionError
+from blis_sim.options.yaml_text import load_yaml
 
 FLAG = "--config"
 

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.vllm_arguments.values import read_size
 
 

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.vllm_arguments.config_file import without_config_file
 from mockserve.vllm_arguments.dotted import with_objects
 from mockserve.vllm_arguments.table import VllmFlag

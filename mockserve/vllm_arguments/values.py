@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.vllm_arguments.table import VllmFlag
 
 FITTED = "auto"

@@ -7,7 +7,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from socket import create_connection
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 
 _MOST_CONNECT_S = 10.0
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 
 
 @dataclass(frozen=True, slots=True)

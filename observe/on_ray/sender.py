@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
 
-from blis_options import BlisError
+from blis_sim.options import BlisError
 from observe.client.client import Client
 from observe.clock import Nanos
 from observe.dispatch import Dispatcher, Sent

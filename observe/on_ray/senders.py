@@ -19,7 +19,7 @@ from observe.plans.workload import Workload
 from observe.recording.recorder import Recorder
 from observe.sending.share import Share, shares_of
 
-PACKAGES = ("blis_options", "observe", "traces")
+PACKAGES = ("blis_sim", "observe", "traces")
 """What the senders import."""
 
 _HEAD_START_NS = 500_000_000

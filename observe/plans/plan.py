@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from blis_options.room import MOST_TOKENS
+from blis_sim.options.room import MOST_TOKENS
 from observe.errors import ObserveError
 from observe.messages import warn
 from observe.options import ObserveOptions

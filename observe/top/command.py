@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from blis_options import check_options, option
+from blis_sim.options import check_options, option
 from observe.http.request import Server, parse_server
 
 __all__ = ["TopOptions", "run"]

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, Union
 
-from engine.request import Request
-from engine.units import Micros
+from blis_sim.engine.request import Request
+from blis_sim.engine.units import Micros
 from traces import TraceRow
 
 if TYPE_CHECKING:

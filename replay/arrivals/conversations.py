@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from engine.config import EngineConfig
+from blis_sim.engine.config import EngineConfig
 from replay.arrivals.conversation_blocks import ConversationBlocks
 from traces import TraceRow
 

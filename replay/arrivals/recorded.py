@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from engine.config import EngineConfig
-from engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
-from engine.units import Micros
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
+from blis_sim.engine.units import Micros
 from replay.arrivals.arrival import Arrival
 from replay.arrivals.conversations import blocks_of_conversations, prompt_tokens_of_conversations
 from traces import Trace, TraceRow

@@ -7,8 +7,8 @@ from itertools import chain, repeat
 from operator import add
 from typing import Any
 
-from engine.config import EngineConfig
-from engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
 from replay.arrivals.arrival import Arrival
 from replay.arrivals.conversation_blocks import ConversationBlocks
 from traces.workload import Workload, WorkloadRequest

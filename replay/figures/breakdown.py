@@ -6,7 +6,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from blis_options.addition import added_up
+from blis_sim.options.addition import added_up
 from replay.figures.distribution import Distribution, distribution
 from replay.figures.groups import groups_of
 from replay.running.record import NEVER, Record

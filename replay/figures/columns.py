@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.sequence import NOWHERE, Sequence
+from blis_sim.engine.sequence import NOWHERE, Sequence
 from replay.figures.clustered import cluster_of
 from replay.running.measure import COMPLETED, NEVER, ClientView, Latencies
 from replay.running.record import Bools, Ints

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from blis_options.addition import added_up
-from engine.core import Engine
-from engine.kv_cache.tiered_cache import TieredKVCache
+from blis_sim.engine.core import Engine
+from blis_sim.engine.kv_cache.tiered_cache import TieredKVCache
+from blis_sim.options.addition import added_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

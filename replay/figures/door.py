@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from blis_options.addition import added_up
-from engine.simulation import Simulation
-from engine.units import Micros
+from blis_sim.engine.simulation import Simulation
+from blis_sim.engine.units import Micros
+from blis_sim.options.addition import added_up
 from replay.figures.clustered import cluster_of
 
 if TYPE_CHECKING:
-    from engine.cluster.autoscaling.autoscaler import Autoscaler
-    from engine.cluster.decisions import DecisionLog
-    from engine.cluster.gateway.flow_control import FlowControl
+    from blis_sim.engine.cluster.autoscaling.autoscaler import Autoscaler
+    from blis_sim.engine.cluster.decisions import DecisionLog
+    from blis_sim.engine.cluster.gateway.flow_control import FlowControl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

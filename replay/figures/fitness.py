@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from blis_options.addition import added_up
+from blis_sim.options.addition import added_up
 from replay.figures.distribution import Distribution, distribution
 from replay.running.record import NEVER, Record
 from traces.goodput import rate

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from engine.step_log import StepLog
+from blis_sim.engine.step_log import StepLog
 from replay.running.record import NEVER, Ints, Record
 from replay.running.simulate import Simulated
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.sequence import Outcome
-from engine.simulation import Simulation
+from blis_sim.engine.sequence import Outcome
+from blis_sim.engine.simulation import Simulation
 from replay.figures.clustered import cluster_of
 from replay.figures.distribution import Distribution, distribution
 from replay.figures.totals import Totals
@@ -16,7 +16,7 @@ from replay.running.record import NEVER
 from replay.running.simulate import Simulated
 
 if TYPE_CHECKING:
-    from engine.cluster.disaggregation.handover import Disaggregation
+    from blis_sim.engine.cluster.disaggregation.handover import Disaggregation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

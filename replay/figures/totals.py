@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from engine.core import Engine
-from engine.stats import EngineCounters
+from blis_sim.engine.core import Engine
+from blis_sim.engine.stats import EngineCounters
 
 
 @dataclass(slots=True)

@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
-from engine.units import Micros
-from engine.virtual import CHUNK_US
+from blis_sim.engine.units import Micros
+from blis_sim.engine.virtual import CHUNK_US
 from replay.arrivals.arrival import Arrival
 from replay.arrivals.recorded import Arrivals
 from traces import TraceRow

@@ -4,10 +4,10 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 
-from engine.config import EngineConfig
-from engine.simulation import Simulation
-from engine.units import Micros
-from engine.virtual import CHUNK_US
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.simulation import Simulation
+from blis_sim.engine.units import Micros
+from blis_sim.engine.virtual import CHUNK_US
 from replay.arrivals.arrival import Arrival
 from replay.arrivals.synthetic import GeneratedArrivals, arrival_of
 from replay.loops.closed_loop import run_closed_loop

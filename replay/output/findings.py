@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.core import Engine
+from blis_sim.engine.core import Engine
 from replay.figures.breakdown import (
     ClassLatencies,
     ModelFigures,

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_options.addition import added_up
-from engine.cluster.snapshot import instance_name
-from engine.scheduler.stepping import KVUsage
-from engine.sequence import Outcome
-from engine.stats import EngineCounters
+from blis_sim.engine.cluster.snapshot import instance_name
+from blis_sim.engine.scheduler.stepping import KVUsage
+from blis_sim.engine.sequence import Outcome
+from blis_sim.engine.stats import EngineCounters
+from blis_sim.options.addition import added_up
 from replay.figures.columns import columns_of
 from replay.figures.separated import without_prompts
 from replay.figures.totals import totals_of

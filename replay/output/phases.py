@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_options.addition import added_up
+from blis_sim.options.addition import added_up
 from replay.output.metrics import JsonObject
 from replay.running.record import NEVER, Floats, Ints, Record
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from engine.sequence import Outcome
+from blis_sim.engine.sequence import Outcome
 from replay.arrivals.arrival import Origin
 from replay.running.record import Measured, Record
 from replay.running.simulate import Simulated

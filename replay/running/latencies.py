@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engine.sequence import NOWHERE, Outcome
-from engine.sequence import Sequence as Life
-from engine.units import Micros
+from blis_sim.engine.sequence import NOWHERE, Outcome
+from blis_sim.engine.sequence import Sequence as Life
+from blis_sim.engine.units import Micros
 from replay.running.measure import COMPLETED, NEVER, ClientView
 
 Ints = npt.NDArray[np.int64]

@@ -5,12 +5,12 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from engine.core import Engine
-from engine.delivery import output_delay
-from engine.events import Finished
-from engine.sequence import Outcome, Sequence
-from engine.simulation import Simulation
-from engine.units import Micros
+from blis_sim.engine.core import Engine
+from blis_sim.engine.delivery import output_delay
+from blis_sim.engine.events import Finished
+from blis_sim.engine.sequence import Outcome, Sequence
+from blis_sim.engine.simulation import Simulation
+from blis_sim.engine.units import Micros
 
 COMPLETED = frozenset({Outcome.COMPLETED, Outcome.LENGTH_CAPPED})
 

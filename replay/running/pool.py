@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from engine.units import Micros
+from blis_sim.engine.units import Micros
 
 _LARGEST = np.iinfo(np.int64).max
 

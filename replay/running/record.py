@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.events import Event, Finished
-from engine.sequence import NOWHERE, Outcome, Sequence
-from engine.simulation import Simulation
-from engine.units import Micros
+from blis_sim.engine.events import Event, Finished
+from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
+from blis_sim.engine.simulation import Simulation
+from blis_sim.engine.units import Micros
 from replay.arrivals.arrival import Origin
 from replay.running.latencies import COMPLETED_CODES, NO_OUTCOME, OUTCOMES, Told, told_of
 from replay.running.measure import COMPLETED, NEVER, ClientView, token_times

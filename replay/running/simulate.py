@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from blis_options import OptionError
-from engine.config import EngineConfig
-from engine.core import Engine
-from engine.guards import refusal
-from engine.request import Request
-from engine.sequence import Sequence
-from engine.simulation import Simulation
-from engine.units import Micros
-from engine.virtual import Batch, batch_size, run_in_batches
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.core import Engine
+from blis_sim.engine.guards import refusal
+from blis_sim.engine.request import Request
+from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.simulation import Simulation
+from blis_sim.engine.units import Micros
+from blis_sim.engine.virtual import Batch, batch_size, run_in_batches
+from blis_sim.options import OptionError
 from replay.arrivals.arrival import Arrival, Origin
 from replay.running.record import OnTokens, Record
 from traces.collector import no_cycle_search

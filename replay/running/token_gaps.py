@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engine.core import Engine
-from engine.sequence import Sequence
+from blis_sim.engine.core import Engine
+from blis_sim.engine.sequence import Sequence
 from replay.running.pool import Pool, counted_pool, merged
 
 Ints = npt.NDArray[np.int64]

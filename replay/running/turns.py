@@ -10,9 +10,9 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 import numpy.typing as npt
 
-from engine.core import Engine
-from engine.sequence import Sequence
-from engine.units import Micros
+from blis_sim.engine.core import Engine
+from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.units import Micros
 
 Ints = npt.NDArray[np.int64]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
-PACKAGES = ["bench", "blis_cli", "blis_options", "calibrate", "engine", "mockserve", "observe", "replay", "traces"]
+PACKAGES = ["blis_sim", "calibrate", "mockserve", "observe", "replay", "traces"]
 
 
 def pyproject() -> dict[str, Any]:

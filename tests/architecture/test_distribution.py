@@ -55,7 +55,7 @@ def test_the_wheel_holds_every_module(wheel: zipfile.ZipFile) -> None:
 def test_the_wheel_holds_the_catalogue(wheel: zipfile.ZipFile) -> None:
     data = [
         path.relative_to(PROJECT).as_posix()
-        for path in (PROJECT / "engine" / "latency" / "catalogue").iterdir()
+        for path in (PROJECT / "blis_sim" / "engine" / "latency" / "catalogue").iterdir()
         if path.suffix in (".csv", ".json", ".yaml")
     ]
     assert len(data) >= 3
@@ -70,7 +70,7 @@ def test_the_learned_coefficients_are_where_an_installation_looks_for_them(
     flags = ("--model", "qwen/qwen3-14b", "--latency-model", "fitted", "--num-requests", "3", "--json")
     results = [
         subprocess.run(
-            [sys.executable, "-m", "blis_cli", "run", *flags],
+            [sys.executable, "-m", "blis_sim.cli", "run", *flags],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(folder)},
             check=True,
@@ -80,7 +80,7 @@ def test_the_learned_coefficients_are_where_an_installation_looks_for_them(
     ]
     assert results[0] == results[1] != b""
     assert [name for name in wheel.namelist() if name.endswith(".coefficients.yaml")] == [
-        "engine/latency/catalogue/qwen3-14b-h100.coefficients.yaml"
+        "blis_sim/engine/latency/catalogue/qwen3-14b-h100.coefficients.yaml"
     ]
 
 
@@ -92,7 +92,7 @@ def test_no_package_takes_the_name_of_another_project() -> None:
     """The name `blis` belongs to somebody else; only the command is called so."""
     assert "blis" not in PACKAGES
     assert pyproject()["project"]["name"] == "blis-mockserve"
-    assert pyproject()["project"]["scripts"]["blis"] == "blis_cli.main:main"
+    assert pyproject()["project"]["scripts"]["blis"] == "blis_sim.cli.main:main"
 
 
 def test_containers_hold_no_code_of_their_own() -> None:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from bench.dataset_options import DatasetOptions
-from bench.datasets import Sample, samples_of
-from bench.errors import BenchError
-from blis_options import BlisError, OptionError
+from blis_sim.bench.dataset_options import DatasetOptions
+from blis_sim.bench.datasets import Sample, samples_of
+from blis_sim.bench.errors import BenchError
+from blis_sim.options import BlisError, OptionError
 
 
 def samples(**options: Any) -> list[Sample]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from blis_options import BlisError, OptionError
+from blis_sim.options import BlisError, OptionError
 from calibrate.command import CalibrateOptions, run
 from calibrate.errors import CalibrateError
 from tests.calibrate.recordings import result, row

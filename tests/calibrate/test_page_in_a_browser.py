@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from blis_cli.main import run
+from blis_sim.cli.main import run
 from tests.calibrate.test_presentation import files, recorded, simulated
 from tests.patience import PATIENCE_S
 

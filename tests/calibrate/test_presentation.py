@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blis_cli.main import run
-from blis_options import OptionError
+from blis_sim.cli.main import run
+from blis_sim.options import OptionError
 from calibrate.bootstrap import confidence
 from calibrate.calibration import PLAIN, Calibration, calibrate
 from calibrate.fail_over import exceeded, parse_limits

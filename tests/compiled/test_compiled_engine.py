@@ -17,10 +17,16 @@ MODULES = [
     file.removesuffix(".py").replace("/", ".")
     for file in pyproject()["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["modules"]
 ]
-FILE_OF_EACH = "import importlib, sys; print(*(importlib.import_module(name).__file__ for name in sys.argv[1:]))"
+FILE_OF_EACH = """
+import importlib, importlib.util, sys
+origins = [importlib.util.find_spec(name).origin for name in sys.argv[1:]]
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+print(*origins)
+"""
 RUN_EACH = """
 import contextlib, json, os, sys
-from blis_cli.main import run
+from blis_sim.cli.main import run
 for name, flags in json.loads(sys.argv[1]).items():
     os.mkdir(name)
     os.chdir(name)
@@ -34,8 +40,8 @@ for name, flags in json.loads(sys.argv[1]).items():
 """
 """What each run prints and writes, and what a replay of what it has written does."""
 PYTEST_WITH_IT = """
-import sys, engine.core, pytest
-assert not engine.core.__file__.endswith(".py")
+import sys, blis_sim.engine.core, pytest
+assert not blis_sim.engine.core.__file__.endswith(".py")
 sys.exit(pytest.main(sys.argv[1:]))
 """
 QWEN = ("--model", "qwen/qwen3-14b", "--hardware", "H100", "--tp", "1")
@@ -89,7 +95,7 @@ def test_each_of_the_modules_is_compiled_and_no_other(compiled: Path, tmp_path: 
 
 
 def test_the_version_says_so(compiled: Path, tmp_path: Path) -> None:
-    said = python(compiled, tmp_path, "-m", "blis_cli", "--version").stdout
+    said = python(compiled, tmp_path, "-m", "blis_sim.cli", "--version").stdout
     assert said == f"{pyproject()['project']['version']} (compiled engine)\n"
 
 

@@ -64,11 +64,11 @@ def test_the_source_distribution_holds_what_compiles(tmp_path: Path) -> None:
     (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
-    assert {"hatch_build.py", "pyproject.toml", "engine/core.py"} <= names
+    assert {"hatch_build.py", "pyproject.toml", "blis_sim/engine/core.py"} <= names
 
 
 def test_nothing_compiled_is_left_in_the_checkout() -> None:
-    assert [path for path in PROJECT.glob("engine/**/*") if path.suffix in (".so", ".pyd", ".c")] == []
+    assert [path for path in PROJECT.glob("blis_sim/engine/**/*") if path.suffix in (".so", ".pyd", ".c")] == []
 
 
 def hatchling(target: str, folder: Path) -> None:

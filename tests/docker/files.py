@@ -10,7 +10,7 @@ from typing import Any
 import typer
 import yaml
 
-from blis_cli.flags import command_function
+from blis_sim.cli.flags import command_function
 from mockserve.command import ServeOptions, rewritten
 
 PROJECT = Path(__file__).resolve().parents[2]

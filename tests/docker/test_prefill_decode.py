@@ -24,7 +24,7 @@ def instance(name: str) -> Iterator[str]:
     """The address of a server as the manifest starts it, on a free port."""
     (deployment,) = (each for each in objects("Deployment") if each["metadata"]["name"] == name)
     container = container_of(deployment)
-    command = [sys.executable, "-m", "blis_cli", "serve", *container["args"], "--host", "127.0.0.1", "--port", "0"]
+    command = [sys.executable, "-m", "blis_sim.cli", "serve", *container["args"], "--host", "127.0.0.1", "--port", "0"]
     environment = {**os.environ, **{each["name"]: POD_IP for each in container["env"]}}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         try:

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from blis_cli.main import run
+from blis_sim.cli.main import run
 
 HEADER = "trace_version: 3\nmode: generated\n"
 ROW = {

@@ -27,7 +27,7 @@ class Terminal:
         self._reserved = ExitStack()
         blis = folder / "bin" / "blis"
         blis.parent.mkdir()
-        blis.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m blis_cli "$@"\n')
+        blis.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m blis_sim.cli "$@"\n')
         blis.chmod(0o755)
         (folder / "examples").symlink_to(PROJECT / "examples")
 

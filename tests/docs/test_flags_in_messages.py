@@ -11,13 +11,14 @@ from tests.docs.pages import PROJECT
 
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]")
 _REFERENCE = ("cli.md", "vllm-flags.md", "llm-d-inference-sim.md")
-_PACKAGES = ("blis_cli", "bench", "calibrate", "engine", "mockserve", "observe", "replay", "traces")
+_PACKAGES = ("blis_sim", "calibrate", "mockserve", "observe", "replay", "traces")
 _OF_OTHERS = (
-    "blis_cli/completion.py",
+    "blis_sim/cli/completion.py",
+    "blis_sim/options/option.py",
     "mockserve/vllm_arguments",
     "mockserve/inference_sim",
-    "bench/serve",
-    "bench/offline",
+    "blis_sim/bench/serve",
+    "blis_sim/bench/offline",
 )
 """Where flags of other programs are used or translated."""
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import typer
 
-from blis_cli.commands import COMMANDS
-from blis_cli.flags import command_function
+from blis_sim.cli.commands import COMMANDS
+from blis_sim.cli.flags import command_function
 from mockserve.inference_sim import command as inference_sim
 from mockserve.inference_sim.options import InferenceSimOptions
 from mockserve.vllm_arguments.table import read_table

@@ -31,4 +31,4 @@ def test_what_pip_installs_runs(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert '"completed_requests": 1' in done.stdout
-    assert (site / "engine" / "core.py").is_file()
+    assert (site / "blis_sim" / "engine" / "core.py").is_file()

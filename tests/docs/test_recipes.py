@@ -11,7 +11,7 @@ from tests.docs.pages import FENCE, PROJECT, fences
 from tests.docs.terminal import Terminal
 
 PAGE = PROJECT / "docs" / "recipes.md"
-PACKAGES = ("blis_cli", "blis_options", "engine", "mockserve", "replay", "traces")
+PACKAGES = ("blis_sim", "mockserve", "replay", "traces")
 NEW_FILE = re.compile(r"`(\w+\.py)` in `([\w/]+/)`:$")
 NEW_ROW = re.compile(r"row of `(\w+)` in `([\w/]+\.py)`:$")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine.core import Engine
-from engine.events import Finished, Outcome, Preempted, Scheduled, StepDone
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Finished, Outcome, Preempted, Scheduled, StepDone
 from tests.fakes import TestLatency, config, request, run
 
 

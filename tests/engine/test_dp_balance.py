@@ -5,8 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core import Engine
-from engine.dp_balance import LoadReports, RankBalancer, RankLoad, load_of
+from blis_sim.engine.core import Engine
+from blis_sim.engine.dp_balance import LoadReports, RankBalancer, RankLoad, load_of
 from tests.fakes import TestLatency, config, request
 
 IDLE = RankLoad()

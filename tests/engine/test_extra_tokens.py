@@ -1,7 +1,7 @@
 """Steps that bring several tokens: how many there are by then."""
 
-from engine.extra_tokens import ExtraTokens
-from engine.sequence import Sequence
+from blis_sim.engine.extra_tokens import ExtraTokens
+from blis_sim.engine.sequence import Sequence
 from tests.fakes import request
 
 

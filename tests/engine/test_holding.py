@@ -2,10 +2,10 @@
 
 import pytest
 
-from engine.core import Engine
-from engine.events import Event, Finished, Preempted, StepDone
-from engine.request import HashedBlocks, Request
-from engine.scheduler.hold import Hold
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Event, Finished, Preempted, StepDone
+from blis_sim.engine.request import HashedBlocks, Request
+from blis_sim.engine.scheduler.hold import Hold
 from tests.fakes import TestLatency, config, request
 
 SCHEDULINGS = ("vllm", "blis")

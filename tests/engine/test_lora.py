@@ -2,12 +2,12 @@
 
 import pytest
 
-from engine.config import EngineConfig
-from engine.core import Engine
-from engine.errors import EngineError
-from engine.events import Finished, Scheduled, StepDone
-from engine.lora import LoraSettings, LoraSlots
-from engine.request import Request, UniqueBlocks
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.core import Engine
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.events import Finished, Scheduled, StepDone
+from blis_sim.engine.lora import LoraSettings, LoraSlots
+from blis_sim.engine.request import Request, UniqueBlocks
 from tests.fakes import TestLatency
 
 

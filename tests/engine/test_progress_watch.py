@@ -2,10 +2,10 @@
 
 import pytest
 
-from engine.core import Engine
-from engine.errors import EngineError
-from engine.request import Request, UniqueBlocks
-from engine.virtual import run_virtual
+from blis_sim.engine.core import Engine
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.request import Request, UniqueBlocks
+from blis_sim.engine.virtual import run_virtual
 from tests.fakes import TestLatency, config
 
 PROMPTS = (30, 25, 19)

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.queue import Due, EventQueue
-from engine.sequence import Outcome, Sequence
+from blis_sim.engine.queue import Due, EventQueue
+from blis_sim.engine.sequence import Outcome, Sequence
 from tests.fakes import request
 
 

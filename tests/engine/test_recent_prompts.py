@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, field
 
-from engine.batch_shape import BatchShape
-from engine.config import EngineConfig
-from engine.core import Engine
-from engine.latency.wrapped import WrappedLatency
-from engine.recent_prompts import HALF_LIFE_US, RecentPrompts
-from engine.request import Request, UniqueBlocks
-from engine.virtual import run_virtual
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.core import Engine
+from blis_sim.engine.latency.wrapped import WrappedLatency
+from blis_sim.engine.recent_prompts import HALF_LIFE_US, RecentPrompts
+from blis_sim.engine.request import Request, UniqueBlocks
+from blis_sim.engine.virtual import run_virtual
 from tests.fakes import TestLatency
 
 PROMPT = BatchShape(prefill_requests=1, prefill_tokens=800)

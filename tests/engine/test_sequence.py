@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.sequence import Outcome, Sequence
+from blis_sim.engine.sequence import Outcome, Sequence
 from tests.fakes import request
 
 

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from engine.config import EngineConfig
-from engine.core import Engine
-from engine.errors import EngineError
-from engine.events import Event, Finished, Outcome, StepDone, StepsDone
-from engine.latency.instant import InstantLatency
-from engine.latency.request_timing import RequestTiming
-from engine.lora import LoraSettings
-from engine.request import ExternalPrompt, HashedBlocks, Request, UniqueBlocks
-from engine.scheduler.hold import Hold
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.core import Engine
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.events import Event, Finished, Outcome, StepDone, StepsDone
+from blis_sim.engine.latency.instant import InstantLatency
+from blis_sim.engine.latency.request_timing import RequestTiming
+from blis_sim.engine.lora import LoraSettings
+from blis_sim.engine.request import ExternalPrompt, HashedBlocks, Request, UniqueBlocks
+from blis_sim.engine.scheduler.hold import Hold
 
 TIMING = RequestTiming(first_token_us=1000, token_gap_us=100, num_slots=4)
 

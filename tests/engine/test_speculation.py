@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.config import EngineConfig
-from engine.errors import EngineError
-from engine.speculation import DRAFTERS, Acceptance, Speculation
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.speculation import DRAFTERS, Acceptance, Speculation
 
 
 def speculation(method: str = "ngram", num_tokens: int = 3, rate: float = 0.7, **settings: Any) -> Speculation:

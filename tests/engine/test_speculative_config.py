@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from blis_options import OptionError
-from engine.speculation import Speculation
-from engine.speculative_config import SpeculationFlags, parse_speculation
+from blis_sim.engine.speculation import Speculation
+from blis_sim.engine.speculative_config import SpeculationFlags, parse_speculation
+from blis_sim.options import OptionError
 
 
 def said(**flags: Any) -> SpeculationFlags:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from engine.core import Engine
-from engine.errors import EngineError
-from engine.events import Event, Finished, Preempted
-from engine.sequence import Outcome, Sequence
+from blis_sim.engine.core import Engine
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.events import Event, Finished, Preempted
+from blis_sim.engine.sequence import Outcome, Sequence
 from tests.fakes import TestLatency, config, request
 
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 from hypothesis import assume, given, settings
 
-from engine.core import Engine
-from engine.events import Finished, Scheduled, StepDone
-from engine.request import Request
-from engine.virtual import ARRIVALS_AHEAD, run_virtual
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Finished, Scheduled, StepDone
+from blis_sim.engine.request import Request
+from blis_sim.engine.virtual import ARRIVALS_AHEAD, run_virtual
 from tests.fakes import TestLatency, config, request, run
 from tests.strategies import Workload, workloads
 

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from blis_options import options_of
+from blis_sim.options import options_of
 from replay.command import ReplayOptions
 
 

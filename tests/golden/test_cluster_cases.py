@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from blis_cli.main import run
+from blis_sim.cli.main import run
 from replay.command import ReplayOptions, replay
 from replay.command import run as run_replay
 from tests.golden.cluster_cases import recorded_draws, replay_options

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from blis_cli.main import run
+from blis_sim.cli.main import run
 from tests.odd_traces import LOADS, REFUSED
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from blis_cli.main import run
+from blis_sim.cli.main import run
 from tests.golden.same_files import assert_same_files, read_json
 
 CASES = [

@@ -3,14 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.config import EngineConfig
-from engine.events import Finished, Outcome, StepDone
-from engine.instance import Instance
-from engine.request import HashedBlocks, Request
-from engine.scheduler.vllm import VllmStepping
-from engine.scheduler.vllm_speculative import SpeculativeStepping
-from engine.sequence import Sequence
-from engine.speculation import Speculation
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.events import Finished, Outcome, StepDone
+from blis_sim.engine.instance import Instance
+from blis_sim.engine.request import HashedBlocks, Request
+from blis_sim.engine.scheduler.vllm import VllmStepping
+from blis_sim.engine.scheduler.vllm_speculative import SpeculativeStepping
+from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.speculation import Speculation
 from tests.fakes import TestLatency
 
 BLOCK = 16

@@ -5,17 +5,17 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
-from engine.cluster.cluster import Cluster
-from engine.cluster.decisions import DecisionLog
-from engine.cluster.freshness import Freshness
-from engine.cluster.latencies import Latencies
-from engine.cluster.routing.registry import ROUTERS, RouterSettings
-from engine.cluster.scorers.registry import SCORERS
-from engine.cluster.scorers.scorer import ScorerSettings
-from engine.cluster.ties import SeededTies
-from engine.core import Engine
-from engine.units import Micros
+from blis_sim.engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.decisions import DecisionLog
+from blis_sim.engine.cluster.freshness import Freshness
+from blis_sim.engine.cluster.latencies import Latencies
+from blis_sim.engine.cluster.routing.registry import ROUTERS, RouterSettings
+from blis_sim.engine.cluster.scorers.registry import SCORERS
+from blis_sim.engine.cluster.scorers.scorer import ScorerSettings
+from blis_sim.engine.cluster.ties import SeededTies
+from blis_sim.engine.core import Engine
+from blis_sim.engine.units import Micros
 from tests.strategies import GRID_US, Workload, workloads
 
 ADD, DRAIN, KILL = "add", "drain", "kill"

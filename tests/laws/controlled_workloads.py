@@ -5,18 +5,18 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from engine.cluster.cluster import Cluster
-from engine.cluster.disaggregation.deciders import DECIDERS
-from engine.cluster.disaggregation.handover import Disaggregation
-from engine.cluster.disaggregation.pools import Pools
-from engine.cluster.disaggregation.settings import DisaggregationSettings
-from engine.cluster.disaggregation.transfer import TransferSettings
-from engine.cluster.gateway.fairness import FAIRNESS
-from engine.cluster.gateway.flow_control import FlowControl
-from engine.cluster.gateway.orders import DISPATCH_ORDERS
-from engine.cluster.gateway.queue import QueueLimits
-from engine.cluster.gateway.saturation import SATURATION_DETECTORS, SaturationLimits
-from engine.cluster.gateway.settings import FlowControlSettings
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.disaggregation.deciders import DECIDERS
+from blis_sim.engine.cluster.disaggregation.handover import Disaggregation
+from blis_sim.engine.cluster.disaggregation.pools import Pools
+from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings
+from blis_sim.engine.cluster.disaggregation.transfer import TransferSettings
+from blis_sim.engine.cluster.gateway.fairness import FAIRNESS
+from blis_sim.engine.cluster.gateway.flow_control import FlowControl
+from blis_sim.engine.cluster.gateway.orders import DISPATCH_ORDERS
+from blis_sim.engine.cluster.gateway.queue import QueueLimits
+from blis_sim.engine.cluster.gateway.saturation import SATURATION_DETECTORS, SaturationLimits
+from blis_sim.engine.cluster.gateway.settings import FlowControlSettings
 from tests.laws.cluster_workloads import ClusterWorkload, cluster_workloads
 from tests.strategies import GRID_US
 

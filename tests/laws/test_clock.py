@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.core import Engine
+from blis_sim.engine.core import Engine
 from tests.fakes import TestLatency, config, request
 
 

@@ -3,14 +3,14 @@
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
-from engine.cluster.cluster import Cluster
-from engine.cluster.routing.round_robin import RoundRobin
-from engine.core import Engine
-from engine.events import Event, Finished, Outcome
-from engine.request import Request
-from engine.sequence import NOWHERE
-from engine.simulation import Simulation
+from blis_sim.engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.routing.round_robin import RoundRobin
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Event, Finished, Outcome
+from blis_sim.engine.request import Request
+from blis_sim.engine.sequence import NOWHERE
+from blis_sim.engine.simulation import Simulation
 from tests.laws.cluster_workloads import ClusterWorkload, Fault, cluster_workloads
 from tests.laws.test_engine_laws import LONG_ENOUGH_US, MANY_STEPS, told
 from tests.strategies import GRID_US, Workload, workloads

@@ -5,9 +5,9 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.cluster.cluster import Cluster
-from engine.cluster.disaggregation.pools import Role
-from engine.events import Event, Finished
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.disaggregation.pools import Role
+from blis_sim.engine.events import Event, Finished
 from replay.running.measure import COMPLETED
 from tests.laws.controlled_workloads import ControlledWorkload, controlled_workloads
 from tests.laws.test_cluster_laws import drained, endings, in_pieces

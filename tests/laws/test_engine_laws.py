@@ -3,10 +3,10 @@
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from engine.core import Engine
-from engine.events import CacheChanged, Event, Finished, Outcome, Scheduled, StepDone, StepsDone
-from engine.guards import refusal
-from engine.request import Request
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import CacheChanged, Event, Finished, Outcome, Scheduled, StepDone, StepsDone
+from blis_sim.engine.guards import refusal
+from blis_sim.engine.request import Request
 from tests.strategies import GRID_US, Workload, workloads
 
 LONG_ENOUGH_US = 200_000_000

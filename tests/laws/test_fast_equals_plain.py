@@ -6,11 +6,11 @@ from dataclasses import replace
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from engine.core import Engine
-from engine.events import Finished, Preempted, Scheduled, StepDone, StepsDone
-from engine.request import ExternalPrompt
-from engine.sequence import Sequence
-from engine.units import Micros
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Finished, Preempted, Scheduled, StepDone, StepsDone
+from blis_sim.engine.request import ExternalPrompt
+from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.units import Micros
 from tests.strategies import GRID_US, Workload, usual_workloads, workloads
 
 MANY_STEPS = 20_000

@@ -5,13 +5,13 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.cluster.cluster import Cluster
-from engine.cluster.latencies import Latencies
-from engine.cluster.passage import has_free_passage
-from engine.cluster.routing.registry import ROUTERS
-from engine.events import Event
-from engine.sequence import Sequence
-from engine.units import Micros
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.latencies import Latencies
+from blis_sim.engine.cluster.passage import has_free_passage
+from blis_sim.engine.cluster.routing.registry import ROUTERS
+from blis_sim.engine.events import Event
+from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.units import Micros
 from tests.laws.cluster_workloads import ClusterWorkload, cluster_workloads
 from tests.laws.test_cluster_laws import run_out
 from tests.laws.test_engine_laws import told

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from engine.deployment import resolve
+from blis_sim.engine.deployment import resolve
 from mockserve.options.serve import ServeOptions
 from mockserve.startup import startup_line
 

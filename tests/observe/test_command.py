@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from blis_options import BlisError
+from blis_sim.options import BlisError
 from observe.command import ObserveOptions, run
 from tests.patience import attempts
 from tests.ports import reserved_port

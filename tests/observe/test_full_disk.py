@@ -17,7 +17,7 @@ def observe(
     server_url: str, prefix: Path, *more: str, largest_file: int | None = None, stdout: int | IO[str] = subprocess.PIPE
 ) -> tuple[int, str, str]:
     """The exit code and what was printed, of the command in a process of its own."""
-    command = [sys.executable, "-m", "blis_cli", "observe", "--url", server_url, "--model", "ok", "--rate", "100"]
+    command = [sys.executable, "-m", "blis_sim.cli", "observe", "--url", server_url, "--model", "ok", "--rate", "100"]
     command += ["--num-requests", "500", "--output-tokens", "4", "--record-itl", "--output", str(prefix), *more]
     limit = None
     if largest_file is not None:

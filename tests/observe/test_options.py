@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from blis_options import BlisError
+from blis_sim.options import BlisError
 from observe.options import ObserveOptions
 
 

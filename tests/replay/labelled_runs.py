@@ -4,9 +4,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from engine.core import Engine
-from engine.request import Request
-from engine.units import Micros
+from blis_sim.engine.core import Engine
+from blis_sim.engine.request import Request
+from blis_sim.engine.units import Micros
 from replay.arrivals.arrival import Arrival
 from replay.running.simulate import Simulated, simulate
 from tests.fakes import TestLatency, config

@@ -2,8 +2,8 @@
 
 from hypothesis import assume
 
-from engine.core import Engine
-from engine.events import Event
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Event
 from tests.strategies import Workload
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from blis_cli.main import run
-from blis_options import BlisError
-from engine.cluster.build import build_simulation, notes_on_cluster
-from engine.cluster.cluster import Cluster
-from engine.cluster.policies import has_cluster, with_policies
-from engine.deployment import resolve
+from blis_sim.cli.main import run
+from blis_sim.engine.cluster.build import build_simulation, notes_on_cluster
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.policies import has_cluster, with_policies
+from blis_sim.engine.deployment import resolve
+from blis_sim.options import BlisError
 from replay.command import ReplayOptions
 from tests import coefficients_file
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from blis_cli.main import run
+from blis_sim.cli.main import run
 
 MODEL = ["--model", "qwen/qwen3-14b"]
 HEADER = "trace_version: 3\nmode: generated\n"

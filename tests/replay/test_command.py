@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from blis_cli.main import run
-from engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
+from blis_sim.cli.main import run
+from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
 from tests import coefficients_file
 from tests.capped import capped_rows
 from tests.patience import PATIENCE_S
@@ -206,7 +206,7 @@ def test_a_setting_that_cannot_work_is_one_line(tmp_path: Path, capsys: Captured
 
 def test_on_a_terminal_a_progress_bar_leaves_stdout_alone(tmp_path: Path) -> None:
     terminal, stderr = os.openpty()
-    command = [sys.executable, "-m", "blis_cli", "replay", str(written(tmp_path, THREE)), "--json", *DEPLOYMENT]
+    command = [sys.executable, "-m", "blis_sim.cli", "replay", str(written(tmp_path, THREE)), "--json", *DEPLOYMENT]
     try:
         process = subprocess.run(
             command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=stderr, text=True, check=True, timeout=PATIENCE_S
@@ -221,7 +221,7 @@ def test_on_a_terminal_a_progress_bar_leaves_stdout_alone(tmp_path: Path) -> Non
 
 def test_as_a_process_it_prints_json_on_stdout_and_notes_on_stderr(tmp_path: Path) -> None:
     header = written(tmp_path, [*THREE, row(3, model="other")])
-    command = [sys.executable, "-W", "error", "-m", "blis_cli", "replay", str(header), "--json", *DEPLOYMENT]
+    command = [sys.executable, "-W", "error", "-m", "blis_sim.cli", "replay", str(header), "--json", *DEPLOYMENT]
     process = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
     assert json.loads(process.stdout)["completed_requests"] == 3
     assert process.stderr.count("\n") == 1

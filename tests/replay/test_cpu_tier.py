@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from blis_cli.main import run
+from blis_sim.cli.main import run
 from tests.replay.small_traces import row, written
 from tests.replay.test_command import DEPLOYMENT, THREE, Captured, replayed
 from traces import TraceHeader, write_trace

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from replay.command import ReplayOptions
 from replay.report_options import ReportOptions
 from traces import SloTargets

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from blis_cli.main import run
+from blis_sim.cli.main import run
 from tests.traces.workload.specs import client, users
 from traces import TraceRow, read_header, read_results, read_trace
 

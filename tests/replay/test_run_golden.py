@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine.core import Engine
-from engine.deployment import resolve
-from engine.deployment_options import DeploymentOptions
+from blis_sim.engine.core import Engine
+from blis_sim.engine.deployment import resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
 from replay.loops.sessions import simulate_workload
 from replay.output.findings import Questions, examine
 from replay.output.summary import summary

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blis_cli.main import run
-from engine.core import Engine
+from blis_sim.cli.main import run
+from blis_sim.engine.core import Engine
 from replay.arrivals.recorded import arrivals_of
 from replay.loops.sessions import simulate_workload
 from replay.output.metrics import result_rows

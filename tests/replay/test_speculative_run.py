@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from engine.core import Engine
-from engine.speculation import Speculation
+from blis_sim.engine.core import Engine
+from blis_sim.engine.speculation import Speculation
 from replay.arrivals.arrival import Arrival
 from replay.output.metrics import aggregate
 from replay.running.simulate import Simulated, simulate

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.core import Engine
-from engine.request import Request, UniqueBlocks
+from blis_sim.engine.core import Engine
+from blis_sim.engine.request import Request, UniqueBlocks
 from replay.arrivals.arrival import Arrival
 from replay.running.record import Measured
 from replay.running.simulate import Simulated, simulate

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from engine.core import Engine
-from engine.events import Finished
-from engine.stats import EngineStats
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Finished
+from blis_sim.engine.stats import EngineStats
 from replay.arrivals.arrival import Arrival
 from tests.fakes import TestLatency, config, run
 from tests.theory.single_server import SCHEDULINGS, poisson, served

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core import Engine
-from engine.latency.blackbox import Blackbox
+from blis_sim.engine.core import Engine
+from blis_sim.engine.latency.blackbox import Blackbox
 from replay.arrivals.arrival import Arrival
 from replay.running.record import Measured
 from replay.running.simulate import simulate

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core import Engine
-from engine.events import StepDone
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import StepDone
 from replay.arrivals.arrival import Arrival
 from tests.fakes import TestLatency, config, run
 from tests.theory.single_server import SCHEDULINGS, arrival, served

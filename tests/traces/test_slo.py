@@ -2,7 +2,7 @@
 
 import pytest
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from traces import SloTargets, parse_duration_ms, slo_targets_from_flags
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blis_options.room import LATEST_US, MOST_TOKENS
+from blis_sim.options.room import LATEST_US, MOST_TOKENS
 from traces import (
     TRACE_COLUMNS,
     TraceError,

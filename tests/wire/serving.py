@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from engine.latency.model import LatencyModel
+from blis_sim.engine.latency.model import LatencyModel
 from mockserve.engines.deployment import deployment_of
 from mockserve.listening import RunningServer, start
 from mockserve.options.serve import ServeOptions

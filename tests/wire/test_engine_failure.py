@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from engine.batch_shape import BatchShape
-from engine.units import Micros
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.units import Micros
 from tests.fakes import TestLatency
 from tests.wire.plain_http import call, chat, complete, open_request, read_until, wait_for_metric
 from tests.wire.serving import TestServer, running_server

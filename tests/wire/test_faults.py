@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.options.fault_kinds import ERRORS, SHAPES
 from mockserve.options.serve import ServeOptions
 from tests.fakes import TestLatency

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from blis_options import BlisError
+from blis_sim.options import BlisError
 from mockserve.inference_sim.command import rewritten
 from mockserve.inference_sim.mapping import serve_options
 from mockserve.inference_sim.options import InferenceSimOptions
@@ -23,7 +23,7 @@ from mockserve.options.durations import milliseconds
 from mockserve.options.without_effect import flags_without_effect
 from tests.patience import PATIENCE_S
 
-PROGRAM = (sys.executable, "-c", "from blis_cli.main import inference_sim; inference_sim()")
+PROGRAM = (sys.executable, "-c", "from blis_sim.cli.main import inference_sim; inference_sim()")
 
 
 @contextmanager

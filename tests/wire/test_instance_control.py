@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from blis_options import BlisError
-from engine.cluster.policies import with_policies
+from blis_sim.engine.cluster.policies import with_policies
+from blis_sim.options import BlisError
 from mockserve.options.serve import ServeOptions
 from mockserve.realtime.cluster import ClusterDriver
 from tests.fakes import TestLatency

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from blis_options import BlisError
+from blis_sim.options import BlisError
 from mockserve.options.serve import ServeOptions
 from tests.wire.plain_http import call, chat, complete, events_of, metric
 from tests.wire.serving import TestServer, running_server

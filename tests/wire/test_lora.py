@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from blis_options import BlisError
-from engine.kv_cache.changes import BlocksStored
-from engine.request import Request
+from blis_sim.engine.kv_cache.changes import BlocksStored
+from blis_sim.engine.request import Request
+from blis_sim.options import BlisError
 from mockserve.kv_blocks.naming import Scope
 from mockserve.kv_blocks.vllm_hashes import root_hash
 from mockserve.kv_blocks.vllm_naming import VllmNaming

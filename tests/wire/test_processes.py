@@ -160,7 +160,7 @@ def test_a_second_signal_cuts_them() -> None:
 
 
 def test_processes_that_are_still_starting_say_nothing_of_an_interrupt() -> None:
-    command = [sys.executable, "-m", "blis_cli", *ARGUMENTS, *TWO, *FAST]
+    command = [sys.executable, "-m", "blis_sim.cli", *ARGUMENTS, *TWO, *FAST]
     # Ctrl-C reaches all processes of a terminal.
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
         try:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.deployment import resolve
+from blis_sim.engine.deployment import resolve
 from mockserve.engines.deployment import deployment_of
 from mockserve.options.serve import ServeOptions
 from tests.fakes import TestLatency

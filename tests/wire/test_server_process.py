@@ -20,7 +20,7 @@ MORTAL = ("--port", "0", "--enable-fault-control")
 @contextmanager
 def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server process and the first line it wrote."""
-    command = [sys.executable, "-m", "blis_cli", *ARGUMENTS, *arguments]
+    command = [sys.executable, "-m", "blis_sim.cli", *ARGUMENTS, *arguments]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         try:
             assert running.stderr is not None
@@ -99,7 +99,7 @@ def test_a_short_stream_may_finish_and_a_long_one_is_cut_when_it_stops() -> None
     ],
 )
 def test_bad_settings_are_one_line_and_code_2(arguments: tuple[str, ...], complaint: str) -> None:
-    command = [sys.executable, "-m", "blis_cli", *ARGUMENTS, "--port", "0", *arguments]
+    command = [sys.executable, "-m", "blis_sim.cli", *ARGUMENTS, "--port", "0", *arguments]
     result = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
     assert result.returncode == 2
     assert result.stderr == f"blis serve: error: {complaint}\n"
@@ -108,7 +108,7 @@ def test_bad_settings_are_one_line_and_code_2(arguments: tuple[str, ...], compla
 def test_a_port_in_use_is_one_line_and_code_2() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        command = [sys.executable, "-m", "blis_cli", *ARGUMENTS, "--port", str(port)]
+        command = [sys.executable, "-m", "blis_sim.cli", *ARGUMENTS, "--port", str(port)]
         result = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
     assert result.returncode == 2
     assert result.stderr.startswith(f"blis serve: error: cannot listen on 127.0.0.1:{port}: ")
@@ -116,7 +116,7 @@ def test_a_port_in_use_is_one_line_and_code_2() -> None:
 
 
 def test_the_model_may_be_given_as_a_flag() -> None:
-    command = [sys.executable, "-m", "blis_cli", "serve", "--port", "0"]
+    command = [sys.executable, "-m", "blis_sim.cli", "serve", "--port", "0"]
     result = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
     assert result.stderr == "blis serve: error: MODEL must be given, as in: blis serve qwen/qwen3-14b\n"
 

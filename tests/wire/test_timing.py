@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from engine.units import Micros
+from blis_sim.engine.units import Micros
 from tests.fakes import TestLatency
 from tests.wire.plain_http import chunks_of, complete, metric
 from tests.wire.serving import TestServer, running_server

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from blis_options import BlisError
+from blis_sim.options import BlisError
 from mockserve.connections.tls import server_context
 from mockserve.options.serve import ServeOptions
 from tests.patience import PATIENCE_S, wait_until

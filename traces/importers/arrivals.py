@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from random import Random
 
-from blis_options import OptionError
-from blis_options.room import LATEST_US
+from blis_sim.options import OptionError
+from blis_sim.options.room import LATEST_US
 from traces.importers.imported import in_order
 from traces.importers.settings import ConvertOptions
 from traces.rows import TraceRow

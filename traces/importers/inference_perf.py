@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from blis_options.addition import added_up
-from blis_options.yaml_text import dump_yaml
+from blis_sim.options.addition import added_up
+from blis_sim.options.yaml_text import dump_yaml
 from traces.errors import TraceError
 from traces.importers.imported import Imported
 from traces.importers.json_fields import at, expect

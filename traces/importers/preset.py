@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from traces.importers.imported import Imported
 from traces.importers.settings import ConvertOptions
 from traces.workload import PRESETS, Arrival, rate_spec

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from blis_options.addition import added_up
+from blis_sim.options.addition import added_up
 from traces.errors import TraceError
 from traces.importers.imported import Imported
 from traces.importers.servegen_chunk import Chunk, Moment, read_chunks

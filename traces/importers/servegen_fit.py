@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from blis_options.addition import added_up
+from blis_sim.options.addition import added_up
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from blis_options import OptionError, check_options, check_written, option
-from blis_options.room import LEAST_RATE, MOST_RATE
+from blis_sim.options import OptionError, check_options, check_written, option
+from blis_sim.options.room import LEAST_RATE, MOST_RATE
 from traces.importers.registry import FORMATS, flags_of
 
 _TIMES = ("midnight", "morning", "afternoon")

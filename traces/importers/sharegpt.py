@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from traces.importers.arrivals import drawn_arrivals_us
 from traces.importers.imported import Imported, in_order, workload_header
 from traces.importers.json_fields import expect

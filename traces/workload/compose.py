@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
 
-from blis_options.addition import added_up
+from blis_sim.options.addition import added_up
 from traces.errors import TraceError
 from traces.workload.spec import Client, Cohort, GoodputTargets, Traffic, WorkloadSpec
 

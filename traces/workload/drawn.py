@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_options.room import LATEST_US
+from blis_sim.options.room import LATEST_US
 from traces.workload.arrivals import Ints
 from traces.workload.request import Session, WorkloadRequest
 from traces.workload.sources import Source

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from blis_options.yaml_text import load_yaml
+from blis_sim.options.yaml_text import load_yaml
 from traces.errors import TraceError
 from traces.text_file import read_text
 from traces.workload.bounds import Bounds

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from blis_options.addition import added_up
+from blis_sim.options.addition import added_up
 
 Span: TypeAlias = tuple[int, int]
 """Start and end of a stretch of time in microseconds, the end excluded."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING
 from typing import Any
 
-from blis_options.yaml_text import dump_yaml
+from blis_sim.options.yaml_text import dump_yaml
 from traces.workload.spec import WorkloadSpec
 
 

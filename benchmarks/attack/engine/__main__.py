@@ -110,12 +110,12 @@ def _read(written: str) -> Iterator[Line]:
 
 def _work(numbers: range, seed: int) -> int:
     """Make runs one after the other, with a line for each on standard output."""
-    import engine.core
+    import blis_sim.engine.core
     from benchmarks.attack.engine.runs import BrokenLawError, story_of
 
-    is_compiled = not engine.core.__file__.endswith(".py")
+    is_compiled = not blis_sim.engine.core.__file__.endswith(".py")
     if is_compiled != ("BLIS_ATTACK_COMPILED" in os.environ):
-        raise SystemExit(f"the engine is not the one wanted: {engine.core.__file__}")
+        raise SystemExit(f"the engine is not the one wanted: {blis_sim.engine.core.__file__}")
     for number in numbers:
         digest, broken = "", ""
         try:

@@ -4,31 +4,31 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from benchmarks.attack.engine.workloads import GRID_US, Workload, draw_workload
-from engine.cluster.admission.policy import AdmissionPolicy
-from engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
-from engine.cluster.admission.tenant_budgets import TenantBudgets
-from engine.cluster.cluster import Cluster
-from engine.cluster.decisions import DecisionLog
-from engine.cluster.disaggregation.deciders import DECIDERS
-from engine.cluster.disaggregation.handover import Disaggregation
-from engine.cluster.disaggregation.pools import Pools
-from engine.cluster.disaggregation.settings import DisaggregationSettings
-from engine.cluster.disaggregation.transfer import TransferSettings
-from engine.cluster.freshness import Freshness
-from engine.cluster.gateway.fairness import FAIRNESS
-from engine.cluster.gateway.flow_control import FlowControl
-from engine.cluster.gateway.orders import DISPATCH_ORDERS
-from engine.cluster.gateway.queue import QueueLimits
-from engine.cluster.gateway.saturation import SATURATION_DETECTORS, SaturationLimits
-from engine.cluster.gateway.settings import FlowControlSettings
-from engine.cluster.latencies import Latencies
-from engine.cluster.routing.registry import ROUTERS, RouterSettings
-from engine.cluster.scorers.registry import SCORERS
-from engine.cluster.scorers.scorer import ScorerSettings
-from engine.cluster.ties import SeededTies
-from engine.core import Engine
-from engine.slo_classes import DEFAULT_SLO_PRIORITIES
-from engine.units import Micros
+from blis_sim.engine.cluster.admission.policy import AdmissionPolicy
+from blis_sim.engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
+from blis_sim.engine.cluster.admission.tenant_budgets import TenantBudgets
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.decisions import DecisionLog
+from blis_sim.engine.cluster.disaggregation.deciders import DECIDERS
+from blis_sim.engine.cluster.disaggregation.handover import Disaggregation
+from blis_sim.engine.cluster.disaggregation.pools import Pools
+from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings
+from blis_sim.engine.cluster.disaggregation.transfer import TransferSettings
+from blis_sim.engine.cluster.freshness import Freshness
+from blis_sim.engine.cluster.gateway.fairness import FAIRNESS
+from blis_sim.engine.cluster.gateway.flow_control import FlowControl
+from blis_sim.engine.cluster.gateway.orders import DISPATCH_ORDERS
+from blis_sim.engine.cluster.gateway.queue import QueueLimits
+from blis_sim.engine.cluster.gateway.saturation import SATURATION_DETECTORS, SaturationLimits
+from blis_sim.engine.cluster.gateway.settings import FlowControlSettings
+from blis_sim.engine.cluster.latencies import Latencies
+from blis_sim.engine.cluster.routing.registry import ROUTERS, RouterSettings
+from blis_sim.engine.cluster.scorers.registry import SCORERS
+from blis_sim.engine.cluster.scorers.scorer import ScorerSettings
+from blis_sim.engine.cluster.ties import SeededTies
+from blis_sim.engine.core import Engine
+from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES
+from blis_sim.engine.units import Micros
 
 BYTES_PER_BLOCK = 1000.0
 FAULTS = ("add", "drain", "kill", "kill")

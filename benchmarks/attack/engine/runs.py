@@ -12,14 +12,14 @@ from typing import Any
 
 from benchmarks.attack.engine.clusters import ClusterWorkload, draw_cluster
 from benchmarks.attack.engine.workloads import GRID_US, Workload, draw_workload
-from engine.cluster.cluster import Cluster
-from engine.core import Engine
-from engine.errors import EngineError
-from engine.events import CacheChanged, Event, Finished, Preempted, Scheduled, StepDone
-from engine.progress_watch import ProgressWatch
-from engine.scheduler.hold import Hold
-from engine.sequence import Outcome
-from engine.units import Micros
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.core import Engine
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted, Scheduled, StepDone
+from blis_sim.engine.progress_watch import ProgressWatch
+from blis_sim.engine.scheduler.hold import Hold
+from blis_sim.engine.sequence import Outcome
+from blis_sim.engine.units import Micros
 
 MOST_INSTANTS = 60_000
 """Far more instants than a run of this size has: one that comes here spins."""

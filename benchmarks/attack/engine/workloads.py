@@ -6,19 +6,26 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from engine.config import EngineConfig
-from engine.cpu_tier_config import CpuTierConfig
-from engine.deployment import resolve
-from engine.deployment_options import DeploymentOptions
-from engine.kv_cache.offload_policies import OFFLOAD_POLICIES
-from engine.latency.model import LatencyModel
-from engine.lora import LoraSettings
-from engine.request import BlockIdentities, ExternalPrompt, HashedBlocks, PrefixGroupBlocks, Request, UniqueBlocks
-from engine.scheduler.preemption import VICTIMS
-from engine.scheduler.priorities import PRIORITIES
-from engine.scheduler.waiting import ORDERS
-from engine.speculation import DRAFTERS, Speculation
-from engine.units import Micros
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.cpu_tier_config import CpuTierConfig
+from blis_sim.engine.deployment import resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.kv_cache.offload_policies import OFFLOAD_POLICIES
+from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.lora import LoraSettings
+from blis_sim.engine.request import (
+    BlockIdentities,
+    ExternalPrompt,
+    HashedBlocks,
+    PrefixGroupBlocks,
+    Request,
+    UniqueBlocks,
+)
+from blis_sim.engine.scheduler.preemption import VICTIMS
+from blis_sim.engine.scheduler.priorities import PRIORITIES
+from blis_sim.engine.scheduler.waiting import ORDERS
+from blis_sim.engine.speculation import DRAFTERS, Speculation
+from blis_sim.engine.units import Micros
 
 DEPLOYMENTS: Sequence[dict[str, Any]] = (
     {"model": "qwen3-14b", "hardware": "H100", "tp": 1},

@@ -133,7 +133,7 @@ def our_server(model: str, parsers: Parsers, extra_call_probability: float = 0.5
         flags += ["--enable-auto-tool-choice", "--tool-call-parser", parsers.tool]
     if parsers.reasoning:
         flags += ["--reasoning-parser", parsers.reasoning]
-    command = [sys.executable, "-m", "blis_cli", "serve", *flags]
+    command = [sys.executable, "-m", "blis_sim.cli", "serve", *flags]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _wait_until_healthy(port, process)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.content.chat_templates.chatml import ChatMLTemplate, ChatTemplate, TemplateRequest
 from mockserve.content.chat_templates.missing import MissingTemplate
 from mockserve.content.chat_templates.own import own_prompt, too_costly

@@ -10,7 +10,7 @@ import jinja2.ext
 import jinja2.nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.content.chat_templates.chatml import TemplateRequest, check_conversation
 from mockserve.content.chat_templates.final_message import marked, open_ended
 from mockserve.content.chat_templates.system_turns import without_developers

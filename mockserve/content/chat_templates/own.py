@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.protocol.errors import ApiError
 
 MOST_PROMPT_CHARS = 16 << 20

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.content.tokens.split import Split, split_at, whole_characters
 
 LONG_TEXT_CHARS = 20_000

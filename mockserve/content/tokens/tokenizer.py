@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 from zlib import crc32
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.content.tokens.split import Split
 from mockserve.content.tokens.words import WORDS
 

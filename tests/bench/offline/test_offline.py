@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bench.offline import latency, throughput
-from blis_options import BlisError
-from engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
+from blis_sim.bench.offline import latency, throughput
+from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
+from blis_sim.options import BlisError
 from tests.bench.nobody import Nobody
 
 MODEL: dict[str, Any] = {"model": "qwen/qwen3-14b", "hardware": "H100", "tp": 1}

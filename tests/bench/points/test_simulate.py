@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bench.points.simulate import FIGURES, Job, compute, costs, gpu_hours_per_million_tokens
-from bench.points.workers import on_processes
-from blis_options import BlisError
+from blis_sim.bench.points.simulate import FIGURES, Job, compute, costs, gpu_hours_per_million_tokens
+from blis_sim.bench.points.workers import on_processes
+from blis_sim.options import BlisError
 from replay.run_command import RunOptions, run
 
 SETTINGS: dict[str, Any] = {"model": "qwen/qwen3-14b", "num_requests": 10, "rate": 5.0, "output_tokens": 20}

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from bench.serve.command import BenchServeOptions, run
-from blis_options import BlisError
+from blis_sim.bench.serve.command import BenchServeOptions, run
+from blis_sim.options import BlisError
 from tests.bench.nobody import Nobody
 from tests.observe.conftest import seen, server_url
 

@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from bench.serve.answers import Answer, answer_of
-from bench.serve.figures import Asked, Figures, as_result, figures_of
-from bench.serve.printed import table
+from blis_sim.bench.serve.answers import Answer, answer_of
+from blis_sim.bench.serve.figures import Asked, Figures, as_result, figures_of
+from blis_sim.bench.serve.printed import table
 from tests.observe.ended_requests import ended
 
 

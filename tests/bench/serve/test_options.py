@@ -4,10 +4,10 @@ from typing import Any
 import orjson
 import pytest
 
-from bench.serve.command import rewritten
-from bench.serve.options import BenchServeOptions
-from bench.serve.request_body import BodyStyle
-from blis_options import BlisError
+from blis_sim.bench.serve.command import rewritten
+from blis_sim.bench.serve.options import BenchServeOptions
+from blis_sim.bench.serve.request_body import BodyStyle
+from blis_sim.options import BlisError
 
 
 def test_lists_follow_their_flag_as_with_vllm() -> None:

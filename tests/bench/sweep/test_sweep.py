@@ -12,13 +12,13 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from bench.frontier_plot import frontier as best_points
-from bench.points.plan import Point
-from bench.points.simulate import Outcome
-from bench.sweep.command import SweepOptions, run
-from bench.sweep.frontier import frontier
-from bench.sweep.rows import Row
-from blis_options import BlisError
+from blis_sim.bench.frontier_plot import frontier as best_points
+from blis_sim.bench.points.plan import Point
+from blis_sim.bench.points.simulate import Outcome
+from blis_sim.bench.sweep.command import SweepOptions, run
+from blis_sim.bench.sweep.frontier import frontier
+from blis_sim.bench.sweep.rows import Row
+from blis_sim.options import BlisError
 from tests.children import num_importing
 from tests.docs.pages import PROJECT
 from tests.patience import PATIENCE_S, wait_until
@@ -134,7 +134,7 @@ def test_processes_that_are_still_starting_say_nothing_of_an_interrupt(tmp_path:
 def long_sweep(path: Path) -> Iterator[subprocess.Popen[str]]:
     """One as at a terminal, where Ctrl-C reaches all processes, with more points than can be computed before it."""
     rates = ",".join(str(rate) for rate in range(1, 3001))
-    command = [sys.executable, "-m", "blis_cli", "sweep", *BASE, "--vary", f"rate={rates}", "-o", str(path)]
+    command = [sys.executable, "-m", "blis_sim.cli", "sweep", *BASE, "--vary", f"rate={rates}", "-o", str(path)]
     command += ["--processes", "2"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=PROJECT, start_new_session=True) as process:
         try:
@@ -149,7 +149,7 @@ def num_lines(path: Path) -> int:
 
 def test_when_a_sweep_is_killed_its_processes_end_and_the_same_command_goes_on(tmp_path: Path) -> None:
     def command(name: str) -> list[str]:
-        words = [sys.executable, "-m", "blis_cli", "sweep", *BASE, "--vary", f"rate={rates}", "--processes", "2"]
+        words = [sys.executable, "-m", "blis_sim.cli", "sweep", *BASE, "--vary", f"rate={rates}", "--processes", "2"]
         return [*words, "-o", str(tmp_path / name)]
 
     rates = ",".join(str(rate) for rate in range(1, 60))
@@ -188,7 +188,7 @@ def short_of_memory() -> None:
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_point_that_fails_unexpectedly_keeps_no_other_from_being_computed(processes: str, tmp_path: Path) -> None:
     path = tmp_path / "sweep.csv"
-    command = [sys.executable, "-m", "blis_cli", "sweep", *BASE[:2], "--vary", "num_requests=5,20000000,6"]
+    command = [sys.executable, "-m", "blis_sim.cli", "sweep", *BASE[:2], "--vary", "num_requests=5,20000000,6"]
     command += ["--processes", processes, "-o", str(path)]
     one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     for said_before in ("", f"blis sweep: {path} has 2 of 3 points already\n"):

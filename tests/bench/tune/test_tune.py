@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bench.tune.command import TuneOptions, run
-from blis_options import BlisError
+from blis_sim.bench.tune.command import TuneOptions, run
+from blis_sim.options import BlisError
 from tests.bench.nobody import Nobody
 from tests.docs.pages import PROJECT
 
@@ -74,7 +74,7 @@ def short_of_memory() -> None:
 
 
 def test_settings_that_fail_unexpectedly_keep_no_others_from_being_tried(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "blis_cli", "bench", "tune", *BASE[:2], "--vary", "num_requests=20000000,5"]
+    command = [sys.executable, "-m", "blis_sim.cli", "bench", "tune", *BASE[:2], "--vary", "num_requests=20000000,5"]
     command += ["--limit", "e2e:60000", "--processes", "1", "-o", str(tmp_path / "tune.csv")]
     one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(

@@ -6,14 +6,14 @@ from typing import TypeAlias
 
 import numpy as np
 
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Finished
+from blis_sim.engine.latency.phase_shift import PhaseShifted
+from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.virtual import run_virtual
 from calibrate.fit.recording import Recording
 from calibrate.fit.steps import steps_of
 from calibrate.fit.stretches import stretches_of
-from engine.core import Engine
-from engine.events import Finished
-from engine.latency.phase_shift import PhaseShifted
-from engine.sequence import Sequence
-from engine.virtual import run_virtual
 from replay.arrivals.arrival import Arrival
 from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, KNOWN, VALUES
 from tests.replay.small_traces import row

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from blis_cli.main import run
-from engine.latency.coefficients_file import read_coefficients
+from blis_sim.cli.main import run
+from blis_sim.engine.latency.coefficients_file import read_coefficients
 from tests.capped import capped_rows
 from tests.coefficients_file import written as written_coefficients
 from tests.replay.small_traces import row

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.core import Engine
+from blis_sim.engine.latency.catalogue.reader import load_model
+from blis_sim.engine.latency.fitted import STEP_TERMS
+from blis_sim.engine.latency.phase_shift import PhaseShifted
 from calibrate.fit.learn import Budget, Learned, learn, num_trials
 from calibrate.fit.shapes import recorded
 from calibrate.fit.terms import EXPECTED, PLACE
-from engine.batch_shape import BatchShape
-from engine.core import Engine
-from engine.latency.catalogue.reader import load_model
-from engine.latency.fitted import STEP_TERMS
-from engine.latency.phase_shift import PhaseShifted
 from replay.running.simulate import simulate
 from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, VALUES, arrivals, measured, recording
 from tests.calibrate.fit.known_server_tokens import token_times, with_token_times

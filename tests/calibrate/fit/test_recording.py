@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from blis_sim.engine.config import EngineConfig
 from calibrate.fit.recording import recording_of
-from engine.config import EngineConfig
 from tests.replay.small_traces import row, trace
 from traces import TraceRow
 

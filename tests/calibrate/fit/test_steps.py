@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.core import Engine
+from blis_sim.engine.latency.phase_shift import PhaseShifted
 from calibrate.fit.recording import Recording
 from calibrate.fit.shapes import recorded
 from calibrate.fit.steps import Steps, steps_of
-from engine.batch_shape import BatchShape
-from engine.core import Engine
-from engine.latency.phase_shift import PhaseShifted
 from replay.running.simulate import simulate
 from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, KNOWN, VALUES, recording
 from tests.calibrate.fit.known_server_tokens import Chunks, answered, token_times

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.latency.fitted import STEP_TERMS
 from calibrate.fit.learn import Budget, learn
 from calibrate.fit.recording import Recording
 from calibrate.fit.shapes import recorded
-from engine.batch_shape import BatchShape
-from engine.latency.fitted import STEP_TERMS
 from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, VALUES, recording
 from tests.calibrate.fit.known_server_tokens import Chunks, token_times, with_token_times
 

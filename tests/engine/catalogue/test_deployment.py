@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from blis_options import BlisError, OptionError, check_options, option, options_of
-from engine.config import EngineConfig
-from engine.deployment import resolve
-from engine.deployment_options import DeploymentOptions
-from engine.errors import EngineError
-from engine.latency.roofline import Roofline
-from engine.latency.trained_physics import TrainedPhysics
-from engine.speculation import Speculation
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.deployment import resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.latency.roofline import Roofline
+from blis_sim.engine.latency.trained_physics import TrainedPhysics
+from blis_sim.engine.speculation import Speculation
+from blis_sim.options import BlisError, OptionError, check_options, option, options_of
 
 NGRAM = '{"method": "ngram", "num_speculative_tokens": 2}'
 SCOUT = "redhatai/llama-4-scout-17b-16e-instruct-fp8-dynamic"

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from blis_options import OptionError
-from engine.cpu_tier_config import CpuTierConfig
-from engine.deployment import resolve
-from engine.deployment_options import DeploymentOptions
-from engine.errors import EngineError
+from blis_sim.engine.cpu_tier_config import CpuTierConfig
+from blis_sim.engine.deployment import resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.errors import EngineError
+from blis_sim.options import OptionError
 
 
 def options(**given: Any) -> DeploymentOptions:

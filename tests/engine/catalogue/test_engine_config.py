@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine.config import EngineConfig
-from engine.errors import EngineError
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.errors import EngineError
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from engine.errors import EngineError
-from engine.hf_config import parse_hf_config
-from engine.model_spec import ModelSpec
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.hf_config import parse_hf_config
+from blis_sim.engine.model_spec import ModelSpec
 
 PLAIN: dict[str, Any] = {
     "num_hidden_layers": 2,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import EngineError
-from engine.gpu_spec import GpuSpec
-from engine.latency.catalogue.reader import (
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.gpu_spec import GpuSpec
+from blis_sim.engine.latency.catalogue.reader import (
     blackbox_coefficients,
     default_deployment,
     gpu_names,

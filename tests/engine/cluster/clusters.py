@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
-from engine.cluster.cluster import Cluster
-from engine.cluster.freshness import Freshness
-from engine.cluster.routing.round_robin import RoundRobin
-from engine.core import Engine
-from engine.events import Event, Finished
-from engine.request import Request
-from engine.units import Micros
+from blis_sim.engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.freshness import Freshness
+from blis_sim.engine.cluster.routing.round_robin import RoundRobin
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Event, Finished
+from blis_sim.engine.request import Request
+from blis_sim.engine.units import Micros
 from tests.fakes import TestLatency, config
 
 

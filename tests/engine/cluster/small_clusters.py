@@ -1,18 +1,18 @@
 """Clusters of a few small engines, and states to decide from, as tests want them."""
 
-from engine.cluster.admission.by_request import Stateless, always_admit
-from engine.cluster.admission.policy import AdmissionPolicy
-from engine.cluster.cluster import Cluster
-from engine.cluster.freshness import Freshness
-from engine.cluster.latencies import Latencies
-from engine.cluster.member import Life, Members
-from engine.cluster.routing.policy import Router
-from engine.cluster.routing.round_robin import RoundRobin
-from engine.cluster.snapshot import Snapshot
-from engine.cluster.state import RoutingState
-from engine.core import Engine
-from engine.events import Event, Finished
-from engine.request import PrefixGroupBlocks, Request
+from blis_sim.engine.cluster.admission.by_request import Stateless, always_admit
+from blis_sim.engine.cluster.admission.policy import AdmissionPolicy
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.freshness import Freshness
+from blis_sim.engine.cluster.latencies import Latencies
+from blis_sim.engine.cluster.member import Life, Members
+from blis_sim.engine.cluster.routing.policy import Router
+from blis_sim.engine.cluster.routing.round_robin import RoundRobin
+from blis_sim.engine.cluster.snapshot import Snapshot
+from blis_sim.engine.cluster.state import RoutingState
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Event, Finished
+from blis_sim.engine.request import PrefixGroupBlocks, Request
 from tests.fakes import TestLatency, config
 
 ALWAYS_FRESH = Freshness(refresh_interval_us=0, cache_delay_us=0)

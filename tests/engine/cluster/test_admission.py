@@ -1,10 +1,10 @@
 """Who is let in."""
 
-from engine.cluster.admission.policy import AdmissionPolicy
-from engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
-from engine.cluster.admission.tenant_budgets import TenantBudgets
-from engine.sequence import Outcome, Sequence
-from engine.slo_classes import DEFAULT_SLO_PRIORITIES
+from blis_sim.engine.cluster.admission.policy import AdmissionPolicy
+from blis_sim.engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
+from blis_sim.engine.cluster.admission.tenant_budgets import TenantBudgets
+from blis_sim.engine.sequence import Outcome, Sequence
+from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES
 from tests.engine.cluster.small_clusters import snapshot, state
 from tests.fakes import request
 

@@ -2,17 +2,17 @@
 
 import pytest
 
-from engine.cluster.admission.by_request import Stateless, always_admit, reject_all
-from engine.cluster.cluster import Cluster
-from engine.cluster.decisions import DecisionLog
-from engine.cluster.freshness import Freshness
-from engine.cluster.latencies import Latencies
-from engine.cluster.routing.by_load import least_loaded
-from engine.cluster.routing.round_robin import RoundRobin
-from engine.core import Engine
-from engine.errors import EngineError
-from engine.events import Finished, Scheduled
-from engine.sequence import NOWHERE
+from blis_sim.engine.cluster.admission.by_request import Stateless, always_admit, reject_all
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.decisions import DecisionLog
+from blis_sim.engine.cluster.freshness import Freshness
+from blis_sim.engine.cluster.latencies import Latencies
+from blis_sim.engine.cluster.routing.by_load import least_loaded
+from blis_sim.engine.cluster.routing.round_robin import RoundRobin
+from blis_sim.engine.core import Engine
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.events import Finished, Scheduled
+from blis_sim.engine.sequence import NOWHERE
 from tests.engine.cluster.small_clusters import cluster, endings, engine, run_out
 from tests.fakes import TestLatency, config, request
 

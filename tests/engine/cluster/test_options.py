@@ -2,11 +2,11 @@
 
 import pytest
 
-from blis_options import BlisError
-from engine.cluster.autoscaling.options import ScalingOptions
-from engine.cluster.build import flags_without_effect_on_cluster
-from engine.cluster.disaggregation.options import pool_flags_without_effect
-from engine.cluster.gateway.options import gateway_flags_without_effect
+from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
+from blis_sim.engine.cluster.build import flags_without_effect_on_cluster
+from blis_sim.engine.cluster.disaggregation.options import pool_flags_without_effect
+from blis_sim.engine.cluster.gateway.options import gateway_flags_without_effect
+from blis_sim.options import BlisError
 
 
 def options(**given: object) -> ScalingOptions:

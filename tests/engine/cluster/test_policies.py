@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from blis_options import BlisError
-from engine.cluster.autoscaling.options import ScalingOptions
-from engine.cluster.build import build_simulation
-from engine.cluster.cluster import Cluster
-from engine.cluster.policies import with_policies
-from engine.cluster.policy_file import PolicyFile, read_policy_file
-from engine.core import Engine
-from engine.deployment import resolve
+from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
+from blis_sim.engine.cluster.build import build_simulation
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.policies import with_policies
+from blis_sim.engine.cluster.policy_file import PolicyFile, read_policy_file
+from blis_sim.engine.core import Engine
+from blis_sim.engine.deployment import resolve
+from blis_sim.options import BlisError
 from tests.engine.cluster.small_clusters import endings
 from tests.fakes import request
 

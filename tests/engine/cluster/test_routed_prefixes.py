@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.cluster.routed_prefixes import RoutedPrefixes
-from engine.request import PrefixGroupBlocks
+from blis_sim.engine.cluster.routed_prefixes import RoutedPrefixes
+from blis_sim.engine.request import PrefixGroupBlocks
 from tests.engine.cluster.small_clusters import sharing
 
 

@@ -4,12 +4,12 @@ from collections import Counter
 
 import pytest
 
-from engine.cluster.routing.by_load import always_busiest, least_loaded
-from engine.cluster.routing.drawn import Random
-from engine.cluster.routing.policy import Router
-from engine.cluster.routing.registry import ROUTERS, RouterSettings
-from engine.cluster.routing.round_robin import RoundRobin
-from engine.cluster.ties import SeededTies
+from blis_sim.engine.cluster.routing.by_load import always_busiest, least_loaded
+from blis_sim.engine.cluster.routing.drawn import Random
+from blis_sim.engine.cluster.routing.policy import Router
+from blis_sim.engine.cluster.routing.registry import ROUTERS, RouterSettings
+from blis_sim.engine.cluster.routing.round_robin import RoundRobin
+from blis_sim.engine.cluster.ties import SeededTies
 from tests.engine.cluster.small_clusters import snapshot, state
 from tests.fakes import request
 

@@ -7,10 +7,10 @@ from collections import OrderedDict
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
-from engine.cpu_tier_config import CpuTierConfig
-from engine.kv_cache.tiered_cache import MOST_PREEMPTIONS
-from engine.request import Request
-from engine.sequence import Sequence
+from blis_sim.engine.cpu_tier_config import CpuTierConfig
+from blis_sim.engine.kv_cache.tiered_cache import MOST_PREEMPTIONS
+from blis_sim.engine.request import Request
+from blis_sim.engine.sequence import Sequence
 
 Chain = tuple[object, ...]
 """All tokens of a block and of those it was hashed after: a hash that never collides."""

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.kv_cache.block_pool import BlockPool
+from blis_sim.engine.kv_cache.block_pool import BlockPool
 
 NUM_BLOCKS = 5
 

@@ -6,9 +6,9 @@ from copy import deepcopy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.kv_cache.cache import KVCache
-from engine.request import PrefixGroupBlocks
-from engine.sequence import Sequence
+from blis_sim.engine.kv_cache.cache import KVCache
+from blis_sim.engine.request import PrefixGroupBlocks
+from blis_sim.engine.sequence import Sequence
 from tests.fakes import request
 
 SIZE = 4

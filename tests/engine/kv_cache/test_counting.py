@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from engine.config import EngineConfig
-from engine.kv_cache.counting import CountingKVCache
-from engine.kv_cache.vllm_cache import VllmKVCache
-from engine.request import HashedBlocks, Request
-from engine.sequence import Sequence
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.kv_cache.counting import CountingKVCache
+from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache
+from blis_sim.engine.request import HashedBlocks, Request
+from blis_sim.engine.sequence import Sequence
 
 SIZE = 2
 MOST_TOKENS = 14

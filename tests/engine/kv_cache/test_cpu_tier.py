@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.cpu_tier_config import CpuTierConfig
-from engine.errors import EngineError
-from engine.kv_cache.cpu_tier import THRASHING_WINDOW_US, CpuTier
+from blis_sim.engine.cpu_tier_config import CpuTierConfig
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.kv_cache.cpu_tier import THRASHING_WINDOW_US, CpuTier
 
 
 def test_the_least_recently_kept_is_thrown_out_first() -> None:

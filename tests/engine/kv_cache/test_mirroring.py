@@ -6,10 +6,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from engine.core import Engine
-from engine.cpu_tier_config import CpuTierConfig
-from engine.kv_cache.offload_policies import OFFLOAD_POLICIES
-from engine.kv_cache.tiered_cache import TieredKVCache
+from blis_sim.engine.core import Engine
+from blis_sim.engine.cpu_tier_config import CpuTierConfig
+from blis_sim.engine.kv_cache.offload_policies import OFFLOAD_POLICIES
+from blis_sim.engine.kv_cache.tiered_cache import TieredKVCache
 from tests.engine.kv_cache.literal_tiers import LiteralTiers
 from tests.laws.test_engine_laws import told
 from tests.strategies import Workload, workloads

@@ -1,10 +1,10 @@
 """Sharing under a drafter that reads one token ahead."""
 
-from engine.config import EngineConfig
-from engine.kv_cache.next_token_cache import NextTokenKVCache
-from engine.request import HashedBlocks
-from engine.sequence import Sequence
-from engine.speculation import Speculation
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.kv_cache.next_token_cache import NextTokenKVCache
+from blis_sim.engine.request import HashedBlocks
+from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.speculation import Speculation
 from tests.fakes import request
 
 BLOCK = 4

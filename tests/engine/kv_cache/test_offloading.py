@@ -1,9 +1,9 @@
 """Free blocks that move to CPU memory under pressure and come back on demand."""
 
-from engine.cpu_tier_config import CpuTierConfig
-from engine.kv_cache.offloading import OffloadingKVCache
-from engine.request import PrefixGroupBlocks
-from engine.sequence import Sequence
+from blis_sim.engine.cpu_tier_config import CpuTierConfig
+from blis_sim.engine.kv_cache.offloading import OffloadingKVCache
+from blis_sim.engine.request import PrefixGroupBlocks
+from blis_sim.engine.sequence import Sequence
 from tests.fakes import request
 
 SIZE = 4

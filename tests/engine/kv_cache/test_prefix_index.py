@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from engine.kv_cache.prefix_index import PrefixIndex
-from engine.request import HashedBlocks, PrefixGroupBlocks, UniqueBlocks
+from blis_sim.engine.kv_cache.prefix_index import PrefixIndex
+from blis_sim.engine.request import HashedBlocks, PrefixGroupBlocks, UniqueBlocks
 
 
 @dataclass(frozen=True, slots=True)

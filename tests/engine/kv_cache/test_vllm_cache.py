@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from engine.kv_cache.vllm_cache import VllmKVCache
-from engine.request import PrefixGroupBlocks, Request
-from engine.sequence import Sequence
+from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache
+from blis_sim.engine.request import PrefixGroupBlocks, Request
+from blis_sim.engine.sequence import Sequence
 from tests.fakes import config
 
 BLOCK = 4

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from engine.batch_shape import BatchShape
-from engine.gpu_spec import GpuSpec
-from engine.model_spec import ModelSpec
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.gpu_spec import GpuSpec
+from blis_sim.engine.model_spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.batch_shape import BatchShape
-from engine.gpu_spec import GpuSpec
-from engine.latency.blackbox import Blackbox
-from engine.latency.decode_steps import decode_timer, few_decodes_timer
-from engine.latency.model import LatencyModel, LinearLatencyModel, whole_micros
-from engine.latency.roofline import Roofline
-from engine.latency.trained_physics import TrainedPhysics
-from engine.model_spec import ModelSpec
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.gpu_spec import GpuSpec
+from blis_sim.engine.latency.blackbox import Blackbox
+from blis_sim.engine.latency.decode_steps import decode_timer, few_decodes_timer
+from blis_sim.engine.latency.model import LatencyModel, LinearLatencyModel, whole_micros
+from blis_sim.engine.latency.roofline import Roofline
+from blis_sim.engine.latency.trained_physics import TrainedPhysics
+from blis_sim.engine.model_spec import ModelSpec
 from tests.engine.latency.per_request import Decode, Prefill, Work, roofline_us, shape_of, trained_physics_us
 from tests.engine.latency.random_deployments import BATCHES, BETAS, DECODE_BATCHES, GPUS, models
 

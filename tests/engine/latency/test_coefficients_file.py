@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from engine.batch_shape import BatchShape
-from engine.errors import EngineError
-from engine.latency.coefficients_file import read_coefficients
-from engine.latency.range_watch import RangeWatch
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.latency.coefficients_file import read_coefficients
+from blis_sim.engine.latency.range_watch import RangeWatch
 from tests.coefficients_file import CONTENT, written
 from tests.fakes import TestLatency
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from engine.deployment import notes_after, resolve
-from engine.deployment_options import DeploymentOptions
+from blis_sim.engine.deployment import notes_after, resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
 from tests.coefficients_file import written
 
 LEARNED_FOR = "warning: the shipped coefficients were learned for qwen3-14b on H100 with tp 1, not for "

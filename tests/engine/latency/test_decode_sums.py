@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.batch_shape import decodes
-from engine.gpu_spec import GpuSpec
-from engine.latency.decode_sums import (
+from blis_sim.engine.batch_shape import decodes
+from blis_sim.engine.gpu_spec import GpuSpec
+from blis_sim.engine.latency.decode_sums import (
     LONGEST_STEP_US,
     MOST_RUNS,
     MOST_SEQUENCES,
@@ -15,10 +15,10 @@ from engine.latency.decode_sums import (
     Run,
     decode_sums,
 )
-from engine.latency.model import LatencyModel
-from engine.latency.phase_shift import PhaseShifted
-from engine.latency.trained_physics import TrainedPhysics
-from engine.model_spec import ModelSpec
+from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.latency.phase_shift import PhaseShifted
+from blis_sim.engine.latency.trained_physics import TrainedPhysics
+from blis_sim.engine.model_spec import ModelSpec
 from tests.fakes import TestLatency
 
 UNEVEN = PhaseShifted(TestLatency(step_us=9_000, decode_us=70, figure_us=1), phase=3)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.batch_shape import BatchShape
-from engine.latency.catalogue.reader import (
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.latency.catalogue.reader import (
     LEARNED_COEFFICIENTS,
     default_deployment,
     gpu_names,
@@ -13,9 +13,9 @@ from engine.latency.catalogue.reader import (
     load_model,
     model_names,
 )
-from engine.latency.coefficients_file import read_coefficients
-from engine.latency.fitted import Fitted, prefill_pairs
-from engine.latency.step_work import step_work
+from blis_sim.engine.latency.coefficients_file import read_coefficients
+from blis_sim.engine.latency.fitted import Fitted, prefill_pairs
+from blis_sim.engine.latency.step_work import step_work
 
 LEARNED = read_coefficients(LEARNED_COEFFICIENTS)
 MODEL = Fitted(load_model("qwen3-14b"), load_gpu("H100"), 1, LEARNED.step, LEARNED.request)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.batch_shape import BatchShape
-from engine.errors import EngineError
-from engine.latency.catalogue.reader import load_gpu, load_model
-from engine.latency.fitted import STEP_TERMS, Fitted, RequestCoefficients, StepCoefficients
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.latency.catalogue.reader import load_gpu, load_model
+from blis_sim.engine.latency.fitted import STEP_TERMS, Fitted, RequestCoefficients, StepCoefficients
 from tests.coefficients_file import CONTENT
 
 STEP = StepCoefficients(**CONTENT["step"])

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.batch_shape import BatchShape
-from engine.errors import EngineError
-from engine.latency.catalogue.reader import LEARNED_COEFFICIENTS, load_gpu, load_model
-from engine.latency.registry import LATENCY_MODELS, LatencyChoice, build
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS, load_gpu, load_model
+from blis_sim.engine.latency.registry import LATENCY_MODELS, LatencyChoice, build
 from tests.coefficients_file import written
 
 DECODES = BatchShape(decode_requests=4, decode_context_tokens=4000)

@@ -3,10 +3,10 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from engine.kv_cache.cache import KVCache
-from engine.request import PrefixGroupBlocks
-from engine.scheduler.batch import BatchFormation
-from engine.sequence import Sequence
+from blis_sim.engine.kv_cache.cache import KVCache
+from blis_sim.engine.request import PrefixGroupBlocks
+from blis_sim.engine.scheduler.batch import BatchFormation
+from blis_sim.engine.sequence import Sequence
 from tests.fakes import config, request
 
 

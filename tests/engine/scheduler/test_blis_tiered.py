@@ -2,12 +2,12 @@
 
 import pytest
 
-from engine.core import Engine
-from engine.cpu_tier_config import CpuTierConfig
-from engine.errors import EngineError
-from engine.kv_cache.tiered_cache import TieredKVCache
-from engine.request import PrefixGroupBlocks, Request
-from engine.sequence import Outcome
+from blis_sim.engine.core import Engine
+from blis_sim.engine.cpu_tier_config import CpuTierConfig
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.kv_cache.tiered_cache import TieredKVCache
+from blis_sim.engine.request import PrefixGroupBlocks, Request
+from blis_sim.engine.sequence import Outcome
 from tests.fakes import TestLatency, config, request, run
 
 TIER = CpuTierConfig(100, bandwidth_tokens_per_us=4.0, base_latency_us=299)

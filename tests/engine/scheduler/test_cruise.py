@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.request import Request, UniqueBlocks
-from engine.scheduler.cruise import Cruising
-from engine.sequence import Cruise, Sequence
+from blis_sim.engine.request import Request, UniqueBlocks
+from blis_sim.engine.scheduler.cruise import Cruising
+from blis_sim.engine.sequence import Cruise, Sequence
 
 BLOCK_SIZE = 4
 CONTEXTS = st.lists(st.integers(0, 30), max_size=6)

@@ -1,8 +1,8 @@
 """What a latency model sees of drafts: prefill tokens that come with a sequence and read no context of their own."""
 
-from engine.batch_shape import BatchShape
-from engine.scheduler.draft_batch import DraftGrant, draft_shape
-from engine.sequence import Sequence
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.scheduler.draft_batch import DraftGrant, draft_shape
+from blis_sim.engine.sequence import Sequence
 from tests.fakes import request
 
 

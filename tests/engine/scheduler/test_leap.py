@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.batch_shape import decodes
-from engine.config import EngineConfig
-from engine.instance import Instance
-from engine.latency.decode_sums import MOST_SEQUENCES, TIMES_ASKED
-from engine.scheduler.leap import Leaper
+from blis_sim.engine.batch_shape import decodes
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.instance import Instance
+from blis_sim.engine.latency.decode_sums import MOST_SEQUENCES, TIMES_ASKED
+from blis_sim.engine.scheduler.leap import Leaper
 from tests.fakes import TestLatency
 
 AT = 5_000

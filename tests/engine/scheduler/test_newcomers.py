@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from engine.batch_shape import BatchShape
-from engine.events import Scheduled
-from engine.instance import Instance
-from engine.kv_cache.counting import CountingKVCache
-from engine.request import ExternalPrompt, PrefixGroupBlocks, Request
-from engine.scheduler.newcomers import Newcomers, give_first_tokens, grants_of
-from engine.scheduler.vllm_batch import Grant
-from engine.scheduler.vllm_fast_batch import FastVllmBatch
-from engine.sequence import Cruise, Outcome, Sequence
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.events import Scheduled
+from blis_sim.engine.instance import Instance
+from blis_sim.engine.kv_cache.counting import CountingKVCache
+from blis_sim.engine.request import ExternalPrompt, PrefixGroupBlocks, Request
+from blis_sim.engine.scheduler.newcomers import Newcomers, give_first_tokens, grants_of
+from blis_sim.engine.scheduler.vllm_batch import Grant
+from blis_sim.engine.scheduler.vllm_fast_batch import FastVllmBatch
+from blis_sim.engine.sequence import Cruise, Outcome, Sequence
 from tests.fakes import TestLatency, config, request
 
 

@@ -1,7 +1,7 @@
 """Who loses its blocks."""
 
-from engine.scheduler.preemption import VICTIMS
-from engine.sequence import Sequence
+from blis_sim.engine.scheduler.preemption import VICTIMS
+from blis_sim.engine.sequence import Sequence
 from tests.fakes import request
 
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core import Engine
-from engine.events import Preempted, Scheduled
-from engine.scheduler.priorities import PRIORITIES, PriorityPolicy
-from engine.slo_classes import DEFAULT_SLO_PRIORITIES, SLO_CLASS_PRIORITIES
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Preempted, Scheduled
+from blis_sim.engine.scheduler.priorities import PRIORITIES, PriorityPolicy
+from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES, SLO_CLASS_PRIORITIES
 from tests.fakes import TestLatency, config, request, run
 
 urgency = DEFAULT_SLO_PRIORITIES.urgency

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from engine.core import Engine
-from engine.events import Event, Finished, Outcome, Preempted, StepDone
-from engine.request import HashedBlocks, Request, UniqueBlocks
-from engine.speculation import Speculation
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Event, Finished, Outcome, Preempted, StepDone
+from blis_sim.engine.request import HashedBlocks, Request, UniqueBlocks
+from blis_sim.engine.speculation import Speculation
 from tests.fakes import TestLatency, config, request, run
 
 

@@ -1,8 +1,8 @@
 """When things happen with vLLM's scheduling: a step is composed while the one before it executes."""
 
-from engine.core import Engine
-from engine.events import Event, Finished, Outcome, Preempted, Scheduled, StepDone
-from engine.kv_cache.vllm_cache import VllmKVCache
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Event, Finished, Outcome, Preempted, Scheduled, StepDone
+from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache
 from tests.fakes import TestLatency, config, request, run
 
 

@@ -3,7 +3,7 @@
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from engine.request import Request
+from blis_sim.engine.request import Request
 from mockserve.connections.caller import Caller, caller_of
 from tests.fakes import request
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.content.dataset import open_dataset
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.content.generation_config import open_generation_defaults
 from mockserve.options.serve import ServeOptions
 from mockserve.protocol.asked.generation_defaults import NO_DEFAULTS, GenerationDefaults

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.options.fake_metrics import read_fake_metrics
 
 

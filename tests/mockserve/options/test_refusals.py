@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.refusals import check_processes
 from mockserve.options.serve import ServeOptions

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.options.serve import ServeOptions
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import mockserve.server
-from blis_cli.main import run
-from blis_options import OptionError
+from blis_sim.cli.main import run
+from blis_sim.options import OptionError
 from mockserve.content.parser_tokens import REASONING_PARSERS, TOOL_PARSERS, parser_problem
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer, load_tokenizer
 from mockserve.options import parser_names

@@ -2,7 +2,7 @@
 
 import pytest
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.options.structured_outputs import AUTO, StructuredOutputsConfig, read_structured_outputs_config
 
 

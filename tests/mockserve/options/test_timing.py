@@ -1,6 +1,6 @@
 """Times that are set instead of simulated: flags in milliseconds to what the engine is told."""
 
-from engine.latency.request_timing import RequestTiming
+from blis_sim.engine.latency.request_timing import RequestTiming
 from mockserve.options.serve import ServeOptions
 
 

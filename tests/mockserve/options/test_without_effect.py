@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from blis_options import OptionError, options_of
+from blis_sim.options import OptionError, options_of
 from mockserve.options.serve import ServeOptions
 from mockserve.options.timing import TimingOptions
 from mockserve.options.without_effect import flags_without_effect

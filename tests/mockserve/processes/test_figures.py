@@ -2,8 +2,8 @@
 
 import asyncio
 
-from engine.deployment import resolve
-from engine.deployment_options import DeploymentOptions
+from blis_sim.engine.deployment import resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
 from mockserve.connections.slow_readers import SlowReaders
 from mockserve.engines.backend import source_of
 from mockserve.engines.build import build_engines

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from engine.units import Micros
+from blis_sim.engine.units import Micros
 from mockserve.flight import Flight
 
 

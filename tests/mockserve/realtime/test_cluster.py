@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from engine.cluster.assembly import build_cluster
-from engine.cluster.autoscaling.options import ScalingOptions
-from engine.cluster.cluster import Cluster
-from engine.cluster.member import Life
-from engine.core import Engine
-from engine.deployment import resolve
-from engine.events import Finished
-from engine.request import PrefixGroupBlocks, Request
-from engine.units import Micros
-from engine.virtual import run_virtual
+from blis_sim.engine.cluster.assembly import build_cluster
+from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.member import Life
+from blis_sim.engine.core import Engine
+from blis_sim.engine.deployment import resolve
+from blis_sim.engine.events import Finished
+from blis_sim.engine.request import PrefixGroupBlocks, Request
+from blis_sim.engine.units import Micros
+from blis_sim.engine.virtual import run_virtual
 from mockserve.flight import Flight
 from mockserve.metrics.lateness import Lateness
 from mockserve.realtime.cluster import ClusterDriver

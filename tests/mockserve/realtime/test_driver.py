@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from engine.core import Engine
-from engine.events import Finished
-from engine.request import Request
-from engine.speculation import Speculation
-from engine.units import Micros
-from engine.virtual import run_virtual
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Finished
+from blis_sim.engine.request import Request
+from blis_sim.engine.speculation import Speculation
+from blis_sim.engine.units import Micros
+from blis_sim.engine.virtual import run_virtual
 from mockserve.metrics.lateness import Lateness
 from mockserve.realtime.driver import RealtimeDriver
 from mockserve.realtime.wire import Wire

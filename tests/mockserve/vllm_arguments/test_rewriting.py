@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.command import rewritten
 from mockserve.vllm_arguments.table import SWITCHES, VllmFlag, read_table
 from mockserve.vllm_arguments.values import CHECKS

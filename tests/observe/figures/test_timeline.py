@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from observe.extras import check_plot
 from observe.figures.plot import draw
 from observe.figures.request_log import RequestLog

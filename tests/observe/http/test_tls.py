@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from blis_options import BlisError
+from blis_sim.options import BlisError
 from observe.command import ObserveOptions, run
 from traces import read_trace
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from blis_options import BlisError
+from blis_sim.options import BlisError
 from observe.command import ObserveOptions, run
 from observe.on_ray.nodes import Node, seats
 from tests.observe.conftest import Holding

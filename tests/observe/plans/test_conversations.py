@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pytest
 import yaml
 
-from blis_options import BlisError
+from blis_sim.options import BlisError
 from observe.command import ObserveOptions, run
 from traces import TraceRow
 

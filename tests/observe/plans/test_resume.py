@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from blis_options import BlisError
+from blis_sim.options import BlisError
 from observe.command import ObserveOptions, run
 from tests.observe.conftest import Holding
 from tests.patience import PATIENCE_S, wait_until

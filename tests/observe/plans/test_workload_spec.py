@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import pytest
 import yaml
 
-from blis_options import BlisError
+from blis_sim.options import BlisError
 from observe.command import ObserveOptions
 from observe.plans.plan import plan_of
 from traces.workload import read_spec

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from blis_options import BlisError
+from blis_sim.options import BlisError
 from observe.command import ObserveOptions, run
 from tests.observe.conftest import Holding
 from tests.observe.plans.test_conversations import talks

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from blis_options import BlisError, OptionError
+from blis_sim.options import BlisError, OptionError
 from observe.command import ObserveOptions, run
 from traces import read_itl, read_trace
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from blis_options import BlisError
+from blis_sim.options import BlisError
 from observe.command import ObserveOptions
 from observe.requests.prompt_file import GivenPrompt, read_prompts
 

@@ -105,7 +105,7 @@ def test_nobody_there_is_one_line_and_code_1(capsys: pytest.CaptureFixture[str])
 
 
 def blis(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "blis_cli", "top", *arguments]
+    command = [sys.executable, "-m", "blis_sim.cli", "top", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
@@ -124,7 +124,7 @@ def test_bad_settings_are_one_line_and_code_2(arguments: tuple[str, ...], compla
 def test_on_a_terminal_it_is_a_table() -> None:
     ours, theirs = pty.openpty()
     with server_of([(200, page) for page in PAGES]) as url:
-        command = [sys.executable, "-m", "blis_cli", "top", url, "--interval", "0.1", "--count", "2"]
+        command = [sys.executable, "-m", "blis_sim.cli", "top", url, "--interval", "0.1", "--count", "2"]
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
         with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment) as process:
             os.close(theirs)

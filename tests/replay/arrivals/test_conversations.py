@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from engine.core import Engine
+from blis_sim.engine.core import Engine
 from replay.arrivals.conversation_blocks import ConversationBlocks
 from replay.arrivals.recorded import arrivals_of
 from replay.running.simulate import simulate

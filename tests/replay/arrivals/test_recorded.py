@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.speculation import Speculation
+from blis_sim.engine.speculation import Speculation
 from replay.arrivals.recorded import Arrivals, arrivals_of
 from tests.fakes import config
 from tests.replay.small_traces import row, trace

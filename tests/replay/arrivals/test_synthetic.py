@@ -1,6 +1,6 @@
 """Generated requests as arrivals at an engine."""
 
-from engine.request import PrefixGroupBlocks, Request, UniqueBlocks
+from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from replay.arrivals.arrival import Arrival
 from replay.arrivals.synthetic import MADE_AT_ONCE, GeneratedArrivals, arrival_of
 from tests.fakes import config

@@ -2,7 +2,7 @@
 
 import pytest
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from replay.figures.fitness import fitness
 from replay.fitness_weights import METRICS, parse_weights
 from tests.fakes import request

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core import Engine
+from blis_sim.engine.core import Engine
 from replay.arrivals.arrival import Arrival
 from replay.loops.reissue import simulate_reissued
 from replay.running.simulate import Simulated, simulate

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from blis_cli.main import run
-from blis_options import BlisError
-from engine.core import Engine
-from engine.deployment import resolve
-from engine.deployment_options import DeploymentOptions
+from blis_sim.cli.main import run
+from blis_sim.engine.core import Engine
+from blis_sim.engine.deployment import resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.options import BlisError
 from replay.arrivals.recorded import arrivals_of
 from replay.command import ReplayOptions
 from replay.loops.closed_loop import run_closed_loop

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core import Engine
-from engine.sequence import Outcome
+from blis_sim.engine.core import Engine
+from blis_sim.engine.sequence import Outcome
 from replay.loops.sessions import simulate_workload
 from replay.running.simulate import Simulated
 from tests.fakes import TestLatency, config

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.core import Engine
-from engine.request import PrefixGroupBlocks, Request, UniqueBlocks
+from blis_sim.engine.core import Engine
+from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from replay.arrivals.arrival import Arrival
 from replay.output.metrics import aggregate, result_rows
 from replay.running.simulate import Simulated, simulate

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from blis_cli.main import run
+from blis_sim.cli.main import run
 from tests.replay.small_traces import row
 from traces import SloTargets, TraceHeader, read_header, read_itl, read_trace, write_trace
 

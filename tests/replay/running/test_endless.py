@@ -2,7 +2,7 @@
 
 import pytest
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from replay.running.simulate import refuse_endless
 from tests.fakes import config, request
 

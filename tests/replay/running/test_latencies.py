@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given, settings
 
-from engine.events import Finished
-from engine.sequence import NOWHERE, Outcome, Sequence
+from blis_sim.engine.events import Finished
+from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from replay.running.latencies import NO_OUTCOME, OUTCOMES, told_of
 from replay.running.measure import NEVER, ClientView
 from tests.fakes import request

@@ -1,9 +1,9 @@
 """What each request experienced, worked out by hand."""
 
-from engine.core import Engine
-from engine.events import Finished
-from engine.request import PrefixGroupBlocks, Request, UniqueBlocks
-from engine.sequence import Outcome
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Finished
+from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
+from blis_sim.engine.sequence import Outcome
 from replay.arrivals.arrival import Arrival
 from replay.running.record import Measured
 from replay.running.simulate import Simulated, simulate

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core import Engine
-from engine.events import Event, Finished, Preempted, StepDone
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Event, Finished, Preempted, StepDone
 from replay.arrivals.arrival import Arrival
 from replay.running.measure import COMPLETED
 from replay.running.record import NEVER

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from blis_cli.main import run
+from blis_sim.cli.main import run
 from traces import TraceHeader, TraceRow, read_trace, write_trace
 from traces.workload import read_spec
 from traces.workload.generate import generate

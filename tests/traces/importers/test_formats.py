@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from blis_options import BlisError
+from blis_sim.options import BlisError
 from traces.importers import ConvertOptions, Imported, import_from
 from traces.importers.servegen_chunk import read_chunks
 from traces.importers.servegen_fit import lognormal_fit

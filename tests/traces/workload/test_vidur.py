@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from blis_cli.main import run
+from blis_sim.cli.main import run
 from observe.requests.schedule import plan_from_requests
 from traces import TraceError, read_trace
 from traces.table import Column, read_table

@@ -5,18 +5,18 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.cluster.autoscaling.analyzers import Thresholds
-from engine.cluster.autoscaling.autoscaler import Autoscaler, Scaling
-from engine.cluster.autoscaling.delays import Delay
-from engine.cluster.autoscaling.fleet import Fleet, Machinery
-from engine.cluster.autoscaling.nodes import NodePool, Nodes
-from engine.cluster.autoscaling.pipeline import AutoscalerSettings
-from engine.cluster.cluster import Cluster
-from engine.cluster.gateway.flow_control import FlowControl
-from engine.cluster.gateway.settings import FlowControlSettings
-from engine.core import Engine
-from engine.events import Event, Finished
-from engine.request import Request
+from blis_sim.engine.cluster.autoscaling.analyzers import Thresholds
+from blis_sim.engine.cluster.autoscaling.autoscaler import Autoscaler, Scaling
+from blis_sim.engine.cluster.autoscaling.delays import Delay
+from blis_sim.engine.cluster.autoscaling.fleet import Fleet, Machinery
+from blis_sim.engine.cluster.autoscaling.nodes import NodePool, Nodes
+from blis_sim.engine.cluster.autoscaling.pipeline import AutoscalerSettings
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.gateway.flow_control import FlowControl
+from blis_sim.engine.cluster.gateway.settings import FlowControlSettings
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Event, Finished
+from blis_sim.engine.request import Request
 from tests.engine.cluster.clusters import cluster, endings
 from tests.fakes import TestLatency, config, request
 

@@ -1,8 +1,8 @@
 import pytest
 
-from engine.cluster.autoscaling.delays import Delay
-from engine.cluster.autoscaling.nodes import NodePool, Nodes
-from engine.errors import EngineError
+from blis_sim.engine.cluster.autoscaling.delays import Delay
+from blis_sim.engine.cluster.autoscaling.nodes import NodePool, Nodes
+from blis_sim.engine.errors import EngineError
 
 H100 = NodePool(name="h100", gpu_type="H100", gpus_per_node=8, initial_nodes=1)
 L40S = NodePool(name="l40s", gpu_type="L40S", gpus_per_node=2, initial_nodes=2)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from engine.cluster.autoscaling.analyzers import ANALYZERS, Thresholds
-from engine.cluster.autoscaling.figures import Change, Figures, Need, ReplicaFigures, VariantFigures
-from engine.cluster.autoscaling.pipeline import AutoscalerSettings, Pipeline
-from engine.cluster.autoscaling.stabilizer import Windows
-from engine.errors import EngineError
+from blis_sim.engine.cluster.autoscaling.analyzers import ANALYZERS, Thresholds
+from blis_sim.engine.cluster.autoscaling.figures import Change, Figures, Need, ReplicaFigures, VariantFigures
+from blis_sim.engine.cluster.autoscaling.pipeline import AutoscalerSettings, Pipeline
+from blis_sim.engine.cluster.autoscaling.stabilizer import Windows
+from blis_sim.engine.errors import EngineError
 
 DEAR, CHEAP = VariantFigures("dear", 1000, 8.0), VariantFigures("cheap", 500, 3.0)
 

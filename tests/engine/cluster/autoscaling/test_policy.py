@@ -2,13 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.cluster.autoscaling.options import ScalingOptions
-from engine.cluster.autoscaling.placement import placement_of
-from engine.cluster.build import build_simulation, notes_on_cluster
-from engine.cluster.cluster import Cluster
-from engine.cluster.policy_file import read_policy_file
-from engine.deployment import resolve
-from engine.errors import EngineError
+from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
+from blis_sim.engine.cluster.autoscaling.placement import placement_of
+from blis_sim.engine.cluster.build import build_simulation, notes_on_cluster
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.policy_file import read_policy_file
+from blis_sim.engine.deployment import resolve
+from blis_sim.engine.errors import EngineError
 
 POOLS = """
 node_pools:

@@ -1,4 +1,4 @@
-from engine.cluster.disaggregation.deciders import DECIDERS, Prompt
+from blis_sim.engine.cluster.disaggregation.deciders import DECIDERS, Prompt
 
 
 def test_the_threshold_is_about_what_the_decode_instance_lacks() -> None:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from engine.cluster.cluster import Cluster
-from engine.cluster.disaggregation.handover import Disaggregation
-from engine.cluster.disaggregation.pools import Pools
-from engine.cluster.disaggregation.settings import DisaggregationSettings
-from engine.cluster.disaggregation.transfer import TransferSettings
-from engine.events import Event, StepDone
-from engine.request import PrefixGroupBlocks
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.disaggregation.handover import Disaggregation
+from blis_sim.engine.cluster.disaggregation.pools import Pools
+from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings
+from blis_sim.engine.cluster.disaggregation.transfer import TransferSettings
+from blis_sim.engine.events import Event, StepDone
+from blis_sim.engine.request import PrefixGroupBlocks
 from tests.engine.cluster.clusters import cluster, endings
 from tests.fakes import request
 

@@ -1,7 +1,7 @@
 import pytest
 
-from engine.cluster.disaggregation.pools import Pools, Role
-from engine.errors import EngineError
+from blis_sim.engine.cluster.disaggregation.pools import Pools, Role
+from blis_sim.engine.errors import EngineError
 
 
 def test_roles_follow_the_index_of_the_instance() -> None:

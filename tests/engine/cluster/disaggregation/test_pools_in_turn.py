@@ -2,10 +2,10 @@
 
 import pytest
 
-from engine.cluster.autoscaling.options import ScalingOptions
-from engine.cluster.build import build_simulation
-from engine.deployment import resolve
-from engine.virtual import run_virtual
+from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
+from blis_sim.engine.cluster.build import build_simulation
+from blis_sim.engine.deployment import resolve
+from blis_sim.engine.virtual import run_virtual
 from tests.fakes import request
 
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from engine.cluster.build import notes_after_run
-from engine.cluster.cluster import Cluster
-from engine.cluster.disaggregation.handover import Disaggregation
-from engine.cluster.disaggregation.pools import Pools
-from engine.cluster.disaggregation.settings import DisaggregationSettings
-from engine.events import Finished
+from blis_sim.engine.cluster.build import notes_after_run
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.disaggregation.handover import Disaggregation
+from blis_sim.engine.cluster.disaggregation.pools import Pools
+from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings
+from blis_sim.engine.events import Finished
 from tests.engine.cluster.clusters import cluster
 from tests.fakes import request
 

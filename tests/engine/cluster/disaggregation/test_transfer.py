@@ -1,7 +1,7 @@
 import pytest
 
-from engine.cluster.disaggregation.transfer import TransferNetwork, TransferSettings
-from engine.errors import EngineError
+from blis_sim.engine.cluster.disaggregation.transfer import TransferNetwork, TransferSettings
+from blis_sim.engine.errors import EngineError
 
 QWEN3_14B_BYTES_PER_BLOCK = 16 * 163_840.0
 

@@ -1,10 +1,10 @@
 """Gateway queues for the tests beside this."""
 
-from engine.cluster.gateway.fairness import FAIRNESS
-from engine.cluster.gateway.orders import DISPATCH_ORDERS
-from engine.cluster.gateway.queue import Entry, GatewayQueue, QueueLimits
-from engine.cluster.gateway.waiting import NO_DEADLINE
-from engine.sequence import Sequence
+from blis_sim.engine.cluster.gateway.fairness import FAIRNESS
+from blis_sim.engine.cluster.gateway.orders import DISPATCH_ORDERS
+from blis_sim.engine.cluster.gateway.queue import Entry, GatewayQueue, QueueLimits
+from blis_sim.engine.cluster.gateway.waiting import NO_DEADLINE
+from blis_sim.engine.sequence import Sequence
 from tests.fakes import request
 
 CRITICAL, STANDARD, BATCH, SHEDDABLE = 4, 3, -1, -2

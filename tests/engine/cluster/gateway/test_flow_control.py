@@ -1,11 +1,11 @@
 """One instance that may have one request at a time. A request takes one step of 1000 us per token."""
 
-from engine.cluster.cluster import Cluster
-from engine.cluster.gateway.flow_control import FlowControl
-from engine.cluster.gateway.queue import QueueLimits
-from engine.cluster.gateway.saturation import SaturationLimits
-from engine.cluster.gateway.settings import FlowControlSettings
-from engine.request import Request
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.gateway.flow_control import FlowControl
+from blis_sim.engine.cluster.gateway.queue import QueueLimits
+from blis_sim.engine.cluster.gateway.saturation import SaturationLimits
+from blis_sim.engine.cluster.gateway.settings import FlowControlSettings
+from blis_sim.engine.request import Request
 from tests.engine.cluster.clusters import cluster, endings
 from tests.fakes import request
 

@@ -1,10 +1,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.cluster.gateway.fairness import FAIRNESS
-from engine.cluster.gateway.orders import DISPATCH_ORDERS
-from engine.cluster.gateway.queue import QueueLimits, Refusal
-from engine.cluster.gateway.waiting import Waiting
+from blis_sim.engine.cluster.gateway.fairness import FAIRNESS
+from blis_sim.engine.cluster.gateway.orders import DISPATCH_ORDERS
+from blis_sim.engine.cluster.gateway.queue import QueueLimits, Refusal
+from blis_sim.engine.cluster.gateway.waiting import Waiting
 from tests.engine.cluster.gateway.queues import BATCH, CRITICAL, SHEDDABLE, STANDARD, drain, enter, queue
 
 

@@ -1,9 +1,9 @@
 import pytest
 
-from engine.cluster.freshness import Freshness
-from engine.cluster.gateway.saturation import SATURATION_DETECTORS, SaturationLimits
-from engine.cluster.snapshot import Snapshot
-from engine.cluster.state import RoutingState
+from blis_sim.engine.cluster.freshness import Freshness
+from blis_sim.engine.cluster.gateway.saturation import SATURATION_DETECTORS, SaturationLimits
+from blis_sim.engine.cluster.snapshot import Snapshot
+from blis_sim.engine.cluster.state import RoutingState
 
 
 def state(*loads: tuple[int, float, int]) -> RoutingState:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.content.chat_templates.conversations import Conversations, open_conversations
 from mockserve.content.chat_templates.turns import turns_of
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer, load_tokenizer

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blis_options import OptionError
+from blis_sim.options import OptionError
 from mockserve.content.tokens.tokenizer import _PIECE, STRETCH_CHARS, BuiltinTokenizer, invented_word, load_tokenizer
 from mockserve.content.tokens.words import WORDS
 

@@ -1,0 +1,170 @@
+"""The requests of a data set: lengths, what prompts share, and texts where a file has them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import ceil, floor
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from blis_sim.bench.dataset_options import DatasetOptions
+from blis_sim.bench.errors import BenchError
+
+_CHARACTERS_PER_TOKEN = 4
+_SHAREGPT_LEAST_TOKENS = 4
+_SHAREGPT_MOST_PROMPT_TOKENS = 1024
+_SHAREGPT_MOST_TOKENS = 2048
+_BURSTGPT_MODEL = "GPT-4"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One request: the shared start of `prefix_group`, `prefix_tokens` long, and `input_tokens` of its own.
+
+    With a `text` its length is an estimate until a server has counted it.
+    """
+
+    input_tokens: int
+    output_tokens: int
+    prefix_group: str = ""
+    prefix_tokens: int = 0
+    text: str = ""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of the whole prompt."""
+        return self.prefix_tokens + self.input_tokens
+
+
+def samples_of(options: DatasetOptions) -> list[Sample]:
+    """What the options ask to send, in order. The same seed gives the same. Raises BlisError."""
+    if options.dataset_name == "random":
+        return list(_random(options, Random(f"{options.seed}/lengths")))
+    if options.dataset_name == "prefix_repetition":
+        return _prefix_repetition(options)
+    readers: dict[str, Callable[[DatasetOptions, Path], Sequence[Sample]]] = {
+        "sharegpt": _sharegpt,
+        "custom": _custom,
+        "burstgpt": _burstgpt,
+    }
+    assert options.dataset_path is not None
+    found = readers[options.dataset_name](options, Path(options.dataset_path))
+    if not found:
+        raise BenchError(f"{options.dataset_path}: has no request that can be sent as {options.dataset_name}")
+    return _as_many_as_wanted(options, found)
+
+
+def _random(options: DatasetOptions, random: Random) -> Iterator[Sample]:
+    ratio = options.random_range_ratio
+    for _ in range(options.num_prompts):
+        yield Sample(
+            input_tokens=_around(options.input_len or options.random_input_len, ratio, random),
+            output_tokens=_around(options.output_len or options.random_output_len, ratio, random),
+            prefix_group="shared" if options.random_prefix_len else "",
+            prefix_tokens=options.random_prefix_len,
+        )
+
+
+def _around(mean: int, ratio: float, random: Random) -> int:
+    return max(1, random.randint(floor(mean * (1 - ratio)), ceil(mean * (1 + ratio))))
+
+
+def _prefix_repetition(options: DatasetOptions) -> list[Sample]:
+    num_prefixes = options.prefix_repetition_num_prefixes
+    samples = [
+        Sample(
+            input_tokens=options.prefix_repetition_suffix_len,
+            output_tokens=options.output_len or options.prefix_repetition_output_len,
+            prefix_group=f"prefix-{number}" if options.prefix_repetition_prefix_len else "",
+            prefix_tokens=options.prefix_repetition_prefix_len,
+        )
+        for number in range(num_prefixes)
+        for _ in range(options.num_prompts // num_prefixes)
+    ]
+    Random(f"{options.seed}/order").shuffle(samples)
+    return samples
+
+
+def _custom(options: DatasetOptions, path: Path) -> list[Sample]:
+    from observe.requests.prompt_file import read_prompts
+
+    count, samples = _counter(options), []
+    for number, prompt in enumerate(read_prompts(path), start=1):
+        length = options.output_len or options.custom_output_len
+        if length == -1:
+            if prompt.output_tokens is None:
+                raise BenchError(f"{path} prompt {number}: has no output_tokens, which --custom-output-len -1 needs")
+            length = prompt.output_tokens
+        samples.append(Sample(input_tokens=count(prompt.text), output_tokens=length, text=prompt.text))
+    return samples
+
+
+def _sharegpt(options: DatasetOptions, path: Path) -> list[Sample]:
+    """The first question of each conversation, as long as its answer; what is very short or long is left out."""
+    from traces.text_file import read_json
+
+    entries = read_json(path)
+    if not isinstance(entries, list):
+        raise BenchError(f"{path}: expected a JSON list of conversations")
+    count, length = _counter(options), options.output_len or options.sharegpt_output_len
+    samples = []
+    for place, entry in enumerate(entries):
+        turns = entry.get("conversations") if isinstance(entry, dict) else None
+        if not isinstance(turns, list) or len(turns) < 2:
+            continue
+        question, answer = (_said(f"{path} entry {place} turn {turn}", turns[turn]) for turn in (0, 1))
+        sample = Sample(input_tokens=count(question), output_tokens=length or count(answer), text=question)
+        if _is_ordinary(sample, has_length=length is not None):
+            samples.append(sample)
+    return samples
+
+
+def _said(place: str, turn: Any) -> str:
+    said = turn.get("value") if isinstance(turn, dict) else None
+    if not isinstance(said, str):
+        raise BenchError(f"{place}: expected an object with text under the key value")
+    return said
+
+
+def _is_ordinary(sample: Sample, *, has_length: bool) -> bool:
+    """The bounds of vLLM's benchmarks."""
+    return (
+        _SHAREGPT_LEAST_TOKENS <= sample.input_tokens <= _SHAREGPT_MOST_PROMPT_TOKENS
+        and (has_length or sample.output_tokens >= _SHAREGPT_LEAST_TOKENS)
+        and sample.input_tokens + sample.output_tokens <= _SHAREGPT_MOST_TOKENS
+    )
+
+
+def _burstgpt(options: DatasetOptions, path: Path) -> list[Sample]:
+    """The lengths of the GPT-4 requests that were answered."""
+    from traces.importers.burstgpt import convert
+    from traces.importers.settings import ConvertOptions
+
+    rows = convert(ConvertOptions(format="burstgpt", file=str(path), output="-")).rows
+    return [
+        Sample(input_tokens=max(1, row.input_tokens), output_tokens=options.output_len or row.output_tokens)
+        for row in rows
+        if row.client_id == _BURSTGPT_MODEL and row.output_tokens > 0
+    ]
+
+
+def _as_many_as_wanted(options: DatasetOptions, found: Sequence[Sample]) -> list[Sample]:
+    """In random order unless that is not wanted; of too few some more than once."""
+    samples = list(found)
+    if not options.disable_shuffle:
+        Random(f"{options.seed}/order").shuffle(samples)
+    samples = samples[: options.num_prompts]
+    if not options.no_oversample:
+        random = Random(f"{options.seed}/repeated")
+        again = iter(lambda: random.choice(found), None)
+        samples += islice(again, options.num_prompts - len(samples))
+    return samples
+
+
+def _counter(options: DatasetOptions) -> Callable[[str], int]:
+    if options.tokenizer_path is None:
+        return lambda text: max(1, -(-len(text) // _CHARACTERS_PER_TOKEN))
+    from mockserve.content.tokens.file import open_tokenizer
+
+    return open_tokenizer(options.tokenizer_path).count

@@ -1,0 +1,188 @@
+"""What is to be computed: a command with its settings, and the values of those that vary."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import yaml
+
+from blis_sim.bench.errors import BenchError
+from blis_sim.bench.points.commands import RECORDINGS, SIMULATIONS, Simulation, simulation
+from blis_sim.engine.deployment import resolve
+from blis_sim.options import BlisError, OptionError
+from blis_sim.options.command_line import values_of_flags
+from blis_sim.options.option import Setting
+from blis_sim.options.text import setting_named, value_of_yaml
+from blis_sim.options.yaml_text import load_yaml
+from traces import beside
+
+_DEFAULT_COMMAND = "run"
+_KEYS = ("command", "settings", "vary")
+_MOST_POINTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One simulation: what varies, by name of the setting, and all settings that are given."""
+
+    number: int
+    varied: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        """What varies, for people."""
+        return " ".join(f"{name}={value}" for name, value in self.varied.items()) or "these settings"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A command, the settings that all its points share, and the values of the others."""
+
+    simulation: Simulation
+    settings: Mapping[str, Any]
+    vary: Mapping[str, Sequence[Any]]
+
+    def points(self, sample: int | None = None, seed: int = 0) -> list[Point]:
+        """Every combination, the last setting varying fastest; with `sample`, so many of them by chance, in order."""
+        num_points = prod(len(values) for values in self.vary.values())
+        if num_points > _MOST_POINTS:
+            raise OptionError(f"--vary must give at most {_MOST_POINTS} points, got {num_points}")
+        chosen = range(num_points)
+        if sample is not None and sample < num_points:
+            chosen = sorted(Random(f"{seed}/points").sample(chosen, sample))  # type: ignore[assignment]
+        wanted = set(chosen)
+        combinations = (dict(zip(self.vary, values, strict=True)) for values in product(*self.vary.values()))
+        return [
+            Point(number, varied, {**self.settings, **varied})
+            for number, varied in enumerate(combinations)
+            if number in wanted
+        ]
+
+    def paths_read(self) -> list[Path]:
+        """What the points may read if it is there: whatever a setting names, and what belongs to recordings."""
+        values = {name: (value,) for name, value in self.settings.items()} | dict(self.vary)
+        names = [name for each in values.values() for name in _texts(each)]
+        recordings = [name for setting in RECORDINGS for name in _texts(values.get(setting, ()))]
+        return [*map(Path, names), *beside(*recordings)]
+
+    def check_some_fit(self, points: Sequence[Point]) -> None:
+        """Raise the BlisError of the first point if none of them has settings that make a deployment."""
+        first: BlisError | None = None
+        for point in points:
+            try:
+                resolve(self.simulation.options_with(point.settings))
+            except BlisError as error:
+                first = first or error
+            except Exception:  # noqa: BLE001  (the point will say so)
+                return
+            else:
+                return
+        if first is not None:
+            raise first
+
+
+def _texts(values: Sequence[Any]) -> Iterator[str]:
+    for value in values:
+        yield from (each for each in (value if isinstance(value, tuple) else (value,)) if isinstance(each, str))
+
+
+def plan_of(words: Sequence[str], vary: Sequence[str], config: str | None) -> Plan:
+    """The plan that a command line and a YAML file describe; where both say something, the command line counts.
+
+    `words` are the command, if it is not `run`, and its flags; `vary` holds `NAME=VALUE,...`. Raises BlisError.
+    """
+    given = _read(config) if config is not None else {}
+    has_command = bool(words) and words[0] in SIMULATIONS
+    command = words[0] if has_command else given.get("command", _DEFAULT_COMMAND)
+    found = simulation(command)
+    settings = dict(_settings_of_file(found, config, given.get("settings", {})))
+    by_flags = values_of_flags(found.options, words[1:] if has_command else words)
+    vary_by_flags = _vary_of_flags(found, vary)
+    for name in by_flags.keys() & vary_by_flags.keys():
+        raise OptionError(f"--vary {name} and one value for it exclude each other, got {by_flags[name]!r}")
+    settings |= by_flags
+    varied = dict(_vary_of_file(found, config, given.get("vary", {}))) | vary_by_flags
+    for name in varied:
+        settings.pop(name, None)
+    return Plan(found, settings, varied)
+
+
+def _vary_of_flags(found: Simulation, vary: Sequence[str]) -> dict[str, Sequence[Any]]:
+    varied: dict[str, Sequence[Any]] = {}
+    for each in vary:
+        name, values = _vary_of_flag(found, each)
+        if name in varied:
+            raise OptionError(f"--vary names {name} twice: give all of its values at once")
+        varied[name] = values
+    return varied
+
+
+def _vary_of_flag(found: Simulation, text: str) -> tuple[str, Sequence[Any]]:
+    name, equals, values = text.partition("=")
+    if not equals or not values:
+        raise OptionError(f"--vary must be NAME=VALUE,..., got {text!r}")
+    setting = _setting(found, name, "--vary:")
+    try:
+        parts = json.loads(values) if values.startswith("[") else [part.strip() for part in values.split(",")]
+    except ValueError as error:
+        raise OptionError(f"--vary {name} must have values with commas, or a JSON list, got {values!r}") from error
+    return setting.name, _distinct(setting, [value_of_yaml(setting, part) for part in parts])
+
+
+def _vary_of_file(found: Simulation, path: str | None, vary: Any) -> Iterator[tuple[str, Sequence[Any]]]:
+    for name, values in _mapping(path, "vary", vary).items():
+        if not isinstance(values, list) or not values:
+            raise BenchError(f"{path} key vary.{name}: expected a list of values, got {values!r}")
+        setting = _setting(found, name, f"{path} key vary:")
+        yield setting.name, _distinct(setting, [_value(setting, value, f"{path} key vary.{name}") for value in values])
+
+
+def _settings_of_file(found: Simulation, path: str | None, settings: Any) -> Iterator[tuple[str, Any]]:
+    for name, value in _mapping(path, "settings", settings).items():
+        setting = _setting(found, name, f"{path} key settings:")
+        yield setting.name, _value(setting, value, f"{path} key settings.{name}")
+
+
+def _value(setting: Setting, value: Any, place: str) -> Any:
+    try:
+        return value_of_yaml(setting, value)
+    except OptionError as error:
+        raise BenchError(f"{place}: {error}") from error
+
+
+def _setting(found: Simulation, name: str, place: str) -> Setting:
+    try:
+        return setting_named(found.options, name.strip())
+    except OptionError as error:
+        raise OptionError(f"{place} {error} of blis {found.name}") from error
+
+
+def _distinct(setting: Setting, values: Sequence[Any]) -> Sequence[Any]:
+    if len(set(values)) < len(values):
+        raise OptionError(f"--vary {setting.name} names a value twice")
+    return values
+
+
+def _mapping(path: str | None, key: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise BenchError(f"{path} key {key}: expected names with values, got {value!r}")
+    return value
+
+
+def _read(path: str) -> Mapping[str, Any]:
+    try:
+        content = load_yaml(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise BenchError(f"{path}: {reason}") from error
+    found = _mapping(path, "(top)", content)
+    unknown = [key for key in found if key not in _KEYS]
+    if unknown:
+        raise BenchError(f"{path} key {unknown[0]}: unknown, known are {', '.join(_KEYS)}")
+    return found

@@ -1,0 +1,121 @@
+"""One point: what its command prints, as a flat row of figures."""
+
+import json
+from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from io import StringIO
+from typing import Any
+
+from blis_sim.bench.points.commands import simulation
+from blis_sim.engine.cluster.assembly import first_deployments
+from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
+from blis_sim.engine.cluster.policies import with_policies
+from blis_sim.engine.deployment import resolve
+from blis_sim.options import BlisError
+
+LATENCIES = tuple(f"{name}_{figure}_ms" for name in ("ttft", "itl", "e2e") for figure in ("mean", "p90", "p95", "p99"))
+_FROM_METRICS = (
+    "completed_requests",
+    "injected_requests",
+    "timed_out_requests",
+    "dropped_unservable",
+    "total_input_tokens",
+    "total_output_tokens",
+    "vllm_estimated_duration_s",
+    "responses_per_sec",
+    "tokens_per_sec",
+    *LATENCIES,
+    "preemption_count",
+    "goodput_rps",
+    "slo_attainment",
+)
+FIGURES = (*_FROM_METRICS, "rejected_requests", "cache_hit_rate", "num_gpus", "gpu_hours_per_million_tokens")
+"""The figures of a row, in order. Durations and rates as `blis run` has them; tokens are output tokens."""
+
+COSTS = ("cost_per_hour", "cost_per_million_tokens")
+"""What a price per GPU-hour adds."""
+
+Figures = Mapping[str, float | int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a point: figures, None where there is none, or the reason why there are none at all.
+
+    `is_unexpected` tells a defect, or a lack of memory, from settings that cannot be.
+    """
+
+    figures: Figures = field(default_factory=dict)
+    error: str = ""
+    is_unexpected: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """A point to compute: its name, and what is asked of which command."""
+
+    key: str
+    command: str
+    settings: Mapping[str, Any]
+
+
+def compute(job: Job) -> Outcome:
+    """Simulate one point. What its command says on standard error is dropped."""
+    try:
+        return Outcome(_figures(job.command, job.settings))
+    except BlisError as error:
+        return Outcome(error=_line(error))
+    except Exception as error:  # noqa: BLE001  (whatever it is, the other points have nothing to do with it)
+        return Outcome(error=f"unexpected {type(error).__name__} {_line(error)}".rstrip(), is_unexpected=True)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _figures(command: str, settings: Mapping[str, Any]) -> Figures:
+    chosen = simulation(command)
+    options = chosen.options_with(settings)
+    printed = StringIO()
+    with redirect_stdout(printed), redirect_stderr(StringIO()):
+        chosen.run(options)
+    found = json.loads(printed.getvalue())
+    figures = {name: found.get(name) for name in _FROM_METRICS}
+    if options.slo_targets and figures["slo_attainment"] is None:  # zero is left out of what a run prints
+        figures |= {"goodput_rps": 0.0, "slo_attainment": 0.0}
+    breakdown = found.get("breakdown", {})
+    figures["rejected_requests"] = _num_rejected(breakdown)
+    figures["cache_hit_rate"] = breakdown.get("cache_hit_rate")
+    num_gpus = gpus_of(options)
+    figures["num_gpus"] = num_gpus
+    figures["gpu_hours_per_million_tokens"] = gpu_hours_per_million_tokens(num_gpus, found["tokens_per_sec"])
+    return figures
+
+
+def _num_rejected(breakdown: Mapping[str, Any]) -> int:
+    """Requests that were sent and that the cluster or its gateway turned away or gave up."""
+    gateway = breakdown.get("gateway", {})
+    at_door = sum(breakdown.get(name, 0) for name in ("rejected_at_admission", "rejected_at_routing"))
+    in_queue = sum(gateway.get(name, 0) for name in ("rejected", "shed", "expired", "evicted"))
+    return int(at_door + in_queue)
+
+
+def gpus_of(options: ScalingOptions) -> int:
+    """How many GPUs a deployment has at the beginning, all of its instances together."""
+    merged = with_policies(options)
+    return sum(each.tp * each.dp for each in first_deployments(merged, resolve(merged)))
+
+
+def gpu_hours_per_million_tokens(num_gpus: int, tokens_per_s: float) -> float | None:
+    """GPU-hours spent on a million output tokens; None where there are none."""
+    return num_gpus * 1e6 / tokens_per_s / 3600 if tokens_per_s else None
+
+
+def costs(figures: Figures, dollars_per_gpu_hour: float) -> Figures:
+    """What a deployment costs by the hour and by a million output tokens."""
+    num_gpus, spent = figures.get("num_gpus"), figures.get("gpu_hours_per_million_tokens")
+    return {
+        "cost_per_hour": None if num_gpus is None else num_gpus * dollars_per_gpu_hour,
+        "cost_per_million_tokens": None if spent is None else spent * dollars_per_gpu_hour,
+    }

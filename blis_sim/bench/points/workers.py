@@ -1,0 +1,114 @@
+"""Calls on many processes, on this machine or on a Ray cluster; results come in the order in which they are ready."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from typing import TypeVar
+
+from blis_sim.bench.errors import BenchError
+from observe.on_ray.cluster import ray_cluster
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+_PACKAGES = ("blis_sim", "calibrate", "mockserve", "observe", "replay", "traces")
+
+
+def available_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def on_processes(
+    work: Callable[[Job], Result], jobs: Sequence[Job], num_processes: int | None
+) -> Generator[tuple[Job, Result], None, None]:
+    """Do each job in one of so many processes, by default one per core; with one, in this process itself.
+
+    Closing the iterator gives up what has not begun. Raises BenchError when one of them is killed.
+    """
+    num_processes = min(num_processes or available_cores(), len(jobs))
+    if num_processes <= 1:
+        for job in jobs:
+            yield job, work(job)
+        return
+    executor = ProcessPoolExecutor(num_processes, multiprocessing.get_context("spawn"), initializer=_follow_parent)
+    futures: dict[Future[Result], Job] = {}
+    try:
+        with _ctrl_c_put_off():
+            futures.update({executor.submit(work, job): job for job in jobs})
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    except BrokenProcessPool as error:
+        raise BenchError(
+            "one of the processes that compute was killed, maybe for want of memory; fewer --processes need less"
+        ) from error
+    finally:
+        # Once: a second call, as that at the end of a `with`, may undo the cancelling before it has been done.
+        executor.shutdown(cancel_futures=True)
+
+
+def on_ray(
+    work: Callable[[Job], Result], jobs: Sequence[Job], address: str | None
+) -> Generator[tuple[Job, Result], None, None]:
+    """Do each job as a task of a Ray cluster, which gets these packages; without an address, on one of its own here.
+
+    Raises BenchError when one of them is lost.
+    """
+    import ray
+    from ray.exceptions import RayError
+
+    with ray_cluster(address, _PACKAGES):
+        task = ray.remote(work)
+        waiting = {task.remote(job): job for job in jobs}
+        while waiting:
+            (ready, *_), _ = ray.wait(list(waiting), num_returns=1)
+            try:
+                result = ray.get(ready)
+            except RayError as error:
+                raise BenchError(f"a task of the Ray cluster is lost: {' '.join(str(error).split())[:200]}") from error
+            yield waiting.pop(ready), result
+
+
+@contextmanager
+def _ctrl_c_put_off() -> Iterator[None]:
+    """Act on Ctrl-C only afterwards; processes that are begun meanwhile do not hear of it before they say they do.
+
+    One that it ends while it starts would leave the others waiting.
+    """
+    if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    resource_tracker.ensure_running()  # which would lift the mask, were it begun under it
+    # The mask is for the processes, which inherit it; other threads of this one may hear the signal all the same.
+    handler = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if heard and callable(handler):
+        handler(signal.SIGINT, None)
+
+
+def _follow_parent() -> None:
+    """Leave Ctrl-C, which reaches all processes of a terminal, to the one that began the others, and end with it.
+
+    One that is killed cannot tell the others, and they would wait for jobs for ever.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

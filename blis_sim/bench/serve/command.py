@@ -1,0 +1,41 @@
+"""`blis bench serve`: put the load of a benchmark on a server, print and save what came of it."""
+
+from blis_sim.bench.serve.options import BenchServeOptions
+
+__all__ = ["BenchServeOptions", "rewritten", "run"]
+
+_LISTS = ("--goodput", "--header", "--metadata", "--lora-modules")
+_SWITCHES = ("--disable-tqdm", "--trust-remote-code", "--skip-tokenizer-init", "--skip-chat-template", "--no-stream")
+_VALUED = ("--tokenizer-mode", "--chat-template-kwargs", "--timeline-itl-thresholds")
+
+
+def rewritten(arguments: list[str]) -> list[str]:
+    """A command line of `vllm bench serve` in our syntax. Raises OptionError."""
+    from blis_sim.bench.vllm_syntax import lists, without_effect
+    from blis_sim.bench.vllm_syntax import rewritten as in_our_syntax
+
+    flags = [*lists(*_LISTS), *without_effect(_SWITCHES, _VALUED)]
+    return in_our_syntax("bench serve", arguments, BenchServeOptions, flags)
+
+
+def run(options: BenchServeOptions) -> int:
+    """Run each rate, print its table, save what is asked for. Exit codes: 0 done, 1 nothing was answered."""
+    from blis_sim.bench.datasets import samples_of
+    from blis_sim.bench.serve.load import benchmark
+    from blis_sim.bench.serve.report import Reporter
+    from blis_sim.bench.serve.result_file import check_place
+    from observe.errors import RunError
+    from observe.event_loop import allow_many_connections, run_loop
+    from observe.messages import say
+
+    samples = samples_of(options)
+    if options.save_result or options.append_result:
+        check_place(options)
+    reporter = Reporter(options)
+    allow_many_connections()
+    try:
+        run_loop(benchmark(options, samples, reporter.measured))
+    except RunError as error:
+        say(f"blis bench serve: error: {error}")
+        return 1
+    return reporter.end()

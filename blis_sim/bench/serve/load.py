@@ -1,0 +1,170 @@
+"""Putting the load of a benchmark on a server: one connection pool, one run per rate."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from time import perf_counter_ns
+
+from blis_sim.bench.datasets import Sample
+from blis_sim.bench.errors import BenchError
+from blis_sim.bench.rate_search import Verdict
+from blis_sim.bench.serve.answers import Answer, answer_of
+from blis_sim.bench.serve.options import BenchServeOptions
+from blis_sim.bench.serve.request_body import APIS, BodyStyle
+from blis_sim.bench.serve.schedule import plan_at, rates_of
+from observe.client.client import Client
+from observe.client.exchange import Outcome
+from observe.dispatch import Dispatcher, Prepared, Sent
+from observe.figures.request_log import RequestLog
+from observe.figures.stats import RunStats
+from observe.http.request import post_bytes
+from observe.http.tls import tls_context
+from observe.messages import say, warn
+from observe.requests.body import RequestStyle
+from observe.requests.prompts import PromptBook, TokenScale
+from observe.requests.schedule import Planned, mean_rate, peak_arrivals
+from observe.sending.watched import send_watched
+from observe.server.preparation import Preparation
+
+_TIMEOUT_S = 6 * 60 * 60
+_READY_EVERY_S = 5.0
+_MOST_SPARE_CONNECTIONS = 32
+_SPARE_WINDOW_US = 100_000
+_SEED_STEP = 1_000_003
+"""Between the prompts of one rate and the next: were they the same, a prefix cache would have them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One run: its answers in the order of sending, how long it took, and a log for pictures."""
+
+    model: str
+    rate: float
+    duration_s: float
+    answers: Sequence[Answer]
+    log: RequestLog
+
+
+async def benchmark(
+    options: BenchServeOptions, samples: Sequence[Sample], measured: Callable[[Measured], Verdict]
+) -> None:
+    """Run each rate in turn and tell of it when it is over; the answer decides on the next one in a search.
+
+    Raises RunError when the server cannot be used.
+    """
+    tls = tls_context(None, insecure=options.insecure) if options.server.tls else None
+    peak = max(peak_arrivals(plan_at(options, samples, rate), _SPARE_WINDOW_US) for rate in options.rates)
+    num_spare = min(peak + 1, _MOST_SPARE_CONNECTIONS)
+    client = Client(options.server, timeout_s=_TIMEOUT_S, num_spare=num_spare, tls=tls)
+    try:
+        await client.open()
+        bench = await _prepared(client, options, samples)
+        if options.ready_check_timeout_sec:
+            await _wait_until_ready(bench)
+        if options.num_warmups:
+            say(f"warming up with {options.num_warmups} requests")
+            await asyncio.gather(*(bench.ask_first() for _ in range(options.num_warmups)))
+        rates, verdict = rates_of(options), None
+        for number in count():
+            try:
+                rate = rates.send(verdict)  # type: ignore[arg-type]  # the first one follows on nothing
+            except StopIteration:
+                break
+            verdict = measured(await bench.run(number, rate))
+    finally:
+        await client.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bench:
+    """Everything that is known before the first request of a run."""
+
+    client: Client
+    options: BenchServeOptions
+    samples: Sequence[Sample]
+    style: BodyStyle
+    scale: TokenScale
+
+    async def run(self, number: int, rate: float) -> Measured:
+        """Send all samples at this rate; `number` counts the runs."""
+        options = self.options
+        plan = plan_at(options, self.samples, rate)
+        prompts = PromptBook(options.seed + number * _SEED_STEP, self.scale)
+        stats = RunStats()
+        answers: list[Answer | None] = [None] * len(plan)
+
+        def finished(sent: Sent) -> None:
+            stats.add(sent)
+            answers[sent.prepared.request_id] = answer_of(sent)
+
+        dispatcher = Dispatcher(
+            self.client, plan, partial(self._prepare, prompts), finished, max_concurrency=options.max_concurrency or 0
+        )
+        await self.client.warm_up(Preparation(self.client, options.headers).health_request)
+        origin, _ = await send_watched(self.client, dispatcher, stats, asked_per_s=mean_rate(plan))
+        return Measured(
+            model=self.style.model,
+            rate=rate,
+            duration_s=(max(stats.last_ended, origin + 1) - origin) / 1e9,
+            answers=[each for each in answers if each is not None],
+            log=stats.log,
+        )
+
+    async def ask_first(self) -> Outcome:
+        """Send the first prompt by itself, and wait for its answer."""
+        (planned, *_) = plan_at(self.options, self.samples, self.options.rates[0])
+        prepared = self._prepare(PromptBook(self.options.seed, self.scale), 0, planned)
+        answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.client.send(prepared.request, streaming=True, finished=answered.set_result)
+        return await answered
+
+    def _prepare(self, prompts: PromptBook, place: int, planned: Planned) -> Prepared:
+        prompt = planned.prompt or prompts.text(
+            place,
+            input_tokens=planned.input_tokens,
+            prefix_group=planned.prefix_group,
+            prefix_tokens=planned.prefix_tokens,
+        )
+        x_request_id = f"{self.options.request_id_prefix}{place}"
+        headers = {**self.options.headers, "x-request-id": x_request_id}
+        body = self.style.body(prompt, planned.output_tokens, planned.model)
+        return Prepared(
+            request_id=place,
+            planned=planned,
+            x_request_id=x_request_id,
+            request=post_bytes(self.client.server, self.options.path, headers, body),
+            streaming=True,
+        )
+
+
+async def _prepared(client: Client, options: BenchServeOptions, samples: Sequence[Sample]) -> _Bench:
+    preparation = Preparation(client, options.headers)
+    model = options.served_model_name or options.model or await preparation.first_model()
+    has_texts = any(sample.text for sample in samples)
+    style = RequestStyle(model=model, api=APIS[options.backend])
+    return _Bench(
+        client=client,
+        options=options,
+        samples=samples,
+        style=BodyStyle(
+            backend=options.backend,
+            model=model,
+            logprobs=options.logprobs,
+            ignore_eos=options.ignore_eos or options.forces_length,
+            extra=options.extra_fields,
+        ),
+        scale=TokenScale() if has_texts else await preparation.token_scale(style),
+    )
+
+
+async def _wait_until_ready(bench: _Bench) -> None:
+    timeout_s = bench.options.ready_check_timeout_sec
+    give_up_at = perf_counter_ns() + timeout_s * 1_000_000_000
+    while (outcome := await bench.ask_first()).status != "ok":
+        left_s = (give_up_at - perf_counter_ns()) / 1e9
+        if left_s <= 0:
+            raise BenchError(f"the server is not ready after {timeout_s} s: {' '.join(outcome.error_message.split())}")
+        warn(f"the server is not ready: {' '.join(outcome.error_message.split())[:200]}")
+        await asyncio.sleep(min(_READY_EVERY_S, left_s))

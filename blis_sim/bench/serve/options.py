@@ -1,0 +1,259 @@
+"""The settings of `blis bench serve`: those of `vllm bench serve`, and a list of rates."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf, isnan
+from pathlib import Path
+from typing import Any
+
+from blis_sim.bench.dataset_options import DatasetOptions
+from blis_sim.bench.serve.request_body import PATHS
+from blis_sim.options import OptionError, check_written, option
+from blis_sim.options.room import MOST_REQUESTS
+from observe.extras import check_plot
+from observe.http.request import Server, check_header, parse_server
+
+METRICS = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue")
+GOODPUT_METRICS = ("ttft", "tpot", "e2el")
+_MIN_ATTAINMENT = 0.99
+_TOLERANCE = 0.05
+_SAMPLING = (
+    "top_p",
+    "top_k",
+    "min_p",
+    "temperature",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchServeOptions(DatasetOptions):
+    """One run of `blis bench serve`. Raises OptionError or ObserveError for settings that do not fit together."""
+
+    backend: str = option("openai", "The API to send to.", choices=PATHS, heading="Server")
+    base_url: str | None = option(None, "Base URL of the server. Default: made of --host and --port.")
+    host: str = option("127.0.0.1", "Host of the server.")
+    port: int = option(8000, "Port of the server.", at_least=1, at_most=65535)
+    endpoint: str | None = option(None, "Path of the API. Default: the one of --backend.")
+    model: str | None = option(None, "Model to ask for. Default: the first that the server lists.")
+    served_model_name: str | None = option(None, "Ask for this name instead of --model, which is noted in the results.")
+    request_rate: tuple[str, ...] = option(
+        ("inf",),
+        "Requests per second, inf for all at once. Several, separated by commas, are run one after the other.",
+        heading="Load",
+    )
+    burstiness: float = option(
+        1.0, "Shape of the gamma distribution of gaps: 1 is Poisson, less is burstier, more is evener.", above=0
+    )
+    find_rate: bool = option(
+        False,
+        "Instead of --request-rate, find the highest rate at which --min-attainment of the requests are within"
+        " --goodput. Each try sends --num-prompts.",
+    )
+    min_attainment: float = option(
+        _MIN_ATTAINMENT, "With --find-rate: the least share of good requests.", above=0, at_most=1
+    )
+    tolerance: float = option(
+        _TOLERANCE, "With --find-rate: how exactly, as a share of the rate.", at_least=0.001, at_most=0.5
+    )
+    ramp_up_strategy: str | None = option(
+        None, "Raise the rate during the run instead of --request-rate.", choices=("linear", "exponential")
+    )
+    ramp_up_start_rps: float | None = option(None, "Rate at the start of a ramp.", at_least=0)
+    ramp_up_end_rps: float | None = option(None, "Rate at its end.", above=0)
+    max_concurrency: int | None = option(None, "Most requests in flight; others wait in line.", at_least=1)
+    num_warmups: int = option(0, "Send the first prompt so often before the run.", at_least=0, at_most=MOST_REQUESTS)
+    ready_check_timeout_sec: int = option(
+        0, "Send the first prompt every 5 seconds, for so long, until it is answered. 0: no check.", at_least=0
+    )
+    goodput: tuple[str, ...] = option(
+        (),
+        f"Limits in milliseconds for a request to be good, of {', '.join(GOODPUT_METRICS)}.",
+        metavar="NAME:MS ...",
+        heading="Figures",
+    )
+    percentile_metrics: tuple[str, ...] = option(("ttft", "tpot", "itl"), "Latencies to report.", choices=METRICS)
+    metric_percentiles: tuple[float, ...] = option((99.0,), "Percentiles to report.", at_least=0, at_most=100)
+    ignore_eos: bool = option(
+        False, "Ask for outputs of full length; always with --dataset-name random.", heading="Requests"
+    )
+    logprobs: int | None = option(None, "Log probabilities to ask for per token (completions).", at_least=0)
+    top_p: float | None = option(None, "Sampling parameter of every request.")
+    top_k: int | None = option(None, "Sampling parameter of every request.")
+    min_p: float | None = option(None, "Sampling parameter of every request.")
+    temperature: float | None = option(None, "Sampling parameter of every request.")
+    frequency_penalty: float | None = option(None, "Sampling parameter of every request.")
+    presence_penalty: float | None = option(None, "Sampling parameter of every request.")
+    repetition_penalty: float | None = option(None, "Sampling parameter of every request.")
+    extra_body: str = option("", "Further fields of every body.", metavar="JSON")
+    lora_modules: tuple[str, ...] = option((), "Ask for these models instead, one per request.", metavar="NAME ...")
+    lora_assignment: str = option("random", "How they are assigned to requests.", choices=("random", "round-robin"))
+    header: tuple[str, ...] = option((), "Further headers of every request.", metavar="NAME=VALUE ...")
+    insecure: bool = option(False, "Take any certificate of an https server.")
+    request_id_prefix: str = option(
+        "bench-", "Beginning of the X-Request-Id headers; the number of the request follows."
+    )
+    label: str | None = option(None, "Label of the results. Default: --backend.", heading="Results")
+    save_result: bool = option(False, "Write the results to a file (JSON), one per rate.")
+    save_detailed: bool = option(False, "With the figures of each request in it.")
+    append_result: bool = option(False, "Append the results to --result-filename, a line per run.")
+    metadata: tuple[str, ...] = option((), "Further keys of the results.", metavar="KEY=VALUE ...")
+    result_dir: str | None = option(None, "Folder of the results. Default: the current one.")
+    result_filename: str | None = option(
+        None, "Name of the results. Default: LABEL-RATEqps-MODEL-TIME.json, with the concurrency if it is limited."
+    )
+    overwrite: bool = option(
+        False, "Replace earlier results at --result-filename instead of moving them to a folder NAME.earlier-1, -2, ..."
+    )
+    plot: str | None = option(
+        None,
+        "Draw a picture (.png, .svg or .pdf; needs matplotlib): over time, or with several rates throughput against"
+        " latency.",
+        metavar="FILE",
+    )
+
+    def __post_init__(self) -> None:
+        DatasetOptions.__post_init__(self)
+        # Making these checks them.
+        _ = self.rates, self.limits_ms, self.headers, self.extra_fields, self.extra_results, self.server, self.path
+        check_plot("--plot", self.plot)
+        self._check_files()
+        self._check_ramp()
+        if self.find_rate and not self.goodput:
+            raise OptionError("--find-rate needs --goodput NAME:MS to know which requests are good")
+        if self.find_rate and (self.request_rate != ("inf",) or self.ramp_up_strategy is not None):
+            raise OptionError("--find-rate excludes --request-rate and --ramp-up-strategy")
+        if not self.find_rate and (self.min_attainment, self.tolerance) != (_MIN_ATTAINMENT, _TOLERANCE):
+            raise OptionError("--min-attainment and --tolerance need --find-rate")
+        many = len(self.request_rate) > 1 or self.find_rate
+        if self.overwrite and self.append_result:
+            raise OptionError("--overwrite and --append-result exclude each other: one deletes what the other adds to")
+        if many and self.result_filename is not None and not self.append_result:
+            raise OptionError(
+                "--result-filename with several rates needs --append-result, or each replaces the one before"
+            )
+
+    @property
+    def rates(self) -> list[float]:
+        """Requests per second of each run. Raises OptionError."""
+        return [_rate(text) for text in self.request_rate]
+
+    @property
+    def limits_ms(self) -> dict[str, float]:
+        """What a good request stays within, by metric. Raises OptionError."""
+        limits = {}
+        for pair in (part for each in self.goodput for part in each.split(",")):
+            name, _, text = pair.partition(":")
+            try:
+                limit_ms = float(text)
+            except ValueError:
+                limit_ms = -1.0
+            if name not in GOODPUT_METRICS or not 0 <= limit_ms < inf:
+                raise OptionError(
+                    f"--goodput must be NAME:MILLISECONDS with a name of {', '.join(GOODPUT_METRICS)}, got {pair!r}"
+                )
+            limits[name] = limit_ms
+        return limits
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that all requests carry; OPENAI_API_KEY of the environment is sent as bearer token."""
+        headers = {}
+        key = os.environ.get("OPENAI_API_KEY")
+        if key:
+            check_header("OPENAI_API_KEY", "authorization", key)
+            headers["authorization"] = f"Bearer {key}"
+        for name, value in _pairs("--header", self.header).items():
+            check_header("--header", name, value)
+            headers[name.lower()] = value
+        return headers
+
+    @property
+    def extra_fields(self) -> dict[str, Any]:
+        """What every body has besides, sampling parameters first. Raises OptionError."""
+        sampling = {name: getattr(self, name) for name in _SAMPLING if getattr(self, name) is not None}
+        if not self.extra_body:
+            return sampling
+        try:
+            extra = json.loads(self.extra_body)
+        except ValueError:
+            extra = None
+        if not isinstance(extra, dict):
+            raise OptionError(f"--extra-body must be a JSON object, got {self.extra_body!r}")
+        return {**sampling, **extra}
+
+    @property
+    def extra_results(self) -> Mapping[str, str]:
+        """Keys of the results that the user gave. Raises OptionError."""
+        return _pairs("--metadata", self.metadata)
+
+    @property
+    def server(self) -> Server:
+        """Where the API lives. Raises ObserveError."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return parse_server(self.base_url or f"http://{host}:{self.port}", "--base-url")
+
+    @property
+    def path(self) -> str:
+        """The path of the API. Raises OptionError when it is not one of the backend's."""
+        usual = PATHS[self.backend]
+        path = self.endpoint or usual
+        if not path.startswith("/") or not path.endswith(usual.removeprefix("/v1")):
+            raise OptionError(f"--endpoint must end with {usual} with --backend {self.backend}, got {path}")
+        return path
+
+    @property
+    def result_path(self) -> Path | None:
+        """Where results go; None when their file is to be named after them, or none is wanted."""
+        if self.result_filename is None or not (self.save_result or self.append_result):
+            return None
+        return Path(self.result_dir or ".") / self.result_filename
+
+    def _check_files(self) -> None:
+        """Raise OptionError when a file would be written over another. Folders of results are made when it is time."""
+        path = self.result_path
+        written = []
+        if path is not None and path.parent.is_dir():
+            written.append((str(path), "--result-filename", "benchmark results"))
+        if self.plot is not None:
+            written.append((self.plot, "--plot", "picture"))
+        check_written(written, [] if self.dataset_path is None else [(self.dataset_path, "--dataset-path reads")])
+
+    def _check_ramp(self) -> None:
+        if self.ramp_up_strategy is None:
+            if self.ramp_up_start_rps is not None or self.ramp_up_end_rps is not None:
+                raise OptionError("--ramp-up-start-rps and --ramp-up-end-rps need --ramp-up-strategy")
+            return
+        start, end = self.ramp_up_start_rps, self.ramp_up_end_rps
+        if self.request_rate != ("inf",):
+            raise OptionError("--ramp-up-strategy and --request-rate exclude each other")
+        if start is None or end is None:
+            raise OptionError("--ramp-up-strategy needs --ramp-up-start-rps and --ramp-up-end-rps")
+        if start > end:
+            raise OptionError(f"--ramp-up-start-rps must be at most --ramp-up-end-rps ({end:g}), got {start:g}")
+        if not start and (self.ramp_up_strategy == "exponential"):
+            raise OptionError("--ramp-up-start-rps must be above 0 with an exponential ramp, got 0")
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if isnan(rate) or rate <= 0:
+        raise OptionError(f"--request-rate must be above 0, or inf, got {text!r}")
+    return rate
+
+
+def _pairs(flag: str, given: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise OptionError(f"{flag} must be KEY=VALUE, got {pair!r}")
+        pairs[name.strip()] = value.strip()
+    return pairs

@@ -1,0 +1,114 @@
+"""`blis sweep`: many simulations that differ in their settings, as rows, pictures and a frontier."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blis_sim.bench.sweep.options import SweepOptions
+from blis_sim.options import OptionError, check_outputs
+
+if TYPE_CHECKING:
+    from blis_sim.bench.points.plan import Plan
+    from blis_sim.bench.sweep.rows import Row, Table
+
+__all__ = ["SweepOptions", "rewritten", "run"]
+
+_MOST_LINES = 40
+
+
+def rewritten(arguments: list[str]) -> list[str]:
+    """A command line with the flags of the simulation behind those of the sweep."""
+    from blis_sim.bench.points.words import own_flags_first
+
+    return own_flags_first(arguments, SweepOptions)
+
+
+def run(options: SweepOptions) -> int:
+    """Compute what is missing, write the files, print the frontier. Exit codes: 0 done, 1 nothing could be
+    computed, or a point failed in a way that its settings do not explain."""
+    from blis_sim.bench.points.plan import plan_of
+    from blis_sim.bench.points.step_time_warnings import step_time_warnings
+    from blis_sim.bench.sweep.frontier import answered, draw, frontier, table_text
+    from blis_sim.bench.sweep.parquet import write_parquet
+    from blis_sim.bench.sweep.rows import open_rows, read_rows, table_of
+
+    plan = plan_of(options.simulation, options.vary, options.config)
+    if not plan.vary:
+        raise OptionError("--vary NAME=VALUE,... must say what is to vary")
+    check_outputs(options, *plan.paths_read())
+    points = plan.points(options.sample, options.sample_seed)
+    plan.check_some_fit(points)
+    for line in step_time_warnings(plan.simulation, points):
+        _say(line)
+    table = table_of(plan, points, options.gpu_cost_per_hour)
+    path = Path(options.output)
+    rows = [] if options.overwrite else read_rows(path, table)
+    if rows:
+        _say(f"{path} has {len(rows)} of {len(points)} points already")
+    rows = table.in_order([*rows, *_computed(options, plan, table, rows)])
+    open_rows(path, table, rows).close()
+    if options.parquet is not None:
+        write_parquet(options.parquet, table, rows)
+    failed = [row for row in rows if row.outcome.error]
+    if failed:
+        worst = max(failed, key=lambda row: row.outcome.is_unexpected)
+        _say(f"{len(failed)} points failed, the first, {worst.point.label}: {worst.outcome.error}")
+    if len(failed) == len(rows):
+        _say("error: no point could be computed")
+        return 1
+    if answered(rows):
+        best = frontier(rows)
+        sys.stdout.write(f"{len(best)} of {len(rows)} points are beaten by no other one:\n")
+        sys.stdout.write(table_text(best[:_MOST_LINES], options.gpu_cost_per_hour))
+        if options.plot is not None:
+            draw(rows, options.plot, options.gpu_cost_per_hour)
+    else:
+        _say("no point served any request")
+    _say(f"all {len(rows)} points are in {path}")
+    return int(any(row.outcome.is_unexpected for row in failed))
+
+
+def _computed(options: SweepOptions, plan: "Plan", table: "Table", rows: "Sequence[Row]") -> "list[Row]":
+    """Compute the points that have no row yet, and write each as soon as it is there."""
+    from blis_sim.bench.points.digest import with_whole_paths
+    from blis_sim.bench.points.simulate import Job, compute
+    from blis_sim.bench.points.workers import on_processes, on_ray
+    from blis_sim.bench.sweep.rows import Row, open_rows
+    from replay.progress import progress_bar
+    from traces.text_file import naming_write_errors
+
+    there = {row.key for row in rows}
+    settings = {key: each.settings for key, each in table.points.items() if key not in there}
+    if options.ray:
+        settings = {key: with_whole_paths(each) for key, each in settings.items()}
+    jobs = [Job(key, plan.simulation.name, each) for key, each in settings.items()]
+    if not jobs:
+        return []
+    path = Path(options.output)
+    found: list[Row] = []
+    if options.ray:
+        results = on_ray(compute, jobs, options.ray_address)
+    else:
+        results = on_processes(compute, jobs, options.processes)
+    with closing(open_rows(path, table, rows)) as file, closing(results), progress_bar("points", len(jobs)) as advance:
+        try:
+            for job, outcome in results:
+                row = Row(job.key, table.points[job.key], outcome)
+                found.append(row)
+                with naming_write_errors(path):
+                    file.write(table.line(row))
+                if advance is not None:
+                    advance()
+        except KeyboardInterrupt:
+            _say(
+                f"{len(rows) + len(found)} of {len(table.points)} points are in {path}; the same command goes on there"
+            )
+            raise
+    return found
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"blis sweep: {line}\n")
+    sys.stderr.flush()

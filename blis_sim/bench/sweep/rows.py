@@ -1,0 +1,139 @@
+"""The rows of a sweep: a CSV file that grows as points are computed, and is in order when all are."""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from blis_sim.bench.errors import BenchError
+from blis_sim.bench.points.digest import digest_of
+from blis_sim.bench.points.plan import Plan, Point
+from blis_sim.bench.points.simulate import COSTS, FIGURES, Outcome, costs
+from traces.append_file import AppendFile, open_with_header, whole_records
+
+KEY = "point"
+ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A point that has been computed."""
+
+    key: str
+    point: Point
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """How rows are written: which settings vary, what a GPU-hour costs, and which points there are, by key."""
+
+    varied: Sequence[str]
+    gpu_cost_per_hour: float | None
+    points: Mapping[str, Point]
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of all columns, in order."""
+        return [KEY, *self.varied, *FIGURES, *(COSTS if self.gpu_cost_per_hour is not None else ()), ERROR]
+
+    def cells(self, row: Row) -> dict[str, Any]:
+        """A row by column; None where there is nothing."""
+        figures = row.outcome.figures
+        priced = {} if self.gpu_cost_per_hour is None else costs(figures, self.gpu_cost_per_hour)
+        known = {KEY: row.key, **row.point.varied, **figures, **priced, ERROR: row.outcome.error}
+        return {name: known.get(name) for name in self.columns}
+
+    def line(self, row: Row) -> str:
+        """A row as it stands in the file."""
+        return _line(_text(cell) for cell in self.cells(row).values())
+
+    def in_order(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows in the order of their points."""
+        return sorted(rows, key=lambda row: row.point.number)
+
+
+def table_of(plan: Plan, points: Sequence[Point], gpu_cost_per_hour: float | None) -> Table:
+    """How the points of a plan are written."""
+    keys = {digest_of(plan.simulation.name, point.settings): point for point in points}
+    return Table(varied=list(plan.vary), gpu_cost_per_hour=gpu_cost_per_hour, points=keys)
+
+
+def read_rows(path: Path, table: Table) -> list[Row]:
+    """The rows with figures that a file has already, one for each point; a last line that was cut is none.
+
+    Raises BlisError when they are of other points than those of the table.
+    """
+    if not path.is_file():
+        return []
+    advice = "give another --output, or --overwrite to begin anew"
+    try:
+        records = list(csv.reader(StringIO(whole_records(path))))
+    except csv.Error as error:
+        raise BenchError(f"{path}: expected comma-separated cells, {error}: {advice}") from error
+    if not records:
+        return []
+    columns, *cells = records
+    missing = [name for name in (KEY, ERROR, *table.varied, *FIGURES) if name not in columns]
+    if missing:
+        raise BenchError(f"{path}: is no sweep of these settings, it has no column {missing[0]}: {advice}")
+    rows: dict[str, Row] = {}
+    for record in filter(None, cells):
+        if len(record) != len(columns):
+            raise BenchError(f"{path}: expected {len(columns)} cells as in the header, got {len(record)}: {advice}")
+        found = dict(zip(columns, record, strict=True))
+        point = table.points.get(found[KEY])
+        if point is None:
+            raise BenchError(f"{path}: has a point of other settings, {found[KEY]}: {advice}")
+        if not found[ERROR]:
+            rows[found[KEY]] = Row(found[KEY], point, Outcome(_figures(path, found)))
+    return list(rows.values())
+
+
+def open_rows(path: Path, table: Table, kept: Sequence[Row]) -> AppendFile:
+    """The file with its header and the rows that are there; an earlier one stays until they are written.
+
+    Raises BlisError.
+    """
+    try:
+        return open_with_header(path, ",".join(table.columns), [table.line(row) for row in kept], is_sole=True)
+    except OSError as error:
+        raise BenchError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+
+
+def _line(cells: Iterator[str]) -> str:
+    written = StringIO()
+    csv.writer(written, lineterminator="\n").writerow(list(cells))
+    return written.getvalue()
+
+
+def _text(cell: Any) -> str:
+    if cell is None:
+        return ""
+    return json.dumps(cell) if isinstance(cell, tuple | bool) else str(cell)
+
+
+def _figures(path: Path, record: Mapping[str, str]) -> dict[str, float | int | None]:
+    """The figures of a record. Raises BenchError."""
+    figures: dict[str, float | int | None] = {}
+    for name in FIGURES:
+        try:
+            figures[name] = _number(record[name])
+        except ValueError:
+            raise BenchError(
+                f"{path} point {record[KEY]} column {name}: expected a number, got {record[name]!r}"
+            ) from None
+    return figures
+
+
+def _number(text: str) -> float | int | None:
+    if not text:
+        return None
+    number = int(text) if text.lstrip("-").isdigit() else float(text)
+    if not isfinite(number):
+        raise ValueError
+    return number

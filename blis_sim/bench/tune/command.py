@@ -1,0 +1,91 @@
+"""`blis bench tune`: try engine settings on the simulator, each at the highest rate it keeps up within limits."""
+
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from blis_sim.bench.tune.options import TuneOptions
+from blis_sim.options import OptionError, check_outputs
+
+if TYPE_CHECKING:
+    from blis_sim.bench.points.plan import Plan
+    from blis_sim.bench.tune.setup import Setup
+
+__all__ = ["TuneOptions", "rewritten", "run"]
+
+
+def rewritten(arguments: list[str]) -> list[str]:
+    """A command line with the flags of the simulation behind those of the search."""
+    from blis_sim.bench.points.words import own_flags_first
+
+    return own_flags_first(arguments, TuneOptions)
+
+
+def run(options: TuneOptions) -> int:
+    """Search, print a line per combination, write what is asked for. Exit codes: 0 done, 1 nothing is good
+    enough, or a simulation failed in a way that its settings do not explain."""
+    from blis_sim.bench.tune.report import best_of, draw, rate_text, table_text, write_trials
+
+    plan = _plan(options)
+    check_outputs(options, *plan.paths_read())
+    setups = _searched(options, plan)
+    try:
+        if options.output is not None:  # before anything is printed, for who reads that may have gone
+            write_trials(options.output, setups, list(plan.vary))
+    finally:
+        sys.stdout.write(table_text(setups, list(plan.vary)))
+    for setup in setups:
+        if setup.error:
+            sys.stderr.write(f"blis bench tune: {setup.point.label}: {setup.error}\n")
+    if options.plot is not None and any(trial.found.figures for setup in setups for trial in setup.trials):
+        draw(options.plot, setups)
+    winner = best_of(setups)
+    if winner is None or winner.best is None:
+        sys.stderr.write("blis bench tune: error: nothing stays within the limits at any rate\n")
+        return 1
+    served = winner.best.found.figures["responses_per_sec"]
+    sys.stdout.write(f"best: {winner.point.label} at rate {rate_text(winner.best.rate)}, {served:.2f} requests/s\n")
+    return int(any(setup.is_unexpected for setup in setups))
+
+
+def _plan(options: TuneOptions) -> "Plan":
+    """What is to be tried. Raises BlisError, also for settings that no combination can have."""
+    from blis_sim.bench.points.plan import plan_of
+
+    plan = plan_of(options.simulation, options.vary, options.config)
+    if plan.simulation.name != "run":
+        raise OptionError("blis bench tune needs a workload whose rate can be changed, as blis run generates")
+    for name in ("rate", "concurrency", "workload_spec"):
+        if name in plan.settings or name in plan.vary:
+            raise OptionError(f"--{name.replace('_', '-')} has no place here: the search changes the rate")
+    if not options.limits_ms and options.min_attainment is None:
+        raise OptionError("--limit NAME:MS or --min-attainment must say what the search is to keep to")
+    targets = ("slo_ttft", "slo_itl", "slo_e2e")
+    if options.min_attainment is not None and not any(plan.settings.get(n) or n in plan.vary for n in targets):
+        raise OptionError("--min-attainment needs --slo-ttft, --slo-itl or --slo-e2e to know who was served well")
+    return plan
+
+
+def _searched(options: TuneOptions, plan: "Plan") -> "list[Setup]":
+    """All combinations, in order."""
+    from blis_sim.bench.points.step_time_warnings import step_time_warnings
+    from blis_sim.bench.points.workers import on_processes
+    from blis_sim.bench.tune.setup import SearchJob, search
+    from replay.progress import progress_bar
+
+    points = plan.points()
+    plan.check_some_fit(points)
+    for line in step_time_warnings(plan.simulation, points):
+        sys.stderr.write(f"blis bench tune: {line}\n")
+    limits = (options.limits_ms, options.min_attainment, options.tolerance)
+    jobs = [SearchJob(point, plan.simulation.name, *limits) for point in points]
+    setups = []
+    with (
+        closing(on_processes(search, jobs, options.processes)) as results,
+        progress_bar("tuning", len(jobs)) as step,
+    ):
+        for _, setup in results:
+            setups.append(setup)
+            if step is not None:
+                step()
+    return sorted(setups, key=lambda setup: setup.point.number)

@@ -1,0 +1,157 @@
+"""Finds the command, runs it, and turns the user's mistakes into one line and exit code 2."""
+
+import errno
+import importlib
+import os
+import sys
+from contextlib import suppress
+
+from blis_sim.cli.commands import COMMANDS, GROUPS, PROGRAMS, CommandRow, members
+from blis_sim.cli.plain import plain_values
+from blis_sim.cli.search_path import blaming_foreign_modules
+from blis_sim.options import BlisError, OptionError
+
+CANDIDATES_FLAG = "--complete"
+"""Asks what may follow the words after it; the script for shells says it."""
+
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+_STDERR = 2
+_MOST_CHARACTERS = 1900
+"""Of a message, which may quote a file at length."""
+_NO_MEMORY = ("failed to map segment", "annot allocate memory")
+"""What the loader of libraries says when it finds no memory."""
+_OUT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""What the machine, or a limit of the user, has no more of."""
+
+
+def run_program(arguments: list[str], program: str) -> int:
+    """Run a program with these arguments and return the exit code."""
+    _open_standard_streams()
+    name, given = ("", arguments) if program in PROGRAMS else _split(_asked(arguments))
+    row = PROGRAMS.get(program) or COMMANDS.get(name)
+    program = f"{program} {name}" if name else program
+    try:
+        code = _answer(row, name, given, program)
+        sys.stdout.flush()
+    except (BlisError, ImportError, KeyboardInterrupt, MemoryError, OSError) as error:
+        failed = _explained(program, error)
+        if failed is None:
+            raise
+        return failed
+    return code
+
+
+def _answer(row: CommandRow | None, name: str, given: list[str], program: str) -> int:
+    """Run the command, or print what was asked for instead."""
+    if row is not None:
+        with blaming_foreign_modules():
+            return _run_command(row, given, program)
+    if given and not given[0].startswith("-"):
+        raise OptionError(_unknown(given[0], [each.removeprefix(f"{name} ") for each in members(name)]))
+    if given[:1] == [CANDIDATES_FLAG]:
+        return _print_candidates(given[1:])
+    from blis_sim.cli.overview import show_overview
+
+    return show_overview(name, given, program)
+
+
+def _explained(program: str, error: BaseException) -> int | None:
+    """The exit code for what ended a command, with one line about it; None for a bug, which deserves its traceback."""
+    if isinstance(error, BlisError):
+        return _complain(program, str(error))
+    if isinstance(error, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    if _lacks_memory(error):
+        return _complain(program, "out of memory", code=1)
+    if not isinstance(error, OSError):
+        return None
+    if error.errno in _OUT_OF:
+        return _complain(program, os.strerror(error.errno).lower(), code=1)
+    return _cannot_print(program, error) if _is_about_stdout(error) else None
+
+
+def _run_command(row: CommandRow, arguments: list[str], program: str) -> int:
+    """Run the one command that is wanted; only its module is imported."""
+    module = importlib.import_module(row.module)
+    options_class = getattr(module, row.options)
+    if row.has_other_syntax:
+        arguments = module.rewritten(arguments)
+    values = plain_values(options_class, arguments)
+    if values is None:
+        from blis_sim.cli.flags import run_with_typer
+
+        return run_with_typer(options_class, module.run, row.help, arguments, program)
+    code: int = module.run(options_class(**values))
+    return code
+
+
+def _open_standard_streams() -> None:
+    """Those that were closed at the start lead nowhere, lest the first file to be opened takes their place."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (it lives as long as the process)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+
+
+def _print_candidates(words: list[str]) -> int:
+    from blis_sim.cli.completion import candidates
+
+    sys.stdout.write("".join(f"{each}\n" for each in candidates(words)))
+    return 0
+
+
+def _asked(arguments: list[str]) -> list[str]:
+    """`blis help serve` is `blis serve --help`."""
+    return [*arguments[1:], "--help"] if arguments[:1] == ["help"] else arguments
+
+
+def _unknown(word: str, known: list[str]) -> str:
+    from difflib import get_close_matches
+
+    alike = get_close_matches(word, known, n=1)
+    question = f", did you mean {alike[0]!r}?" if alike else ","
+    return f"unknown command {word!r}{question} known are {', '.join(known)}"
+
+
+def _split(arguments: list[str]) -> tuple[str, list[str]]:
+    """The command that is meant, of one word or two, and what it is given; or as much of its name as there is."""
+    for num_words in (2, 1):
+        name = " ".join(arguments[:num_words])
+        if name in COMMANDS or name in GROUPS:
+            return name, arguments[num_words:]
+    return "", arguments
+
+
+def _lacks_memory(error: BaseException | None) -> bool:
+    """Whether there was no memory, be it for a library of a module that could not be imported."""
+    while error is not None:
+        is_refused = isinstance(error, ImportError) and any(each in str(error) for each in _NO_MEMORY)
+        if is_refused or isinstance(error, MemoryError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _is_about_stdout(error: OSError) -> bool:
+    """Errors that name no file come from the stream we print to."""
+    return error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO)
+
+
+def _cannot_print(program: str, error: OSError) -> int:
+    # Python would try to flush what is left once more at exit, and complain.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not isinstance(error, BrokenPipeError):  # a reader that has gone, as `| head` does, wants no complaint
+        _complain(program, f"cannot write to standard output: {error.strerror}")
+    return 1
+
+
+def _complain(program: str, message: str, code: int = EXIT_BAD_INPUT) -> int:
+    one_line = " ".join(message.split())
+    if len(one_line) > _MOST_CHARACTERS:
+        one_line = f"{one_line[:_MOST_CHARACTERS]}..."
+    with suppress(OSError):  # nobody listens
+        sys.stderr.write(f"{program}: error: {one_line}\n")
+    return code

@@ -1,0 +1,47 @@
+"""Where our modules come from: none is to be taken for one of the user's that is called the same."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import PathFinder
+
+from blis_sim.options import BlisError
+
+PACKAGES = ("blis_sim", "calibrate", "mockserve", "observe", "replay", "traces")
+
+_OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+
+
+class BrokenInstallationError(BlisError):
+    """A module of ours is not there, or another in its place."""
+
+
+def put_foreign_folders_last(path: list[str]) -> None:
+    """Move folders of a search path that hide our packages behind the one that ours are in.
+
+    `python -m` puts the working folder first and PYTHONPATH any folder. What else is in them can still be imported.
+    """
+    if _OWN_FOLDER in path:
+        hiding = [each for each in path[: path.index(_OWN_FOLDER)] if any(_has(each, name) for name in PACKAGES)]
+        path[:] = [*(each for each in path if each not in hiding), *hiding]
+
+
+@contextmanager
+def blaming_foreign_modules() -> Iterator[None]:
+    """Raises BrokenInstallationError where a module of ours cannot be imported, which is said in one line."""
+    try:
+        yield
+    except ImportError as error:
+        name = (error.name or "").partition(".")[0]
+        if name not in PACKAGES:
+            raise
+        place = getattr(sys.modules.get(name), "__file__", None)
+        found = f"{name} is {place}, which is not that of blis or not all of it" if place else "blis is incomplete"
+        raise BrokenInstallationError(f"{error}: {found}; install it in a virtual environment of its own") from error
+
+
+def _has(folder: str, name: str) -> bool:
+    """Whether a module is imported from a folder; a mere folder of that name has no origin and hides nothing."""
+    spec = PathFinder.find_spec(name, [folder])
+    return spec is not None and spec.origin is not None

@@ -1,0 +1,97 @@
+"""The first instances of a cluster on its machines, and what others would be made of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from blis_sim.engine.cluster.autoscaling.autoscaler import Autoscaler
+from blis_sim.engine.cluster.autoscaling.fleet import Fleet, Machinery
+from blis_sim.engine.cluster.autoscaling.nodes import Node, NodePool, Nodes
+from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
+from blis_sim.engine.cluster.autoscaling.policy import ScalingPolicy, with_interval
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.policies import policies_of
+from blis_sim.engine.core import Engine
+from blis_sim.engine.deployment import Deployment, resolve
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.kv_cache.sizing import kv_blocks
+from blis_sim.options import BlisError
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Machines with the first instances on them."""
+
+    policy: ScalingPolicy
+    nodes: Nodes
+    placed: list[Node]
+    """Where each of the first instances runs, by number. Those that found no room are missing."""
+    deployments: dict[str, Deployment]
+    """By the name of the pool."""
+    gpus_per_instance: int
+
+    @property
+    def of_instances(self) -> list[Deployment]:
+        """What the first instances are built from, by number."""
+        return [self.deployments[node.pool.name] for node in self.placed]
+
+
+def placement_of(options: ScalingOptions, deployment: Deployment) -> Placement | None:
+    """Place the first instances; None when the policy file names no machines. Raises EngineError."""
+    file = policies_of(options)
+    policy = with_interval(file.scaling, options.model_autoscaler_interval_us)
+    if not policy.node_pools:
+        if policy.autoscaler is not None:
+            raise EngineError("an autoscaler needs node_pools in --policy-config, on which to start instances")
+        return None
+    others = {"separate pools for prompts and answers": options.num_pooled, "instances": file.instances}
+    for what, is_there in others.items():
+        if is_there:
+            raise EngineError(f"node_pools of --policy-config cannot be used together with {what}")
+    if file.slo_priorities is not None:
+        deployment = replace(deployment, config=replace(deployment.config, slo_priorities=file.slo_priorities))
+    nodes, num_gpus = Nodes(policy.node_pools), deployment.tp * deployment.dp
+    placed = [node for _ in range(options.num_instances) if (node := nodes.place(num_gpus)) is not None]
+    if not placed:
+        raise EngineError(f"node_pools of --policy-config have no machine with the {num_gpus} GPUs of an instance")
+    deployments = {pool.name: _on(options, deployment, pool) for pool in policy.node_pools}
+    return Placement(policy, nodes, placed, deployments, num_gpus)
+
+
+def populate(cluster: Cluster, placement: Placement, new_engine: Callable[[Deployment], Engine]) -> None:
+    """Let the instances of a cluster, which are those of the placement, come to life, and others follow."""
+    machinery = Machinery(
+        nodes=placement.nodes,
+        gpus_per_instance=placement.gpus_per_instance,
+        configs={name: deployment.config for name, deployment in placement.deployments.items()},
+        new_engine=lambda pool: new_engine(placement.deployments[pool.name]),
+        loading=placement.policy.loading,
+    )
+    fleet = Fleet(cluster, machinery)
+    for number, node in enumerate(placement.placed):
+        fleet.place_first(number, node, placement.policy.starts_warm)
+    if placement.policy.autoscaler is not None:
+        Autoscaler(cluster, placement.policy.autoscaler, fleet)
+
+
+def _on(options: ScalingOptions, deployment: Deployment, pool: NodePool) -> Deployment:
+    """The deployment on the GPUs of a pool. Raises EngineError."""
+    try:
+        return _resolved_on(options, deployment, pool)
+    except BlisError as error:
+        raise EngineError(f"{options.policy_config}: node pool {pool.name!r}: {error}") from None
+
+
+def _resolved_on(options: ScalingOptions, deployment: Deployment, pool: NodePool) -> Deployment:
+    own = deployment
+    if pool.gpu_type.lower() != deployment.gpu.name.lower():
+        own = resolve(replace(options, hardware=pool.gpu_type))
+        own = replace(own, config=replace(own.config, slo_priorities=deployment.config.slo_priorities))
+    if not pool.gpu_memory_gib or options.total_kv_blocks is not None:
+        return own
+    size = own.config.block_size_tokens
+    gpu = replace(own.gpu, memory_gib=pool.gpu_memory_gib)
+    scheduling = own.config.scheduling
+    blocks = kv_blocks(own.model, gpu, own.tp, own.dp, size, options.gpu_memory_utilization, scheduling)
+    usable = blocks - (scheduling == "vllm")
+    config = replace(own.config, total_kv_blocks=blocks, max_model_len=min(own.config.max_model_len, usable * size))
+    return replace(own, gpu=gpu, config=config)

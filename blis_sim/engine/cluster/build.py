@@ -1,0 +1,81 @@
+"""From what a user says about a cluster to the cluster, or to the single engine if that is all there is.
+
+What only a cluster needs is imported for a cluster: most simulations have one engine.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
+from blis_sim.engine.cluster.disaggregation.options import pool_flags_without_effect
+from blis_sim.engine.cluster.gateway.options import gateway_flags_without_effect
+from blis_sim.engine.cluster.policies import deployments_of, has_cluster
+from blis_sim.engine.core import Engine
+from blis_sim.engine.deployment import Deployment
+from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.simulation import Simulation
+from blis_sim.options import in_vain, options_of
+
+if TYPE_CHECKING:
+    from blis_sim.engine.cluster.cluster import Cluster
+    from blis_sim.engine.cluster.decisions import DecisionLog
+    from blis_sim.engine.cluster.ties import Ties
+
+
+def build_simulation(
+    options: ScalingOptions,
+    deployment: Deployment,
+    *,
+    ties: "Ties | None" = None,
+    adjusted: Callable[[LatencyModel], LatencyModel] | None = None,
+    reports_steps: bool = False,
+    decisions: "DecisionLog | None" = None,
+) -> "Engine | Cluster":
+    """What the options describe, at the beginning.
+
+    `adjusted` changes models of step times. With `decisions`, where a cluster's are kept, it is always a cluster.
+    """
+
+    def new_engine(each: Deployment) -> Engine:
+        latency = adjusted(each.latency) if adjusted else each.latency
+        return Engine(each.config, latency, reports_steps, tells_admissions=reports_steps)
+
+    if decisions is not None or has_cluster(options):
+        from blis_sim.engine.cluster.assembly import build_cluster
+
+        return build_cluster(options, deployment, new_engine, ties, decisions)
+    (alone,) = deployments_of(options, deployment)
+    return new_engine(alone)
+
+
+def notes_on_cluster(options: ScalingOptions, deployment: Deployment) -> Iterator[str]:
+    """What the user should know of it, in a line each."""
+    if options.policy_config is not None or has_cluster(options):
+        from blis_sim.engine.cluster.assembly import notes_on_instances
+
+        yield from notes_on_instances(options, deployment)
+    yield from flags_without_effect_on_cluster(options)
+    yield from gateway_flags_without_effect(options)
+    yield from pool_flags_without_effect(options)
+
+
+def notes_after_run(simulation: Simulation) -> Iterator[str]:
+    """Warnings about a simulation that has ended, in a line each."""
+    num_evicted = sum(engine.counters.num_reservations_evicted for engine in simulation.instances)
+    if num_evicted:
+        yield (
+            f"warning: requests lost the KV blocks of their transferred prompts {num_evicted} times and computed these "
+            "prompts again: too few KV blocks were free for the next request in the queue and nothing was running"
+        )
+
+
+def flags_without_effect_on_cluster(options: ScalingOptions) -> Iterator[str]:
+    """What was said that changes nothing, in a line each."""
+    if options.admission_policy != "token-bucket":
+        of_bucket = [each.name for each in options_of(ScalingOptions) if each.name.startswith("token_bucket_")]
+        yield from in_vain(options, dict.fromkeys(of_bucket, "--admission-policy token-bucket"))
+    if options.routing_policy != "weighted":
+        scorers = ("routing_scorers", "lora_scorer_weight")
+        yield from in_vain(options, dict.fromkeys(scorers, "--routing-policy weighted"))
+    if options.routing_policy != "round-robin" and not has_cluster(options):
+        yield f"--routing-policy {options.routing_policy} has no effect with one instance"

@@ -1,0 +1,399 @@
+"""Several instances behind one door: told the time as one engine is, it says what happened.
+
+Read this first: a request arrives, is admitted or turned away, is routed to an instance, and lives there as with an
+engine alone. Between the entries of the cluster's own agenda the instances go on by themselves, each as fast as it can;
+they are only asked how they are when a decision depends on it.
+"""
+
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as SequenceOf
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from blis_sim.engine.cluster.admission.policy import AdmissionPolicy
+from blis_sim.engine.cluster.agenda import Agenda, ClusterDue
+from blis_sim.engine.cluster.counters import NOBODY_ANSWERS, ClusterCounters
+from blis_sim.engine.cluster.decisions import DecisionLog
+from blis_sim.engine.cluster.freshness import Freshness
+from blis_sim.engine.cluster.known import Known
+from blis_sim.engine.cluster.latencies import Latencies
+from blis_sim.engine.cluster.member import Life, Members
+from blis_sim.engine.cluster.parts import without_parts
+from blis_sim.engine.cluster.passage import has_free_passage, let_in
+from blis_sim.engine.cluster.routing.policy import Router
+from blis_sim.engine.cluster.state import RoutingState
+from blis_sim.engine.cluster.watchers import Watchers
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Event, Finished
+from blis_sim.engine.request import Request
+from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
+from blis_sim.engine.units import Micros
+
+if TYPE_CHECKING:
+    from blis_sim.engine.cluster.autoscaling.autoscaler import Autoscaler
+    from blis_sim.engine.cluster.disaggregation.handover import Disaggregation
+    from blis_sim.engine.cluster.gateway.flow_control import FlowControl
+
+
+class Cluster:
+    """As `Engine`, for several of them: the same four methods, so both drivers take either.
+
+    The parts are given, so whoever wants other rules hands in other parts. To go further, replace `admitted`, which is
+    called with each request that was let in, and `place`, with each that was routed; put what is to happen later on the
+    `agenda`; and add one of `watchers` to an instance, which is called whenever that has done something.
+    """
+
+    def __init__(
+        self,
+        engines: Iterable[Engine],
+        admission: AdmissionPolicy,
+        router: Router,
+        freshness: Freshness | None = None,
+        latencies: Latencies | None = None,
+        decisions: DecisionLog | None = None,
+    ) -> None:
+        self.now: Micros | None = None
+        """How far the cluster has been advanced; None before the first time."""
+        self.counters = ClusterCounters()
+        self.agenda = Agenda()
+        self.members = Members()
+        for engine in engines:
+            self.members.add(engine, Life.READY, 0)
+        self.state = RoutingState(self.members, freshness or Freshness())
+        self.state.reads_adapters = router.reads_adapters
+        self.state.reads_caches = router.reads_caches
+        self.admission = admission
+        self.router = router
+        self.decisions = decisions
+        self.gateway: FlowControl | None = None
+        """Where requests wait before they are routed, if they do."""
+        self.disaggregation: Disaggregation | None = None
+        """What separates prompts from answers, if anything does."""
+        self.autoscaler: Autoscaler | None = None
+        """What starts and drains instances, if anything does."""
+        self.num_starting = 0
+        """Instances that will serve soon without being told to."""
+        self.leaving: set[int] = set()
+        """Numbers of instances that were drained or killed, and not removed."""
+        self._num_background = 0
+        """Entries of the agenda for whose sake nobody goes on."""
+        self.hides_parts = False
+        """Whether there are sequences of which nobody outside must hear."""
+        self.admitted: Callable[[Sequence, Micros], None] = self.dispatch
+        self.place: Callable[[Sequence, int, Micros], None] = self.enter
+        self.latencies = latencies or Latencies()
+        self._known = Known()
+        self.departed: list[Callable[[Sequence, Micros], None]] = []
+        """Told of each client that hangs up before its request has come to an instance."""
+        self.watchers = Watchers()
+        self._told: list[Event] = []
+        self.router_looks = router.reads_snapshots or decisions is not None
+        """Whether routing depends on how the instances are."""
+        self.looks_always = router.reads_in_flight or decisions is not None
+        decides_at_once = self.latencies.admission_us == 0 and not admission.reads_snapshots
+        self._arrived = self._decide if decides_at_once else self._await_decision
+
+    @property
+    def instances(self) -> list[Engine]:
+        """The engines of all instances that were not removed, in the order of their numbers."""
+        return self.members.engines
+
+    @property
+    def clock(self) -> Micros:
+        """Instant of the last thing that happened on an instance: the simulated run ends here."""
+        if self.now is not None:
+            for engine in self.instances:
+                engine.advance(self.now)  # nothing is due, but arrivals that have passed are noted
+        return max((engine.clock for engine in self.instances), default=0)
+
+    def submit(self, request: Request, at: Micros, instance: int | None = None) -> Sequence:
+        """Let `request` arrive at `at`, which must be ahead. Raises ValueError for an id still in use.
+
+        Returns its life, for reading.
+
+        With `instance` it goes straight to that one, without being admitted or routed.
+        """
+        self._demand_future(at)
+        sequence = self._known.new(request, at)
+        if instance is None:
+            self.agenda.line_up([sequence], self._arrived)
+        else:
+            self.agenda.add(at, ClusterDue.ARRIVAL, partial(self._enter_directly, instance), sequence)
+        return sequence
+
+    def submit_all(self, requests: SequenceOf[Request], instants: SequenceOf[Micros]) -> list[Sequence]:
+        """Let each of `requests` arrive at its instant, which ascend; as `submit`, at less cost for each."""
+        for at in instants[:1]:
+            self._demand_future(at)
+        sequences = self._known.new_ones(requests, instants)
+        self.agenda.line_up(sequences, self._arrived)
+        return sequences
+
+    def abort(self, request_id: str, at: Micros) -> None:
+        """Let the client of `request_id` hang up at `at`; ids not there then are ignored."""
+        self._demand_future(at)
+        self.agenda.add(at, ClusterDue.HANG_UP, self._hang_up, request_id)
+
+    def add_instance(self, engine: Engine, at: Micros) -> int:
+        """One more instance, which takes requests from `at` on, which must be ahead. Returns its number."""
+        self._demand_future(at)
+        number = self.members.add(engine, Life.LOADING, at)
+        self.agenda.add(at, ClusterDue.INSTANCE_READY, self._begin_to_serve, number)
+        return number
+
+    def drain(self, number: int, at: Micros) -> None:
+        """From `at` on, which must be ahead, an instance gets no more requests; it finishes those it has."""
+        self._demand_future(at)
+        self.agenda.add(at, ClusterDue.INSTANCE_LEAVES, self._drain, number)
+
+    def kill(self, number: int, at: Micros) -> None:
+        """From `at` on, which must be ahead, an instance gets no more requests, and those it has fail.
+
+        Who runs fails when the step under way would have ended. With BLIS's scheduling, where a completion is decided
+        at the start of its last step, who has got that far completes.
+        """
+        self._demand_future(at)
+        self.agenda.add(at, ClusterDue.INSTANCE_LEAVES, self._kill, number)
+
+    def remove(self, number: int) -> bool:
+        """Forget an instance that was drained or killed, and all that is known of it.
+
+        False, and nothing changed, while requests are on it or on their way to it.
+        """
+        engine = self.members[number].engine
+        is_idle = not engine.live and engine.next_event_at() is None
+        is_awaited = self.disaggregation is not None and self.disaggregation.is_awaited(number)
+        if number not in self.leaving or not is_idle or is_awaited:
+            return False
+        self.leaving.discard(number)
+        self.members.remove(number)
+        self.watchers.pop(number, None)
+        return True
+
+    def queueing_time(self, _request: Request) -> Micros:
+        """From the arrival of a request until it can no longer be told of: it may be admitted at once."""
+        return 0
+
+    def next_event_at(self) -> Micros | None:
+        """The next instant at which something is due; None when idle."""
+        mine, theirs = self.agenda.next_at(), self.members.next_at()
+        if theirs is None and len(self.agenda) == self._num_background:
+            return None
+        if mine is None or theirs is None:
+            return theirs if mine is None else mine
+        return min(mine, theirs)
+
+    def advance(self, until: Micros) -> list[Event]:
+        """Do everything due up to and including `until`; the events in the order they happened.
+
+        Of events of one instant the cluster's own come first, then those of its instances in the order of their
+        numbers.
+        """
+        self._do_due(until)
+        events = [*self._told, *self.members.take_events()]
+        self._told.clear()
+        if self.hides_parts:
+            events = list(without_parts(events))
+        events.sort(key=_instant)
+        return events
+
+    def advance_each(self, until: Micros) -> list[tuple[int, Event]]:
+        """`advance`, with the number of its instance before each event; `NOWHERE` before the cluster's own."""
+        self._do_due(until)
+        told = [(NOWHERE, self._told), *self.members.take_told()]
+        self._told = []
+        found = [(number, event) for number, events in told for event in self._public(events)]
+        found.sort(key=_instant_of_numbered)
+        return found
+
+    def _public(self, events: list[Event]) -> Iterable[Event]:
+        return without_parts(events) if self.hides_parts else events
+
+    def _do_due(self, until: Micros) -> None:
+        pop_due = self.agenda.pop_due
+        if self.watchers:
+            self._advance_watched(until)
+        lets_in = has_free_passage(self)
+        while True:
+            if lets_in and not self.watchers:
+                let_in(self, until)
+            if (entry := pop_due(until)) is None:
+                break
+            at, _, _, action, about = entry
+            action(about, at)
+            if self.watchers:
+                self._advance_watched(until)
+        self.members.catch_up(until)
+        if self.now is None or until > self.now:
+            self.now = until
+        self._known.forget_ended()
+
+    def add_background(self, at: Micros, due: ClusterDue, action: Callable[[Micros], None]) -> None:
+        """Do `action` at `at` if the cluster is advanced that far for another reason."""
+        self._num_background += 1
+        self.agenda.add(at, due, self._do_in_background, action)
+
+    def _do_in_background(self, action: Callable[[Micros], None], at: Micros) -> None:
+        self._num_background -= 1
+        action(at)
+
+    def _advance_watched(self, until: Micros) -> None:
+        """Go from event to event, the agenda's first: what is watched may put something on it."""
+        while True:
+            next_at = self.agenda.next_at()
+            last = until if next_at is None or next_at > until else next_at - 1
+            number = self.members.step(self.watchers, last)
+            if number is not None:
+                self.watchers.call(number, self.members[number].engine.now or 0)
+            elif (entry := self.agenda.pop_due(until)) is not None:
+                at, _, _, action, about = entry
+                action(about, at)
+            else:
+                return
+
+    def instance_of(self, request_id: str) -> int:
+        """The number of the instance that a request has come to; `NOWHERE` before, and for requests not known."""
+        sequence = self._known.get(request_id)
+        return NOWHERE if sequence is None else sequence.instance
+
+    def _enter_directly(self, number: int, sequence: Sequence, at: Micros) -> None:
+        if sequence.outcome is not None:
+            return
+        member = self.members.get(number)
+        if member is None or member.life is Life.KILLED:
+            self.counters.num_rejected_at_routing += 1
+            self.end(sequence, Outcome.REJECTED, at, "that instance takes no requests")
+        else:
+            self.members.enter(number, sequence, at)
+
+    def _await_decision(self, sequence: Sequence, at: Micros) -> None:
+        self.agenda.add(at + self.latencies.admission_us, ClusterDue.ADMISSION, self._decide, sequence)
+
+    def _decide(self, sequence: Sequence, at: Micros) -> None:
+        """Let a request in or turn it away."""
+        if sequence.outcome is not None:
+            return
+        reports = self.router_looks and at >= self.state.news_due_at  # which routing will decide by, maybe later
+        self._look_if(reports or self.admission.reads_snapshots, at)
+        is_admitted = self.admission.admits(sequence.request, self.state)
+        if self.decisions is not None:
+            self.decisions.note_admission(is_admitted)
+        if is_admitted:
+            self.admitted(sequence, at)
+            return
+        self.counters.count_rejection_at_admission(sequence.request.slo_class)
+        self.end(sequence, Outcome.REJECTED, at, "the cluster does not admit it")
+
+    def dispatch(self, sequence: Sequence, at: Micros) -> None:
+        """Route a request that was let in, as soon as routing is done with it."""
+        routing_us = self.latencies.routing_us
+        if routing_us or self.router_looks or self.gateway is not None:
+            self.agenda.add(at + routing_us, ClusterDue.ROUTING, self._route, sequence)
+        else:
+            self._route(sequence, at)  # who else is let in at this instant does not matter
+
+    def _route(self, sequence: Sequence, at: Micros) -> None:
+        if sequence.outcome is not None:
+            return
+        self.look_if_needed(at)
+        if not self.state.candidates:
+            self.counters.num_rejected_at_routing += 1
+            self.end(sequence, Outcome.REJECTED, at, NOBODY_ANSWERS)
+            return
+        choice = self.router.choose(sequence.request, self.state)
+        if self.decisions is not None:
+            self.decisions.note(sequence.request, choice, self.state)
+        self.place(sequence, self.state.candidates[choice.place].instance, at)
+
+    def enter(self, sequence: Sequence, number: int, at: Micros) -> None:
+        """A request comes to the instance of that number."""
+        self.members.enter(number, sequence, at)
+        if self.admission.routed is not None:
+            self.admission.routed(sequence)
+
+    def look(self, at: Micros) -> None:
+        """See how the instances are after all that was due before `at`, as far as they report it."""
+        self.members.catch_up(at - 1)
+        self.state.observe(at)
+
+    def look_if_needed(self, at: Micros) -> None:
+        """`look` for routing, unless it depends on nothing that could be seen."""
+        self._look_if(self.router_looks and (self.looks_always or at >= self.state.news_due_at), at)
+
+    def also_reads(self, snapshots: bool, caches: bool) -> None:
+        """From now on routing depends on these, too."""
+        self.router_looks = self.router_looks or snapshots or caches
+        self.looks_always = True
+        self.state.reads_caches = self.state.reads_caches or caches
+
+    def _look_if(self, is_needed: bool, at: Micros) -> None:
+        if is_needed:
+            self.look(at)
+        else:
+            self.state.now = at
+
+    def end(self, sequence: Sequence, outcome: Outcome, at: Micros, detail: str = "") -> None:
+        """A request that is on no instance ends here."""
+        sequence.outcome = outcome
+        self.counters.num_ended += 1
+        self._told.append(Finished(at, sequence, outcome, detail))
+
+    def _begin_to_serve(self, number: int, _at: Micros) -> None:
+        self.serve_from_now(number)
+
+    def serve_from_now(self, number: int) -> None:
+        """An instance that was loading takes requests, unless it is gone already."""
+        if number in self.members and self.members[number].life is Life.LOADING:
+            self._set_life(number, Life.READY)
+
+    def _drain(self, number: int, _at: Micros) -> None:
+        self.drain_now(number)
+
+    def drain_now(self, number: int) -> None:
+        """An instance takes no more requests."""
+        if number in self.members and self.members[number].life is not Life.KILLED:
+            self._set_life(number, Life.DRAINING)
+
+    def _kill(self, number: int, at: Micros) -> None:
+        if number not in self.members:
+            return
+        self._set_life(number, Life.KILLED)
+        self.members.catch_up(at - 1)
+        engine = self.members[number].engine
+        for request_id in engine.live:
+            engine.abort(request_id, at, Outcome.FAILED)
+        self.members.woken(number)
+
+    def _set_life(self, number: int, life: Life) -> None:
+        self.members[number].life = life
+        if life in (Life.DRAINING, Life.KILLED):
+            self.leaving.add(number)
+        self.state.change()
+
+    def _hang_up(self, request_id: str, at: Micros) -> None:
+        sequence = self._known.get(request_id)
+        if sequence is None or sequence.outcome is not None or at < sequence.arrived_at:
+            return
+        if sequence.instance == NOWHERE:
+            self.end(sequence, Outcome.ABORTED, at)
+            for departed in self.departed:
+                departed(sequence, at)
+        else:
+            self.abort_at_instance(sequence, at)
+
+    def abort_at_instance(self, sequence: Sequence, at: Micros, outcome: Outcome = Outcome.ABORTED) -> None:
+        """End a request that is on an instance; `at` must be ahead of what that has done."""
+        self.members[sequence.instance].engine.abort(sequence.request.id, at, outcome)
+        self.members.woken(sequence.instance)
+
+    def _demand_future(self, at: Micros) -> None:
+        if self.now is not None and at <= self.now:
+            raise ValueError(f"the cluster has already done everything up to {self.now} us, so not at {at} us")
+
+
+_instant = attrgetter("at")
+
+
+def _instant_of_numbered(numbered: tuple[int, Event]) -> Micros:
+    return numbered[1].at

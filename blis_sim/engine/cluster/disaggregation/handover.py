@@ -1,0 +1,227 @@
+"""Prompts computed on some instances of a cluster, answers on others: who does what, and what passes between them.
+
+With BLIS's scheduling all follows BLIS (sim/cluster/pd_events.go): a transfer begins as soon as the last step of a
+prompt does, and reserves room for the whole prompt at once. With vLLM's it begins when that step has ended, and the
+other instance makes room when it schedules the request.
+"""
+
+from array import array
+from collections import Counter
+from dataclasses import dataclass
+
+from blis_sim.engine.cluster.agenda import ClusterDue
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.counters import NOBODY_PREFILLS
+from blis_sim.engine.cluster.disaggregation.deciders import DECIDERS, Prompt
+from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings
+from blis_sim.engine.cluster.disaggregation.transfer import TransferNetwork
+from blis_sim.engine.cluster.member import Life
+from blis_sim.engine.cluster.routing.policy import Router
+from blis_sim.engine.request import ExternalPrompt, Request, SharedPromptBlocks
+from blis_sim.engine.sequence import Outcome, Sequence
+from blis_sim.engine.units import Micros
+
+PROMPT_SUFFIX = "_prefill"
+_COMPUTED = frozenset({Outcome.COMPLETED, Outcome.LENGTH_CAPPED})
+
+
+@dataclass(slots=True, eq=False)
+class Handover:
+    """A request whose prompt is computed elsewhere than its answer."""
+
+    sequence: Sequence
+    decode: int
+    """The instance that will answer."""
+    prompt: Sequence | None = None
+    """Its prompt, once that is being computed."""
+    is_in_transfer: bool = False
+
+
+class Disaggregation:
+    """Separates prompts from answers in `cluster` from now on.
+
+    Every request gets its decode instance first. If its prompt is to be computed elsewhere, that is a request of its
+    own to the prefill instance, which nobody outside of the cluster hears of.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: DisaggregationSettings,
+        bytes_per_block: float,
+        prefill_router: Router | None = None,
+        keeps_history: bool = True,
+    ) -> None:
+        """`keeps_history` is for reports: a server that runs for good keeps nothing of requests that have ended."""
+        self.network = TransferNetwork(settings.transfer, bytes_per_block)
+        self.transfer_us = array("q")
+        """How long each transfer took or takes."""
+        self.ended_in_transfer: Counter[Outcome] = Counter()
+        """Requests that ended between two instances, but for those whose clients hung up."""
+        self.separated: list[Sequence] = []
+        """Requests whose prompt was to be computed elsewhere; `prompt_part` is that prompt."""
+        self._keeps_history = keeps_history
+        self._cluster = cluster
+        self._decider = DECIDERS[settings.decider]
+        self._threshold_tokens = settings.threshold_tokens
+        self._pools = settings.pools
+        self._prefill_router = prefill_router or cluster.router
+        self._handovers: dict[str, Handover] = {}
+        """Those that are not over, by the id of the request."""
+        self._prefilling: dict[int, list[Handover]] = {number: [] for number in settings.pools.prefill}
+        self._num_ended = dict.fromkeys(settings.pools.prefill, 0)
+        """On each prefill instance, when it was looked at last."""
+        self._reserves = all(engine.config.scheduling == "blis" for engine in cluster.instances)
+        cluster.disaggregation = self
+        cluster.place = self._place
+        cluster.hides_parts = True
+        cluster.departed.append(self._leave)
+        cluster.state.restrict(settings.pools.decode)
+        cluster.also_reads(self._prefill_router.reads_snapshots, self._decider.reads_caches)
+        for number in settings.pools.prefill:
+            cluster.watchers.add(number, self._look)
+
+    def is_awaited(self, number: int) -> bool:
+        """Whether requests will come to an instance when their prompts have been computed. Cost: O(such requests)."""
+        return any(handover.decode == number for handover in self._handovers.values())
+
+    @property
+    def num_in_transfer(self) -> int:
+        return sum(handover.is_in_transfer for handover in self._handovers.values())
+
+    @property
+    def num_dropped(self) -> int:
+        """Requests whose prompt found no room on their decode instance."""
+        return self.ended_in_transfer[Outcome.DROPPED]
+
+    def _place(self, sequence: Sequence, number: int, at: Micros) -> None:
+        """A request has got its decode instance: it goes there whole, or its prompt goes elsewhere first."""
+        if not self._separates(sequence.request, number):
+            self._cluster.enter(sequence, number, at)
+            return
+        handover = Handover(sequence, number)
+        self._handovers[sequence.request.id] = handover
+        if self._cluster.admission.routed is not None:
+            self._cluster.admission.routed(sequence)
+        self._cluster.agenda.add(at, ClusterDue.PREFILL_ROUTING, self._route_prompt, handover)
+
+    def _separates(self, request: Request, number: int) -> bool:
+        state, num_cached_tokens = self._cluster.state, 0
+        if self._decider.reads_caches:
+            place = next(place for place, each in enumerate(state.candidates) if each.instance == number)
+            block_size = self._cluster.members[number].engine.config.block_size_tokens
+            num_cached_tokens = state.cached_blocks(request)[place] * block_size
+        return self._decider.separates(Prompt(request.input_tokens, num_cached_tokens, self._threshold_tokens))
+
+    def _route_prompt(self, handover: object, at: Micros) -> None:
+        assert isinstance(handover, Handover)
+        sequence, cluster = handover.sequence, self._cluster
+        if sequence.outcome is not None:
+            return
+        cluster.look_if_needed(at)
+        with cluster.state.only(self._pools.prefill) as candidates:
+            if not candidates:
+                self._end(handover, Outcome.REJECTED, at, NOBODY_PREFILLS)
+                cluster.counters.num_rejected_at_routing += 1
+                return
+            number = candidates[self._prefill_router.choose(sequence.request, cluster.state).place].instance
+        if number == handover.decode:
+            sequence.change(self._findable_by_both(sequence.request, number))
+        handover.prompt = prompt = Sequence(self._prompt_of(sequence.request), sequence.arrived_at)
+        prompt.is_part = True
+        sequence.prompt_part = prompt
+        if self._keeps_history:
+            self.separated.append(sequence)
+        self._prefilling[number].append(handover)
+        cluster.members.enter(number, prompt, at)
+
+    def _prompt_of(self, request: Request) -> Request:
+        """What the prefill instance is asked for: the prompt alone, or with one token, which vLLM cannot do without."""
+        num_tokens = 0 if self._reserves else min(1, request.output_tokens)
+        return request._replace(
+            id=request.id + PROMPT_SUFFIX, output_tokens=num_tokens, max_output_tokens=num_tokens, external=None
+        )
+
+    def _findable_by_both(self, request: Request, number: int) -> Request:
+        """The request when its prompt and its answer are on one instance, where each can find the other's blocks."""
+        num_blocks = request.input_tokens // self._cluster.members[number].engine.config.block_size_tokens
+        return request._replace(blocks=SharedPromptBlocks(request.blocks, num_blocks))
+
+    def _look(self, number: int, at: Micros) -> None:
+        """A prefill instance has done something: perhaps computed prompts."""
+        num_ended = sum(self._cluster.members[number].engine.counters.ended.values())
+        if num_ended == self._num_ended[number]:
+            return
+        self._num_ended[number] = num_ended
+        still_under_way: list[Handover] = []
+        for handover in self._prefilling[number]:
+            if handover.prompt is None or handover.prompt.outcome is None:
+                still_under_way.append(handover)
+            else:
+                self._cluster.agenda.add(at, ClusterDue.TRANSFER_STARTED, self._start_transfer, handover)
+        self._prefilling[number] = still_under_way
+
+    def _start_transfer(self, handover: object, at: Micros) -> None:
+        assert isinstance(handover, Handover)
+        sequence, prompt = handover.sequence, handover.prompt
+        if sequence.outcome is not None:
+            return
+        assert prompt is not None
+        assert prompt.outcome is not None
+        if prompt.outcome not in _COMPUTED:
+            self._end(handover, prompt.outcome, at, "while its prompt was computed")
+            return
+        self._cluster.members.catch_up(at - 1)
+        engine = self._cluster.members[handover.decode].engine
+        if self._reserves and not engine.reserve(sequence):
+            self._end_in_transfer(
+                handover, Outcome.DROPPED, at, "its prompt found no room on the instance that was to answer"
+            )
+            return
+        handover.is_in_transfer = True
+        num_blocks = -(-sequence.request.input_tokens // engine.config.block_size_tokens)
+        transfer_us = self.network.start(num_blocks)
+        if self._keeps_history:
+            self.transfer_us.append(transfer_us)
+        self._cluster.agenda.add(at + transfer_us, ClusterDue.TRANSFER_COMPLETED, self._complete_transfer, handover)
+
+    def _complete_transfer(self, handover: object, at: Micros) -> None:
+        assert isinstance(handover, Handover)
+        self.network.end()
+        sequence, number = handover.sequence, handover.decode
+        if sequence.outcome is not None:
+            return
+        member = self._cluster.members[number]
+        if member.life is Life.KILLED:
+            if self._reserves:
+                member.engine.give_up(sequence)
+            self._end_in_transfer(handover, Outcome.FAILED, at, "the instance that was to answer is gone")
+            return
+        del self._handovers[sequence.request.id]
+        if self._reserves:
+            sequence.instance = number
+            member.engine.take_over(sequence, at)
+            self._cluster.members.woken(number)
+        else:
+            request = sequence.request
+            sequence.change(request._replace(external=ExternalPrompt(request.input_tokens, 0)))
+            self._cluster.members.enter(number, sequence, at)
+
+    def _end_in_transfer(self, handover: Handover, outcome: Outcome, at: Micros, detail: str) -> None:
+        self.ended_in_transfer[outcome] += 1
+        self._end(handover, outcome, at, detail)
+
+    def _end(self, handover: Handover, outcome: Outcome, at: Micros, detail: str) -> None:
+        del self._handovers[handover.sequence.request.id]
+        self._cluster.end(handover.sequence, outcome, at, detail)
+
+    def _leave(self, sequence: Sequence, at: Micros) -> None:
+        """A client has hung up before its request came to the instance that was to answer."""
+        handover = self._handovers.pop(sequence.request.id, None)
+        if handover is None or handover.prompt is None:
+            return
+        if handover.is_in_transfer:
+            if self._reserves:
+                self._cluster.members[handover.decode].engine.give_up(sequence)
+        elif handover.prompt.outcome is None:
+            self._cluster.abort_at_instance(handover.prompt, at)

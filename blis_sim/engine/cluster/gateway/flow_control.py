@@ -1,0 +1,165 @@
+"""A gateway in front of a cluster: who was admitted waits there, and is routed when the instances have room."""
+
+from dataclasses import dataclass
+
+from blis_sim.engine.cluster.agenda import ClusterDue
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.gateway.completions import Completions
+from blis_sim.engine.cluster.gateway.fairness import FAIRNESS
+from blis_sim.engine.cluster.gateway.in_flight import Sheddable
+from blis_sim.engine.cluster.gateway.orders import DISPATCH_ORDERS
+from blis_sim.engine.cluster.gateway.queue import GatewayQueue
+from blis_sim.engine.cluster.gateway.saturation import SATURATION_DETECTORS
+from blis_sim.engine.cluster.gateway.settings import FlowControlSettings
+from blis_sim.engine.cluster.gateway.waiting import NO_DEADLINE, Waiting
+from blis_sim.engine.request import Request
+from blis_sim.engine.sequence import Outcome, Sequence
+from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES, SloPriorities
+from blis_sim.engine.units import Micros
+
+
+@dataclass(slots=True)
+class GatewayCounters:
+    """What became of requests at the gateway. All but those dispatched or evicted have ended there."""
+
+    num_dispatched: int = 0
+    num_rejected: int = 0
+    """For want of room in the queue."""
+    num_shed: int = 0
+    """Who had to make room."""
+    num_expired: int = 0
+    """Who waited too long."""
+    num_evicted: int = 0
+    """Who was taken from an instance."""
+
+
+class FlowControl:
+    """Controls the flow into `cluster` from now on. Each attempt to dispatch lets at most one request pass."""
+
+    def __init__(
+        self, cluster: Cluster, settings: FlowControlSettings, priorities: SloPriorities = DEFAULT_SLO_PRIORITIES
+    ) -> None:
+        self.counters = GatewayCounters()
+        self._cluster = cluster
+        self._settings = settings
+        self._priorities = priorities
+        self._queue = GatewayQueue(
+            settings.queue, DISPATCH_ORDERS[settings.dispatch_order], FAIRNESS[settings.fairness]
+        )
+        self._detector = SATURATION_DETECTORS[settings.saturation_detector]
+        self._looks = self._detector.reads_loads or cluster.router_looks
+        self._waiting: dict[str, Waiting] = {}
+        """Who waits, by id."""
+        self._sheddable = Sheddable()
+        self._tick_planned = False
+        self._completions = Completions(cluster, self._plan_one_each)
+        cluster.gateway = self
+        cluster.admitted = self._enter
+        cluster.departed.append(self._leave)
+
+    @property
+    def num_waiting(self) -> int:
+        return self._queue.num_waiting
+
+    def _enter(self, sequence: Sequence, at: Micros) -> None:
+        """A request that was admitted comes to wait; it may be its turn at once."""
+        request = sequence.request
+        importance = self._priorities.importance(request.slo_class)
+        entry = self._queue.enter(sequence, importance, request.tenant, at, self._due_at(request, at))
+        if entry.shed is not None:
+            self.counters.num_shed += 1
+            self._turn_away(entry.shed, at, "shed at the gateway for a request that matters more")
+        waiting = entry.waiting
+        if waiting is None:
+            self.counters.num_rejected += 1
+            self._cluster.end(sequence, Outcome.REJECTED, at, f"no room at the gateway: {entry.refusal}")
+            return
+        self._waiting[request.id] = waiting
+        if self._settings.ttl_us:
+            self._cluster.agenda.add(at + self._settings.ttl_us, ClusterDue.QUEUE_TTL, self._expire, waiting)
+        self._attempt(at)
+        self._plan_attempts(at)
+
+    def _due_at(self, request: Request, at: Micros) -> Micros:
+        target_us = request.slo_target_us or self._settings.slo_targets_us.get(request.slo_class, 0)
+        return at + target_us if target_us else NO_DEADLINE
+
+    def _tick(self, _about: object, at: Micros) -> None:
+        self._tick_planned = False
+        self._attempt(at)
+        self._plan_attempts(at)
+
+    def _plan_attempts(self, at: Micros) -> None:
+        """See to it that whoever waits gets a chance."""
+        interval_us = self._settings.tick_interval_us
+        if not interval_us:
+            self._completions.switch(is_on=self._queue.num_waiting > 0)
+            if any(engine.live for engine in self._cluster.instances):
+                return
+            # Nobody is left to end: what is known of the instances may be old.
+            interval_us = max(1, self._cluster.state.freshness.refresh_interval_us)
+        if self._queue.num_waiting and not self._tick_planned:
+            self._tick_planned = True
+            self._cluster.agenda.add(at + interval_us, ClusterDue.DISPATCH, self._tick)
+
+    def _plan_one_each(self, num_ended: int, at: Micros) -> None:
+        """Requests have ended: as many may pass, as soon as something can come to where that has been noticed."""
+        for _ in range(num_ended):
+            self._cluster.agenda.add(at + 1, ClusterDue.DISPATCH, self._attempt_once)
+
+    def _attempt_once(self, _about: object, at: Micros) -> None:
+        self._attempt(at)
+        self._plan_attempts(at)
+
+    def _attempt(self, at: Micros) -> bool:
+        """Let one request pass if there is room. Whether one did."""
+        if not self._queue.num_waiting:
+            return False
+        if self._looks:
+            self._cluster.look(at)
+        saturation = self._saturation()
+        if saturation >= 1 and self._settings.evicts_in_flight and self._queue.num_unsheddable and self._evict(at):
+            return False
+        waiting = self._queue.dispatch(saturation)
+        if waiting is None:
+            return False
+        self.counters.num_dispatched += 1
+        sequence = waiting.sequence
+        del self._waiting[sequence.request.id]
+        sequence.gateway_wait_us = at - waiting.since
+        if self._settings.evicts_in_flight and waiting.is_sheddable:
+            self._sheddable.add(waiting)
+        self._cluster.dispatch(sequence, at)
+        return True
+
+    def _saturation(self) -> float:
+        """As the detector sees it; when there is no instance to wait for, nobody is kept waiting."""
+        if not self._cluster.state.candidates and not self._cluster.num_starting:
+            return 0.0
+        return self._detector.saturation(self._cluster.state, self._settings.saturation)
+
+    def _evict(self, at: Micros) -> bool:
+        """Take the least important sheddable request from its instance. Whether there was one."""
+        victim = self._sheddable.take()
+        if victim is None:
+            return False
+        self.counters.num_evicted += 1
+        self._cluster.abort_at_instance(victim, at, Outcome.EVICTED)
+        return True
+
+    def _expire(self, waiting: object, at: Micros) -> None:
+        assert isinstance(waiting, Waiting)
+        if not waiting.is_gone:
+            self.counters.num_expired += 1
+            self._queue.leave(waiting)
+            self._turn_away(waiting, at, "waited too long at the gateway")
+
+    def _turn_away(self, waiting: Waiting, at: Micros, reason: str) -> None:
+        del self._waiting[waiting.sequence.request.id]
+        self._cluster.end(waiting.sequence, Outcome.REJECTED, at, reason)
+
+    def _leave(self, sequence: Sequence, _at: Micros) -> None:
+        """A client has hung up."""
+        waiting = self._waiting.pop(sequence.request.id, None)
+        if waiting is not None:
+            self._queue.leave(waiting)

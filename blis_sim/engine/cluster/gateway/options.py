@@ -1,0 +1,163 @@
+"""The flags of a cluster's gateway."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from blis_sim.engine.cluster.options import ClusterOptions
+from blis_sim.engine.units import LONGEST_DELAY_US, Micros
+from blis_sim.options import OptionError, in_vain, names_in, option, options_of
+
+if TYPE_CHECKING:
+    from blis_sim.engine.cluster.gateway.settings import FlowControlSettings
+
+DEFAULT_MAX_CONCURRENCY = 100
+DEFAULT_TICK_INTERVAL_US: Micros = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
+class GatewayOptions(ClusterOptions):
+    """A queue in front of all instances.
+
+    A subclass with a `__post_init__` of its own calls `GatewayOptions.__post_init__(self)`.
+    """
+
+    flow_control: bool = option(
+        False,
+        "Let requests wait in front of the instances until those have room, instead of on them.",
+        heading="Gateway of several instances",
+    )
+    saturation_detector: str = option(
+        "never",
+        "How --flow-control sees whether instances have room: always (never saturated), by the mean of their queues "
+        "and KV caches, or by the requests in flight.",
+        choices=names_in("blis_sim.engine.cluster.gateway.saturation", "SATURATION_DETECTORS"),
+    )
+    queue_depth_threshold: float = option(
+        5.0, "Waiting requests at which an instance is saturated, for --saturation-detector utilization.", above=0
+    )
+    kv_cache_util_threshold: float = option(
+        0.8, "Used fraction of the KV cache at which an instance is saturated, likewise.", above=0, at_most=1
+    )
+    max_concurrency: int | None = option(
+        None,
+        "Requests in flight for each instance at which --saturation-detector concurrency says saturated (default: "
+        f"{DEFAULT_MAX_CONCURRENCY}).",
+        at_least=1,
+    )
+    usage_limit_threshold: float = option(
+        1.0,
+        "Saturation at which --flow-control holds back the least important class; the most important one is held back "
+        "at 1, those between in between.",
+        above=0,
+        at_most=1,
+    )
+    dispatch_order: str = option(
+        "fifo",
+        "Who leaves the queue of --flow-control first: the more important class, and within a class who came first "
+        "(fifo and priority alike, as in BLIS) or whose SLO target ends first (slo-deadline); or who came first, "
+        "whatever the class (global-fifo).",
+        choices=names_in("blis_sim.engine.cluster.gateway.orders", "DISPATCH_ORDERS"),
+    )
+    fairness_policy: str = option(
+        "global-strict",
+        "Whether tenants take turns in the queue of --flow-control (round-robin) or make no difference.",
+        choices=names_in("blis_sim.engine.cluster.gateway.fairness", "FAIRNESS"),
+    )
+    gateway_slo_targets: str = option(
+        "",
+        "By class, in how many microseconds from the queue a request without an SLO target of its own should be "
+        "served; for --dispatch-order slo-deadline.",
+        flags=("--slo-targets",),
+        metavar="CLASS=US,...",
+    )
+    max_gateway_queue_depth: int = option(
+        0, "Most requests in the queue of --flow-control; others are rejected. 0: no limit.", at_least=0
+    )
+    per_band_capacity: int = option(0, "Most of them of one importance; likewise.", at_least=0)
+    queue_shedding: bool = option(
+        False, "Let a full queue drop a less important sheddable request instead of rejecting a more important one."
+    )
+    request_ttl: int = option(
+        0, "Microseconds after which a request leaves the queue unserved; 0 for never.", at_least=0, metavar="US"
+    )
+    in_flight_eviction: bool = option(
+        False, "Give up a sheddable request on a saturated instance when one that is not sheddable waits."
+    )
+    dispatch_tick_interval: int = option(
+        DEFAULT_TICK_INTERVAL_US,
+        "Microseconds between two looks at the queue, each of which lets at most one request pass; 0 looks whenever a "
+        "request ends instead.",
+        at_least=0,
+        at_most=LONGEST_DELAY_US,
+        metavar="US",
+    )
+
+    def __post_init__(self) -> None:
+        ClusterOptions.__post_init__(self)
+        _ = self.slo_targets_us  # making it checks it
+
+    @property
+    def slo_targets_us(self) -> dict[str, Micros]:
+        """The targets by class. Raises OptionError."""
+        targets: dict[str, Micros] = {}
+        for item in self.gateway_slo_targets.split(",") if self.gateway_slo_targets.strip() else ():
+            slo_class, _, text = item.partition("=")
+            if slo_class.strip() in targets:
+                raise OptionError(f"--slo-targets names the class {slo_class.strip()!r} twice")
+            if not slo_class.strip() or not text.strip().isdecimal() or int(text) == 0:
+                raise OptionError(f"--slo-targets must be like critical=200000,batch=5000000, got {item.strip()!r}")
+            targets[slo_class.strip()] = int(text)
+        return targets
+
+    @property
+    def flow_control_settings(self) -> "FlowControlSettings | None":
+        """What they come to; None without a queue."""
+        if not self.flow_control:
+            return None
+        # A gateway is imported where there is one.
+        from blis_sim.engine.cluster.gateway.queue import QueueLimits
+        from blis_sim.engine.cluster.gateway.saturation import SaturationLimits
+        from blis_sim.engine.cluster.gateway.settings import FlowControlSettings
+
+        return FlowControlSettings(
+            dispatch_order=self.dispatch_order,
+            fairness=self.fairness_policy,
+            saturation_detector=self.saturation_detector,
+            queue=QueueLimits(
+                max_waiting=self.max_gateway_queue_depth,
+                max_waiting_per_band=self.per_band_capacity,
+                sheds=self.queue_shedding,
+                usage_limit=self.usage_limit_threshold,
+            ),
+            saturation=SaturationLimits(
+                num_waiting=self.queue_depth_threshold,
+                kv_usage_fraction=self.kv_cache_util_threshold,
+                max_in_flight=self.max_concurrency or DEFAULT_MAX_CONCURRENCY,
+            ),
+            slo_targets_us=self.slo_targets_us,
+            ttl_us=self.request_ttl,
+            evicts_in_flight=self.in_flight_eviction,
+            tick_interval_us=self.dispatch_tick_interval,
+        )
+
+
+def gateway_flags_without_effect(options: GatewayOptions) -> Iterator[str]:
+    """What was said about a gateway that is not there, in a line each."""
+    if options.flow_control:
+        yield from _detector_flags_without_effect(options)
+        if options.gateway_slo_targets and options.dispatch_order != "slo-deadline":
+            yield "--slo-targets has no effect without --dispatch-order slo-deadline"
+        return
+    general = {setting.name for setting in options_of(ClusterOptions)}
+    own = {setting.name for setting in options_of(GatewayOptions)} - general
+    # --max-concurrency means something to others, too.
+    yield from in_vain(options, dict.fromkeys(own - {"max_concurrency"}, "--flow-control"))
+
+
+def _detector_flags_without_effect(options: GatewayOptions) -> Iterator[str]:
+    if options.saturation_detector == "never":
+        yield "--flow-control holds nobody back without --saturation-detector utilization or concurrency"
+    elif options.saturation_detector != "utilization":
+        limits = ("queue_depth_threshold", "kv_cache_util_threshold")
+        yield from in_vain(options, dict.fromkeys(limits, "--saturation-detector utilization"))

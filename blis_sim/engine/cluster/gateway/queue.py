@@ -1,0 +1,138 @@
+"""The gateway's queue: requests wait here, outside of every instance, while the instances are saturated."""
+
+from bisect import insort
+from dataclasses import dataclass
+from enum import StrEnum
+
+from blis_sim.engine.cluster.gateway.band import Band
+from blis_sim.engine.cluster.gateway.fairness import Fairness
+from blis_sim.engine.cluster.gateway.orders import DispatchOrder
+from blis_sim.engine.cluster.gateway.waiting import NO_DEADLINE, Waiting
+from blis_sim.engine.cluster.unended import Unended
+from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.units import Micros
+
+
+class Refusal(StrEnum):
+    """Why a request did not get a place in the queue."""
+
+    BAND_FULL = "band full"
+    QUEUE_FULL = "queue full"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """How many may wait; 0 is no limit."""
+
+    max_waiting: int = 0
+    max_waiting_per_band: int = 0
+    sheds: bool = False
+    """Whether a full queue makes room for a request by dropping one that matters less."""
+    usage_limit: float = 1.0
+    """The saturation at which the least important band is held back; the most important one is at 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What came of a request that wanted to wait: its place or why it got none, and who had to go for it."""
+
+    waiting: Waiting | None
+    refusal: Refusal | None = None
+    shed: Waiting | None = None
+
+
+class GatewayQueue:
+    """Bands of equal importance, the most important first. It knows nothing of instances: it is told how saturated.
+
+    Facts are BLIS's (sim/cluster/gateway_queue.go).
+    """
+
+    def __init__(self, limits: QueueLimits, order: DispatchOrder, fairness: Fairness) -> None:
+        self.num_waiting = 0
+        self.num_unsheddable = 0
+        """Those of them who may not be shed."""
+        self._limits = limits
+        self._order = order
+        self._fairness = fairness
+        self._bands: dict[int, Band] = {}
+        self._descending: list[int] = []
+        """Negated keys of the bands there have ever been, ascending."""
+        self._sheddable: dict[int, Unended[Waiting]] = {}
+        """Those of each importance who may be shed, in the order they came."""
+        self._num_entered = 0
+
+    def enter(
+        self, sequence: Sequence, importance: int, tenant: str, at: Micros, due_at: Micros = NO_DEADLINE
+    ) -> Entry:
+        """Let a request wait from `at` on, if there is room or can be made."""
+        number = self._num_entered
+        self._num_entered += 1
+        band = self._band(importance)
+        limits = self._limits
+        if limits.max_waiting_per_band and band.num_waiting >= limits.max_waiting_per_band:
+            return Entry(None, Refusal.BAND_FULL)
+        shed = None
+        if limits.max_waiting and self.num_waiting >= limits.max_waiting:
+            shed = self._least_important_below(importance) if limits.sheds else None
+            if shed is None:
+                return Entry(None, Refusal.QUEUE_FULL)
+            self.leave(shed)
+        waiting = Waiting(sequence, importance, tenant, number, at, due_at)
+        band.add(waiting)
+        self._count(waiting, 1)
+        if limits.sheds and waiting.is_sheddable:
+            self._note_sheddable(waiting)
+        return Entry(waiting, shed=shed)
+
+    def dispatch(self, saturation: float) -> Waiting | None:
+        """Take whose turn it is, unless so much saturation holds it back."""
+        num_below = len(self._descending) - 1
+        for index, key in enumerate(self._descending):
+            ceiling = 1 - index * (1 - self._limits.usage_limit) / num_below if num_below else 1.0
+            if saturation >= ceiling:
+                return None
+            band = self._bands[-key]
+            if band.num_waiting:
+                waiting = band.pop()
+                self._count(waiting, -1)
+                return waiting
+        return None
+
+    def leave(self, waiting: Waiting) -> None:
+        """Somebody who waits leaves before its turn: expired, shed, or its client hung up."""
+        self._bands[self._key(waiting.importance)].leave(waiting)
+        self._count(waiting, -1)
+
+    def _count(self, waiting: Waiting, change: int) -> None:
+        self.num_waiting += change
+        if not waiting.is_sheddable:
+            self.num_unsheddable += change
+
+    def _key(self, importance: int) -> int:
+        return importance if self._order.by_importance else 0
+
+    def _band(self, importance: int) -> Band:
+        key = self._key(importance)
+        band = self._bands.get(key)
+        if band is None:
+            band = self._bands[key] = Band(self._order, self._fairness)
+            insort(self._descending, -key)
+        return band
+
+    def _note_sheddable(self, waiting: Waiting) -> None:
+        sheddable = self._sheddable.get(waiting.importance)
+        if sheddable is None:
+            sheddable = self._sheddable[waiting.importance] = Unended(lambda each: each.is_gone)
+        sheddable.append(waiting)
+
+    def _least_important_below(self, importance: int) -> Waiting | None:
+        """The latest of the least important who may be shed, if it matters less than `importance`."""
+        for least in sorted(self._sheddable):
+            if least >= importance:
+                return None
+            latest = self._sheddable[least].entries
+            while latest and latest[-1].is_gone:
+                latest.pop()
+            if latest:
+                return latest[-1]
+        return None

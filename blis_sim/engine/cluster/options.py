@@ -1,0 +1,103 @@
+"""The flags of a cluster: how many instances, who is let in, who gets whom."""
+
+from dataclasses import dataclass
+
+from blis_sim.engine.cluster.freshness import DEFAULT_CACHE_DELAY_US, DEFAULT_REFRESH_INTERVAL_US
+from blis_sim.engine.cluster.scorers.weights import DEFAULT_WEIGHTS, Weights, parse_weights
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.units import LONGEST_DELAY_US
+from blis_sim.options import names_in, option
+
+MOST_INSTANCES = 10_000
+_LORA = "lora-affinity"
+_ADMISSIONS = names_in("blis_sim.engine.cluster.admission.registry", "ADMISSIONS")
+_ROUTERS = names_in("blis_sim.engine.cluster.routing.registry", "ROUTERS")
+_SCORERS = names_in("blis_sim.engine.cluster.scorers.registry", "SCORERS")
+
+
+def _about_scorers() -> str:
+    default = ",".join(f"{name}:{weight:g}" for name, weight in DEFAULT_WEIGHTS)
+    return (
+        f"Scorers of --routing-policy weighted with their weights (default: {default}). "
+        f"Scorers: {', '.join(_SCORERS())}."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
+class ClusterOptions(DeploymentOptions):
+    """Several instances of one deployment behind one door.
+
+    A subclass with a `__post_init__` of its own calls `ClusterOptions.__post_init__(self)`.
+    """
+
+    num_instances: int = option(
+        1,
+        "Instances behind one endpoint, each an engine of its own.",
+        at_least=1,
+        at_most=MOST_INSTANCES,
+        heading="Several instances",
+    )
+    admission_policy: str = option("always-admit", "Who is let in.", choices=_ADMISSIONS)
+    admission_latency: int = option(
+        0,
+        "Microseconds from an arrival until it is let in or not.",
+        at_least=0,
+        at_most=LONGEST_DELAY_US,
+        metavar="US",
+    )
+    token_bucket_capacity: float = option(10_000.0, "Prompt tokens that the bucket of token-bucket holds.", above=0)
+    token_bucket_refill_rate: float = option(1_000.0, "Prompt tokens that come to it each second.", above=0)
+    routing_policy: str = option("round-robin", "Which instance gets a request.", choices=_ROUTERS)
+    routing_latency: int = option(
+        0,
+        "Microseconds from being let in until a request is at its instance.",
+        at_least=0,
+        at_most=LONGEST_DELAY_US,
+        metavar="US",
+    )
+    routing_scorers: str = option(
+        "",
+        _about_scorers,
+        metavar="SCORER:WEIGHT,...",
+    )
+    lora_scorer_weight: float | None = option(
+        None, "Weight of the scorer lora-affinity, after those of --routing-scorers.", above=0
+    )
+    snapshot_refresh_interval: int = option(
+        DEFAULT_REFRESH_INTERVAL_US,
+        "Microseconds between two reports of an instance on its queue, batch and KV cache; 0 for always.",
+        at_least=0,
+        metavar="US",
+    )
+    cache_signal_delay: int = option(
+        DEFAULT_CACHE_DELAY_US,
+        "Microseconds between two reports on the content of KV caches; 0 for always.",
+        at_least=0,
+        metavar="US",
+    )
+    policy_config: str | None = option(
+        None,
+        "Policies of admission, routing and scheduling, budgets of tenants, and instances that differ (YAML). Flags "
+        "with another value than their default win.",
+        metavar="FILE",
+    )
+
+    def __post_init__(self) -> None:
+        DeploymentOptions.__post_init__(self)
+        _ = self.scorer_weights  # making it checks it
+
+    @property
+    def scorer_weights(self) -> Weights:
+        """The scorers of the weighted router. Raises EngineError."""
+        weights = DEFAULT_WEIGHTS
+        if self.routing_scorers.strip():
+            weights = parse_weights(self.routing_scorers, "--routing-scorers")
+        if self.lora_scorer_weight is None:
+            return weights
+        return (*((name, weight) for name, weight in weights if name != _LORA), (_LORA, self.lora_scorer_weight))
+
+    @property
+    def has_cluster(self) -> bool:
+        """Whether there is more to simulate than one engine: several, or decisions before it."""
+        latencies = (self.admission_latency, self.routing_latency)
+        return self.num_instances > 1 or self.admission_policy != "always-admit" or any(latencies)

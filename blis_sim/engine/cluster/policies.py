@@ -1,0 +1,127 @@
+"""What flags and `--policy-config` say together: a flag with another value than its default wins."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
+from blis_sim.engine.cluster.options import ClusterOptions
+from blis_sim.engine.deployment import Deployment, resolve
+from blis_sim.options import BlisError, OptionError, options_of
+from blis_sim.options.option import Setting
+from blis_sim.options.text import value_of_yaml
+
+if TYPE_CHECKING:
+    from blis_sim.engine.cluster.policy_file import InstanceGroup, PolicyFile
+
+Options = TypeVar("Options", bound=ClusterOptions)
+
+GROUP_SETTINGS = (
+    "hardware",
+    "tp",
+    "dp",
+    "latency_model",
+    "alpha_coeffs",
+    "beta_coeffs",
+    "coefficients",
+    "gpu_memory_utilization",
+    "total_kv_blocks",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "long_prefill_token_threshold",
+    "max_model_len",
+)
+"""What instances of one cluster may differ in. All serve one model, by the same rules, in blocks of one size."""
+
+
+def policies_of(options: ClusterOptions) -> "PolicyFile":
+    """What the file says; nothing without one. Raises EngineError."""
+    # It can name every policy that there is, and brings them all along.
+    from blis_sim.engine.cluster.policy_file import PolicyFile, read_policy_file
+
+    return PolicyFile() if options.policy_config is None else read_policy_file(options.policy_config)
+
+
+def has_cluster(options: ScalingOptions) -> bool:
+    """Whether there is more to simulate than one engine. Raises EngineError for a policy file that is none."""
+    if options.has_cluster or options.flow_control or options.num_pooled > 0 or options.model_autoscaler_interval_us:
+        return True
+    if options.policy_config is None:
+        return False
+    policies = policies_of(options)
+    return bool(policies.tenant_budgets or policies.scaling.node_pools or policies.scaling.autoscaler)
+
+
+def with_policies(options: Options) -> Options:
+    """The options with all that the file says in place of defaults. Raises EngineError or OptionError."""
+    if options.policy_config is None:
+        return options
+    file = policies_of(options)
+    said: dict[str, object] = {
+        "admission_policy": file.admission_policy,
+        "token_bucket_capacity": file.token_bucket_capacity,
+        "token_bucket_refill_rate": file.token_bucket_refill_rate,
+        "routing_policy": file.routing_policy,
+        "routing_scorers": ",".join(f"{name}:{weight!r}" for name, weight in file.scorers) or None,
+        "priority_policy": file.priority_policy,
+        "scheduler": file.scheduler,
+        "num_instances": sum(group.count for group in file.instances) or None,
+    }
+    defaults = {setting.name: setting.default for setting in options_of(type(options))}
+    taken = {
+        name: value for name, value in said.items() if value is not None and getattr(options, name) == defaults[name]
+    }
+    merged = replace(options, **taken)  # type: ignore[arg-type]
+    _check_count(merged, file)
+    return merged
+
+
+def deployments_of(options: ClusterOptions, deployment: Deployment) -> list[Deployment]:
+    """What each instance is built from, by number. Raises EngineError or OptionError."""
+    if options.policy_config is None:
+        return [deployment] * options.num_instances
+    file = policies_of(options)
+    if file.slo_priorities is not None:
+        config = replace(deployment.config, slo_priorities=file.slo_priorities)
+        deployment = replace(deployment, config=config)
+    if not file.instances:
+        return [deployment] * options.num_instances
+    found = []
+    for group, each in zip(file.instances, deployments_of_groups(options), strict=True):
+        config = replace(each.config, slo_priorities=deployment.config.slo_priorities)
+        found += [replace(each, config=config)] * group.count
+    return found
+
+
+def deployments_of_groups(options: ClusterOptions) -> list[Deployment]:
+    """What the instances of each entry under `instances` of the file are built from. Raises OptionError."""
+    return [_resolved(options, group, number) for number, group in enumerate(policies_of(options).instances)]
+
+
+def _check_count(options: ClusterOptions, file: "PolicyFile") -> None:
+    listed = sum(group.count for group in file.instances)
+    if listed and listed != options.num_instances:
+        raise OptionError(
+            f"--num-instances must be the {listed} instances of {options.policy_config}, got {options.num_instances}"
+        )
+
+
+def _resolved(options: ClusterOptions, group: "InstanceGroup", number: int) -> Deployment:
+    where = f"{options.policy_config}: instances[{number}]"
+    for name in group.settings:
+        if name not in GROUP_SETTINGS:
+            raise OptionError(f"{where}: unknown key {name!r}, known are count, {', '.join(GROUP_SETTINGS)}")
+    known = {setting.name: setting for setting in options_of(type(options))}
+    try:
+        given = {name: _value(known[name], value) for name, value in group.settings.items()}
+        if given.get("latency_model", "fitted") != "fitted":
+            given.setdefault("coefficients", None)  # those of the flag are for the others
+        return resolve(replace(options, **given))  # type: ignore[arg-type]
+    except BlisError as error:
+        raise OptionError(f"{where}: {error}") from None
+
+
+def _value(setting: Setting, value: object) -> object:
+    """The value of a setting as its type wants it. Raises OptionError."""
+    if setting.kind is str and not isinstance(value, str):
+        raise OptionError(f"{setting.name} must be text, got {value!r}")
+    return value_of_yaml(setting, value)

@@ -1,0 +1,46 @@
+"""What users say of the scorers of the weighted router: which ones, and how much each counts."""
+
+import math
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from blis_sim.engine.errors import EngineError
+
+Weights: TypeAlias = tuple[tuple[str, float], ...]
+"""Scorers by name with their weights, in the order in which they are added up."""
+
+DEFAULT_WEIGHTS: Weights = (("precise-prefix-cache", 2.0), ("queue-depth", 1.0), ("kv-utilization", 1.0))
+
+HIGHEST_WEIGHT = 1e9
+"""Sums of weights stay numbers."""
+
+
+def parse_weights(text: str, label: str) -> Weights:
+    """Weights of `name:weight[,name:weight]`. Raises EngineError that begins with `label`."""
+    pairs = []
+    for pair in text.split(","):
+        name, _, number = (part.strip() for part in pair.partition(":"))
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = math.nan
+        if not name or math.isnan(weight):
+            raise EngineError(f"{label} must be name:weight[,name:weight], got {pair!r}")
+        pairs.append((name, weight))
+    return checked_weights(pairs, label)
+
+
+def checked_weights(pairs: Iterable[tuple[str, float]], label: str) -> Weights:
+    """The weights, if all is well with them. Raises EngineError that begins with `label`."""
+    from blis_sim.engine.cluster.scorers.registry import SCORERS  # with all scorers, for which few have a use
+
+    weights: dict[str, float] = {}
+    for name, weight in pairs:
+        if name not in SCORERS:
+            raise EngineError(f"{label} knows the scorers {', '.join(SCORERS)}, got {name!r}")
+        if name in weights:
+            raise EngineError(f"{label} names {name} twice")
+        if not 0 < weight <= HIGHEST_WEIGHT:
+            raise EngineError(f"{label} must give {name} a weight above 0 up to {HIGHEST_WEIGHT:g}, got {weight:g}")
+        weights[name] = weight
+    return tuple(weights.items())

@@ -1,0 +1,123 @@
+"""The limits one engine instance schedules within."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES, SloPriorities
+
+if TYPE_CHECKING:
+    from blis_sim.engine.cpu_tier_config import CpuTierConfig
+    from blis_sim.engine.latency.request_timing import RequestTiming
+    from blis_sim.engine.lora import LoraSettings
+    from blis_sim.engine.speculation import Speculation
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """KV capacity and batch limits, in vLLM's words.
+
+    `long_prefill_token_threshold` 0 means prefills are only split by the token budget; `max_model_len` 0 means
+    no limit. Raises EngineError for a value out of bounds, or for a `max_model_len` the KV cache cannot hold.
+    """
+
+    total_kv_blocks: int
+    block_size_tokens: int = 16
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    long_prefill_token_threshold: int = 0
+    max_model_len: int = 0
+    scheduler: str = "fcfs"
+    """Order of the wait queue, a key of `blis_sim.engine.scheduler.waiting.ORDERS`."""
+    priority_policy: str = "slo-class"
+    """Who is how urgent, a key of `blis_sim.engine.scheduler.priorities.PRIORITIES`."""
+    slo_priorities: SloPriorities = DEFAULT_SLO_PRIORITIES
+    """How important each SLO class is."""
+    preemption_policy: str = "fcfs"
+    """Who loses its blocks, a key of `blis_sim.engine.scheduler.preemption.VICTIMS`."""
+    scheduling: str = "vllm"
+    """Whose rules compose the steps, a key of `blis_sim.engine.scheduler.registry.SCHEDULINGS`."""
+    cpu_tier: "CpuTierConfig | None" = None
+    """CPU memory behind the KV cache. BLIS's scheduling only; what follows is vLLM's only."""
+    async_scheduling: bool = True
+    """Compose a step while the one before it executes."""
+    enable_chunked_prefill: bool = True
+    enable_prefix_caching: bool = True
+    reserve_full_prompt: bool = True
+    """Admit a request only when all of its prompt fits (vLLM's scheduler_reserve_full_isl)."""
+    watermark_fraction: float = 0.0
+    """Share of the KV cache that an admission must leave free while others run."""
+    prefill_schedule_interval: int = 1
+    """Executed steps between two that may carry prefill while others decode."""
+    speculation: "Speculation | None" = None
+    lora: "LoraSettings | None" = None
+    """Slots for adapters; None serves requests with adapters as if they had none."""
+    timing: "RequestTiming | None" = None
+    """Times set request by request, each in a slot of its own; None computes them step by step."""
+    reports_kv_changes: bool = False
+    """Tell what happens to the content of the prefix cache. Every block is then looked at, which costs time."""
+
+    def __post_init__(self) -> None:
+        at_least_1 = (
+            "total_kv_blocks",
+            "block_size_tokens",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "prefill_schedule_interval",
+        )
+        for name in at_least_1:
+            _at_least(name, getattr(self, name), 1)
+        for name in ("long_prefill_token_threshold", "max_model_len"):
+            _at_least(name, getattr(self, name), 0)
+        if not self.kv_capacity_tokens:
+            raise EngineError("total_kv_blocks must be at least 2 with vllm scheduling, which keeps one, got 1")
+        if self.max_model_len > self.kv_capacity_tokens:
+            raise EngineError(
+                f"max_model_len must fit in the KV cache of {self.kv_capacity_tokens} tokens, got {self.max_model_len}"
+            )
+        if not 0 <= self.watermark_fraction < 1:
+            raise EngineError(f"watermark_fraction must be at least 0 and below 1, got {self.watermark_fraction}")
+        if self.speculation is not None:
+            self._check_speculation(self.speculation)
+        if self.cpu_tier is not None:
+            self._check_cpu_tier(self.cpu_tier)
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """Tokens the whole KV cache holds. vLLM keeps one block for itself."""
+        usable = self.total_kv_blocks - (self.scheduling == "vllm")
+        return usable * self.block_size_tokens
+
+    @property
+    def limit_tokens(self) -> int:
+        """Most tokens one request can ever have: max_model_len, or without it all that fits in the KV cache."""
+        return self.max_model_len or self.kv_capacity_tokens
+
+    @property
+    def num_hash_lookahead_tokens(self) -> int:
+        """Tokens after a full KV block that its identity must depend on, too."""
+        return self.speculation.num_hash_lookahead_tokens if self.speculation else 0
+
+    def num_identified_blocks(self, num_tokens: int) -> int:
+        """Full KV blocks whose identity follows from a request's first `num_tokens` tokens."""
+        return max(0, num_tokens - self.num_hash_lookahead_tokens) // self.block_size_tokens
+
+    def _check_speculation(self, speculation: "Speculation") -> None:
+        if self.scheduling != "vllm":
+            raise EngineError(f"speculation needs vllm scheduling, got {self.scheduling}")
+        lookahead = speculation.num_lookahead_tokens
+        if self.max_num_batched_tokens <= lookahead:
+            raise EngineError(
+                f"max_num_batched_tokens must be above the {lookahead} tokens that {speculation.method} drafts ahead, "
+                f"got {self.max_num_batched_tokens}"
+            )
+
+    def _check_cpu_tier(self, tier: "CpuTierConfig") -> None:
+        if self.scheduling != "blis":
+            raise EngineError(f"a CPU tier needs blis scheduling, got {self.scheduling}")
+        tier.transfer_us(self.block_size_tokens)
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise EngineError(f"{name} must be at least {least}, got {value}")

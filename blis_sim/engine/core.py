@@ -1,0 +1,369 @@
+"""One simulated vLLM instance: told the time, it says what happened. Pure, synchronous, in integer microseconds.
+
+Read this first: the life of a request outside of steps. It arrives, waits out its queueing overhead, passes the
+guards of the wait queue, and is handed to a stepping (`scheduler/`), which schedules it step by step to its end.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
+from typing import TYPE_CHECKING
+
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.events import Event
+from blis_sim.engine.guards import num_surely_served, refusal
+from blis_sim.engine.instance import Instance
+from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.queue import Due, Payload
+from blis_sim.engine.request import Request
+from blis_sim.engine.scheduler.hold import Hold
+from blis_sim.engine.scheduler.priorities import PRIORITIES
+from blis_sim.engine.scheduler.registry import SCHEDULINGS
+from blis_sim.engine.scheduler.stepping import KVUsage
+from blis_sim.engine.sequence import Outcome, Sequence
+from blis_sim.engine.stats import EngineCounters, EngineStats
+from blis_sim.engine.step_log import StepLog
+from blis_sim.engine.units import Micros
+
+if TYPE_CHECKING:
+    from blis_sim.engine.scheduler.blis import BlisStepping
+
+_STEP_END, _QUEUED, _DEADLINE = Due.STEP_END, Due.QUEUED, Due.DEADLINE
+
+
+class Engine:
+    """The engine of one instance. Two drivers advance it: virtual time jumps, real time sleeps.
+
+    `submit` and `abort` name an instant after everything already done; `advance` does all that is due. How often or
+    how far a driver advances changes no instant.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        latency: LatencyModel,
+        reports_steps: bool = True,
+        steps: StepLog | None = None,
+        tells_admissions: bool = True,
+    ) -> None:
+        """`steps` is where steps are recorded, by default all of them for good.
+
+        Without `tells_admissions` there are no events `Scheduled`.
+        """
+        self.config = config
+        self.latency = latency
+        self.now: Micros | None = None
+        """How far the engine has been advanced; None before the first time."""
+        self._instance = Instance(config, latency, self._catch_up, steps, tells_admissions)
+        self._queue = self._instance.queue
+        self._stepping = SCHEDULINGS[config.scheduling](self._instance, reports_steps)
+        self._reports_steps = reports_steps
+        self._num_surely_served = num_surely_served(config)
+        self._priority = PRIORITIES[config.priority_policy](config.slo_priorities)
+
+    def submit(self, request: Request, at: Micros) -> Sequence:
+        """Let `request` arrive at `at`. Returns its life, for reading.
+
+        That may be an instant already done, for an arrival by itself changes nothing; but not so early that the request
+        would have joined the wait queue by now. Raises ValueError then, and for an id still in use.
+        """
+        sequence = Sequence(request, at)
+        self.enter(sequence, at)
+        return sequence
+
+    def submit_all(self, requests: SequenceOf[Request], instants: SequenceOf[Micros]) -> list[Sequence]:
+        """Let each of `requests` arrive at its instant, which ascend; as `submit`, at less cost for each."""
+        sequences = list(map(Sequence, requests, instants))
+        self.enter_all(sequences)
+        return sequences
+
+    def enter_all(self, sequences: SequenceOf[Sequence]) -> Micros | None:
+        """Let requests come here at the instants at which they arrived; else as `submit`.
+
+        Returns when the first of them joins the wait queue.
+        """
+        live, queueing_time = self._instance.live, self.latency.queueing_time
+        now = -1 if self.now is None else self.now
+        instants: list[Micros] = []
+        try:
+            for sequence in sequences:
+                request, at = sequence.request, sequence.arrived_at
+                queued_at = at + queueing_time(request.input_tokens)
+                if request.external is not None:
+                    queued_at += request.external.transfer_us
+                if queued_at <= now:
+                    self._demand_future(queued_at)
+                request_id = request.id
+                if request_id in live:
+                    raise ValueError(f"request {request_id!r} is still in the engine")
+                live[request_id] = sequence
+                instants.append(queued_at)
+        finally:
+            self._queue.push_queued(instants, sequences)
+        return min(instants, default=None)
+
+    def enter(self, sequence: Sequence, at: Micros) -> Micros:
+        """Let a request that has arrived somewhere else come here at `at`; else as `submit`.
+
+        Returns when it joins the wait queue.
+        """
+        request, live = sequence.request, self._instance.live
+        queued_at = at + self.queueing_time(request)
+        self._demand_future(queued_at)
+        request_id = request.id
+        if request_id in live:
+            raise ValueError(f"request {request_id!r} is still in the engine")
+        live[request_id] = sequence
+        # Requests that join the wait queue at one instant do so in the order in which they arrived.
+        self._queue.push(queued_at, _QUEUED, sequence, at)
+        return queued_at
+
+    def queueing_time(self, request: Request) -> Micros:
+        """From the arrival of a request until it joins the wait queue, which is when what is external has come over."""
+        queueing_us = self.latency.queueing_time(request.input_tokens)
+        return queueing_us if request.external is None else queueing_us + request.external.transfer_us
+
+    def abort(self, request_id: str, at: Micros, outcome: Outcome = Outcome.ABORTED) -> None:
+        """Let the client of `request_id` hang up at `at`; ids not there then are ignored.
+
+        `outcome` says otherwise why the request ends unanswered.
+        """
+        self._demand_future(at)
+        self._queue.push(at, Due.ABORT, (request_id, outcome))
+
+    def hold(self, hold: Hold, at: Micros) -> None:
+        """From `at` on, which must be ahead, suspend so much of the scheduling, or resume it."""
+        self._demand_steps()
+        self._demand_future(at)
+        self._stepping.set_hold(hold, at)
+
+    def reset_prefix_cache(self, at: Micros, preempts_running: bool = False) -> bool:
+        """Let no block be found any more. False, and nothing changed, while any block is held.
+
+        With `preempts_running` whatever runs goes back to the wait queue first, at `at`, which must be ahead, and
+        computes all it had anew.
+        """
+        self._demand_steps()
+        self._demand_future(at)
+        if preempts_running:
+            self._stepping.preempt_all(at)
+        return self._stepping.kv.forget()
+
+    def withhold_blocks(self, num_blocks: int, at: Micros) -> None:
+        """From `at` on, which must be ahead, keep so many KV blocks from everybody, or as many as are free.
+
+        0 gives them all back. Raises EngineError for BLIS's scheduling, which cannot.
+        """
+        self._demand_steps()
+        self._demand_future(at)
+        from blis_sim.engine.scheduler.slots import SlotStepping  # engines of other schedulings need neither of them
+        from blis_sim.engine.scheduler.vllm import VllmStepping
+
+        if not isinstance(self._stepping, VllmStepping | SlotStepping):
+            raise EngineError(
+                f"KV blocks can only be withheld with vLLM's scheduling, not with {self.config.scheduling}"
+            )
+        self._stepping.withhold_blocks(num_blocks, at)
+
+    def reserve(self, sequence: Sequence) -> bool:
+        """Hold blocks for the whole prompt of a request that another instance has computed, as its transfer begins.
+
+        False, and nothing changed, when too few are free now. Raises EngineError except for BLIS's scheduling; with
+        others a request says itself what of its prompt is `external`.
+        """
+        return self._blis_stepping.reserve(sequence)
+
+    def give_up(self, sequence: Sequence) -> None:
+        """Free the blocks of a `reserve`d prompt that will not come."""
+        self._blis_stepping.give_up(sequence)
+
+    def take_over(self, sequence: Sequence, at: Micros) -> None:
+        """Let a request join the wait queue at `at`, which must be ahead, with the prompt that was reserved for it.
+
+        It has waited out its overheads and passed the guards where its prompt was computed, and has no deadline here.
+        """
+        self._demand_future(at)
+        self._queue.push(at, Due.TAKEN_OVER, sequence)
+
+    def next_event_at(self) -> Micros | None:
+        """The next instant at which something is due; None when idle."""
+        return self._queue.next_at()
+
+    def advance(self, until: Micros, leaps: bool = False) -> list[Event]:
+        """Do everything due up to and including `until`; the events in the order they happened.
+
+        With `leaps` steps in which everybody decodes may be told together, as `StepsDone`.
+        """
+        instance = self._instance
+        instance.leaps = leaps
+        events = instance.events  # some there already when a reset preempted
+        instance.until = until
+        self._catch_up(until)
+        if self.now is None or until > self.now:
+            self.now = until
+        instance.events = []
+        return events
+
+    @property
+    def instances(self) -> "tuple[Engine, ...]":
+        """All engines there are: this one. A cluster has more."""
+        return (self,)
+
+    @property
+    def live(self) -> Mapping[str, Sequence]:
+        """Requests that have come here and not ended, by id."""
+        return self._instance.live
+
+    @property
+    def clock(self) -> Micros:
+        """Instant of the last thing that happened: the simulated run ends here."""
+        # An arrival that has passed is something that happened, though nothing follows from it yet.
+        passed = (at for at in self._queue.ranks(_QUEUED) if self.now is not None and at <= self.now)
+        return max(self._instance.clock, max(passed, default=0))
+
+    @property
+    def steps(self) -> StepLog:
+        """When each step started and ended."""
+        return self._instance.steps
+
+    @property
+    def num_begun_steps(self) -> int:
+        """How many steps have begun, though the log may lack the latest of them. While the latency model is asked how
+        long a step takes, that is the number of this step."""
+        return self._stepping.num_begun_steps
+
+    @property
+    def counters(self) -> EngineCounters:
+        """What has happened so far, in figures."""
+        return self._instance.counters
+
+    @property
+    def kv(self) -> KVUsage:
+        """The KV cache, for reading."""
+        return self._stepping.kv
+
+    @property
+    def last_shape(self) -> BatchShape:
+        """What the latest step computed."""
+        return self._instance.last_shape
+
+    @property
+    def stats(self) -> EngineStats:
+        """The present state in figures."""
+        kv = self._stepping.kv
+        return EngineStats(
+            num_running=self._stepping.num_running,
+            num_waiting=self._stepping.num_waiting,
+            kv_blocks_total=kv.num_blocks,
+            kv_blocks_used=kv.num_used_blocks,
+            num_preemptions=self.counters.num_preemptions,
+            prefix_hit_tokens=kv.hit_tokens,
+            num_deferred=self._stepping.num_deferred,
+        )
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError when blocks or requests were lost or counted twice (INV-1, INV-4)."""
+        self._stepping.kv.check()
+        counters = self.counters
+        present = self._stepping.num_running + self._stepping.num_waiting
+        ended = sum(counters.ended.values())
+        assert counters.num_enqueued == ended + present, (
+            f"{counters.num_enqueued} requests queued, but {ended} ended and {present} are present"
+        )
+
+    def _demand_future(self, at: Micros) -> None:
+        if self.now is not None and at <= self.now:
+            raise ValueError(f"the engine has already done everything up to {self.now} us, so not at {at} us")
+
+    @property
+    def _blis_stepping(self) -> "BlisStepping":
+        from blis_sim.engine.scheduler.blis import BlisStepping  # engines of other schedulings do not need it
+
+        if not isinstance(self._stepping, BlisStepping):
+            raise EngineError(f"blocks can only be reserved with BLIS's scheduling, not with {self.config.scheduling}")
+        return self._stepping
+
+    def _demand_steps(self) -> None:
+        if not self._reports_steps:
+            raise ValueError("an engine that does not report its steps takes many at once and cannot be interrupted")
+
+    def _catch_up(self, until: Micros) -> Micros | None:
+        """Do everything due up to and including `until`. Returns when something is due next."""
+        instance = self._instance
+        pop_due, step_ended, enqueue = self._queue.pop_due, self._stepping.step_ended, self._enqueue
+        while (entry := pop_due(until)) is not None:
+            at, due, _, _, payload = entry
+            if due == _STEP_END:
+                step_ended(payload, at)
+            elif due == _QUEUED:
+                instance.clock = at
+                enqueue(payload, at)
+            else:
+                self._execute(at, due, payload)
+        return self._queue.next_at()
+
+    def _execute(self, at: Micros, due: int, payload: Payload) -> None:
+        if isinstance(payload, tuple):
+            request_id, outcome = payload
+            self._hang_up(request_id, outcome, at)
+        elif due == Due.TAKEN_OVER:
+            assert isinstance(payload, Sequence)
+            self._accept(payload, at)
+        elif isinstance(payload, Sequence):
+            self._instance.clock = at
+            self._stepping.remove(payload, Outcome.TIMED_OUT, at)
+        else:
+            self._instance.clock = at
+            if due == Due.STEP:
+                self._stepping.step(at)
+
+    def _enqueue(self, sequence: Sequence, at: Micros) -> None:
+        if sequence.outcome is not None:
+            return
+        instance, request = self._instance, sequence.request
+        counters, input_tokens, deadline_us = instance.counters, request.input_tokens, request.deadline_us
+        counters.num_enqueued += 1
+        most = self._num_surely_served
+        is_usual = 0 < input_tokens <= most and 0 < sequence.max_output_tokens <= most
+        if not is_usual and not self._is_let_in(sequence, at):
+            return
+        counters.input_tokens += input_tokens
+        if 0 < deadline_us <= at:
+            instance.end_now(sequence, Outcome.TIMED_OUT, at)
+            return
+        sequence.priority = self._priority(request, sequence.arrived_at)
+        sequence.queued_at = at
+        if deadline_us > 0:
+            self._queue.push(deadline_us, _DEADLINE, sequence)
+        self._stepping.enqueue(sequence, at)
+
+    def _is_let_in(self, sequence: Sequence, at: Micros) -> bool:
+        """Whether a request passes the guards, with what max_model_len leaves if it declares no budget."""
+        input_tokens, max_model_len = sequence.request.input_tokens, self.config.max_model_len
+        if sequence.max_output_tokens == 0 and input_tokens < max_model_len:
+            sequence.max_output_tokens = max_model_len - input_tokens
+        reason = refusal(self.config, input_tokens, sequence.max_output_tokens)
+        if reason is not None:
+            self._instance.end_now(sequence, Outcome.DROPPED, at, reason)
+        return reason is None
+
+    def _accept(self, sequence: Sequence, at: Micros) -> None:
+        """A request whose prompt has come computed joins the wait queue."""
+        self._instance.clock = at
+        self._instance.live[sequence.request.id] = sequence
+        self.counters.num_enqueued += 1
+        sequence.priority = self._priority(sequence.request, sequence.arrived_at)
+        sequence.queued_at = at
+        self._stepping.enqueue(sequence, at)
+
+    def _hang_up(self, request_id: str, outcome: Outcome, at: Micros) -> None:
+        sequence = self._instance.live.get(request_id)
+        if sequence is None or at < sequence.arrived_at:
+            return
+        self._instance.clock = at
+        if sequence.queued_at is None:
+            self.counters.num_enqueued += 1  # it never reached the queue, yet it ends here and must be counted
+            self._instance.end_now(sequence, outcome, at)
+        else:
+            self._stepping.remove(sequence, outcome, at)

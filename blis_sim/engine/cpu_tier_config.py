@@ -1,0 +1,43 @@
+"""The settings of CPU memory behind the KV cache, and what a transfer from there costs."""
+
+from dataclasses import dataclass
+from math import ceil
+
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.units import Micros
+
+LONGEST_TRANSFER_US: Micros = 3_600_000_000
+"""A block that takes longer to move is a slip of the pen."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTierConfig:
+    """CPU memory behind the KV cache, for `num_blocks` blocks. Raises EngineError for a value out of bounds."""
+
+    num_blocks: int
+    policy: str = "mirror"
+    """When blocks go there, a key of `blis_sim.engine.kv_cache.offload_policies.OFFLOAD_POLICIES`."""
+    offload_threshold: float = 0.9
+    """Share of the GPU's blocks in use above which free ones go there. The policy "threshold" only."""
+    bandwidth_tokens_per_us: float = 100.0
+    base_latency_us: Micros = 0
+
+    def __post_init__(self) -> None:
+        if self.num_blocks < 1:
+            raise EngineError(f"num_blocks must be at least 1, got {self.num_blocks}")
+        if self.base_latency_us < 0:
+            raise EngineError(f"base_latency_us must be at least 0, got {self.base_latency_us}")
+        if not self.bandwidth_tokens_per_us > 0:
+            raise EngineError(f"bandwidth_tokens_per_us must be above 0, got {self.bandwidth_tokens_per_us}")
+        if not 0 <= self.offload_threshold <= 1:
+            raise EngineError(f"offload_threshold must be at least 0 and at most 1, got {self.offload_threshold}")
+
+    def transfer_us(self, block_size_tokens: int) -> Micros:
+        """The time to bring back one block. Raises EngineError when it is absurd."""
+        time_us = self.base_latency_us + block_size_tokens / self.bandwidth_tokens_per_us
+        if time_us > LONGEST_TRANSFER_US:
+            raise EngineError(
+                f"bringing back a block of {block_size_tokens} tokens would take {time_us:g} us; it must take "
+                f"at most {LONGEST_TRANSFER_US} us (--kv-transfer-bandwidth, --kv-transfer-base-latency)"
+            )
+        return self.base_latency_us + ceil(block_size_tokens / self.bandwidth_tokens_per_us)

@@ -1,0 +1,224 @@
+"""From what a user says about a deployment to an engine's configuration and latency model.
+
+`resolve` fills in what the catalogue knows and computes the KV capacity.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.flags_without_effect import flags_without_effect
+from blis_sim.engine.gpu_spec import GpuSpec
+from blis_sim.engine.kv_cache.sizing import kv_blocks
+from blis_sim.engine.latency.catalogue.files import config_path
+from blis_sim.engine.latency.catalogue.reader import default_deployment, knows_model, load_gpu, load_model
+from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.latency.registry import LatencyChoice, build
+from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
+from blis_sim.engine.model_spec import ModelSpec
+
+if TYPE_CHECKING:
+    from blis_sim.engine.cpu_tier_config import CpuTierConfig
+    from blis_sim.engine.speculation import Speculation
+
+_KV_BLOCKS_WITHOUT_SIZES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """All an engine is built from. `notes` are for the user to read: what was assumed or cut on the way here."""
+
+    model: ModelSpec
+    gpu: GpuSpec
+    tp: int
+    dp: int
+    latency: LatencyModel
+    config: EngineConfig
+    notes: tuple[str, ...] = ()
+
+
+def resolve(options: DeploymentOptions) -> Deployment:
+    """Fill in what was left to the catalogue and to arithmetic.
+
+    Raises EngineError when the model or GPU is unknown, or when they do not fit together.
+    """
+    notes: list[str] = []
+    model = _model(options, notes)
+    gpu_name, tp = _placement(options)
+    gpu = load_gpu(gpu_name, options.hardware_config)
+    if options.dp == 1 and options.moe_comm_backend != MOE_COMM_BACKENDS[0]:
+        notes.append(f"--moe-comm-backend {options.moe_comm_backend} has no effect without --dp")
+    choice = LatencyChoice(
+        model=model,
+        gpu=gpu,
+        tp=tp,
+        dp=options.dp,
+        moe_comm_backend=options.moe_comm_backend,
+        alpha=options.alpha_coeffs,
+        beta=options.beta_coeffs,
+        coefficients=options.coefficients,
+        scheduling=options.scheduling,
+    )
+    with _naming_files(options):
+        latency = build(options.latency_model, choice)
+    if options.latency_model == "fitted":
+        from blis_sim.engine.latency.coefficients_notes import (
+            notes_on_coefficients,  # with one latency model out of several
+        )
+
+        notes.extend(notes_on_coefficients(options.coefficients, model, gpu, tp, options.scheduling))
+    with _naming_files(options):
+        blocks = _total_kv_blocks(options, model, gpu, tp, notes)
+    config = EngineConfig(
+        total_kv_blocks=blocks,
+        block_size_tokens=options.block_size_in_tokens,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        long_prefill_token_threshold=options.long_prefill_token_threshold,
+        max_model_len=_max_model_len(options, model, _capacity_tokens(options, blocks), notes),
+        scheduler=options.scheduler,
+        priority_policy=options.priority_policy,
+        preemption_policy=options.preemption_policy,
+        scheduling=options.scheduling,
+        async_scheduling=options.async_scheduling,
+        cpu_tier=_cpu_tier(options),
+        speculation=_speculation(options, notes),
+        enable_chunked_prefill=options.enable_chunked_prefill,
+        enable_prefix_caching=options.enable_prefix_caching,
+        reserve_full_prompt=options.scheduler_reserve_full_isl,
+        watermark_fraction=options.watermark,
+        prefill_schedule_interval=options.prefill_schedule_interval,
+    )
+    notes.extend(flags_without_effect(options))
+    _check_whole_prompts(config)
+    _check_drafts_fit(config)
+    return Deployment(model=model, gpu=gpu, tp=tp, dp=options.dp, latency=latency, config=config, notes=tuple(notes))
+
+
+@contextmanager
+def _naming_files(options: DeploymentOptions) -> Iterator[None]:
+    """Put the files that describe model and GPU in front of an error about the two."""
+    try:
+        yield
+    except EngineError as error:
+        model = config_path(Path(options.model_config_folder or options.model))
+        files = [str(file) for file in (model, options.hardware_config) if file]
+        raise EngineError(f"{', '.join(files)}: {error}" if files else str(error)) from None
+
+
+def notes_after(deployment: Deployment) -> list[str]:
+    """What is to be said of a deployment's predictions once they have been made."""
+    from blis_sim.engine.latency.range_watch import RangeWatch  # likewise
+
+    latency = deployment.latency
+    if not isinstance(latency, RangeWatch):
+        return []
+    return [f"warning: outside the range of {latency.origin}: {line}" for line in latency.exceeded()]
+
+
+def _check_whole_prompts(config: EngineConfig) -> None:
+    """Refuse, as vLLM does, what would let a long prompt wait for ever: a budget it cannot fit unless it is split."""
+    ahead = config.speculation.num_lookahead_tokens if config.speculation else 0
+    least = config.max_model_len + ahead
+    if config.scheduling == "vllm" and not config.enable_chunked_prefill and config.max_num_batched_tokens < least:
+        raise EngineError(
+            f"--max-num-batched-tokens must be at least the longest context, {least}, with "
+            f"--no-enable-chunked-prefill, got {config.max_num_batched_tokens}"
+        )
+
+
+def _check_drafts_fit(config: EngineConfig) -> None:
+    """Refuse a budget in which vLLM's scheduler never admits a request whose prompt is known but for one token.
+
+    Such a request is filled up to the width of one that decodes with drafts, and waits until the budget has room.
+    """
+    speculation = config.speculation
+    if speculation is None:
+        return
+    least = 1 + speculation.num_tokens + speculation.rows_per_request
+    if config.max_num_batched_tokens < least:
+        raise EngineError(
+            f"--max-num-batched-tokens must be at least {least} with {speculation.num_tokens} drafts of "
+            f"{speculation.method}, or requests wait for ever, got {config.max_num_batched_tokens}"
+        )
+
+
+def _model(options: DeploymentOptions, notes: list[str]) -> ModelSpec:
+    """From the folder given; a folder that is not there gives way to the catalogue, if that has the model."""
+    folder = options.model_config_folder
+    if folder and not Path(folder).exists() and knows_model(options.model):
+        notes.append(f"--model-config-folder {folder} does not exist, taking {options.model} from the catalogue")
+        folder = None
+    return load_model(options.model, folder or None)
+
+
+def _placement(options: DeploymentOptions) -> tuple[str, int]:
+    """GPU name and tensor parallelism, each from its flag or else from the catalogue."""
+    gpu, tp = default_deployment(options.model) or ("", 0)
+    gpu, tp = options.hardware or gpu, options.tp or tp
+    missing = [flag for flag, value in (("--hardware", gpu), ("--tp", tp)) if not value]
+    if missing:
+        raise EngineError(f"{' and '.join(missing)} must be given: the catalogue has no default for {options.model}")
+    return gpu, tp
+
+
+def _total_kv_blocks(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, notes: list[str]) -> int:
+    if options.total_kv_blocks is not None:
+        if options.total_kv_blocks == 1 and options.scheduling == "vllm":
+            raise EngineError("--total-kv-blocks must be at least 2 with vLLM's scheduling, which keeps one, got 1")
+        return options.total_kv_blocks
+    if model.lacks_expert_count:
+        notes.append(
+            f"{model.name} has experts but its config does not say how many, "
+            f"assuming {_KV_BLOCKS_WITHOUT_SIZES} KV blocks; give --total-kv-blocks"
+        )
+        return _KV_BLOCKS_WITHOUT_SIZES
+    return kv_blocks(
+        model, gpu, tp, options.dp, options.block_size_in_tokens, options.gpu_memory_utilization, options.scheduling
+    )
+
+
+def _speculation(options: DeploymentOptions, notes: list[str]) -> "Speculation | None":
+    speculation = options.speculation
+    if speculation is not None:
+        rates = dict.fromkeys(f"{rate:.3g}" for rate in speculation.acceptance_rates)
+        notes.append(
+            f"{speculation.method} drafts {speculation.num_tokens} tokens, each accepted with a chance of "
+            f"{', '.join(rates)} when those before it are"
+        )
+    return speculation
+
+
+def _capacity_tokens(options: DeploymentOptions, blocks: int) -> int:
+    """Tokens that fit in the KV cache under the chosen scheduling."""
+    config = EngineConfig(blocks, options.block_size_in_tokens, scheduling=options.scheduling)
+    return config.kv_capacity_tokens
+
+
+def _cpu_tier(options: DeploymentOptions) -> "CpuTierConfig | None":
+    if not options.kv_cpu_blocks:
+        return None
+    from blis_sim.engine.cpu_tier_config import CpuTierConfig  # few engines have one
+
+    return CpuTierConfig(
+        num_blocks=options.kv_cpu_blocks,
+        policy=options.kv_offload_policy,
+        offload_threshold=options.kv_offload_threshold,
+        bandwidth_tokens_per_us=options.kv_transfer_bandwidth,
+        base_latency_us=options.kv_transfer_base_latency,
+    )
+
+
+def _max_model_len(options: DeploymentOptions, model: ModelSpec, capacity: int, notes: list[str]) -> int:
+    """The flag's, else the model's, cut to what the KV cache holds."""
+    wanted = options.max_model_len or model.max_model_len
+    if wanted <= capacity:
+        return wanted
+    origin = "--max-model-len" if options.max_model_len else f"the context window of {model.name}"
+    notes.append(f"{origin}, {wanted} tokens, is cut to the {capacity} tokens that the KV cache holds")
+    return capacity

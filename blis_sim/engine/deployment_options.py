@@ -1,0 +1,244 @@
+"""The flags that every command with an engine shares: one engine instance as its user describes it."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL, LATENCY_MODELS
+from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
+from blis_sim.engine.scheduler.preemption import VICTIMS
+from blis_sim.engine.scheduler.priorities import PRIORITIES
+from blis_sim.engine.scheduler.registry import SCHEDULINGS
+from blis_sim.engine.scheduler.waiting import ORDERS
+from blis_sim.engine.units import LARGEST_COEFFICIENT, LONGEST_DELAY_US
+from blis_sim.options import OptionError, check_options, names_in, option
+
+if TYPE_CHECKING:
+    from blis_sim.engine.speculation import Speculation
+
+DEFAULT_ACCEPTANCE_RATE = 0.7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentOptions:
+    """One engine instance as the command line describes it.
+
+    A subclass that adds settings and a `__post_init__` of its own calls `DeploymentOptions.__post_init__(self)`:
+    classes with slots have no zero-argument `super()`.
+    """
+
+    model: str = option(
+        help="Model to simulate: a name of the catalogue, with or without its organisation, "
+        "or a local folder with a Hugging Face config.json.",
+        heading="Model and GPU",
+    )
+    hardware: str = option("", "GPU to simulate, such as H100 (default: the catalogue's choice for the model).")
+    tp: int = option(
+        0,
+        "GPUs one instance is sharded over (default: the catalogue's choice for the model).",
+        flags=("--tp", "--tensor-parallel-size"),
+        at_least=0,
+    )
+    dp: int = option(
+        1,
+        "Data-parallel replicas of the attention layers; more than 1 only for a model with experts.",
+        flags=("--dp", "--data-parallel-size"),
+        at_least=1,
+    )
+    moe_comm_backend: str = option(
+        MOE_COMM_BACKENDS[0],
+        "How tokens reach experts on other ranks; matters only with --dp.",
+        choices=MOE_COMM_BACKENDS,
+    )
+    model_config_folder: str | None = option(
+        None, "Folder with the config.json of the model, or the file itself, instead of the catalogue's entry."
+    )
+    hardware_config: str | None = option(
+        None, "JSON or YAML file that maps GPU names to their peak rates, instead of the catalogue."
+    )
+    latency_model: str = option(
+        DEFAULT_LATENCY_MODEL,
+        "How step times are predicted: from physical work with trained weights, from peak rates alone, "
+        "from a line fitted to one model on one GPU, or as `blis fit` learns from recordings, closest to real servers.",
+        choices=LATENCY_MODELS,
+        heading="Step times",
+    )
+    alpha_coeffs: tuple[float, ...] = option(
+        (),
+        "Coefficients of the time outside of steps, in microseconds; needs --beta-coeffs.",
+        at_least=0,
+        at_most=LARGEST_COEFFICIENT,
+    )
+    beta_coeffs: tuple[float, ...] = option(
+        (),
+        "Coefficients of the step time, instead of those shipped; needs --alpha-coeffs.",
+        at_least=0,
+        at_most=LARGEST_COEFFICIENT,
+    )
+    coefficients: str | None = option(
+        None,
+        "What `blis fit` has learned, for --latency-model fitted (default: what it has learned from Qwen3-14B on one "
+        "H100).",
+        metavar="FILE",
+    )
+    gpu_memory_utilization: float = option(
+        0.9,
+        "Fraction of GPU memory for weights, activations and KV cache together.",
+        above=0,
+        at_most=1,
+        heading="Memory and batch",
+    )
+    block_size_in_tokens: int = option(
+        16,
+        "Tokens per KV block.",
+        flags=("--block-size-in-tokens", "--block-size"),
+        at_least=1,
+        at_most=1_000_000,
+    )
+    total_kv_blocks: int | None = option(
+        None,
+        "KV blocks of one instance (default: what fits in GPU memory beside the weights).",
+        flags=("--total-kv-blocks", "--num-gpu-blocks-override"),
+        at_least=1,
+    )
+    max_num_seqs: int = option(
+        256, "Requests that may run in one step.", flags=("--max-num-seqs", "--max-num-running-reqs"), at_least=1
+    )
+    max_num_batched_tokens: int = option(
+        2048,
+        "Tokens that may be computed in one step; longer prompts are split.",
+        flags=("--max-num-batched-tokens", "--max-num-scheduled-tokens"),
+        at_least=1,
+    )
+    long_prefill_token_threshold: int = option(
+        0, "Prompt tokens one request may compute in one step; 0 leaves it to the token budget.", at_least=0
+    )
+    max_model_len: int = option(
+        0, "Most tokens of prompt and output together; 0 takes the model's context window.", at_least=0
+    )
+    scheduler: str = option(
+        "fcfs", "Order in which waiting requests are considered.", choices=ORDERS, heading="Scheduling"
+    )
+    priority_policy: str = option(
+        "slo-class",
+        "How urgent a request is, for the priority schedulers and --preemption-policy priority: by its own priority or "
+        "SLO class, all alike (constant), the older the more (slo-based) or the less (inverted-slo).",
+        choices=PRIORITIES,
+    )
+    preemption_policy: str = option(
+        "fcfs",
+        "Who is sent back to the queue when KV blocks run out: the last admitted, or the least urgent.",
+        choices=VICTIMS,
+    )
+    scheduling: str = option(
+        "vllm",
+        "Whose rules compose the steps: vLLM 0.33's, asynchronous as it is, or BLIS's.",
+        choices=SCHEDULINGS,
+    )
+    async_scheduling: bool = option(
+        True, "With vLLM's scheduling, compose a step while the one before it executes, as vLLM does."
+    )
+    speculative_config: str = option(
+        "",
+        "Speculative decoding, as vLLM takes it: a JSON object with method, num_speculative_tokens, model and so on.",
+        metavar="JSON",
+        heading="Speculative decoding",
+    )
+    spec_method: str = option("", "The same as method in --speculative-config.")
+    spec_model: str = option("", "The same as model in --speculative-config.")
+    spec_tokens: int | None = option(None, "The same as num_speculative_tokens in --speculative-config.", at_least=1)
+    speculative_acceptance_rate: tuple[float, ...] = option(
+        (),
+        "Chance that a drafted token is accepted when those before it were: one for all, or one for each place "
+        f"(default: what --speculative-config says of synthetic acceptance, else {DEFAULT_ACCEPTANCE_RATE:g}).",
+        at_least=0,
+        at_most=1,
+    )
+    speculative_draft_time: int = option(
+        0,
+        "Microseconds that drafting adds to each step that samples.",
+        at_least=0,
+        at_most=LONGEST_DELAY_US,
+        metavar="US",
+    )
+    speculative_seed: int = option(0, "Seed of the draws that accept drafted tokens.", at_least=0)
+    enable_chunked_prefill: bool = option(
+        True, "Split prompts that exceed the token budget. vLLM's scheduling only.", heading="vLLM's scheduling alone"
+    )
+    enable_prefix_caching: bool = option(True, "Find equal prompt beginnings in the KV cache. vLLM's scheduling only.")
+    scheduler_reserve_full_isl: bool = option(
+        True, "Admit a request only when all of its prompt fits in the KV cache. vLLM's scheduling only."
+    )
+    watermark: float = option(
+        0.0,
+        "Fraction of the KV cache that admissions leave free while others run. vLLM's scheduling only.",
+        at_least=0,
+    )
+    prefill_schedule_interval: int = option(
+        1, "Steps between two that compute prompts while others decode. vLLM's scheduling only.", at_least=1
+    )
+    kv_cpu_blocks: int = option(
+        0,
+        "KV blocks of a second tier in CPU memory, with BLIS's scheduling; 0 for none.",
+        at_least=0,
+        heading="KV cache in CPU memory",
+    )
+    kv_offload_policy: str = option(
+        "mirror",
+        "Which blocks --kv-cpu-blocks holds: a copy of every block used, looked for before each allocation; or free "
+        "ones, moved there above --kv-offload-threshold and back when an allocation fails.",
+        choices=names_in("blis_sim.engine.kv_cache.offload_policies", "OFFLOAD_POLICIES"),
+    )
+    kv_offload_threshold: float = option(
+        0.9,
+        "Share of KV blocks in use above which --kv-offload-policy threshold moves free ones.",
+        at_least=0,
+        at_most=1,
+    )
+    kv_transfer_bandwidth: float = option(100.0, "Tokens per microsecond that come back from --kv-cpu-blocks.", above=0)
+    kv_transfer_base_latency: int = option(
+        0, "Microseconds that each block coming back takes on top.", at_least=0, metavar="US"
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.watermark >= 1:
+            raise OptionError(f"--watermark must be below 1, got {self.watermark}")
+        if not self.model.strip():
+            raise OptionError("--model must name a model, got an empty string")
+        if self.beta_coeffs and not self.alpha_coeffs:
+            raise OptionError("--beta-coeffs needs --alpha-coeffs")
+        if self.alpha_coeffs and not self.beta_coeffs:
+            raise OptionError("--alpha-coeffs needs --beta-coeffs")
+        if self.beta_coeffs and self.latency_model == "roofline":
+            raise OptionError("--alpha-coeffs and --beta-coeffs cannot be used with --latency-model roofline")
+        if self.coefficients is not None and "fitted" not in self.latency_models:
+            raise OptionError(f"--coefficients needs --latency-model fitted, got {self.latency_model}")
+        if self.kv_cpu_blocks and self.scheduling != "blis":
+            raise OptionError(f"--kv-cpu-blocks needs --scheduling blis, whose rules it follows, got {self.scheduling}")
+        if self.speculation is not None and self.scheduling != "vllm":
+            raise OptionError(f"speculative decoding needs --scheduling vllm, got {self.scheduling}")
+
+    @property
+    def latency_models(self) -> tuple[str, ...]:
+        """All that are asked for; more than one where instances may differ."""
+        return (self.latency_model,)
+
+    @property
+    def speculation(self) -> "Speculation | None":
+        """The settings of speculative decoding, None without it. Raises OptionError."""
+        said = (self.speculative_config, self.spec_method, self.spec_model, self.spec_tokens)
+        if not any((*said, self.speculative_acceptance_rate, self.speculative_draft_time, self.speculative_seed)):
+            return None
+        from blis_sim.engine.speculative_config import SpeculationFlags, parse_speculation  # few engines draft
+
+        flags = SpeculationFlags(
+            config=self.speculative_config,
+            method=self.spec_method,
+            model=self.spec_model,
+            num_tokens=self.spec_tokens,
+            acceptance_rates=self.speculative_acceptance_rate,
+            default_acceptance_rate=DEFAULT_ACCEPTANCE_RATE,
+            draft_time_us=self.speculative_draft_time,
+            seed=self.speculative_seed,
+        )
+        return parse_speculation(flags)

@@ -1,0 +1,111 @@
+"""Which data-parallel rank a request goes to, as vLLM 0.33's internal load balancer picks it.
+
+Each front end scores the ranks by the latest loads it was told of, which are up to 100 ms old, and by what it has sent
+itself since. Facts: vllm/v1/engine/core_client.py `DPLBAsyncMPClient`, vllm/v1/engine/coordinator.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from blis_sim.engine.stats import EngineStats
+from blis_sim.engine.units import Micros
+
+REPORT_INTERVAL_US: Micros = 100_000
+"""Loads are not told more often than this."""
+IDLE_REPORT_INTERVAL_US: Micros = 5_000_000
+"""Loads that have not changed are told again after this."""
+PRESSURE_FROM = 0.5
+"""KV cache usage up to which a queue counts for its length alone."""
+PRESSURE_WEIGHT = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class RankLoad:
+    """What a rank says of itself, at each change of its numbers of requests."""
+
+    num_waiting: int = 0
+    num_running: int = 0
+    kv_usage_fraction: float = 0.0
+
+
+def load_of(stats: EngineStats) -> RankLoad:
+    """The load of an engine as it is now."""
+    return RankLoad(stats.num_waiting, stats.num_running, stats.kv_usage_fraction)
+
+
+class LoadReports:
+    """The coordinator: collects the loads of all ranks and says when the front ends hear of them.
+
+    This is vLLM's rule for ranks that step independently, as those of models without experts do.
+    """
+
+    def __init__(self, num_ranks: int) -> None:
+        self._loads = [RankLoad()] * num_ranks
+        self._changed_at: Micros | None = None
+        self._told_at: Micros | None = None
+
+    def report(self, rank: int, load: RankLoad, at: Micros) -> None:
+        """The load of `rank` from `at` on. No change of the numbers of requests, no report."""
+        known = self._loads[rank]
+        if (load.num_waiting, load.num_running) == (known.num_waiting, known.num_running):
+            return
+        self._loads[rank] = load
+        if self._changed_at is None:
+            self._changed_at = at
+
+    def due_at(self) -> Micros | None:
+        """When the front ends are told next; None before the first change."""
+        if self._told_at is None:
+            return self._changed_at
+        if self._changed_at is None:
+            return self._told_at + IDLE_REPORT_INTERVAL_US
+        return max(self._changed_at, self._told_at + REPORT_INTERVAL_US)
+
+    def tell(self, at: Micros) -> tuple[RankLoad, ...]:
+        """What the front ends are told at `at`."""
+        self._told_at, self._changed_at = at, None
+        return tuple(self._loads)
+
+
+class RankBalancer:
+    """One of `num_front_ends` front ends, each of which decides for itself."""
+
+    def __init__(self, num_ranks: int, num_front_ends: int = 1, front_end: int = 0) -> None:
+        self._num_front_ends = num_front_ends
+        self._loads: Sequence[RankLoad] = [RankLoad()] * num_ranks
+        self._num_sent = [0] * num_ranks
+        """Requests sent to each rank since its load was told, as if all front ends had sent as many."""
+        self._num_unfinished = [0] * num_ranks
+        self._start = num_ranks * front_end // num_front_ends
+
+    def hear(self, loads: Sequence[RankLoad]) -> None:
+        """Take in what the coordinator tells: it replaces all that was assumed meanwhile."""
+        self._loads = loads
+        self._num_sent = [0] * len(loads)
+
+    def choose(self) -> int:
+        """The rank for the next request: that of the lowest score, the scan starting one further each time."""
+        num_ranks = len(self._loads)
+        order = [(self._start + offset) % num_ranks for offset in range(num_ranks)]
+        rank = min(order, key=self.score)
+        self._num_sent[rank] += self._num_front_ends
+        self._start = (self._start + 1) % num_ranks
+        self._num_unfinished[rank] += 1
+        return rank
+
+    def send_to(self, rank: int) -> None:
+        """A request whose client chose the rank: it counts as unfinished there and changes nothing else."""
+        self._num_unfinished[rank] += 1
+
+    def finished(self, rank: int) -> None:
+        """A request sent to `rank` has ended, whatever its end."""
+        self._num_unfinished[rank] -= 1
+
+    def score(self, rank: int) -> float:
+        """The requests a rank is thought to have, and more for a queue in front of a KV cache over half full."""
+        load = self._loads[rank]
+        num_waiting = load.num_waiting + self._num_sent[rank]
+        score: float = max(self._num_front_ends * self._num_unfinished[rank], num_waiting + load.num_running)
+        if num_waiting:
+            score += num_waiting * PRESSURE_WEIGHT * max(0.0, load.kv_usage_fraction - PRESSURE_FROM)
+        return score

@@ -1,0 +1,7 @@
+"""What a user can get wrong about an engine."""
+
+from blis_sim.options import BlisError
+
+
+class EngineError(BlisError):
+    """A model, a GPU or an engine setting that cannot work."""

@@ -1,0 +1,33 @@
+"""Flags of an engine that were given although another one keeps them from mattering."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from blis_sim.options import in_vain
+
+if TYPE_CHECKING:
+    from blis_sim.engine.deployment_options import DeploymentOptions
+
+_OF_VLLM = (
+    "async_scheduling",
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "scheduler_reserve_full_isl",
+    "watermark",
+    "prefill_schedule_interval",
+)
+_OF_CPU_TIER = ("kv_offload_policy", "kv_offload_threshold", "kv_transfer_bandwidth", "kv_transfer_base_latency")
+
+
+def flags_without_effect(options: "DeploymentOptions") -> Iterator[str]:
+    """One note for each, for the user to read."""
+    missing: dict[str, str] = {}
+    if options.scheduling != "vllm":
+        missing |= dict.fromkeys(_OF_VLLM, "--scheduling vllm")
+    if "priority" not in options.scheduler and options.preemption_policy != "priority":
+        missing["priority_policy"] = "a priority scheduler or --preemption-policy priority"
+    if options.kv_cpu_blocks <= 0:
+        missing |= dict.fromkeys(_OF_CPU_TIER, "--kv-cpu-blocks")
+    elif options.kv_offload_policy != "threshold":
+        missing["kv_offload_threshold"] = "--kv-offload-policy threshold"
+    return in_vain(options, missing)

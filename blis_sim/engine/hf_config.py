@@ -1,0 +1,204 @@
+"""Reads the architecture of a model from its Hugging Face `config.json`, whatever family it is of."""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.model_spec import ModelSpec
+
+BYTES_OF_DTYPE: Mapping[str, float] = {
+    "float32": 4.0,
+    "float16": 2.0,
+    "bfloat16": 2.0,
+    "int8": 1.0,
+    "uint8": 1.0,
+    "fp8": 1.0,
+    "int4": 1.0,
+    "nf4": 1.0,
+}
+
+MOST_SIZE = 10**7
+"""No width, number of layers, heads or experts of a model is larger."""
+MOST_TOKENS = 10**12
+"""No vocabulary and no context window has more tokens."""
+_MOST_ROPE_FACTOR = 10**6
+_MOST_BITS = 1024
+
+_EXPERT_COUNTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts", "num_routed_experts")
+_UNSCALED_ROPE = ("su", "longrope", "llama3")
+_WEIGHT_BITS_IN_NAME = re.compile(r"(?:^|[._/-])w(\d+)a\d+(?=$|[._/-])")
+_FP8_IN_NAME = re.compile(r"(?:^|[._/-])fp8(?=$|[._/-])")
+
+
+def parse_hf_config(config: Mapping[str, Any], name: str) -> ModelSpec:
+    """The sizes in `config`; keys of a `text_config` win over the top level, unknown keys are ignored.
+
+    Weight width comes from `quantization_config`, else from `name` (`w4a16`, `fp8`), else from the compute type. A key
+    whose value is null counts as missing. Raises EngineError, with the key named, for a size that is missing, of
+    another type or too large.
+    """
+    keys = {**config, **_mapping(config, name, "text_config")}
+    num_heads = _positive(keys, name, "num_attention_heads")
+    intermediate_size = _first_count(keys, name, "intermediate_size", "ffn_hidden_size")
+    moe_intermediate_size = _count(keys, name, "moe_intermediate_size")
+    bytes_per_activation = _activation_bytes(keys, name)
+    hidden_act = keys.get("hidden_act")
+    ties = keys.get("tie_word_embeddings")
+    if not isinstance(ties, bool | None):
+        raise EngineError(f"{name}: tie_word_embeddings must be true or false, got {_shown(ties)}")
+    return ModelSpec(
+        name=name,
+        num_layers=_positive(keys, name, "num_hidden_layers"),
+        hidden_size=_positive(keys, name, "hidden_size"),
+        num_heads=num_heads,
+        num_kv_heads=_first_count(keys, name, "num_key_value_heads", "num_kv_heads", "multi_query_group_num")
+        or num_heads,
+        vocab_size=_count(keys, name, "vocab_size", MOST_TOKENS),
+        intermediate_size=intermediate_size,
+        head_dim=_count(keys, name, "head_dim") or None,
+        hidden_act=hidden_act if isinstance(hidden_act, str) else "",
+        tie_word_embeddings=ties is True,
+        num_experts=_num_experts(keys, name),
+        num_experts_per_tok=_count(keys, name, "num_experts_per_tok"),
+        moe_intermediate_size=moe_intermediate_size,
+        shared_expert_size=_shared_expert_size(keys, name, moe_intermediate_size or intermediate_size),
+        interleave_moe_layer_step=_count(keys, name, "interleave_moe_layer_step"),
+        intermediate_size_mlp=_count(keys, name, "intermediate_size_mlp"),
+        first_k_dense_replace=_count(keys, name, "first_k_dense_replace"),
+        kv_lora_rank=_count(keys, name, "kv_lora_rank"),
+        qk_rope_head_dim=_count(keys, name, "qk_rope_head_dim"),
+        bytes_per_activation=bytes_per_activation,
+        bytes_per_weight=_quantised_bytes(_mapping(keys, name, "quantization_config"))
+        or _weight_bytes_in_name(name)
+        or bytes_per_activation,
+        max_model_len=_context_window(keys, name),
+    )
+
+
+def _mapping(keys: Mapping[str, Any], name: str, key: str) -> Mapping[str, Any]:
+    """The object under `key`, empty when absent."""
+    value = keys.get(key)
+    if value is not None and not isinstance(value, Mapping):
+        raise EngineError(f"{name}: {key} must be an object, got {_shown(value)}")
+    return value or {}
+
+
+def _number(keys: Mapping[str, Any], name: str, key: str) -> float:
+    """The JSON number under `key`, 0 when absent."""
+    value = keys.get(key)
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise EngineError(f"{name}: {key} must be a number, got {_shown(value)}")
+    return value
+
+
+def _count(keys: Mapping[str, Any], name: str, key: str, at_most: int = MOST_SIZE) -> int:
+    """The whole number under `key`, 0 when absent. A list that gives each layer the same number is that number."""
+    value = keys.get(key)
+    if isinstance(value, list) and value and value[0] is not None and value.count(value[0]) == len(value):
+        keys = {key: value[0]}
+    number = _number(keys, name, key)
+    if isinstance(number, float) and not math.isfinite(number):
+        raise EngineError(f"{name}: {key} must be a finite number, got {number}")
+    if number < 0:
+        raise EngineError(f"{name}: {key} must be at least 0, got {_shown(number)}")
+    if number > at_most:
+        raise EngineError(f"{name}: {key} must be at most {at_most}, got {_shown(number)}")
+    if number != int(number):
+        raise EngineError(f"{name}: {key} must be a whole number, got {_shown(number)}")
+    return int(number)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _first_count(keys: Mapping[str, Any], name: str, *candidates: str) -> int:
+    return next((count for key in candidates if (count := _count(keys, name, key))), 0)
+
+
+def _positive(keys: Mapping[str, Any], name: str, key: str) -> int:
+    count = _count(keys, name, key)
+    if count == 0:
+        found = repr(keys[key]) if key in keys else "no such key"
+        raise EngineError(f"{name}: {key} must be a number of at least 1, got {found}")
+    return count
+
+
+def _num_experts(keys: Mapping[str, Any], name: str) -> int:
+    """The first expert count that makes a mixture; a model with one expert is dense."""
+    return next((count for key in _EXPERT_COUNTS if (count := _count(keys, name, key)) >= 2), 0)
+
+
+def _shared_expert_size(keys: Mapping[str, Any], name: str, expert_size: int) -> int:
+    declared = _count(keys, name, "shared_expert_intermediate_size")
+    return declared or _count(keys, name, "n_shared_experts") * expert_size
+
+
+def _activation_bytes(keys: Mapping[str, Any], name: str) -> float:
+    key = "torch_dtype" if isinstance(keys.get("torch_dtype"), str) else "dtype"
+    dtype = keys.get(key)
+    width = BYTES_OF_DTYPE.get(dtype) if isinstance(dtype, str) else None
+    if width is None:
+        found = repr(dtype) if dtype is not None else "neither torch_dtype nor dtype"
+        raise EngineError(f"{name}: {key} must be one of {', '.join(BYTES_OF_DTYPE)}, got {found}")
+    return width
+
+
+def _quantised_bytes(quantisation: Mapping[str, Any]) -> float:
+    bits = _bits(quantisation.get("bits"))
+    if bits > 0:
+        return bits / 8
+    method = quantisation.get("quant_method")
+    if method == "fp8":
+        return 1.0
+    return _compressed_tensors_bytes(quantisation) if method == "compressed-tensors" else 0.0
+
+
+def _compressed_tensors_bytes(quantisation: Mapping[str, Any]) -> float:
+    """Width in the first group, by name, that states one."""
+    groups = quantisation.get("config_groups")
+    if not isinstance(groups, Mapping):
+        return 0.0
+    for group in sorted(groups, key=str):
+        weights = groups[group].get("weights") if isinstance(groups[group], Mapping) else None
+        bits = _bits(weights.get("num_bits")) if isinstance(weights, Mapping) else 0.0
+        if bits > 0:
+            return bits / 8
+    return 0.0
+
+
+def _bits(value: object) -> float:
+    if isinstance(value, str):
+        value = float(value) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value.strip(), re.ASCII) else 0
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 < value <= _MOST_BITS else 0.0  # type: ignore[operator, arg-type]
+
+
+def _weight_bytes_in_name(name: str) -> float:
+    lowered = name.lower()
+    bits = _WEIGHT_BITS_IN_NAME.search(lowered)
+    if bits:
+        return int(bits[1]) / 8
+    return 1.0 if _FP8_IN_NAME.search(lowered) else 0.0
+
+
+def _context_window(keys: Mapping[str, Any], name: str) -> int:
+    """`max_position_embeddings`, stretched by rope scaling where the config's number does not include it yet."""
+    base = _count(keys, name, "max_position_embeddings", MOST_TOKENS)
+    rope = _mapping(keys, name, "rope_scaling")
+    if "gemma3" in str(keys.get("model_type", "")) or not rope:
+        return base
+    kind = rope.get("type") or rope.get("rope_type")
+    factor = _number(rope, f"{name}: rope_scaling", "factor")
+    if kind in _UNSCALED_ROPE or not factor > 1:
+        return base
+    if not factor <= _MOST_ROPE_FACTOR:
+        raise EngineError(f"{name}: rope_scaling: factor must be at most {_MOST_ROPE_FACTOR}, got {_shown(factor)}")
+    scaling = f"{name}: rope_scaling"
+    original = _count(rope, scaling, "original_max_position_embeddings", MOST_TOKENS) if kind == "yarn" else 0
+    return int((original or base) * factor)

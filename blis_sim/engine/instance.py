@@ -1,0 +1,89 @@
+"""What the parts of one engine share: its limits, its clockwork, its records. The engine owns it."""
+
+from collections.abc import Callable
+
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.events import Event, Finished
+from blis_sim.engine.kv_cache.changes import CacheChange
+from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.queue import EventQueue
+from blis_sim.engine.recent_prompts import RecentPrompts
+from blis_sim.engine.sequence import Outcome, Sequence
+from blis_sim.engine.stats import EngineCounters
+from blis_sim.engine.step_log import StepLog
+from blis_sim.engine.units import Micros
+
+
+def _alone(_until: Micros) -> Micros | None:
+    """Nothing is ever due without an engine."""
+    return None
+
+
+class Instance:
+    """The common ground of an engine and its scheduling: who wants to tell or plan something does it here."""
+
+    __slots__ = (
+        "cache_changes",
+        "catch_up",
+        "clock",
+        "config",
+        "counters",
+        "events",
+        "last_shape",
+        "latency",
+        "leaps",
+        "live",
+        "queue",
+        "recent_prompts",
+        "steps",
+        "tells_admissions",
+        "until",
+    )
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        latency: LatencyModel,
+        catch_up: Callable[[Micros], Micros | None] = _alone,
+        steps: StepLog | None = None,
+        tells_admissions: bool = True,
+    ) -> None:
+        self.catch_up = catch_up
+        """Does everything due up to and including an instant, which `until` allows. Returns when something is due next.
+        """
+        self.config = config
+        self.latency = latency
+        self.queue = EventQueue()
+        self.steps = StepLog() if steps is None else steps
+        self.recent_prompts = RecentPrompts()
+        self.counters = EngineCounters()
+        self.events: list[Event] = []
+        """What has happened since the driver last asked."""
+        self.live: dict[str, Sequence] = {}
+        """Requests that have not ended, by id."""
+        self.cache_changes: list[CacheChange] | None = [] if config.reports_kv_changes else None
+        """What has happened to the content of the prefix cache since the last step ended, if that is to be told."""
+        self.clock: Micros = 0
+        """Instant of the last thing that happened."""
+        self.until: Micros = 0
+        """How far the driver wants the engine advanced."""
+        self.tells_admissions = tells_admissions
+        """Whether somebody wants to know when requests join the running batch."""
+        self.leaps = False
+        """Whether the driver lets steps be told together."""
+        self.last_shape = BatchShape()
+        """What the latest step computed."""
+
+    def end(self, sequence: Sequence, outcome: Outcome) -> None:
+        """Count a request's end. It is told apart from this, when its instant comes."""
+        sequence.outcome = outcome
+        self.counters.ended[outcome] += 1
+        del self.live[sequence.request.id]
+
+    def end_now(self, sequence: Sequence, outcome: Outcome, at: Micros, detail: str = "") -> None:
+        """Count a request's end and tell it."""
+        sequence.outcome = outcome  # as in `end`
+        self.counters.ended[outcome] += 1
+        del self.live[sequence.request.id]
+        self.events.append(Finished(at, sequence, outcome, detail))

@@ -1,0 +1,198 @@
+"""vLLM's KV cache by counting: the same answers as `vllm_cache.py`, at the cost of what can be shared.
+
+Whether a request gets its blocks, what it finds in the cache, and what is evicted when, depends on how many blocks are
+free and on the order in which findable ones are reused, never on block numbers. So blocks that only their own request
+could ever find again are kept as counts; they get names only when that request is preempted.
+"""
+
+from collections.abc import Sequence as SequenceOf
+
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.kv_cache.content_index import ContentIndex
+from blis_sim.engine.kv_cache.free_runs import FreeRuns
+from blis_sim.engine.sequence import Sequence
+
+
+class CountingKVCache:
+    """Drop-in for `VllmKVCache` with equal results. Cost: O(shareable blocks + runs of free blocks reused)."""
+
+    __slots__ = ("_block_size", "_caches", "_limit_tokens", "free", "hit_tokens", "index", "queried_tokens",
+                 "watermark_blocks")  # fmt: skip
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._block_size = config.block_size_tokens
+        self._caches = config.enable_prefix_caching
+        self.watermark_blocks = int(config.watermark_fraction * config.total_kv_blocks)
+        self._limit_tokens = config.limit_tokens
+        self.free = FreeRuns(config.total_kv_blocks - 1)
+        self.index = ContentIndex()
+        self.hit_tokens = 0
+        self.queried_tokens = 0
+
+    @property
+    def num_blocks(self) -> int:
+        return self.free.num_blocks
+
+    @property
+    def num_used_blocks(self) -> int:
+        return self.free.num_blocks - self.free.num_free
+
+    def check(self) -> None:
+        """Raise AssertionError unless every block is either free or held."""
+        self.free.check()
+
+    def forget(self) -> bool:
+        """Let nothing be found any more. False, and nothing changed, while any block is held."""
+        if self.num_used_blocks:
+            return False
+        self.index = ContentIndex()
+        return True
+
+    def cached_prefix(self, sequence: Sequence) -> list[int]:
+        """Names of the blocks that hold the sequence's beginning, at most all but its last token."""
+        request, index = sequence.request, self.index
+        if not self._caches or not request.reads_prefix_cache or not len(index):
+            return []
+        last = (request.input_tokens + sequence.num_output_tokens - 1) // self._block_size
+        shared = min(last, sequence.num_shareable_blocks)
+        found = index.find_leading(request.blocks, shared) if shared else []
+        if len(found) == shared:  # then some of its own may be there since it was preempted
+            found += index.find_all(map(request.blocks.identity, range(shared, last)))
+        return found
+
+    def count_lookup(self, sequence: Sequence, num_hit_blocks: int) -> None:
+        """Count an admission in the cache's hit rate; a request that was preempted before does not count again."""
+        if self._caches and sequence.request.reads_prefix_cache and sequence.num_preemptions == 0:
+            self.queried_tokens += sequence.request.input_tokens + sequence.num_output_tokens
+            self.hit_tokens += num_hit_blocks * self._block_size
+
+    def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Slots for the next `num_tokens` tokens of a running sequence. False, and nothing changed, if too few."""
+        after = sequence.num_computed_tokens + num_tokens
+        needed = self.blocks_for(after) - sequence.num_blocks
+        if needed > 0:
+            if needed > self.free.num_free:
+                return False
+            self.take(needed)
+            sequence.num_blocks += needed
+        self.register(sequence, min(after, sequence.num_tokens))
+        return True
+
+    def admit(
+        self, sequence: Sequence, num_tokens: int, hits: SequenceOf[int], whole_must_fit: bool, others_run: bool
+    ) -> bool:
+        """Slots for a waiting sequence: the cached blocks `hits` and the next `num_tokens` tokens after them."""
+        size, limit, num_hits = self._block_size, self._limit_tokens, len(hits)
+        num_known = sequence.request.input_tokens + sequence.num_output_tokens
+        free = self.free.num_free - (self.watermark_blocks if others_run else 0)
+        if hits:
+            free += self.free.num_held(hits)
+        if whole_must_fit and -(-min(num_known, limit) // size) > free:
+            return False
+        after = num_hits * size + num_tokens
+        blocks = -(-min(after, limit) // size)
+        if blocks > free:
+            return False
+        if hits:
+            self.free.hold(hits)
+            sequence.named_blocks.extend(hits)
+            sequence.num_found_blocks = num_hits
+        sequence.num_registered_blocks = num_hits
+        sequence.num_blocks = blocks
+        self.take(blocks - num_hits)
+        self.register(sequence, min(after, num_known))
+        return True
+
+    def hold_prompt(self, sequence: Sequence, num_tokens: int) -> int:
+        """`admit` and `count_lookup` at the first admission of a prompt of so many tokens, which nobody shares.
+
+        Returns how many blocks are to be taken for it.
+        """
+        sequence.num_blocks = num_blocks = -(-num_tokens // self._block_size)
+        if self._caches:
+            sequence.num_registered_blocks = num_tokens // self._block_size
+            if sequence.request.reads_prefix_cache:
+                self.queried_tokens += num_tokens
+        return num_blocks
+
+    def may_fit(self, sequence: Sequence, num_hits: int) -> bool:
+        """Whether free blocks suffice for all of a waiting sequence if others hold as many of those found as they can.
+
+        That may become so while free blocks are taken: of several with equal content another one is found then.
+        """
+        num_known = sequence.request.input_tokens + sequence.num_output_tokens
+        return self.blocks_for(num_known) - min(num_hits, sequence.num_shareable_blocks) <= self.free.num_free
+
+    def register(self, sequence: Sequence, num_tokens: int) -> None:
+        """Make the full blocks among the first `num_tokens` tokens findable."""
+        full = num_tokens // self._block_size
+        if not self._caches or full <= sequence.num_registered_blocks:
+            return
+        num_shareable = sequence.num_shareable_blocks
+        if num_shareable > (registered := sequence.num_registered_blocks):
+            last = min(full, num_shareable)
+            names = self.free.new_names(last - registered, references=1)
+            self.index.register_all(names, map(sequence.request.blocks.identity, range(registered, last)))
+            sequence.named_blocks.extend(names)
+        sequence.num_registered_blocks = full
+
+    def grow_to(self, sequence: Sequence, num_tokens: int, num_known_tokens: int) -> None:
+        """Count what has been taken for `num_tokens` tokens, of which the first `num_known_tokens` can be found."""
+        size = self._block_size
+        sequence.num_blocks = -(-min(num_tokens, self._limit_tokens) // size)
+        if self._caches and num_known_tokens // size > sequence.num_registered_blocks:
+            self.register(sequence, num_known_tokens)
+
+    def will_share(self, sequence: Sequence) -> bool:
+        """Whether there are blocks that others could find once it has filled them."""
+        return self._caches and sequence.num_registered_blocks < sequence.num_shareable_blocks
+
+    def release(self, sequence: Sequence) -> None:
+        """Give all blocks back at the end of a request: what only it could find, nobody will."""
+        self.free.free(sequence.num_registered_blocks - len(sequence.named_blocks))
+        self._give_back_rest(sequence)
+
+    def release_grown(self, sequence: Sequence, num_tokens: int, num_known_tokens: int) -> None:
+        """`grow_to` and `release`, in one call for those that share nothing."""
+        if sequence.num_shareable_blocks or sequence.named_blocks:
+            self.grow_to(sequence, num_tokens, num_known_tokens)
+            self.release(sequence)
+            return
+        size, registered = self._block_size, sequence.num_registered_blocks
+        if num_tokens > self._limit_tokens:
+            num_tokens = self._limit_tokens
+        if self._caches and (findable := num_known_tokens // size) > registered:
+            registered = findable
+        self.free.free_in_part(registered, -(-num_tokens // size))
+        sequence.num_blocks = sequence.num_registered_blocks = 0
+
+    def evict(self, sequence: Sequence) -> None:
+        """Give all blocks back from a request that will return and look for them."""
+        named, registered = len(sequence.named_blocks), sequence.num_registered_blocks
+        if registered > named:
+            names = self.free.free_named(registered - named)
+            self.index.register_all(names, map(sequence.request.blocks.identity, range(named, registered)))
+        self._give_back_rest(sequence)
+
+    def take(self, num_blocks: int) -> None:
+        """Take free blocks, of which there must be enough, and forget what they held."""
+        free = self.free
+        if num_blocks <= free.num_next:  # mostly nothing is forgotten
+            free.num_next -= num_blocks
+            free.num_free -= num_blocks
+            return
+        for name in free.take(num_blocks):
+            self.index.forget(name)
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold so many tokens, no more than one request can ever have."""
+        return -(-min(num_tokens, self._limit_tokens) // self._block_size)
+
+    def _give_back_rest(self, sequence: Sequence) -> None:
+        """Give back the named blocks, the last first, and those nobody can find."""
+        self.free.let_go(sequence.named_blocks, sequence.num_found_blocks)
+        self.free.free_useless(sequence.num_blocks - max(sequence.num_registered_blocks, len(sequence.named_blocks)))
+        sequence.named_blocks = []
+        sequence.num_found_blocks = 0
+        sequence.num_blocks = 0
+        sequence.num_registered_blocks = 0

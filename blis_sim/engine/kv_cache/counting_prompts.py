@@ -1,0 +1,181 @@
+"""BLIS's KV cache by counting: the same answers as `cache.py`, at the cost of what can be shared."""
+
+from collections.abc import Sequence as SequenceOf
+
+from blis_sim.engine.kv_cache.free_runs import FreeRuns
+from blis_sim.engine.kv_cache.prefix_index import PrefixIndex
+from blis_sim.engine.request import BlockIdentities
+from blis_sim.engine.sequence import Sequence
+
+
+class CountingPromptCache:
+    """Drop-in for `KVCache` with equal results. Cost: O(shareable blocks + runs of free blocks reused).
+
+    Blocks get names when another request may find them, or their own request after a preemption; only prompts are ever
+    looked for. All others are counted.
+    """
+
+    __slots__ = ("_block_size", "free", "index", "num_hit_blocks", "num_missed_blocks")
+
+    def __init__(self, num_blocks: int, block_size_tokens: int) -> None:
+        self._block_size = block_size_tokens
+        self.free = FreeRuns(num_blocks)
+        self.index = PrefixIndex()
+        self.num_hit_blocks = 0
+        self.num_missed_blocks = 0
+
+    @property
+    def num_blocks(self) -> int:
+        return self.free.num_blocks
+
+    @property
+    def num_used_blocks(self) -> int:
+        return self.free.num_blocks - self.free.num_free
+
+    @property
+    def hit_tokens(self) -> int:
+        """Tokens of blocks claimed instead of filled."""
+        return self.num_hit_blocks * self._block_size
+
+    @property
+    def queried_tokens(self) -> int:
+        """Tokens of all blocks claimed or filled."""
+        return (self.num_hit_blocks + self.num_missed_blocks) * self._block_size
+
+    def check(self) -> None:
+        """Raise AssertionError unless every block is either free or held."""
+        self.free.check()
+
+    def forget(self) -> bool:
+        """Let nothing be found any more. False, and nothing changed, while any block is held."""
+        if self.num_used_blocks:
+            return False
+        self.index = PrefixIndex()
+        return True
+
+    def cached_prefix(self, sequence: Sequence) -> list[int]:
+        """Names of the blocks that hold the beginning of the prompt. Changes nothing."""
+        request = sequence.request
+        return self.index.longest_prefix(request.blocks, request.input_tokens // self._block_size)
+
+    def allocate_prompt(self, sequence: Sequence, num_tokens: int, cached: SequenceOf[int] = ()) -> bool:
+        """Blocks for the next `num_tokens` prompt tokens, on top of `cached` ones; False when too few are free."""
+        if num_tokens == 0:
+            return True
+        size, free, num_cached = self._block_size, self.free, len(cached)
+        spare = sequence.num_blocks * size - sequence.num_stored_tokens
+        remaining = max(0, num_tokens - spare)
+        new_blocks = -(-remaining // size)
+        if new_blocks + num_cached > free.num_free and new_blocks + num_cached - free.num_held(cached) > free.num_free:
+            return False
+        if num_cached:
+            free.hold(cached)
+            sequence.named_blocks.extend(cached)
+            sequence.num_found_blocks = num_cached
+            self.num_hit_blocks += num_cached
+        sequence.num_blocks += num_cached + new_blocks
+        sequence.num_stored_tokens = stored = sequence.num_stored_tokens + num_cached * size + min(spare, num_tokens)
+        self._name_full_blocks(sequence)
+        if remaining:
+            num_named = 0
+            if sequence.blocks_aligned:
+                num_named = min(remaining // size, self._last_name(sequence) - len(sequence.named_blocks))
+            if num_named > 0:
+                self._take_named(sequence, num_named)
+                new_blocks -= num_named
+            self.take(new_blocks)
+            sequence.num_stored_tokens = stored + remaining
+        return True
+
+    def allocate_token(self, sequence: Sequence) -> bool:
+        """Room for one generated token; False when it needs a block and none is free."""
+        if sequence.num_stored_tokens == sequence.num_blocks * self._block_size:
+            if self.free.num_free == 0:
+                return False
+            self.take(1)
+            sequence.num_blocks += 1
+        sequence.num_stored_tokens += 1
+        self._name_full_blocks(sequence)
+        return True
+
+    def take(self, num_blocks: int) -> None:
+        """Take free blocks, of which there must be enough, and forget what they held."""
+        if num_blocks:
+            self.num_missed_blocks += num_blocks
+            lost = self.free.take(num_blocks)
+            if lost:
+                self.index.forget_all(lost)
+
+    def will_share(self, sequence: Sequence) -> bool:
+        """Whether there are blocks that others could find once it has filled them."""
+        return sequence.blocks_aligned and len(sequence.named_blocks) < self._num_shared(sequence)
+
+    def release(self, sequence: Sequence) -> None:
+        """Give all blocks back at the end of a request: what only it could find, nobody will."""
+        self.free.free(sequence.num_blocks - len(sequence.named_blocks))
+        self._give_back_named(sequence)
+
+    def evict(self, sequence: Sequence) -> None:
+        """Give all blocks back from a request that will return and look for its prompt."""
+        named = len(sequence.named_blocks)
+        findable = max(named, self._num_findable(sequence))
+        self.free.free(sequence.num_blocks - findable)
+        if findable > named:
+            self.index.register_all(
+                self.free.free_named(findable - named), _identities(sequence.request.blocks, named, findable)
+            )
+        self._give_back_named(sequence)
+
+    def _num_findable(self, sequence: Sequence) -> int:
+        """Full blocks of the prompt it holds, if its blocks are those of its beginning."""
+        if not sequence.blocks_aligned:
+            return 0
+        return min(sequence.num_stored_tokens, sequence.request.input_tokens) // self._block_size
+
+    def _name_full_blocks(self, sequence: Sequence) -> None:
+        """Name those of its full blocks that may be looked for while they are held."""
+        named, last = len(sequence.named_blocks), self._last_name(sequence)
+        if named < last and sequence.blocks_aligned:
+            last = min(last, sequence.num_stored_tokens // self._block_size)
+            if named < last:
+                names = self.free.new_names(last - named, references=1)
+                self.index.register_all(names, _identities(sequence.request.blocks, named, last))
+                sequence.named_blocks.extend(names)
+
+    def _take_named(self, sequence: Sequence, num_blocks: int) -> None:
+        """Take so many blocks and fill them one after the other with the next of the prompt, giving each its name.
+
+        It makes a difference whether a block is named before or after another of the same content is reused.
+        """
+        named = len(sequence.named_blocks)
+        names = self.free.new_names(num_blocks, references=1)
+        lost = self.free.take_in_turn(num_blocks)
+        self.num_missed_blocks += num_blocks
+        self.index.overwrite(names, _identities(sequence.request.blocks, named, named + num_blocks), lost)
+        sequence.named_blocks.extend(names)
+
+    def _last_name(self, sequence: Sequence) -> int:
+        """How many leading blocks get names while they are held."""
+        if sequence.num_preemptions:
+            # It may meet its own blocks of before: what they hold must be told apart by name.
+            return max(sequence.request.input_tokens // self._block_size, self._num_shared(sequence))
+        return self._num_shared(sequence)
+
+    def _num_shared(self, sequence: Sequence) -> int:
+        """How many leading blocks others may find: generated ones too, but not where each is a single token.
+
+        BLIS gives a block its name when a token fills it up, not when one is taken and full at once.
+        """
+        num_shareable = sequence.num_shareable_blocks
+        return min(num_shareable, sequence.request.input_tokens) if self._block_size == 1 else num_shareable
+
+    def _give_back_named(self, sequence: Sequence) -> None:
+        self.free.let_go(sequence.named_blocks, sequence.num_found_blocks)
+        sequence.named_blocks = []
+        sequence.num_found_blocks = 0
+        sequence.num_blocks = 0
+        sequence.num_stored_tokens = 0
+
+
+def _identities(blocks: BlockIdentities, first: int, stop: int) -> list[object]:
+    return list(map(blocks.identity, range(first, stop)))

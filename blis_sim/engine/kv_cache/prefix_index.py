@@ -1,0 +1,88 @@
+"""Which block holds which content: the map that turns equal prompt beginnings into cache hits."""
+
+from collections.abc import Container, Iterable, KeysView, Sequence
+
+from blis_sim.engine.request import BlockIdentities
+
+
+class PrefixIndex:
+    """Content identity to block and back. One block per identity: the latest registered wins."""
+
+    __slots__ = ("_block_of", "_identity_of")
+
+    def __init__(self) -> None:
+        self._block_of: dict[object, int] = {}
+        self._identity_of: dict[int, object] = {}
+
+    def __len__(self) -> int:
+        return len(self._block_of)
+
+    def block_of(self, identity: object) -> int | None:
+        """The block that is found under `identity`."""
+        return self._block_of.get(identity)
+
+    def identity_of(self, block: int) -> object:
+        """What `block` was last said to hold; None when that is nothing whole."""
+        return self._identity_of.get(block)
+
+    def identities_of(self, blocks: Iterable[int]) -> list[object]:
+        """What those of `blocks` hold that hold something whole."""
+        identity_of = self._identity_of
+        return [identity_of[block] for block in blocks if block in identity_of]
+
+    def identities(self) -> KeysView[object]:
+        """What can be found, as it changes."""
+        return self._block_of.keys()
+
+    def found_now(self) -> Container[object]:
+        """What can be found at this instant. Copying all of the map is several times faster than its keys alone."""
+        return self._block_of.copy()
+
+    def register(self, block: int, identity: object) -> None:
+        """Say that `block` now holds the content `identity`."""
+        self._block_of[identity] = block
+        self._identity_of[block] = identity
+
+    def forget(self, block: int) -> None:
+        """Say that `block` is about to be overwritten.
+
+        As in BLIS the identity goes with it even if another block holds the same content by now: that other block is
+        then no longer found (sim/kv/cache.go deletes by hash without looking at the owner).
+        """
+        identity = self._identity_of.pop(block, None)
+        if identity is not None:
+            self._block_of.pop(identity, None)
+
+    def forget_all(self, blocks: Iterable[int]) -> None:
+        """`forget` each of `blocks`."""
+        identity_of, block_of = self._identity_of, self._block_of
+        for block in blocks:
+            identity = identity_of.pop(block, None)
+            if identity is not None:
+                block_of.pop(identity, None)
+
+    def register_all(self, blocks: range, identities: Sequence[object]) -> None:
+        """Say that each of `blocks` now holds the content of its own among `identities`."""
+        self._block_of.update(zip(identities, blocks, strict=True))
+        self._identity_of.update(zip(blocks, identities, strict=True))
+
+    def overwrite(self, blocks: range, identities: Sequence[object], lost: Iterable[tuple[int, int]]) -> None:
+        """`register_all`, one after the other, where some overwrite another: `lost` says whose turn forgets whom."""
+        gone = [(turn, self._identity_of.pop(block, None)) for turn, block in lost]
+        for _, identity in gone:
+            self._block_of.pop(identity, None)
+        self.register_all(blocks, identities)
+        for turn, identity in gone:
+            if self._block_of.get(identity, blocks.stop) < blocks[turn]:
+                del self._block_of[identity]  # registered in an earlier turn, and gone again in this one
+
+    def longest_prefix(self, blocks: BlockIdentities, num_full_blocks: int) -> list[int]:
+        """The blocks that hold the beginning of a prompt, up to the first one missing. Changes nothing."""
+        found: list[int] = []
+        if not self._block_of:
+            return found
+        for block in map(self._block_of.get, map(blocks.identity, range(num_full_blocks))):
+            if block is None:
+                break
+            found.append(block)
+        return found

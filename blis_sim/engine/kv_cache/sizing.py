@@ -1,0 +1,129 @@
+"""How many KV blocks fit beside the weights: what vLLM finds out by profiling, estimated from sizes."""
+
+from dataclasses import replace
+
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.gpu_spec import GpuSpec
+from blis_sim.engine.model_spec import ModelSpec
+
+_GIB = 2**30
+_MOST_MEMORY_GIB = 1e6
+_ACTIVATION_GIB_DENSE = 5.5
+_ACTIVATION_GIB_MOE = 8.0
+_OTHER_GIB_ONE_GPU = 0.15
+_OTHER_GIB_PER_GPU = 0.6
+_GATED_ACTIVATIONS = ("", "silu", "swiglu", "geglu", "situ")
+
+
+def kv_blocks(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    tp: int,
+    dp: int = 1,
+    block_size_tokens: int = 16,
+    gpu_memory_utilization: float = 0.9,
+    scheduling: str = "vllm",
+) -> int:
+    """Blocks of `block_size_tokens` that fit on `tp` GPUs, times `dp` replicas of a model with experts.
+
+    Every GPU of an instance holds its part of every block. So vLLM divides what is free on one GPU by the bytes that
+    one GPU holds of a block; BLIS divides what is free on all of them by those bytes.
+
+    Raises EngineError when the model's sizes do not allow an estimate, or when the weights leave no room; the text
+    then names the smallest tp that does.
+    """
+    _check(model, gpu)
+    sharded = _sharded(model, tp, scheduling)
+    free_bytes = _free_gib(sharded, gpu, tp, gpu_memory_utilization) * _GIB
+    if scheduling == "vllm":
+        free_bytes /= tp
+    block_bytes = int(kv_bytes_per_token(model, tp, scheduling) * block_size_tokens)
+    blocks = int(free_bytes) // block_bytes if free_bytes > 0 else 0
+    if blocks < 1:
+        raise EngineError(_no_room(model, gpu, tp, gpu_memory_utilization, scheduling))
+    return blocks * dp if model.is_moe else blocks
+
+
+def weight_bytes(model: ModelSpec) -> int:
+    """Bytes of all parameters: embeddings, attention, norms, MLPs and output head."""
+    hidden = model.hidden_size
+    kv_size = model.num_kv_heads * model.cache_head_dim
+    attention = hidden * (hidden + 2 * kv_size) + hidden * hidden + 2 * hidden
+    embeddings = model.vocab_size * hidden * (1 if model.tie_word_embeddings else 2)
+    parameters = embeddings + model.num_layers * attention + _mlp_parameters(model) + hidden
+    return int(parameters * model.bytes_per_weight)
+
+
+def _mlp_parameters(model: ModelSpec) -> int:
+    """Three matrices per MLP. Interleaved dense layers count as layers with experts here."""
+    hidden = model.hidden_size
+    if not model.is_moe:
+        return model.num_layers * 3 * hidden * model.intermediate_size
+    num_dense = min(model.first_k_dense_replace, model.num_layers)
+    experts_and_router = model.num_experts * 3 * hidden * model.expert_size + model.num_experts * hidden
+    moe_layer = experts_and_router + 3 * hidden * model.shared_expert_size
+    return num_dense * 3 * hidden * model.dense_size + (model.num_layers - num_dense) * moe_layer
+
+
+def kv_bytes_per_token(model: ModelSpec, tp: int, scheduling: str = "vllm") -> float:
+    """Bytes of one token's keys and values on one GPU. Every GPU holds a compressed latent in full.
+
+    Where GPUs outnumber KV heads, each GPU holds one head in vLLM, and a fraction of one in BLIS.
+    """
+    if model.is_mla:
+        return model.num_layers * (model.kv_lora_rank + model.qk_rope_head_dim) * model.bytes_per_activation
+    if model.num_kv_heads >= tp and model.num_kv_heads % tp:
+        raise EngineError(f"{model.name} has {model.num_kv_heads} KV heads, which tp {tp} does not divide")
+    per_layer = 2 * model.cache_head_dim * _sharded(model, tp, scheduling).num_kv_heads
+    return model.num_layers * per_layer * model.bytes_per_activation / tp
+
+
+def _sharded(model: ModelSpec, tp: int, scheduling: str) -> ModelSpec:
+    """`model` with as many KV heads as all of its GPUs hold. vLLM copies heads until each GPU has one."""
+    if scheduling != "vllm" or model.is_mla or model.num_kv_heads >= tp:
+        return model
+    return replace(model, num_kv_heads=tp, head_dim=model.cache_head_dim)
+
+
+def _free_gib(model: ModelSpec, gpu: GpuSpec, tp: int, gpu_memory_utilization: float) -> float:
+    available = gpu.memory_gib * gpu_memory_utilization * tp
+    activation = _ACTIVATION_GIB_MOE if model.is_moe else _ACTIVATION_GIB_DENSE
+    other = (_OTHER_GIB_ONE_GPU if tp == 1 else _OTHER_GIB_PER_GPU) * tp
+    return available - (weight_bytes(model) / _GIB + activation + other)
+
+
+def _no_room(model: ModelSpec, gpu: GpuSpec, tp: int, gpu_memory_utilization: float, scheduling: str) -> str:
+    def fits(count: int) -> bool:
+        return _free_gib(_sharded(model, count, scheduling), gpu, count, gpu_memory_utilization) > 0
+
+    most = model.num_heads if scheduling == "vllm" else model.num_kv_heads
+    shardings = (
+        count
+        for count in range(tp + 1, most + 1)
+        if model.num_heads % count == 0 and (count > model.num_kv_heads or model.num_kv_heads % count == 0)
+    )
+    enough = next(filter(fits, shardings), None)
+    advice = f"it needs tp {enough} or more" if enough else "no tp is enough"
+    memory = f"{tp} {gpu.name} with {gpu.memory_gib:g} GiB at {gpu_memory_utilization:g} utilization"
+    return f"{model.name} leaves no room for a KV cache on {memory}: {advice}"
+
+
+def _check(model: ModelSpec, gpu: GpuSpec) -> None:
+    advice = "give --total-kv-blocks instead"
+    if gpu.memory_gib <= 0:
+        raise EngineError(f"the memory of GPU {gpu.name} is not known, so its KV blocks cannot be counted; {advice}")
+    if gpu.memory_gib > _MOST_MEMORY_GIB:
+        raise EngineError(
+            f"GPU {gpu.name} must have at most {_MOST_MEMORY_GIB:g} GiB of memory, got {gpu.memory_gib:g}"
+        )
+    if model.vocab_size < 1 or model.intermediate_size < 1:
+        key = "intermediate_size" if model.intermediate_size < 1 else "vocab_size"
+        raise EngineError(f"{model.name}: {key} is missing, so the weights cannot be counted; {advice}")
+    if model.hidden_act.lower() not in _GATED_ACTIVATIONS:
+        known = ", ".join(filter(None, _GATED_ACTIVATIONS))
+        raise EngineError(
+            f"{model.name}: hidden_act must be one of {known} to count weights, got {model.hidden_act!r}; {advice}"
+        )
+    if model.head_dim is None and model.hidden_size % model.num_heads:
+        sizes = f"its {model.num_heads} heads do not divide hidden_size {model.hidden_size}"
+        raise EngineError(f"{model.name} has no head_dim and {sizes}; {advice}")

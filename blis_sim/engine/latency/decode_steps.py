@@ -1,0 +1,70 @@
+"""What every latency model needs to time many decode-only steps at once."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.latency.model import MAX_MICROS, LatencyModel, whole_micros
+from blis_sim.engine.units import Micros
+
+if TYPE_CHECKING:
+    from blis_sim.engine.latency.decode_sums import DecodeSums
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+"""One value per step, in float64 like Python's float, so both ways of computing agree to the last bit."""
+
+
+def context_at_each_step(shape: BatchShape, steps: int) -> Floats:
+    """The context sum before each of `steps` decode-only steps: it grows by one token per sequence and step."""
+    grown = np.arange(steps, dtype=np.float64)
+    grown *= shape.decode_requests
+    grown += shape.decode_context_tokens
+    return grown
+
+
+def whole_micros_each(values: Floats) -> npt.NDArray[np.int64]:
+    """`whole_micros` of each value."""
+    if len(values) and not values.max() < MAX_MICROS:
+        return np.array([whole_micros(value) for value in values.tolist()], dtype=np.int64)
+    whole: npt.NDArray[np.int64] = values.astype(np.int64)
+    return np.maximum(whole, 1, out=whole)
+
+
+@runtime_checkable
+class TimesDecodes(Protocol):
+    """A latency model that times steps of decodes without being shown their shapes."""
+
+    def decode_time(self, sequences: int, context: int) -> Micros:
+        """`step_time` of a step in which so many sequences with so many context tokens decode and nobody else runs."""
+        ...
+
+    def few_decode_times(self, sequences: int, context: int, steps: int) -> list[Micros]:
+        """`decode_time` of so many steps in a row: what `decode_times` says, cheaper for less than 50 steps."""
+        ...
+
+
+@runtime_checkable
+class KeepsDecodeSums(Protocol):
+    """A latency model that keeps its sums for all instances that share it."""
+
+    @property
+    def decode_sums(self) -> "DecodeSums": ...
+
+
+def decode_timer(latency: LatencyModel) -> Callable[[int, int], Micros]:
+    """What `TimesDecodes.decode_time` says, of any latency model."""
+    if isinstance(latency, TimesDecodes):
+        return latency.decode_time
+    return lambda sequences, context: latency.step_time(BatchShape(0, 0, 0, 0, 0, 0, sequences, context))
+
+
+def few_decodes_timer(latency: LatencyModel) -> Callable[[int, int, int], list[Micros]]:
+    """What `TimesDecodes.few_decode_times` says, of any latency model."""
+    if isinstance(latency, TimesDecodes):
+        return latency.few_decode_times
+    return lambda sequences, context, steps: latency.decode_times(
+        BatchShape(0, 0, 0, 0, 0, 0, sequences, context), steps
+    ).tolist()

@@ -1,0 +1,246 @@
+"""A latency model to be learned from recordings: the few things that take time in a step, each with a coefficient.
+
+The terms are times at the peak rates of the GPU, so a coefficient near 1.3 says that something runs at 77 % of its
+peak, and what was learned of one model says something about the next. What has no peak rate is in microseconds.
+"""
+
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.gpu_spec import GpuSpec
+from blis_sim.engine.latency.coefficients import checked
+from blis_sim.engine.latency.decode_steps import context_at_each_step, whole_micros_each
+from blis_sim.engine.latency.decode_sums import DecodeSums
+from blis_sim.engine.latency.model import whole_micros
+from blis_sim.engine.latency.step_work import StepWork, step_work
+from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.units import Micros
+
+ALL_REDUCE_START_US = 8.0
+"""What it takes to start adding up partial results over NVLink, twice in each layer, however few they are."""
+LONGEST_BURST_US = 25_000.0
+"""A burst longer than this, at peak rate, has the same consequences as one that is as long."""
+HOT_BY_ITSELF_US = 50_000.0
+"""After so long at peak rate a step has made the GPU as hot as it gets, whatever was before it."""
+TILE_TOKENS = 256
+"""Matrix multiplications work on tiles of so many tokens, and a tile begun is a tile paid, in part. With Qwen3-14B on
+an H100 a step of 1,025 tokens takes 5.9 ms longer than one of 1,024; tiles of 128 would account for 3.6 ms of it."""
+SMALL_TILE_TOKENS = 64
+"""Others work on smaller ones: at 961 tokens there is such a step, too, of a third of that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCoefficients:
+    """A step takes step + max(weights + layers, tokens + tiles + small tiles) and, beside that, all the others. Those
+    that have a default may be left out of files."""
+
+    weights: float
+    """Per time to read the weights once at peak bandwidth, those of the output head included; of experts those that, by
+    chance, some token is routed to."""
+    layer_us: float = 0.0
+    """Microseconds per layer: its small kernels, and the starts and ends of the large ones."""
+    tokens: float
+    """Per time to multiply the step's tokens with the weights at peak arithmetic rate."""
+    tiles: float
+    """The same for the tokens rounded up to whole tiles."""
+    small_tiles: float = 0.0
+    """The same for the tokens rounded up to whole small tiles."""
+    attention: float
+    """Per time to multiply each new prompt token with all tokens before it at peak arithmetic rate."""
+    kv: float
+    """Per time to read the KV cache of the decoding requests at peak bandwidth."""
+    all_reduce: float
+    """Per time to add up partial results of the GPUs: to start, and at the rate that trained-physics assumes."""
+    decodes: float = 0.0
+    """Per time to multiply the tokens that decode at peak arithmetic rate: what reading the weights does not hide."""
+    burst: float = 0.0
+    """Per time that a burst of arithmetic takes at peak rate: the steps after one are slower."""
+    burst_again: float = 0.0
+    """Per time to multiply the prompt tokens at peak arithmetic rate, in full right after a burst: a GPU that is still
+    hot runs at a lower clock."""
+    step_us: float
+    """Microseconds of every step."""
+    prompt_us: float
+    """Microseconds per request that computes prompt tokens: taking it in slows down the steps before and after."""
+    request_us: float
+    """Microseconds per decoding request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCoefficients:
+    """What passes outside of steps, in microseconds."""
+
+    arrival_us: float
+    """From arrival until the request enters the wait queue."""
+    arrival_token_us: float
+    """The same, per token of its prompt."""
+    output_us: float
+    """From the end of a step until its token reaches the client."""
+    output_request_us: float
+    """The same, per token that the step produced: the server hands them out one after the other."""
+
+
+STEP_TERMS = tuple(each.name for each in fields(StepCoefficients))
+REQUEST_TERMS = tuple(each.name for each in fields(RequestCoefficients))
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Step times as `StepCoefficients` says, for one deployment. A call of `step_time` costs about 1 us."""
+
+    model: ModelSpec
+    gpu: GpuSpec
+    tp: int
+    step: StepCoefficients
+    request: RequestCoefficients
+    decode_sums: DecodeSums = field(default_factory=DecodeSums, init=False, repr=False, compare=False)
+    _work: StepWork = field(init=False, repr=False, compare=False)
+    _weights_us: float = field(init=False, repr=False, compare=False)
+    """Of all layers, with all experts."""
+    _token_us: float = field(init=False, repr=False, compare=False)
+    """Per token, and per token rounded up to whole tiles, large and small."""
+    _tile_us: float = field(init=False, repr=False, compare=False)
+    _small_tile_us: float = field(init=False, repr=False, compare=False)
+    _attention_us: float = field(init=False, repr=False, compare=False)
+    _kv_us: float = field(init=False, repr=False, compare=False)
+    _request_us: float = field(init=False, repr=False, compare=False)
+    """Per decoding request, the KV of its new token included."""
+
+    def __post_init__(self) -> None:
+        for coefficients in (self.step, self.request):
+            for each in fields(coefficients):
+                checked(each.name, (getattr(coefficients, each.name),), 1, 1)
+        step = self.step
+        if step.weights + step.tokens + step.tiles + step.small_tiles + step.step_us <= 0:
+            raise EngineError(
+                "weights, tokens, tiles, small_tiles and step_us must not all be 0: steps would take no time"
+            )
+        work = step_work(self.model, self.gpu, self.tp, 1, "naive")
+        token_us = work.token_compute(1)
+        values = {
+            "_work": work,
+            "_weights_us": self.step.weights * (work.weight_us + work.head_us) + self.step.layer_us * work.num_layers,
+            "_token_us": self.step.tokens * token_us,
+            "_tile_us": self.step.tiles * token_us,
+            "_small_tile_us": self.step.small_tiles * token_us,
+            "_attention_us": self.step.attention * work.attention_pair_us,
+            "_kv_us": self.step.kv * work.decode_kv(0, 1.0),
+            "_request_us": self.step.request_us + self.step.kv * work.decode_kv(0, 1.0) + self.step.decodes * token_us,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def step_time(self, shape: BatchShape) -> Micros:
+        if not shape.prefill_tokens + shape.decode_requests:
+            return 1
+        return whole_micros(self._without_context(shape) + self._kv_us * float(shape.decode_context_tokens))
+
+    def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
+        if not shape.decode_requests:
+            return np.ones(steps, dtype=np.int64)
+        decodes_only = BatchShape(decode_requests=shape.decode_requests)
+        context = context_at_each_step(shape, steps)
+        return whole_micros_each(self._without_context(decodes_only) + self._kv_us * context)
+
+    def _without_context(self, shape: BatchShape) -> float:
+        """All of a step's time but reading the KV of its decodes, which grows from step to step."""
+        prefill_tokens, decodes = shape.prefill_tokens, shape.decode_requests
+        num_tokens = prefill_tokens + decodes
+        memory_us = self._memory_us(num_tokens) if self._work.expert_us else self._weights_us
+        total_us = max(memory_us, self._compute_us(num_tokens)) + self.step.step_us + self._request_us * decodes
+        if self._work.all_reduce_share:
+            total_us += self.step.all_reduce * all_reduce_us(self._work, num_tokens)
+        if prefill_tokens:
+            total_us += self.step.prompt_us * shape.prefill_requests + self._attention_us * prefill_pairs(shape)
+            total_us += self.step.burst * burst_us(self._work, prefill_tokens)
+            if shape.recent_prefill_tokens:
+                total_us += self.step.burst_again * burst_again_us(self._work, shape)
+        return total_us
+
+    def _compute_us(self, num_tokens: int) -> float:
+        return (
+            self._token_us * num_tokens
+            + self._tile_us * tiled(num_tokens, TILE_TOKENS)
+            + self._small_tile_us * tiled(num_tokens, SMALL_TILE_TOKENS)
+        )
+
+    def _memory_us(self, num_tokens: int) -> float:
+        work = self._work
+        return self.step.weights * work.weights_read(num_tokens) + self.step.layer_us * work.num_layers
+
+    def queueing_time(self, input_tokens: int) -> Micros:
+        return int(self.request.arrival_us + self.request.arrival_token_us * input_tokens)
+
+    @property
+    def output_token_time(self) -> Micros:
+        return int(self.request.output_us)
+
+    @property
+    def output_sequence_time(self) -> Micros:
+        return int(self.request.output_request_us)
+
+    @property
+    def post_decode_time(self) -> Micros:
+        return 0
+
+    @property
+    def coefficients(self) -> tuple[float, ...]:
+        """Those of the step, in the order of `STEP_TERMS`."""
+        return tuple(getattr(self.step, name) for name in STEP_TERMS)
+
+    def basis(self, shape: BatchShape) -> tuple[float, ...]:
+        """The terms in this order; of memory and compute the one that is hidden behind the other is 0."""
+        if not shape.num_tokens:
+            return (0.0,) * len(STEP_TERMS)
+        work, num_tokens = self._work, shape.num_tokens
+        token_us = work.token_compute(1)
+        is_compute_bound = self._compute_us(num_tokens) > self._memory_us(num_tokens)
+        values = {
+            "weights": 0.0 if is_compute_bound else work.weights_read(num_tokens),
+            "layer_us": 0.0 if is_compute_bound else float(work.num_layers),
+            "tokens": token_us * num_tokens if is_compute_bound else 0.0,
+            "tiles": token_us * tiled(num_tokens, TILE_TOKENS) if is_compute_bound else 0.0,
+            "small_tiles": token_us * tiled(num_tokens, SMALL_TILE_TOKENS) if is_compute_bound else 0.0,
+            "attention": work.attention_pair_us * prefill_pairs(shape),
+            "kv": work.decode_kv(shape.decode_requests, float(shape.decode_context_tokens)),
+            "all_reduce": all_reduce_us(work, num_tokens),
+            "decodes": token_us * shape.decode_requests,
+            "burst": burst_us(work, shape.prefill_tokens),
+            "burst_again": burst_again_us(work, shape),
+            "step_us": 1.0,
+            "prompt_us": float(shape.prefill_requests),
+            "request_us": float(shape.decode_requests),
+        }
+        return tuple(values[name] for name in STEP_TERMS)
+
+
+def all_reduce_us(work: StepWork, num_tokens: float) -> float:
+    """Time to add up the partial results of a step; 0 on a single GPU."""
+    if not work.all_reduce_share:
+        return 0.0
+    return 2 * work.num_layers * ALL_REDUCE_START_US + work.all_reduce(1) * num_tokens
+
+
+def burst_us(work: StepWork, prefill_tokens: int) -> float:
+    """How long the prompts of a step keep the arithmetic units busy at peak rate, as far as that matters later."""
+    return min(work.token_compute(1) * prefill_tokens, LONGEST_BURST_US)
+
+
+def burst_again_us(work: StepWork, shape: BatchShape) -> float:
+    """Time to multiply the prompt tokens at peak rate, as far as the GPU has not recovered from the bursts before."""
+    recent = burst_us(work, shape.recent_prefill_tokens) / LONGEST_BURST_US
+    return min(work.token_compute(1) * shape.prefill_tokens, HOT_BY_ITSELF_US) * recent
+
+
+def tiled(num_tokens: int, tile_tokens: int) -> int:
+    """Tokens rounded up to whole tiles."""
+    return -(-num_tokens // tile_tokens) * tile_tokens
+
+
+def prefill_pairs(shape: BatchShape) -> float:
+    """Pairs of a new prompt token and a token it attends to."""
+    return shape.prefill_context_work + shape.prefill_tokens_squared / 2

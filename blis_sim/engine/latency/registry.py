@@ -1,0 +1,104 @@
+"""The latency models by name. This table feeds the choices of `--latency-model` and its error text.
+
+An engine has one of them, and only that is imported.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.gpu_spec import GpuSpec
+from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
+from blis_sim.engine.model_spec import ModelSpec
+
+DEFAULT_LATENCY_MODEL = "trained-physics"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyChoice:
+    """What is to be timed, and with which coefficients: empty means those that the model ships with."""
+
+    model: ModelSpec
+    gpu: GpuSpec
+    tp: int
+    dp: int = 1
+    moe_comm_backend: str = MOE_COMM_BACKENDS[0]
+    alpha: tuple[float, ...] = ()
+    beta: tuple[float, ...] = ()
+    coefficients: str | None = None
+    """The file of a fitted model; None for the one that ships."""
+    scheduling: str = "vllm"
+    """Whose rules shard the model. BLIS's physics refuses more GPUs than KV heads, of which vLLM makes copies."""
+
+
+def build(name: str, choice: LatencyChoice) -> LatencyModel:
+    """The latency model called `name` for `choice`. Raises EngineError when it cannot time that."""
+    if name not in LATENCY_MODELS:
+        raise EngineError(f"latency_model must be one of {', '.join(LATENCY_MODELS)}, got {name!r}")
+    if bool(choice.alpha) != bool(choice.beta):
+        raise EngineError("alpha_coeffs and beta_coeffs must be given together")
+    return LATENCY_MODELS[name](choice)
+
+
+def _trained_physics(choice: LatencyChoice) -> LatencyModel:
+    from blis_sim.engine.latency.catalogue.reader import trained_coefficients
+    from blis_sim.engine.latency.trained_physics import TrainedPhysics
+
+    model, tp = choice.model, choice.tp
+    if choice.scheduling == "blis" and model.num_heads % tp == 0 and model.num_kv_heads % tp:
+        raise EngineError(f"{model.name} has {model.num_kv_heads} KV heads, which tp {tp} does not divide")
+    alpha, beta = (choice.alpha, choice.beta) if choice.beta else trained_coefficients("trained-physics")
+    return TrainedPhysics(model, choice.gpu, tp, alpha, beta, choice.dp, choice.moe_comm_backend)
+
+
+def _roofline(choice: LatencyChoice) -> LatencyModel:
+    from blis_sim.engine.latency.roofline import Roofline
+
+    if choice.beta:
+        raise EngineError(
+            "the roofline model takes no alpha_coeffs and beta_coeffs; it computes from sizes and rates alone"
+        )
+    _check_no_dp("roofline", choice)
+    return Roofline(choice.model, choice.gpu, choice.tp)
+
+
+def _blackbox(choice: LatencyChoice) -> LatencyModel:
+    from blis_sim.engine.latency.blackbox import Blackbox
+    from blis_sim.engine.latency.catalogue.reader import blackbox_coefficients
+
+    _check_no_dp("blackbox", choice)
+    if choice.beta:
+        return Blackbox(choice.alpha, choice.beta)
+    return Blackbox(*blackbox_coefficients(choice.model.name, choice.gpu.name, choice.tp))
+
+
+def _check_no_dp(name: str, choice: LatencyChoice) -> None:
+    if choice.dp > 1:
+        raise EngineError(
+            f"the {name} model does not know dp, only trained-physics does; dp must be 1, got {choice.dp}"
+        )
+
+
+def _fitted(choice: LatencyChoice) -> LatencyModel:
+    from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
+    from blis_sim.engine.latency.coefficients_file import read_coefficients
+    from blis_sim.engine.latency.coefficients_notes import SHIPPED
+    from blis_sim.engine.latency.fitted import Fitted
+    from blis_sim.engine.latency.range_watch import RangeWatch
+
+    if choice.beta:
+        raise EngineError("the fitted model takes no alpha_coeffs and beta_coeffs, it has a file of coefficients")
+    _check_no_dp("fitted", choice)
+    learned = read_coefficients(LEARNED_COEFFICIENTS if choice.coefficients is None else choice.coefficients)
+    fitted = Fitted(choice.model, choice.gpu, choice.tp, learned.step, learned.request)
+    origin = SHIPPED if choice.coefficients is None else "--coefficients"
+    return RangeWatch(fitted, learned.seen, learned.seen_prompts, origin)
+
+
+LATENCY_MODELS: Mapping[str, Callable[[LatencyChoice], LatencyModel]] = {
+    "trained-physics": _trained_physics,
+    "roofline": _roofline,
+    "blackbox": _blackbox,
+    "fitted": _fitted,
+}

@@ -1,0 +1,115 @@
+"""The event queue, and the one place that says what comes first when instants are equal."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from heapq import heappop, heappush
+from itertools import chain, count
+from typing import Any, TypeAlias
+
+from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.units import Micros
+
+Payload: TypeAlias = Any
+"""The sequence concerned, what a stepping wants back at the end of a step, or who leaves and why."""
+
+Entry: TypeAlias = tuple[Micros, int, Micros, int, Payload]
+"""Instant, kind, rank among those of one kind, number of entry, payload."""
+
+
+class Due(IntEnum):
+    """What an entry of the queue is. Its value orders entries of the same instant, smaller first.
+
+    The order of queueing, step, departure and deadline is BLIS's (sim/event.go): all requests that arrive at an instant
+    are seen by a step of that instant, and a completion beats a deadline. A step's report comes before everything else
+    of its end; a hang-up is seen by the step of its instant. What a cluster hands over comes before what arrives.
+    """
+
+    STEP_END = -1
+    TAKEN_OVER = 0
+    QUEUED = 1
+    ABORT = 2
+    STEP = 3
+    DEPARTURE = 5
+    DEADLINE = 6
+
+
+class EventQueue:
+    """Entries in the order of their instants, kinds, ranks and entry. Deadlines of ended requests are passed over.
+
+    Arrivals told beforehand and deadlines mostly come in ascending, so those that do stand in lines of their own: the
+    heap stays small, and its cost with it.
+    """
+
+    __slots__ = ("_arrivals", "_deadlines", "_heap", "_numbers", "num_aborts")
+
+    def __init__(self) -> None:
+        self._heap: list[Entry] = []
+        self._arrivals: deque[Entry] = deque()
+        self._deadlines: deque[Entry] = deque()
+        self._numbers = count()
+        self.num_aborts = 0
+        """Hang-ups among the entries."""
+
+    def push(self, at: Micros, due: Due, payload: Payload = None, rank: Micros = 0) -> None:
+        entry = (at, due, rank, next(self._numbers), payload)
+        deadlines = self._deadlines
+        if due == _DEADLINE and (not deadlines or deadlines[-1] < entry):
+            deadlines.append(entry)
+        else:
+            heappush(self._heap, entry)
+            if due == _ABORT:
+                self.num_aborts += 1
+
+    def push_queued(self, instants: Iterable[Micros], sequences: Iterable[Sequence]) -> None:
+        """Push many of kind `QUEUED`, ranked by their arrival, as many as instants. Costs less for each than `push`."""
+        arrivals, numbers = self._arrivals, self._numbers
+        for at, sequence in zip(instants, sequences, strict=False):
+            entry = (at, _QUEUED, sequence.arrived_at, next(numbers), sequence)
+            if not arrivals or arrivals[-1] < entry:
+                arrivals.append(entry)
+            else:
+                heappush(self._heap, entry)
+
+    def pop_due(self, until: Micros) -> Entry | None:
+        """Take the first entry if it is due by `until`, else None."""
+        heap, arrivals, deadlines = self._heap, self._arrivals, self._deadlines
+        while True:
+            if (
+                arrivals
+                and (first := arrivals[0])[0] <= until
+                and (not deadlines or first < deadlines[0])
+                and (not heap or first < heap[0])
+            ):
+                return arrivals.popleft()
+            if deadlines and deadlines[0][0] <= until and (not heap or deadlines[0] < heap[0]):
+                entry = deadlines.popleft()
+            elif heap and heap[0][0] <= until:
+                entry = heappop(heap)
+            else:
+                return None
+            if entry[1] <= _QUEUED:
+                return entry
+            if entry[1] == _ABORT:
+                self.num_aborts -= 1
+            if entry[1] != _DEADLINE or entry[4].outcome is None:
+                return entry
+
+    def next_at(self) -> Micros | None:
+        """The earliest instant, or None when nothing is due ever."""
+        heap, arrivals, deadlines = self._heap, self._arrivals, self._deadlines
+        while heap and heap[0][1] == _DEADLINE and heap[0][4].outcome is not None:
+            heappop(heap)
+        while deadlines and deadlines[0][4].outcome is not None:
+            deadlines.popleft()
+        line = arrivals if not deadlines or (arrivals and arrivals[0][0] < deadlines[0][0]) else deadlines
+        if line and (not heap or line[0][0] < heap[0][0]):
+            return line[0][0]
+        return heap[0][0] if heap else None
+
+    def ranks(self, due: Due) -> Iterator[Micros]:
+        """The ranks of all entries of a kind, in no order."""
+        return (entry[2] for entry in chain(self._heap, self._arrivals, self._deadlines) if entry[1] == due)
+
+
+_DEADLINE, _ABORT, _QUEUED = int(Due.DEADLINE), int(Due.ABORT), int(Due.QUEUED)

@@ -1,0 +1,113 @@
+"""Speculative decoding as the engine sees it: how many tokens are drafted, what a drafter needs, what is accepted."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from blis_sim.engine.draws import RANGE, mixed
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.units import Micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafter:
+    """What vLLM reserves for one way of drafting. K is the number of drafts."""
+
+    writes_kv: bool = False
+    """It has KV of its own for the drafts, so each allocation includes K slots more."""
+    reads_next_token: bool = False
+    """Its KV of a token depends on the token after it, so a block is shared only when that token is the same, too."""
+    rows_per_request: int = 0
+    """Tokens it adds to each request of a step, out of `max_num_batched_tokens`."""
+
+
+_HEAD = Drafter(writes_kv=True, reads_next_token=True)
+
+DRAFTERS: Mapping[str, Drafter] = {
+    "ngram": Drafter(),
+    "ngram_gpu": Drafter(),
+    "eagle": _HEAD,
+    "eagle3": _HEAD,
+    "mtp": _HEAD,
+    "draft_model": Drafter(writes_kv=True, rows_per_request=1),
+}
+"""vLLM's methods by name. Facts: vllm/config/vllm.py `num_lookahead_tokens`, vllm/config/speculative.py."""
+
+
+MOST_DRAFTS = 1024
+"""Upper limit of drafts per request and step. Each position has an acceptance rate and a counter of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """Settings of speculative decoding. Raises EngineError for values out of bounds.
+
+    `acceptance_rates` has for each position the chance that a draft is accepted when all before it were.
+    """
+
+    method: str
+    num_tokens: int
+    """Drafts per request and step."""
+    acceptance_rates: tuple[float, ...]
+    seed: int = 0
+    draft_time_us: Micros = 0
+    """What drafting adds to each step that samples."""
+    parallel_drafting: bool = False
+    """All drafts come from one pass, for which each of them takes a row of the batch."""
+    hashes_next_token: bool = True
+    """For a drafter that reads the next token: name blocks by it, too. Else the last block of a hit is computed."""
+    keeps_last_hit_block: bool = False
+    """Neither of the two: share as without drafts."""
+
+    def __post_init__(self) -> None:
+        if self.method not in DRAFTERS:
+            raise EngineError(f"method must be one of {', '.join(DRAFTERS)}, got {self.method!r}")
+        if not 1 <= self.num_tokens <= MOST_DRAFTS:
+            raise EngineError(f"num_tokens must be from 1 to {MOST_DRAFTS}, got {self.num_tokens}")
+        if self.parallel_drafting and not DRAFTERS[self.method].writes_kv:
+            raise EngineError(f"parallel_drafting needs a model that drafts, and {self.method} has none")
+        if len(self.acceptance_rates) != self.num_tokens:
+            raise EngineError(f"there must be {self.num_tokens} acceptance rates, got {len(self.acceptance_rates)}")
+        for rate in self.acceptance_rates:
+            if not 0 <= rate <= 1:
+                raise EngineError(f"an acceptance rate must be at least 0 and at most 1, got {rate}")
+
+    @property
+    def num_lookahead_tokens(self) -> int:
+        """Slots allocated beyond the tokens of a step."""
+        return self.num_tokens if DRAFTERS[self.method].writes_kv else 0
+
+    @property
+    def rows_per_request(self) -> int:
+        """Tokens that the drafter takes out of a step's budget for each request in it."""
+        drafter = DRAFTERS[self.method]
+        return drafter.rows_per_request + (self.num_tokens - 1 if self.parallel_drafting else 0)
+
+    @property
+    def num_hash_lookahead_tokens(self) -> int:
+        """Tokens after a block that its name depends on."""
+        hashes = self.hashes_next_token and not self.keeps_last_hit_block
+        return int(DRAFTERS[self.method].reads_next_token and hashes)
+
+    @property
+    def drops_last_hit_block(self) -> bool:
+        """Whether the last block found in the cache is computed anew."""
+        return DRAFTERS[self.method].reads_next_token and not self.hashes_next_token and not self.keeps_last_hit_block
+
+
+class Acceptance:
+    """Who accepts how many drafts, drawn from the seed alone: the same whatever else happens.
+
+    Each token of each request has one draw, so when and with whom it is computed changes nothing.
+    """
+
+    def __init__(self, speculation: Speculation) -> None:
+        self._seed = mixed(speculation.seed)
+        self._limits = [int(rate * RANGE) for rate in speculation.acceptance_rates]
+
+    def num_accepted(self, request_number: int, num_output_tokens: int, num_drafts: int) -> int:
+        """Of the drafts after the first `num_output_tokens` output tokens, how many come before the first miss."""
+        request = mixed(self._seed + request_number)
+        for position in range(num_drafts):
+            if mixed(request + num_output_tokens + position) >= self._limits[position]:
+                return position
+        return num_drafts

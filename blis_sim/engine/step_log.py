@@ -1,0 +1,148 @@
+"""When each step started and ended: the single source of all token times."""
+
+from array import array
+from bisect import bisect_right
+
+import numpy as np
+import numpy.typing as npt
+
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.units import Micros
+
+MAX_INSTANT_US: Micros = 2**63 - 1
+
+
+class StepLog:
+    """Start and end of every step, by index, 16 bytes a step. Consecutive busy steps touch."""
+
+    __slots__ = ("_ends", "_starts")
+
+    def __init__(self) -> None:
+        self._starts = array("q")
+        self._ends = array("q")
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def append(self, started_at: Micros, ended_at: Micros) -> int:
+        """Record a step and return its index. Raises EngineError when its end is beyond what 63 bits hold."""
+        if ended_at > MAX_INSTANT_US:
+            raise _too_late(started_at)
+        self._starts.append(started_at)
+        self._ends.append(ended_at)
+        return len(self._ends) - 1
+
+    def extend(self, started_at: Micros, ends: npt.NDArray[np.int64]) -> None:
+        """Record steps that follow each other, the first from `started_at` on."""
+        if ends[-1] < started_at:  # the sum of durations has wrapped around
+            raise _too_late(started_at)
+        data = ends.tobytes()
+        self._starts.append(started_at)
+        self._starts.frombytes(data[:-8])
+        self._ends.frombytes(data)
+
+    def extend_by_few(self, started_at: Micros, ends: list[Micros]) -> None:
+        """`extend` at the cost of a list, which may be empty."""
+        if not ends:
+            return
+        if ends[-1] > MAX_INSTANT_US:
+            raise _too_late([started_at, *ends][bisect_right(ends, MAX_INSTANT_US)])
+        self._starts.append(started_at)
+        self._starts.fromlist(ends[:-1])
+        self._ends.fromlist(ends)
+
+    def extend_touching(self, instants: npt.NDArray[np.int64]) -> None:
+        """`extend` by steps given as the start of each and the end of the last."""
+        if instants[-1] < instants[0]:
+            raise _too_late(int(instants[0]))
+        data = instants.tobytes()
+        self._starts.frombytes(data[:-8])
+        self._ends.frombytes(data[8:])
+
+    def start(self, index: int) -> Micros:
+        return self._starts[index]
+
+    def end(self, index: int) -> Micros:
+        return self._ends[index]
+
+    def run_time(self, first: int, count: int) -> Micros:
+        """Summed duration of `count` steps from `first` on, which must be consecutive without an idle gap."""
+        return self._ends[first + count - 1] - self._starts[first]
+
+    def span(self, first: int, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Starts and ends of `count` steps from `first` on, as new arrays."""
+        wanted = slice(first, first + count)
+        return np.array(self._starts[wanted], np.int64), np.array(self._ends[wanted], np.int64)
+
+    def durations(self) -> npt.NDArray[np.int64]:
+        """Duration of every step, as a new array."""
+        return np.frombuffer(self._ends, np.int64) - np.frombuffer(self._starts, np.int64)
+
+    def ends(self) -> npt.NDArray[np.int64]:
+        """End of every step, as a new array."""
+        return np.array(self._ends, np.int64)
+
+
+class RecentSteps(StepLog):
+    """The latest steps, at least `keep` of them: for an engine that runs for good.
+
+    Steps keep their indices; the times of those further back are forgotten, and asking for them raises IndexError.
+    `durations` and `ends` give the steps that are left.
+    """
+
+    __slots__ = ("_keep", "_num_forgotten")
+
+    def __init__(self, keep: int) -> None:
+        super().__init__()
+        self._keep = keep
+        self._num_forgotten = 0
+
+    def __len__(self) -> int:
+        return self._num_forgotten + len(self._ends)
+
+    def append(self, started_at: Micros, ended_at: Micros) -> int:
+        index = self._num_forgotten + super().append(started_at, ended_at)
+        self._forget()
+        return index
+
+    def extend(self, started_at: Micros, ends: npt.NDArray[np.int64]) -> None:
+        super().extend(started_at, ends)
+        self._forget()
+
+    def extend_by_few(self, started_at: Micros, ends: list[Micros]) -> None:
+        super().extend_by_few(started_at, ends)
+        self._forget()
+
+    def extend_touching(self, instants: npt.NDArray[np.int64]) -> None:
+        super().extend_touching(instants)
+        self._forget()
+
+    def start(self, index: int) -> Micros:
+        return super().start(self._place(index))
+
+    def end(self, index: int) -> Micros:
+        return super().end(self._place(index))
+
+    def run_time(self, first: int, count: int) -> Micros:
+        return super().run_time(self._place(first), count)
+
+    def span(self, first: int, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        return super().span(self._place(first), count)
+
+    def _place(self, index: int) -> int:
+        place = index - self._num_forgotten
+        if place < 0:
+            raise IndexError(f"the times of step {index} are forgotten, those from {self._num_forgotten} on are known")
+        return place
+
+    def _forget(self) -> None:
+        """Moving what is kept costs little when it is done once for as many steps."""
+        num_excess = len(self._ends) - self._keep
+        if num_excess >= self._keep:
+            del self._starts[:num_excess]
+            del self._ends[:num_excess]
+            self._num_forgotten += num_excess
+
+
+def _too_late(started_at: Micros) -> EngineError:
+    return EngineError(f"the step that starts at {started_at} us ends after the largest instant, {MAX_INSTANT_US} us")

@@ -1,0 +1,23 @@
+"""What a user may say, and the error when it is wrong. Everything else may import this; it imports nothing of ours.
+
+Read `option.py` first: a frozen dataclass whose fields are made by `option()` is one command's settings table.
+`addition.py` is here for want of a lower place: sums that must not depend on the Python.
+"""
+
+from blis_sim.options.errors import BlisError, OptionError
+from blis_sim.options.in_vain import in_vain
+from blis_sim.options.option import Option, check_options, names_in, option, options_of
+from blis_sim.options.outputs import check_outputs, check_written
+
+__all__ = [
+    "BlisError",
+    "Option",
+    "OptionError",
+    "check_options",
+    "check_outputs",
+    "check_written",
+    "in_vain",
+    "names_in",
+    "option",
+    "options_of",
+]

@@ -1,7 +1,0 @@
-"""What a user can get wrong about an engine."""
-
-from blis_options import BlisError
-
-
-class EngineError(BlisError):
-    """A model, a GPU or an engine setting that cannot work."""

@@ -1,0 +1,109 @@
+"""The table of commands: each row leads to a settings table and a function, and its help tells all of them."""
+
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Callable
+
+import pytest
+
+from blis_sim.cli.commands import COMMANDS
+from blis_sim.options import Option, options_of
+from blis_sim.options.option import Setting
+from tests.cli.conftest import Said
+
+Blis = Callable[..., Said]
+
+
+def options_class(command: str) -> type:
+    row = COMMANDS[command]
+    found = getattr(importlib.import_module(row.module), row.options)
+    assert isinstance(found, type)
+    return found
+
+
+def settings_of(command: str) -> list[Setting]:
+    return options_of(options_class(command))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_row_leads_to_a_frozen_settings_table_and_a_function_that_runs_it(command: str) -> None:
+    kind = options_class(command)
+    assert dataclasses.is_dataclass(kind)
+    assert hasattr(kind, "__slots__")
+    assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert settings_of(command)
+    run = importlib.import_module(COMMANDS[command].module).run
+    assert len(inspect.signature(run).parameters) == 1
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_field_is_a_setting_with_a_help_text(command: str) -> None:
+    names = {field.name for field in dataclasses.fields(options_class(command))}
+    assert {setting.name for setting in settings_of(command)} == names
+    assert [setting.name for setting in settings_of(command) if not setting.option.help.endswith((".", ")"))] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_default_is_one_of_the_choices(command: str) -> None:
+    """Defaults are taken unseen, so that what they name need not be imported to know them."""
+    for setting in settings_of(command):
+        values = setting.default if setting.is_list else (setting.default,)
+        if setting.option.choices and setting.default is not None:
+            assert set(values) <= set(setting.option.choices), setting.name
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_two_settings_share_a_flag(command: str) -> None:
+    flags = [flag for setting in settings_of(command) if not setting.option.positional for flag in setting.flags]
+    assert len(flags) == len(set(flags))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_lists_every_setting_with_all_its_spellings(blis: Blis, command: str) -> None:
+    code, out, err = blis(command, "--help")
+    assert (code, err) == (0, "")
+    packed = "".join(out.split())  # help texts are wrapped anywhere, hyphens included
+    shown = [setting for setting in settings_of(command) if not setting.option.hidden]
+    words = out.replace(",", " ").split()
+    missing = [spelling for setting in shown for spelling in spellings(setting) if spelling not in words]
+    assert missing == []
+    assert [setting.name for setting in shown if "".join(setting.option.help.split()) not in packed] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_does_not_show_what_is_hidden(blis: Blis, command: str) -> None:
+    words = blis(command, "--help")[1].split()
+    assert [setting.name for setting in settings_of(command) if setting.option.hidden and setting.label in words] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_begins_with_what_the_command_is_for(blis: Blis, command: str) -> None:
+    out = blis(command, "--help")[1]
+    assert out.startswith(f"Usage: blis {command} ")
+    assert COMMANDS[command].help in " ".join(out.split())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_a_command_adds_does_not_stand_under_a_heading_of_its_parents(command: str) -> None:
+    kind = options_class(command)
+    of_parents = {
+        each.name: each.heading
+        for parent in kind.__bases__
+        if dataclasses.is_dataclass(parent)
+        for each in options_of(parent)
+    }
+    added = {
+        each.heading for each in settings_of(command) if each.name not in of_parents and not each.option.positional
+    }
+    assert added & set(of_parents.values()) == set()
+
+
+def spellings(setting: Setting) -> list[str]:
+    """The words of a setting as they stand in a help text."""
+    known: Option = setting.option
+    if known.positional:
+        return [known.metavar or setting.name.upper()]
+    first, *others = setting.flags
+    negated = [f"--no-{first.removeprefix('--')}"] if setting.type is bool and setting.default else []
+    return [first, *others, *negated]
