@@ -62,7 +62,7 @@ LEARNED_TEXT = """## Learned coefficients
 their rate nor their prompt lengths. [What it
 learned](../blis_sim/engine/latency/catalogue/qwen3-14b-h100.coefficients.yaml)
 ships. The others were looked at ten times in all, the last time for this table; what prompts soon after prompts cost
-beyond 2,000 tokens lies between two guesses that were looked at. Replayed with `--scheduling vllm --latency-model
+beyond 2,000 tokens lies between two guesses that were looked at. Replayed with `--engine vllm --latency-model
 fitted`; the first line of each recording is one run, the second `--phase-average {}`. [What limits these
 figures](accuracy-limits.md).
 """
@@ -107,8 +107,8 @@ def _report(folder: Path, coefficients: Path) -> Iterator[str]:
     yield from _table(floors)
     for scheduling in ("vllm", "blis"):
         deployment = resolve(_options(server, scheduling, None))
-        yield f"## Replayed with `--scheduling {scheduling}`\n"
-        yield f"With the default latency model, `{DEFAULT_LATENCY_MODEL}`, and nothing learned.\n"
+        yield f"## Replayed with `--engine {scheduling}`\n"
+        yield f"With `--latency-model {DEFAULT_LATENCY_MODEL}`, and nothing learned.\n"
         yield from _table([predict(name, path, deployment, 1) for name, path in traces.items()])
 
 
@@ -124,11 +124,11 @@ def _options(server: dict[str, Any], scheduling: str, coefficients: Path | None)
         hardware="H100",
         tp=server["tensor_parallel_size"],
         total_kv_blocks=server["num_gpu_blocks"],
-        block_size_in_tokens=server["block_size"],
+        block_size=server["block_size"],
         max_num_batched_tokens=server["max_num_batched_tokens"],
         max_num_seqs=256,
         max_model_len=server["max_seq_len"],
-        scheduling=scheduling,
+        engine=scheduling,
         latency_model=DEFAULT_LATENCY_MODEL if coefficients is None else "fitted",
         coefficients=None if coefficients is None else str(coefficients),
     )

@@ -77,7 +77,8 @@ def measure(case: Case) -> Cost:
             model="qwen/qwen3-14b",
             hardware="H100",
             tp=1,
-            scheduling=case.scheduling,
+            engine=case.scheduling,
+            latency_model="trained-physics",
             max_num_seqs=case.max_num_seqs,
             total_kv_blocks=max(15_909, case.max_num_seqs * 100),
             # Room for whole prompts beside the largest batch, too, so that cases differ in nothing but their size.

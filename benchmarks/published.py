@@ -48,8 +48,8 @@ prompts of about 575 tokens, which soon were all in the prefix cache, at two rat
 rate has random gaps (exponential, scaled to fill the ten minutes), and so have the requests simulated here. Nothing is
 learned from them. `fitted` is what `--latency-model fitted` does without `--coefficients`: its [coefficients were
 learned](../blis_sim/engine/latency/catalogue/qwen3-14b-h100.coefficients.yaml) from Qwen3-14B on one GPU.
-`trained-physics` is the default. Errors of the means over both rates are signed. The time between tokens is the mean
-duration after the first token over the tokens asked for.
+`trained-physics` is the default of `--engine blis`. Errors of the means over both rates are signed. The time between
+tokens is the mean duration after the first token over the tokens asked for.
 
 The tables are produced by `python benchmarks/published.py RECORDINGS --write docs/published.md`.
 """
@@ -193,7 +193,7 @@ def _simulated(folder: Path, latency_model: str, coefficients: Path) -> Means:
         max_model_len=config["max_model_len"],
         max_num_batched_tokens=config["max_num_batched_tokens"],
         max_num_seqs=config["max_num_seqs"],
-        scheduling="vllm",
+        engine="vllm",
         latency_model=latency_model,
         coefficients=str(coefficients) if latency_model == FITTED else None,
     )
@@ -282,7 +282,7 @@ def _stamped_deployment(folder: Path, latency_model: str, coefficients: Path | N
             tp=settings["tensor_parallel_size"],
             max_num_seqs=settings["max_num_seqs"],
             max_num_batched_tokens=settings["max_num_batched_tokens"],
-            scheduling="vllm",
+            engine="vllm",
             latency_model=latency_model,
             coefficients=None if coefficients is None else str(coefficients),
         )

@@ -32,7 +32,6 @@ from mockserve.listening import start
 from mockserve.options.serve import ServeOptions
 from mockserve.routes.table import ROUTES
 from mockserve.vllm_arguments.config_file import FLAG as CONFIG_FILE
-from mockserve.vllm_arguments.rewrite import TRANSLATIONS
 from mockserve.vllm_arguments.table import read_table
 from traces.header_fields import HEADER, Key
 from traces.itl import ITL_COLUMNS
@@ -90,7 +89,7 @@ def flags_without_effect() -> str:
     own = {flag for setting in options_of(ServeOptions) for flag in setting.flags} | {CONFIG_FILE}
     groups: dict[str, dict[str, None]] = {}
     for flag in read_table().values():
-        if not own.intersection(flag.spellings) and flag.name not in TRANSLATIONS:
+        if not own.intersection(flag.spellings):
             groups.setdefault(flag.about, {})[f"`{flag.name}`"] = None
     return table(("about", "flags"), [(about, " ".join(sorted(flags))) for about, flags in sorted(groups.items())])
 
@@ -230,7 +229,8 @@ def _setting_cells(setting: Setting) -> Iterator[str]:
     spellings = [known.metavar or setting.label] if known.positional else list(setting.flags)
     if _kind(setting) is bool:
         spellings.insert(1, f"--no-{spellings[0].removeprefix('--')}")
-    yield ", ".join(f"`{each}`" for each in spellings)
+    former = [f"formerly `{each}`" for each in setting.former_flags]
+    yield ", ".join([*(f"`{each}`" for each in spellings), *former])
     yield ", ".join(f"`{choice}`" for choice in filter(None, known.choices)) or _kind_text(setting)
     yield "required" if setting.required else _default(setting.default)
     yield known.help + (" Not shown by `--help`." if known.hidden else "")

@@ -60,7 +60,7 @@ class Span:
 
 def spans(scheduling: str) -> Iterator[Span]:
     """The lives of the requests in `ARRIVALS` on one H100 with qwen3-14b; each prompt takes one step."""
-    deployment = resolve(DeploymentOptions(model="qwen3-14b", scheduling=scheduling))
+    deployment = resolve(DeploymentOptions(model="qwen3-14b", engine=scheduling))
     engine = Engine(deployment.config, deployment.latency)
     arrivals = [
         (at, Request(name, input_tokens, output_tokens, UniqueBlocks(name), output_tokens))
@@ -88,7 +88,7 @@ def draw_schedulings(path: Path) -> None:
     figure, axes = plt.subplots(2, 1, figsize=(8, 4.2), sharex=True, layout="constrained")
     for axis, scheduling in zip(axes, ("blis", "vllm"), strict=True):
         _draw_spans(axis, list(spans(scheduling)))
-        axis.set_title(f"--scheduling {scheduling}", loc="left", family="monospace", fontsize=9)
+        axis.set_title(f"--engine {scheduling}", loc="left", family="monospace", fontsize=9)
     axes[1].set_xlabel("ms since the first arrival")
     patches = [mpl.patches.Patch(color=color, label=state) for state, color in STATES.items()]
     figure.legend(handles=patches, loc="outside lower center", ncols=3, frameon=False, fontsize=8)

@@ -43,7 +43,7 @@ def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | 
         _say(note)
     raise_file_limit()
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
-        if first.api_processes > 1:
+        if first.api_server_count > 1:
             code = runner.run(_serve_in_processes(*wanted[0], environment))
         else:
             code = runner.run(_serve_until_signal(wanted, environment))

@@ -31,8 +31,8 @@ def startup_line(options: ServeOptions, deployment: Deployment, where: str) -> s
     """What is served, where, and on what simulated hardware, which does not matter where times are set."""
     number = f"{options.num_instances} instances, " if options.num_instances > 1 else ""
     blocks = f"{deployment.config.total_kv_blocks:,} KV blocks"
-    if options.request_timing is None:
-        what = f"{deployment.gpu.name}, tp {deployment.tp}, {blocks}, {options.latency_model}"
+    if not options.sets_times:
+        what = f"{deployment.gpu.name}, tp {deployment.tp}, {blocks}, {deployment.latency_name}"
     else:
         what = f"{blocks}, set times"
     return f"serving {options.model_names[0]} on {where} ({number}{what})"

@@ -1,6 +1,7 @@
 """`blis replay`: a recorded trace through the simulated engine."""
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -221,7 +222,8 @@ def _simulate(
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"blis replay: {line}\n")
+    with suppress(OSError):  # a full disk behind standard error takes no result away
+        sys.stderr.write(f"blis replay: {line}\n")
 
 
 def _say_what_sending_is_missing(options: ReplayOptions, rows: "list[Origin]") -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from blis_sim.options import OptionError
@@ -108,4 +109,5 @@ def _workload(options: RunOptions, spec: "WorkloadSpec") -> "Workload":
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"blis run: {line}\n")
+    with suppress(OSError):  # a full disk behind standard error takes no result away
+        sys.stderr.write(f"blis run: {line}\n")

@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 
 from blis_sim.cli.commands import COMMANDS, GROUPS, PROGRAMS, CommandRow, members
+from blis_sim.cli.former_flags import with_present_flags
 from blis_sim.cli.plain import plain_values
 from blis_sim.cli.search_path import blaming_foreign_modules
 from blis_sim.options import BlisError, OptionError
@@ -76,6 +77,9 @@ def _run_command(row: CommandRow, arguments: list[str], program: str) -> int:
     """Run the one command that is wanted; only its module is imported."""
     module = importlib.import_module(row.module)
     options_class = getattr(module, row.options)
+    notes: list[str] = []
+    arguments = list(with_present_flags(options_class, arguments, notes))
+    sys.stderr.writelines(f"{program}: {note}\n" for note in notes)
     if row.has_other_syntax:
         arguments = module.rewritten(arguments)
     values = plain_values(options_class, arguments)

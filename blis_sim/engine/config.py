@@ -36,7 +36,7 @@ class EngineConfig:
     preemption_policy: str = "fcfs"
     """Who loses its blocks, a key of `blis_sim.engine.scheduler.preemption.VICTIMS`."""
     scheduling: str = "vllm"
-    """Whose rules compose the steps, a key of `blis_sim.engine.scheduler.registry.SCHEDULINGS`."""
+    """Whose rules compose the steps, a key of `blis_sim.engine.scheduler.registry.ENGINES`."""
     cpu_tier: "CpuTierConfig | None" = None
     """CPU memory behind the KV cache. BLIS's scheduling only; what follows is vLLM's only."""
     async_scheduling: bool = True

@@ -19,7 +19,7 @@ from blis_sim.engine.queue import Due, Payload
 from blis_sim.engine.request import Request
 from blis_sim.engine.scheduler.hold import Hold
 from blis_sim.engine.scheduler.priorities import PRIORITIES
-from blis_sim.engine.scheduler.registry import SCHEDULINGS
+from blis_sim.engine.scheduler.registry import ENGINES
 from blis_sim.engine.scheduler.stepping import KVUsage
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.stats import EngineCounters, EngineStats
@@ -57,7 +57,7 @@ class Engine:
         """How far the engine has been advanced; None before the first time."""
         self._instance = Instance(config, latency, self._catch_up, steps, tells_admissions)
         self._queue = self._instance.queue
-        self._stepping = SCHEDULINGS[config.scheduling](self._instance, reports_steps)
+        self._stepping = ENGINES[config.scheduling](self._instance, reports_steps)
         self._reports_steps = reports_steps
         self._num_surely_served = num_surely_served(config)
         self._priority = PRIORITIES[config.priority_policy](config.slo_priorities)

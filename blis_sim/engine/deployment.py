@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.engine_defaults import AUTO, BLIS_LIMITS, LOW_LATENCY_BACKEND, BatchLimits, vllm_limits
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.flags_without_effect import flags_without_effect
 from blis_sim.engine.gpu_spec import GpuSpec
@@ -18,7 +19,7 @@ from blis_sim.engine.kv_cache.sizing import kv_blocks
 from blis_sim.engine.latency.catalogue.files import config_path
 from blis_sim.engine.latency.catalogue.reader import default_deployment, knows_model, load_gpu, load_model
 from blis_sim.engine.latency.model import LatencyModel
-from blis_sim.engine.latency.registry import LatencyChoice, build
+from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL, LatencyChoice, build
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from blis_sim.engine.model_spec import ModelSpec
 
@@ -39,6 +40,8 @@ class Deployment:
     dp: int
     latency: LatencyModel
     config: EngineConfig
+    latency_name: str = ""
+    """The name of the latency model, a key of `blis_sim.engine.latency.registry.LATENCY_MODELS`."""
     notes: tuple[str, ...] = ()
 
 
@@ -53,6 +56,25 @@ def resolve(options: DeploymentOptions) -> Deployment:
     gpu = load_gpu(gpu_name, options.hardware_config)
     if options.dp == 1 and options.moe_comm_backend != MOE_COMM_BACKENDS[0]:
         notes.append(f"--moe-comm-backend {options.moe_comm_backend} has no effect without --dp")
+    name, latency = _latency(options, model, gpu, tp, notes)
+    config = _config(options, model, gpu, tp, notes)
+    notes.extend(flags_without_effect(options))
+    return Deployment(
+        model=model,
+        gpu=gpu,
+        tp=tp,
+        dp=options.dp,
+        latency=latency,
+        latency_name=name,
+        config=config,
+        notes=tuple(notes),
+    )
+
+
+def _latency(
+    options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, notes: list[str]
+) -> tuple[str, LatencyModel]:
+    """The latency model and its name. Raises EngineError when it cannot time the deployment."""
     choice = LatencyChoice(
         model=model,
         gpu=gpu,
@@ -62,29 +84,39 @@ def resolve(options: DeploymentOptions) -> Deployment:
         alpha=options.alpha_coeffs,
         beta=options.beta_coeffs,
         coefficients=options.coefficients,
-        scheduling=options.scheduling,
+        scheduling=options.engine,
     )
+    name = _latency_model(options, notes)
     with _naming_files(options):
-        latency = build(options.latency_model, choice)
-    if options.latency_model == "fitted":
-        from blis_sim.engine.latency.coefficients_notes import (
-            notes_on_coefficients,  # with one latency model out of several
-        )
+        latency = build(name, choice)
+    if name == "fitted":
+        from blis_sim.engine.latency import coefficients_notes, range_watch  # with one latency model of several
 
-        notes.extend(notes_on_coefficients(options.coefficients, model, gpu, tp, options.scheduling))
+        learned_elsewhere = list(
+            coefficients_notes.notes_on_coefficients(options.coefficients, model, gpu, tp, options.engine)
+        )
+        notes.extend(learned_elsewhere)
+        if learned_elsewhere and options.step_times == AUTO and isinstance(latency, range_watch.RangeWatch):
+            latency = latency.model  # the note above says more than a line on each range that a run leaves
+    return name, latency
+
+
+def _config(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, notes: list[str]) -> EngineConfig:
+    """What the engine allows itself. Raises EngineError for what can never run."""
     with _naming_files(options):
         blocks = _total_kv_blocks(options, model, gpu, tp, notes)
+    limits = _limits(options, gpu, options.max_model_len or model.max_model_len)
     config = EngineConfig(
         total_kv_blocks=blocks,
-        block_size_tokens=options.block_size_in_tokens,
-        max_num_seqs=options.max_num_seqs,
-        max_num_batched_tokens=options.max_num_batched_tokens,
+        block_size_tokens=options.block_size,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
         long_prefill_token_threshold=options.long_prefill_token_threshold,
         max_model_len=_max_model_len(options, model, _capacity_tokens(options, blocks), notes),
         scheduler=options.scheduler,
         priority_policy=options.priority_policy,
         preemption_policy=options.preemption_policy,
-        scheduling=options.scheduling,
+        scheduling=options.engine,
         async_scheduling=options.async_scheduling,
         cpu_tier=_cpu_tier(options),
         speculation=_speculation(options, notes),
@@ -94,10 +126,9 @@ def resolve(options: DeploymentOptions) -> Deployment:
         watermark_fraction=options.watermark,
         prefill_schedule_interval=options.prefill_schedule_interval,
     )
-    notes.extend(flags_without_effect(options))
     _check_whole_prompts(config)
     _check_drafts_fit(config)
-    return Deployment(model=model, gpu=gpu, tp=tp, dp=options.dp, latency=latency, config=config, notes=tuple(notes))
+    return config
 
 
 @contextmanager
@@ -118,7 +149,8 @@ def notes_after(deployment: Deployment) -> list[str]:
     latency = deployment.latency
     if not isinstance(latency, RangeWatch):
         return []
-    return [f"warning: outside the range of {latency.origin}: {line}" for line in latency.exceeded()]
+    exceeded = latency.exceeded()
+    return [f"warning: outside the range of {latency.origin}: {'; '.join(exceeded)}"] if exceeded else []
 
 
 def _check_whole_prompts(config: EngineConfig) -> None:
@@ -148,6 +180,37 @@ def _check_drafts_fit(config: EngineConfig) -> None:
         )
 
 
+def _limits(options: DeploymentOptions, gpu: GpuSpec, max_model_len: int) -> BatchLimits:
+    """What the flags say, else the defaults of the engine; vLLM lowers its default of sequences to the tokens."""
+    tokens, seqs = options.max_num_batched_tokens, options.max_num_seqs
+    if options.engine == "blis":
+        return BatchLimits(tokens or BLIS_LIMITS.max_num_batched_tokens, seqs or BLIS_LIMITS.max_num_seqs)
+    default = vllm_limits(
+        gpu,
+        max_model_len,
+        seqs,
+        has_whole_prompts=not options.enable_chunked_prefill,
+        has_low_latency_experts=options.dp > 1 and options.moe_comm_backend == LOW_LATENCY_BACKEND,
+    )
+    tokens = tokens or default.max_num_batched_tokens
+    return BatchLimits(tokens, seqs or min(default.max_num_seqs, tokens))
+
+
+def _latency_model(options: DeploymentOptions, notes: list[str]) -> str:
+    """The name of the latency model, for `auto` the one that predicts this deployment best."""
+    name = options.step_times
+    if name != AUTO:
+        return name
+    if options.beta_coeffs:
+        return DEFAULT_LATENCY_MODEL
+    if options.dp > 1:
+        notes.append(
+            f"step times are those of {DEFAULT_LATENCY_MODEL}: nothing was learned with --data-parallel-size above 1"
+        )
+        return DEFAULT_LATENCY_MODEL
+    return "fitted"
+
+
 def _model(options: DeploymentOptions, notes: list[str]) -> ModelSpec:
     """From the folder given; a folder that is not there gives way to the catalogue, if that has the model."""
     folder = options.model_config_folder
@@ -169,18 +232,16 @@ def _placement(options: DeploymentOptions) -> tuple[str, int]:
 
 def _total_kv_blocks(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, notes: list[str]) -> int:
     if options.total_kv_blocks is not None:
-        if options.total_kv_blocks == 1 and options.scheduling == "vllm":
-            raise EngineError("--total-kv-blocks must be at least 2 with vLLM's scheduling, which keeps one, got 1")
+        if options.total_kv_blocks == 1 and options.engine == "vllm":
+            raise EngineError("--num-gpu-blocks-override must be at least 2 with --engine vllm, which keeps one, got 1")
         return options.total_kv_blocks
     if model.lacks_expert_count:
         notes.append(
             f"{model.name} has experts but its config does not say how many, "
-            f"assuming {_KV_BLOCKS_WITHOUT_SIZES} KV blocks; give --total-kv-blocks"
+            f"assuming {_KV_BLOCKS_WITHOUT_SIZES} KV blocks; give --num-gpu-blocks-override"
         )
         return _KV_BLOCKS_WITHOUT_SIZES
-    return kv_blocks(
-        model, gpu, tp, options.dp, options.block_size_in_tokens, options.gpu_memory_utilization, options.scheduling
-    )
+    return kv_blocks(model, gpu, tp, options.dp, options.block_size, options.memory_utilization, options.engine)
 
 
 def _speculation(options: DeploymentOptions, notes: list[str]) -> "Speculation | None":
@@ -196,7 +257,7 @@ def _speculation(options: DeploymentOptions, notes: list[str]) -> "Speculation |
 
 def _capacity_tokens(options: DeploymentOptions, blocks: int) -> int:
     """Tokens that fit in the KV cache under the chosen scheduling."""
-    config = EngineConfig(blocks, options.block_size_in_tokens, scheduling=options.scheduling)
+    config = EngineConfig(blocks, options.block_size, scheduling=options.engine)
     return config.kv_capacity_tokens
 
 

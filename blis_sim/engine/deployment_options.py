@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL, LATENCY_MODELS
+from blis_sim.engine.engine_defaults import AUTO, ENGINE_DEFAULTS
+from blis_sim.engine.latency.registry import LATENCY_MODELS
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from blis_sim.engine.scheduler.preemption import VICTIMS
 from blis_sim.engine.scheduler.priorities import PRIORITIES
-from blis_sim.engine.scheduler.registry import SCHEDULINGS
+from blis_sim.engine.scheduler.registry import ENGINES
 from blis_sim.engine.scheduler.waiting import ORDERS
 from blis_sim.engine.units import LARGEST_COEFFICIENT, LONGEST_DELAY_US
 from blis_sim.options import OptionError, check_options, names_in, option
@@ -30,6 +31,13 @@ class DeploymentOptions:
         help="Model to simulate: a name of the catalogue, with or without its organisation, "
         "or a local folder with a Hugging Face config.json.",
         heading="Model and GPU",
+    )
+    engine: str = option(
+        "vllm",
+        "Engine to simulate: vLLM 0.33, or the simulator BLIS. Each brings its own scheduler and its own defaults of "
+        "memory, batches and step times.",
+        choices=ENGINES,
+        former_flags=("--scheduling",),
     )
     hardware: str = option("", "GPU to simulate, such as H100 (default: the catalogue's choice for the model).")
     tp: int = option(
@@ -56,10 +64,12 @@ class DeploymentOptions:
         None, "JSON or YAML file that maps GPU names to their peak rates, instead of the catalogue."
     )
     latency_model: str = option(
-        DEFAULT_LATENCY_MODEL,
+        "",
         "How step times are predicted: from physical work with trained weights, from peak rates alone, "
-        "from a line fitted to one model on one GPU, or as `blis fit` learns from recordings, closest to real servers.",
-        choices=LATENCY_MODELS,
+        "from a line fitted to one model on one GPU, or as `blis fit` learns from recordings, closest to real servers. "
+        "auto takes what was learned for the deployment, else what was learned for the nearest one "
+        "(default: auto, trained-physics with --engine blis).",
+        choices=("", AUTO, *LATENCY_MODELS),
         heading="Step times",
     )
     alpha_coeffs: tuple[float, ...] = option(
@@ -76,36 +86,42 @@ class DeploymentOptions:
     )
     coefficients: str | None = option(
         None,
-        "What `blis fit` has learned, for --latency-model fitted (default: what it has learned from Qwen3-14B on one "
-        "H100).",
+        "What `blis fit` has learned, for --latency-model fitted or auto (default: what it has learned from Qwen3-14B "
+        "on one H100).",
         metavar="FILE",
     )
-    gpu_memory_utilization: float = option(
-        0.9,
-        "Fraction of GPU memory for weights, activations and KV cache together.",
+    gpu_memory_utilization: float | None = option(
+        None,
+        "Fraction of GPU memory for weights, activations and KV cache together "
+        "(default: 0.92, 0.9 with --engine blis).",
         above=0,
         at_most=1,
         heading="Memory and batch",
     )
-    block_size_in_tokens: int = option(
+    block_size: int = option(
         16,
         "Tokens per KV block.",
-        flags=("--block-size-in-tokens", "--block-size"),
+        flags=("--block-size", "--block-size-in-tokens"),
         at_least=1,
         at_most=1_000_000,
     )
     total_kv_blocks: int | None = option(
         None,
         "KV blocks of one instance (default: what fits in GPU memory beside the weights).",
-        flags=("--total-kv-blocks", "--num-gpu-blocks-override"),
+        flags=("--num-gpu-blocks-override", "--total-kv-blocks"),
         at_least=1,
     )
-    max_num_seqs: int = option(
-        256, "Requests that may run in one step.", flags=("--max-num-seqs", "--max-num-running-reqs"), at_least=1
+    max_num_seqs: int | None = option(
+        None,
+        "Requests that may run in one step (default: as vLLM chooses by GPU memory, 1024 on an H100; 256 with "
+        "--engine blis).",
+        flags=("--max-num-seqs", "--max-num-running-reqs"),
+        at_least=1,
     )
-    max_num_batched_tokens: int = option(
-        2048,
-        "Tokens that may be computed in one step; longer prompts are split.",
+    max_num_batched_tokens: int | None = option(
+        None,
+        "Tokens that may be computed in one step; longer prompts are split (default: as vLLM chooses by GPU memory, "
+        "8192 on an H100; 2048 with --engine blis).",
         flags=("--max-num-batched-tokens", "--max-num-scheduled-tokens"),
         at_least=1,
     )
@@ -115,9 +131,14 @@ class DeploymentOptions:
     max_model_len: int = option(
         0, "Most tokens of prompt and output together; 0 takes the model's context window.", at_least=0
     )
-    scheduler: str = option(
-        "fcfs", "Order in which waiting requests are considered.", choices=ORDERS, heading="Scheduling"
+    scheduling_policy: str = option(
+        "",
+        "Order in which waiting requests are considered, as vLLM takes it. With priority the least urgent request also "
+        "is preempted first: the same as --scheduler priority-fcfs --preemption-policy priority.",
+        choices=("", "fcfs", "priority"),
+        heading="Scheduling",
     )
+    scheduler: str = option("fcfs", "Order in which waiting requests are considered.", choices=ORDERS)
     priority_policy: str = option(
         "slo-class",
         "How urgent a request is, for the priority schedulers and --preemption-policy priority: by its own priority or "
@@ -129,13 +150,8 @@ class DeploymentOptions:
         "Who is sent back to the queue when KV blocks run out: the last admitted, or the least urgent.",
         choices=VICTIMS,
     )
-    scheduling: str = option(
-        "vllm",
-        "Whose rules compose the steps: vLLM 0.33's, asynchronous as it is, or BLIS's.",
-        choices=SCHEDULINGS,
-    )
     async_scheduling: bool = option(
-        True, "With vLLM's scheduling, compose a step while the one before it executes, as vLLM does."
+        True, "With --engine vllm, compose a step while the one before it executes, as vLLM does."
     )
     speculative_config: str = option(
         "",
@@ -162,23 +178,23 @@ class DeploymentOptions:
     )
     speculative_seed: int = option(0, "Seed of the draws that accept drafted tokens.", at_least=0)
     enable_chunked_prefill: bool = option(
-        True, "Split prompts that exceed the token budget. vLLM's scheduling only.", heading="vLLM's scheduling alone"
+        True, "Split prompts that exceed the token budget. With --engine vllm only.", heading="With --engine vllm alone"
     )
-    enable_prefix_caching: bool = option(True, "Find equal prompt beginnings in the KV cache. vLLM's scheduling only.")
+    enable_prefix_caching: bool = option(True, "Find equal prompt beginnings in the KV cache. With --engine vllm only.")
     scheduler_reserve_full_isl: bool = option(
-        True, "Admit a request only when all of its prompt fits in the KV cache. vLLM's scheduling only."
+        True, "Admit a request only when all of its prompt fits in the KV cache. With --engine vllm only."
     )
     watermark: float = option(
         0.0,
-        "Fraction of the KV cache that admissions leave free while others run. vLLM's scheduling only.",
+        "Fraction of the KV cache that admissions leave free while others run. With --engine vllm only.",
         at_least=0,
     )
     prefill_schedule_interval: int = option(
-        1, "Steps between two that compute prompts while others decode. vLLM's scheduling only.", at_least=1
+        1, "Steps between two that compute prompts while others decode. With --engine vllm only.", at_least=1
     )
     kv_cpu_blocks: int = option(
         0,
-        "KV blocks of a second tier in CPU memory, with BLIS's scheduling; 0 for none.",
+        "KV blocks of a second tier in CPU memory, with --engine blis; 0 for none.",
         at_least=0,
         heading="KV cache in CPU memory",
     )
@@ -211,17 +227,44 @@ class DeploymentOptions:
             raise OptionError("--alpha-coeffs needs --beta-coeffs")
         if self.beta_coeffs and self.latency_model == "roofline":
             raise OptionError("--alpha-coeffs and --beta-coeffs cannot be used with --latency-model roofline")
-        if self.coefficients is not None and "fitted" not in self.latency_models:
-            raise OptionError(f"--coefficients needs --latency-model fitted, got {self.latency_model}")
-        if self.kv_cpu_blocks and self.scheduling != "blis":
-            raise OptionError(f"--kv-cpu-blocks needs --scheduling blis, whose rules it follows, got {self.scheduling}")
-        if self.speculation is not None and self.scheduling != "vllm":
-            raise OptionError(f"speculative decoding needs --scheduling vllm, got {self.scheduling}")
+        if self.coefficients is not None and not {"fitted", AUTO}.intersection(self.latency_models):
+            raise OptionError(f"--coefficients needs --latency-model fitted, got {self.latency_models[0]}")
+        if self.coefficients is not None and self.beta_coeffs:
+            raise OptionError("--coefficients cannot be used with --alpha-coeffs and --beta-coeffs")
+        if self.kv_cpu_blocks and self.engine != "blis":
+            raise OptionError(f"--kv-cpu-blocks needs --engine blis, whose rules it follows, got {self.engine}")
+        if self.speculation is not None and self.engine != "vllm":
+            raise OptionError(f"speculative decoding needs --engine vllm, got {self.engine}")
+        self._take_scheduling_policy()
+
+    def _take_scheduling_policy(self) -> None:
+        """Let --scheduling-policy stand for the two flags that it is. Raises OptionError when they contradict it."""
+        meant = {"fcfs": ("fcfs", "fcfs"), "priority": ("priority-fcfs", "priority")}.get(self.scheduling_policy)
+        if meant is None:
+            return
+        given = (("scheduler", self.scheduler), ("preemption_policy", self.preemption_policy))
+        for (name, value), wanted in zip(given, meant, strict=True):
+            if value not in ("fcfs", wanted):
+                flag = "--" + name.replace("_", "-")
+                raise OptionError(f"--scheduling-policy {self.scheduling_policy} means {flag} {wanted}, got {value}")
+            object.__setattr__(self, name, wanted)
+
+    @property
+    def memory_utilization(self) -> float:
+        """The fraction of GPU memory that the flag sets, else that of the engine."""
+        if self.gpu_memory_utilization is not None:
+            return self.gpu_memory_utilization
+        return ENGINE_DEFAULTS[self.engine].gpu_memory_utilization
+
+    @property
+    def step_times(self) -> str:
+        """The latency model that the flag names, else that of the engine; `auto` where the deployment decides."""
+        return self.latency_model or ENGINE_DEFAULTS[self.engine].latency_model
 
     @property
     def latency_models(self) -> tuple[str, ...]:
         """All that are asked for; more than one where instances may differ."""
-        return (self.latency_model,)
+        return (self.step_times,)
 
     @property
     def speculation(self) -> "Speculation | None":

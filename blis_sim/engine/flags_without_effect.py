@@ -22,8 +22,8 @@ _OF_CPU_TIER = ("kv_offload_policy", "kv_offload_threshold", "kv_transfer_bandwi
 def flags_without_effect(options: "DeploymentOptions") -> Iterator[str]:
     """One note for each, for the user to read."""
     missing: dict[str, str] = {}
-    if options.scheduling != "vllm":
-        missing |= dict.fromkeys(_OF_VLLM, "--scheduling vllm")
+    if options.engine != "vllm":
+        missing |= dict.fromkeys(_OF_VLLM, "--engine vllm")
     if "priority" not in options.scheduler and options.preemption_policy != "priority":
         missing["priority_policy"] = "a priority scheduler or --preemption-policy priority"
     if options.kv_cpu_blocks <= 0:

@@ -17,6 +17,7 @@ def said_in(settings: Sequence[Setting], arguments: Sequence[str]) -> Iterator[S
     A flag takes what comes next for its value, whatever that looks like; behind `--` there are only arguments.
     """
     by_flag = {flag: each for each in settings if not each.option.positional for flag in each.spellings}
+    by_flag |= {flag: each for each in settings for flag in each.former_flags}
     words: list[str] = []
     rest = iter(arguments)
     for argument in rest:

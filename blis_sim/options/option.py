@@ -23,6 +23,7 @@ class Option:
 
     help_text: str | Callable[[], str]
     flags: tuple[str, ...] = ()
+    former_flags: tuple[str, ...] = ()
     positional: bool = False
     allowed: tuple[str, ...] | Callable[[], Iterable[str]] = ()
     at_least: float | None = None
@@ -63,6 +64,11 @@ class Setting:
         return self.option.flags or ("--" + self.name.replace("_", "-"),)
 
     @property
+    def former_flags(self) -> tuple[str, ...]:
+        """The spellings of earlier versions, which are read and named, but not offered."""
+        return self.option.former_flags
+
+    @property
     def spellings(self) -> tuple[str, ...]:
         """All of its flags, the one that turns a switch off included as the last."""
         flags = self.flags
@@ -96,6 +102,7 @@ def option(
     help: str | Callable[[], str] = "",  # the word every command-line library uses
     *,
     flags: tuple[str, ...] = (),
+    former_flags: tuple[str, ...] = (),
     positional: bool = False,
     choices: Iterable[str] | Callable[[], Iterable[str]] = (),
     at_least: float | None = None,
@@ -114,12 +121,14 @@ def option(
     which is refused where there is no such word. `choices` closes the set of strings. A `repeatable` tuple may be given
     in several places, and its items are taken as they are. `writes` are the endings that its value gets in the names of
     the files that are written there, with the kinds of these files where they may replace earlier ones. What follows
-    stands below `heading` in the help, up to the next one. `help` and `choices` may be functions, which are called when
+    stands below `heading` in the help, up to the next one. `former_flags` are spellings of earlier versions, which are
+    read but not shown. `help` and `choices` may be functions, which are called when
     help is printed or a value other than the default is given.
     """
     known = Option(
         help_text=help,
         flags=flags,
+        former_flags=former_flags,
         positional=positional,
         allowed=choices if callable(choices) else tuple(choices),
         at_least=at_least,

@@ -63,7 +63,10 @@ def setting_named(options_class: type, name: str) -> Setting:
     """The setting of this name, or with this flag, dashes or underscores alike. Raises OptionError."""
     wanted = name.replace("_", "-").removeprefix("--")
     for setting in options_of(options_class):
-        spellings = {setting.name.replace("_", "-"), *(flag.removeprefix("--") for flag in setting.flags)}
+        spellings = {
+            setting.name.replace("_", "-"),
+            *(flag.removeprefix("--") for flag in (*setting.flags, *setting.former_flags)),
+        }
         if wanted in spellings:
             return setting
     raise OptionError(f"no setting is called {name!r}")

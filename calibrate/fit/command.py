@@ -43,7 +43,7 @@ class FitOptions(DeploymentOptions):
         "instead of at the recorded send times.",
     )
     max_concurrency: int = option(0, "With --reissue: most requests in flight. 0: no limit.", at_least=0)
-    scheduling: str = option("vllm", "Whose rules compose the steps.", choices=("vllm",))
+    engine: str = option("vllm", "Engine that was recorded.", choices=("vllm",), former_flags=("--scheduling",))
     latency_model: str = option(DEFAULT_LATENCY_MODEL, "Not used: a model is learned.", hidden=True)
     alpha_coeffs: tuple[float, ...] = option((), "Not used: coefficients are learned.", hidden=True)
     beta_coeffs: tuple[float, ...] = option((), "Not used: coefficients are learned.", hidden=True)

@@ -22,7 +22,7 @@ STAND_IN_GPU = "H100"
 def deployment_of(options: ServeOptions) -> Deployment:
     """What to simulate. Raises EngineError when model and GPU are unknown or do not fit together."""
     options = replace(options, model_argument="")
-    if options.request_timing is None or knows_model(options.model):
+    if not options.sets_times or knows_model(options.model):
         return _resolved(options)
     known = replace(
         options,
@@ -41,7 +41,7 @@ def _resolved(options: ServeOptions) -> Deployment:
 
 def with_features(options: ServeOptions, deployment: Deployment) -> tuple[EngineConfig, LatencyModel]:
     """The engine's configuration and latency model with what only a server's options say."""
-    timing = options.request_timing
+    timing = options.request_timing(deployment.config.max_num_seqs)
     config = replace(
         deployment.config, reports_kv_changes=options.kv_events.publishes, timing=timing, lora=options.lora
     )
@@ -64,7 +64,7 @@ def transfer_of(options: ServeOptions, deployment: Deployment, environment: Serv
         tp=deployment.tp,
         block_size_tokens=deployment.config.block_size_tokens,
         # Set times say what a transfer takes, too.
-        bytes_per_token=0 if options.request_timing else bytes_per_token,
+        bytes_per_token=0 if options.sets_times else bytes_per_token,
         gb_per_s=options.kv_transfer_gb_per_s,
         latency_us=round(options.kv_transfer_latency_ms * 1000),
     )

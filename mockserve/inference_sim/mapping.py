@@ -41,7 +41,7 @@ def serve_options(options: InferenceSimOptions, environment: Mapping[str, str], 
         max_num_seqs=options.max_num_seqs,
         max_waiting_requests=options.max_waiting_queue_length,
         max_body_mb=options.max_request_body_size_mb,
-        block_size_in_tokens=options.block_size,
+        block_size=options.block_size,
         total_kv_blocks=options.kv_cache_size + 1 if options.enable_kvcache else BLOCKS_WITHOUT_CACHE,
         enable_prefix_caching=options.enable_kvcache,
         enable_lora=True,  # there, adapters may be loaded at any time

@@ -47,7 +47,7 @@ def cache_config_labels(options: ServeOptions, deployment: Deployment) -> dict[s
         "block_size": block_size,
         "effective_attention_block_size": block_size,
         "enable_prefix_caching": str(config.enable_prefix_caching),
-        "gpu_memory_utilization": str(options.gpu_memory_utilization),
+        "gpu_memory_utilization": str(options.memory_utilization),
         "kv_cache_max_concurrency": str(size_tokens / config.limit_tokens),
         "kv_cache_size_tokens": str(size_tokens),
         "num_gpu_blocks": str(config.total_kv_blocks),

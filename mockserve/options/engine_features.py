@@ -66,8 +66,8 @@ class EngineFeatureOptions(NetworkOptions):
             (KV_EVENTS_FLAG, self.kv_events.publishes),
             ("--enable-lora", self.enable_lora),
         ):
-            if is_wanted and self.scheduling != "vllm":
-                raise OptionError(f"{flag} needs --scheduling vllm")
+            if is_wanted and self.engine != "vllm":
+                raise OptionError(f"{flag} needs --engine vllm")
         if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
             least = f"--max-loras, {self.max_loras}"
             raise OptionError(f"--max-cpu-loras must be at least {least}, got {self.max_cpu_loras}")

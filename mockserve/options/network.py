@@ -13,11 +13,11 @@ class NetworkOptions(ContentOptions):
 
     host: str = option("0.0.0.0", "Address to listen on.", heading="Network")
     port: int = option(8000, "Port to listen on; 0 takes a free one.", at_least=0, at_most=65535)
-    api_processes: int = option(
+    api_server_count: int = option(
         1,
         "Processes that read requests and write replies, all on the same port; with several the engines have one of "
         "their own.",
-        flags=("--api-processes", "--api-server-count"),
+        flags=("--api-server-count", "--api-processes"),
         at_least=1,
         at_most=MOST_PROCESSES,
     )

@@ -21,7 +21,7 @@ def check_cluster(options: "ServeOptions") -> None:
 def _in_the_way_of_a_router(options: "ServeOptions") -> Iterator[str]:
     facts = {
         "--data-parallel-size": options.dp > 1,
-        "--api-processes": options.api_processes > 1,
+        "--api-server-count": options.api_server_count > 1,
         "--kv-transfer-config": options.kv_transfer.is_on,
     }
     yield from (setting for setting, is_set in facts.items() if is_set)
@@ -39,9 +39,9 @@ def _cause(options: "ServeOptions") -> str:
 
 def check_processes(options: "ServeOptions", environment: ServerEnvironment) -> None:
     """Raise OptionError for settings that need the engines in the process that answers, or one process alone."""
-    if options.api_processes > 1:
+    if options.api_server_count > 1:
         for setting in _in_the_way_of_processes(options, environment):
-            raise OptionError(f"--api-processes must be 1 with {setting}, got {options.api_processes}")
+            raise OptionError(f"--api-server-count must be 1 with {setting}, got {options.api_server_count}")
 
 
 def _in_the_way_of_processes(options: "ServeOptions", environment: ServerEnvironment) -> Iterator[str]:

@@ -4,7 +4,6 @@ import json
 import logging
 import math
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +57,7 @@ def startup_problems(options: "ServeOptions", deployment: Deployment, environmen
     yield from _unknown_types(options)
     yield from _context_beyond_model(options, deployment, environment)
     yield from _steps(options, deployment)
-    if options.scheduling == "vllm" and tasks_of(options) & GENERATING_TASKS:
+    if options.engine == "vllm" and tasks_of(options) & GENERATING_TASKS:
         yield from _context_beyond_cache(options, deployment)
 
 
@@ -99,8 +98,8 @@ def _context_beyond_model(
 
 
 def _steps(options: "ServeOptions", deployment: Deployment) -> Iterator[str]:
-    budget, most = options.max_num_batched_tokens, options.max_num_seqs
-    if most > budget and most != _default(options, "max_num_seqs"):
+    budget, most = deployment.config.max_num_batched_tokens, deployment.config.max_num_seqs
+    if most > budget:
         yield f"max_num_batched_tokens ({budget}) must be greater than or equal to max_num_seqs ({most})."
     context = options.max_model_len or deployment.model.max_model_len
     if context and options.long_prefill_token_threshold > context:
@@ -108,12 +107,6 @@ def _steps(options: "ServeOptions", deployment: Deployment) -> Iterator[str]:
             f"long_prefill_token_threshold ({options.long_prefill_token_threshold}) cannot be greater than the "
             f"max_model_len ({context})."
         )
-
-
-def _default(options: "ServeOptions", name: str) -> int:
-    found = next(each.default for each in fields(options) if each.name == name)
-    assert isinstance(found, int)
-    return found
 
 
 def _context_beyond_cache(options: "ServeOptions", deployment: Deployment) -> Iterator[str]:

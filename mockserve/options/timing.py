@@ -40,13 +40,17 @@ class TimingOptions(FaultOptions):
         FaultOptions.__post_init__(self)
         if self.latency_calculator == "engine":
             _check_no_set_times(self)
-        elif self.scheduling != "vllm":
-            raise OptionError(f"--latency-calculator {self.latency_calculator} needs --scheduling vllm")
+        elif self.engine != "vllm":
+            raise OptionError(f"--latency-calculator {self.latency_calculator} needs --engine vllm")
 
     @property
-    def request_timing(self) -> RequestTiming | None:
-        """The set times; None lets the engine find them."""
-        if self.latency_calculator == "engine":
+    def sets_times(self) -> bool:
+        """Whether latencies are set outright; otherwise the engine finds them."""
+        return self.latency_calculator != "engine"
+
+    def request_timing(self, num_slots: int) -> RequestTiming | None:
+        """The set times of requests in `num_slots` slots; None lets the engine find them."""
+        if not self.sets_times:
             return None
         return RequestTiming(
             first_token_us=self.time_to_first_token_ms * 1000,
@@ -62,7 +66,7 @@ class TimingOptions(FaultOptions):
             transfer_per_token_us=self.kv_cache_transfer_time_per_token_ms * 1000,
             transfer_per_token_std_us=self.kv_cache_transfer_time_std_dev_ms * 1000,
             load_factor=self.time_factor_under_load,
-            num_slots=self.max_num_seqs,
+            num_slots=num_slots,
             seed=self.seed,
         )
 

@@ -11,7 +11,7 @@ def reserved_port(host: str, port: int) -> socket.socket:
     Raises OptionError when somebody else listens there, or nobody can.
     """
     if not hasattr(socket, "SO_REUSEPORT"):
-        raise OptionError("--api-processes must be 1: processes cannot share a port on this system")
+        raise OptionError("--api-server-count must be 1: processes cannot share a port on this system")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

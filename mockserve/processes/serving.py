@@ -83,7 +83,7 @@ class Processes:
 
     async def start(self) -> None:
         """Start all processes."""
-        number = self._options.api_processes
+        number = self._options.api_server_count
         origin_s = self._ranks[0].driver.seconds_at(0)
         # What happens to the engines happens here.
         options = replace(self._options, model_argument="", fault_engine=())

@@ -60,7 +60,7 @@ def _facts(service: Service) -> ConfigFacts:
         seed=options.seed,
         max_model_len=service.planner.max_model_len,
         block_size=config.block_size_tokens,
-        gpu_memory_utilization=options.gpu_memory_utilization,
+        gpu_memory_utilization=options.memory_utilization,
         num_gpu_blocks=config.total_kv_blocks,
         enable_prefix_caching=config.enable_prefix_caching,
         tensor_parallel_size=deployment.tp,

@@ -200,7 +200,7 @@ def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
             source.slow_readers,
             source.tool_parsing,
         ),
-        queue_limits=queue_limits(front.options, num_instances=1),
+        queue_limits=queue_limits(front.options, engine.driver.engine.config.max_num_seqs, num_instances=1),
         suspension=Suspension(engine.driver, tell_sleep),
         faults=faults,
         engine_faults=EngineFaults(alone, faults),

@@ -225,7 +225,7 @@ def build_service(
         driver=driver,
         engines=engines,
         metrics_source=backend.metrics_source,
-        queue_limits=queue_limits(options, options.num_instances),
+        queue_limits=queue_limits(options, config.max_num_seqs, options.num_instances),
         faults=faults,
         engine_faults=engine_faults,
         options=options,
@@ -256,10 +256,10 @@ def _tell_sleep(engines: Mapping[int, RankEngine], state: str) -> None:
         engine.metrics.sleep_state = state
 
 
-def queue_limits(options: ServeOptions, num_instances: int) -> QueueLimits:
+def queue_limits(options: ServeOptions, max_num_seqs: int, num_instances: int) -> QueueLimits:
     """The limits of a server with so many instances at its start."""
     waiting = options.max_waiting_requests
-    unfinished = None if waiting is None else num_instances * options.max_num_seqs + waiting
+    unfinished = None if waiting is None else num_instances * max_num_seqs + waiting
     return QueueLimits(options.max_num_queued_reqs, options.max_num_queued_tokens, unfinished)
 
 

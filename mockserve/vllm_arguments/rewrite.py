@@ -21,14 +21,6 @@ NO_EFFECT_FLAG = "--accepted-without-effect"
 FITTED_FLAG, FITS_FLAG = "--max-model-len", "--fits-max-model-len"
 """vLLM's flag whose value may be `auto`, and our own that says so."""
 
-TRANSLATIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "--scheduling-policy": {
-        "fcfs": ("--scheduler", "fcfs", "--preemption-policy", "fcfs"),
-        "priority": ("--scheduler", "priority-fcfs", "--preemption-policy", "priority"),
-    },
-}
-"""Flags that are several of ours: value to what it stands for."""
-
 _LEVEL = re.compile(r"-O=?([0-3])")
 
 
@@ -46,8 +38,6 @@ def rewritten(arguments: list[str], own_flags: Collection[str], table: Mapping[s
     for flag, spelling, values in _flags(named, table):
         if flag is None:
             own.append(spelling)
-        elif flag.name in TRANSLATIONS:
-            own += TRANSLATIONS[flag.name][values[0]]
         else:
             known = next((each for each in flag.spellings if each in own_flags), None)
             if known is None:

@@ -86,7 +86,7 @@ def test_a_replay_loads_one_scheduling_and_one_latency_model(loaded_by_a_replay:
     ]
     models = [f"blis_sim.engine.latency.{name}" for name in ("blackbox", "fitted", "roofline", "trained_physics")]
     assert among(schedulings, loaded_by_a_replay) == ["blis_sim.engine.scheduler.vllm_fast"]
-    assert among(models, loaded_by_a_replay) == ["blis_sim.engine.latency.trained_physics"]
+    assert among(models, loaded_by_a_replay) == ["blis_sim.engine.latency.fitted"]
 
 
 def test_a_replay_loads_no_answers_to_questions_that_are_not_asked(loaded_by_a_replay: set[str]) -> None:

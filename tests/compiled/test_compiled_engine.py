@@ -58,8 +58,8 @@ RUNS = {
     "priorities": (*QWEN, *TIGHT, "--scheduler", "priority-fcfs", "--preemption-policy", "priority"),
     "shared prefixes": (*QWEN, "--rate", "20", "--num-requests", "300", "--prefix-tokens", "1000"),
     "classes and conversations": (*QWEN, "--workload-spec", str(PROJECT / "examples" / "workload.yaml")),
-    "BLIS's scheduling": (*QWEN, *TIGHT, "--scheduling", "blis"),
-    "BLIS's with CPU memory": (*QWEN, *TIGHT, "--scheduling", "blis", "--kv-cpu-blocks", "200"),
+    "BLIS's scheduling": (*QWEN, *TIGHT, "--engine", "blis"),
+    "BLIS's with CPU memory": (*QWEN, *TIGHT, "--engine", "blis", "--kv-cpu-blocks", "200"),
     "speculative decoding": (
         *(*QWEN, "--rate", "5", "--num-requests", "100"),
         *("--speculative-config", DRAFTS, "--speculative-acceptance-rate", "0.8,0.6,0.5"),

@@ -104,7 +104,7 @@ def test_every_figure_that_a_replay_writes_is_explained() -> None:
 
 def test_the_readme_tells_the_errors_that_the_page_of_figures_has() -> None:
     """The ordinary recordings as a range, the one with the largest errors by itself."""
-    rows = section(page("accuracy.md"), "Replayed with `--scheduling vllm`").splitlines()
+    rows = section(page("accuracy.md"), "Replayed with `--engine vllm`").splitlines()
     errors = sorted((figures[1], figures[0]) for row in rows if len(figures := percentages(row)) == 3)
     *ordinary, worst = errors
     e2e, ttft = [each[0] for each in ordinary], [each[1] for each in ordinary]
@@ -124,7 +124,7 @@ def test_the_page_of_models_tells_the_errors_that_the_pages_of_figures_have(mode
     """TTFT, E2E and ITL: of a recording that was not learned from, of servers with other models, of another GPU."""
     rows = section(page("models.md"), "How a step is timed").splitlines()
     told = [row.split("|")[3 if model == "fitted" else 4] for row in rows if re.search(r"\d %", row)]
-    part = "Learned coefficients" if model == "fitted" else "Replayed with `--scheduling vllm`"
+    part = "Learned coefficients" if model == "fitted" else "Replayed with `--engine vllm`"
     on_recording = percentages(row_of(section(page("accuracy.md"), part), "sweep_rate_agg_6rps_vanilla"))
     on_servers = last_figures(row_of(section(page("published.md"), model), "**median"))
     on_another_gpu = last_figures(row_of(section(page("published.md"), "Another GPU"), f"| {model} |"))

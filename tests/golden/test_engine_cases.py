@@ -84,7 +84,7 @@ def test_an_instance_is_simulated_to_the_microsecond(
     folder = shared / "golden" / "engine" / case
     flags = shlex.split((folder / "flags.txt").read_text())
     outputs = ["--results-path", str(tmp_path / "results.json"), "--metrics-path", str(tmp_path / "metrics.json")]
-    assert run(["replay", str(folder / "trace.yaml"), *flags, "--scheduling", "blis", *outputs]) == 0
+    assert run(["replay", str(folder / "trace.yaml"), *flags, "--engine", "blis", *outputs]) == 0
     assert_same_files(tmp_path, folder)
     assert capsys.readouterr().out == (folder / "stdout.txt").read_text()
 
@@ -94,7 +94,7 @@ def test_a_recording_replays_to_the_microsecond(case: str, shared: Path, tmp_pat
     recording, flags = REPLAYS[case]
     folder = shared / "golden" / "tools"
     header = folder / "real" / f"{recording}.yaml"
-    outputs = ["--scheduling", "blis", "--results-path", str(tmp_path / "results.json")]
+    outputs = ["--engine", "blis", "--results-path", str(tmp_path / "results.json")]
     assert run(["replay", str(header), *shlex.split(flags), *outputs]) == 0
     assert read_json(tmp_path / "results.json") == read_json(folder / "replay" / f"{case}.results.json")
 
@@ -106,8 +106,7 @@ def test_what_is_printed_is_the_same_to_the_last_digit(
     trace, flags = PRINTED[case]
     folder = shared / "golden" / "tools"
     assert (
-        run(["replay", str(folder / f"{trace}.yaml"), *shlex.split(QWEN), "--scheduling", "blis", *shlex.split(flags)])
-        == 0
+        run(["replay", str(folder / f"{trace}.yaml"), *shlex.split(QWEN), "--engine", "blis", *shlex.split(flags)]) == 0
     )
     assert capsys.readouterr().out == (folder / f"{case}.stdout.txt").read_text()
 
@@ -116,5 +115,5 @@ def test_goodput_is_the_same_to_the_last_digit(shared: Path, tmp_path: Path) -> 
     folder = shared / "golden" / "tools" / "run"
     metrics = tmp_path / "metrics.json"
     trace = str(folder / "s2_multiclient_prefix_slo.yaml")
-    assert run(["replay", trace, *shlex.split(QWEN), "--scheduling", "blis", "--metrics-path", str(metrics)]) == 0
+    assert run(["replay", trace, *shlex.split(QWEN), "--engine", "blis", "--metrics-path", str(metrics)]) == 0
     assert metrics.read_text() == (folder / "s2_multiclient_prefix_slo.metrics.json").read_text()

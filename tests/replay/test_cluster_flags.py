@@ -27,7 +27,7 @@ POOLS = ["--num-instances", "4", "--prefill-instances", "2", "--decode-instances
         (["--pd-transfer-bandwidth", "0"], "--pd-transfer-bandwidth must be at least 1e-06, got 0.0"),
         (
             [*POOLS, "--decode-latency-model", "x"],
-            "must be one of trained-physics, roofline, blackbox, fitted, got 'x'",
+            "must be one of auto, trained-physics, roofline, blackbox, fitted, got 'x'",
         ),
         (["--routing-latency", "9223372036854775807"], "--routing-latency must be at most 1e+15"),
         (["--admission-latency", "9" * 30], "--admission-latency must be at most 1e+15"),
@@ -130,6 +130,7 @@ def test_step_times_of_one_pool_may_be_learned(names_file: bool, tmp_path: Path)
         prefill_instances=1,
         decode_instances=1,
         pd_decider="always",
+        latency_model="trained-physics",
         prefill_latency_model="fitted",
         prefill_tp=2,
         coefficients=coefficients,

@@ -30,7 +30,7 @@ def replayed(trace: Path, *flags: str) -> Any:
 
 @pytest.mark.parametrize("scheduling", ["vllm", "blis"])
 def test_each_request_says_who_handled_it(scheduling: str, trace: Path) -> None:
-    rows = replayed(trace, "--num-instances", "3", "--scheduling", scheduling)["requests"]
+    rows = replayed(trace, "--num-instances", "3", "--engine", scheduling)["requests"]
     assert [row["handled_by"] for row in rows] == [f"instance_{number % 3}" for number in range(12)]
 
 

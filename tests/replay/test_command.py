@@ -21,7 +21,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 MODEL = "qwen/qwen3-14b"
 SHIPPED = str(LEARNED_COEFFICIENTS)
 DEPLOYMENT = (
-    *("--model", MODEL, "--hardware", "H100", "--tp", "1", "--scheduling", "blis"),
+    *("--model", MODEL, "--hardware", "H100", "--tp", "1", "--engine", "blis"),
     *("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coeffs", "1000,0,0"),
     *("--total-kv-blocks", "1000", "--max-model-len", "16000"),
 )
@@ -127,7 +127,7 @@ def test_what_was_assumed_of_the_deployment_is_noted(tmp_path: Path, capsys: Cap
 
 
 def test_the_scheduling_may_be_vllms(tmp_path: Path, capsys: Captured) -> None:
-    metrics, _ = replayed(written(tmp_path, THREE), capsys, "--scheduling", "vllm")
+    metrics, _ = replayed(written(tmp_path, THREE), capsys, "--engine", "vllm")
     assert (metrics["completed_requests"], metrics["ttft_mean_ms"]) == (3, 1)
 
 
@@ -295,7 +295,7 @@ def test_a_phase_average_is_reproducible_and_close_to_the_single_run(tmp_path: P
 
 def fitted_flags(folder: Path, **sections: Any) -> list[str]:
     file = coefficients_file.written(folder, **sections)
-    flags = ["--model", MODEL, "--hardware", "H100", "--tp", "1", "--scheduling", "vllm"]
+    flags = ["--model", MODEL, "--hardware", "H100", "--tp", "1", "--engine", "vllm"]
     return [*flags, "--latency-model", "fitted", "--coefficients", str(file), "--json"]
 
 
@@ -330,7 +330,16 @@ def test_coefficients_of_another_deployment_are_warned_of(tmp_path: Path, capsys
 
 def test_coefficients_that_ship_time_a_replay_as_the_same_in_a_file_do(tmp_path: Path, capsys: Captured) -> None:
     header = written(tmp_path, [row(number, number * 20_000, input_tokens=1000) for number in range(9)])
-    flags = ["--model", MODEL, "--latency-model", "fitted", "--json", "--results-path"]
+    flags = [
+        "--model",
+        MODEL,
+        "--latency-model",
+        "fitted",
+        "--max-num-batched-tokens",
+        "2048",
+        "--json",
+        "--results-path",
+    ]
     assert run(["replay", str(header), *flags, str(tmp_path / "shipped.json")]) == 0
     by_shipped = capsys.readouterr()
     assert run(["replay", str(header), *flags, str(tmp_path / "named.json"), "--coefficients", SHIPPED]) == 0
@@ -350,5 +359,7 @@ def test_a_file_of_coefficients_wins_over_those_that_ship(tmp_path: Path, capsys
 
 def test_coefficients_need_the_fitted_model(tmp_path: Path, capsys: Captured) -> None:
     header = written(tmp_path, THREE)
-    assert run(["replay", str(header), "--model", MODEL, "--coefficients", "c.yaml"]) == 2
-    assert "--coefficients needs --latency-model fitted, got trained-physics" in capsys.readouterr().err
+    assert (
+        run(["replay", str(header), "--model", MODEL, "--latency-model", "roofline", "--coefficients", "c.yaml"]) == 2
+    )
+    assert "--coefficients needs --latency-model fitted, got roofline" in capsys.readouterr().err

@@ -143,7 +143,7 @@ def test_users_wait_for_their_replies(tmp_path: Path, capsys: Captured) -> None:
 
 def test_a_trace_says_what_became_of_each_request(tmp_path: Path, capsys: Captured) -> None:
     exact = ("--prompt-tokens", "100", "--prompt-tokens-stdev", "0", "--output-tokens", "1500", "--output-tokens-stdev")
-    steps = (*exact, "0", "--scheduling", "blis", "--rate", "1", "--num-requests", "4")
+    steps = (*exact, "0", "--engine", "blis", "--rate", "1", "--num-requests", "4")
     flags = (*steps, "--timeout", "2", "--horizon", "4900000")
     rows = traced(capsys, tmp_path, *flags)
     assert [row.status for row in rows] == ["ok", "ok", "ok", "incomplete"]
@@ -201,7 +201,7 @@ def test_what_a_trace_cannot_say_is_told(tmp_path: Path, capsys: Captured) -> No
         ("--rate 0", "--rate must be above 0, got 0.0"),
         (f"--num-requests {10**18}", "--num-requests must be at most 100000000, got 1000000000000000000"),
         (f"--concurrency {10**18}", "--concurrency must be at most 100000000, got 1000000000000000000"),
-        (f"--block-size {10**18}", "--block-size-in-tokens must be at most 1000000, got 1000000000000000000"),
+        (f"--block-size {10**18}", "--block-size must be at most 1000000, got 1000000000000000000"),
         ("--num-requests 2 --timeout 0", "--timeout must be above 0 seconds, or negative for never, got 0"),
         (
             "--max-concurrency 5",

@@ -101,7 +101,7 @@ def workload(requests: list[WorkloadRequest], sessions: list[Session]) -> Worklo
 
 
 def simulated(given: Workload) -> Simulated:
-    deployment = resolve(DeploymentOptions(model="qwen/qwen3-14b", hardware="H100", tp=1, scheduling="blis"))
+    deployment = resolve(DeploymentOptions(model="qwen/qwen3-14b", hardware="H100", tp=1, engine="blis"))
     return simulate_workload(Engine(deployment.config, deployment.latency), given)
 
 

@@ -189,7 +189,7 @@ def test_a_refused_change_changes_nothing(refused: dict[str, Any]) -> None:
 
 
 def test_kv_exhaustion_with_the_scheduling_of_blis_is_refused() -> None:
-    with running_server(enable_fault_control=True, scheduling="blis") as server:
+    with running_server(enable_fault_control=True, engine="blis") as server:
         refused = call(server, "POST", "/blis/faults", {"stall_s": 7, "engine": {"hang": None, "kv_exhaustion": None}})
         assert (refused.status, refused.json["error"]["message"]) == (
             400,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mockserve.protocol.completions.fields import CHAT_FIELDS, COMPLETION_FIELDS
 from tests.patience import PATIENCE_S, wait_until
+from tests.wire.internal_errors import is_vllms_own_error
 from tests.wire.plain_http import call
 from tests.wire.serving import TestServer
 
@@ -102,7 +103,7 @@ def test_any_value_of_any_field_is_answered(server: TestServer, data: st.DataObj
     odd = data.draw(st.dictionaries(st.sampled_from(names), json_values, min_size=1, max_size=4))
     odd["n"] = data.draw(st.integers(-2, 3))
     reply = call(server, "POST", PATHS[which], json.dumps({**BODIES[which], **odd}).encode())
-    assert reply.status < 500, (odd, reply.body)
+    assert reply.status < 500 or is_vllms_own_error(odd, reply.body), (odd, reply.body)
     assert is_well(server)
 
 

@@ -155,7 +155,8 @@ def test_its_flags_become_settings_of_ours() -> None:
     )
     assert found.port == 8001
     assert found.latency_calculator == "constant"
-    timing = found.request_timing
+    assert found.max_num_seqs == 5
+    timing = found.request_timing(found.max_num_seqs)
     assert timing is not None
     assert (timing.first_token_us, timing.token_gap_us, timing.load_factor, timing.num_slots) == (200e3, 20e3, 3, 5)
     assert (found.total_kv_blocks, found.enable_prefix_caching, found.max_waiting_requests) == (101, True, 7)

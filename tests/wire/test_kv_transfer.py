@@ -18,7 +18,7 @@ PROMPT = list(range(1, 101))
 
 @pytest.fixture(scope="module")
 def both() -> Iterator[TestServer]:
-    with running_server(kv_transfer_config=CONFIG, scheduling="vllm") as server:
+    with running_server(kv_transfer_config=CONFIG, engine="vllm") as server:
         yield server
 
 

@@ -87,7 +87,7 @@ def test_events_name_the_adapter() -> None:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"scheduling": "blis"}, "--enable-lora needs --scheduling vllm"),
+        ({"engine": "blis"}, "--enable-lora needs --engine vllm"),
         ({"max_loras": 3, "max_cpu_loras": 2}, "--max-cpu-loras must be at least --max-loras, 3, got 2"),
     ],
 )

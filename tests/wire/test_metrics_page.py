@@ -204,7 +204,7 @@ def test_an_answer_that_ends_by_itself_counts_as_stopped() -> None:
 
 @pytest.mark.parametrize("scheduling", ["blis", "vllm"])
 def test_preempted_requests_send_every_token_once(scheduling: str) -> None:
-    with running_server(total_kv_blocks=17, max_model_len=200, scheduling=scheduling) as server:
+    with running_server(total_kv_blocks=17, max_model_len=200, engine=scheduling) as server:
         replies = [chat(server, max_tokens=100, ignore_eos=True, n=4, seed=1, stream=True).body for _ in range(2)]
         whole = chat(server, max_tokens=100, ignore_eos=True, n=4, seed=1).json
         assert metric(server, "vllm:num_preemptions_total") > 0

@@ -13,7 +13,10 @@ import pytest
 from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import raw_completion, read_all, read_until
 
-ARGUMENTS = ("serve", "qwen/qwen3-14b", "--hardware", "H100", "--tp", "1", "--host", "127.0.0.1")
+ARGUMENTS = (
+    *("serve", "qwen/qwen3-14b", "--hardware", "H100", "--tp", "1", "--host", "127.0.0.1"),
+    *("--latency-model", "trained-physics"),
+)
 MORTAL = ("--port", "0", "--enable-fault-control")
 
 

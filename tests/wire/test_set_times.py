@@ -41,11 +41,11 @@ def test_the_prefix_cache_shortens_the_first_token() -> None:
 
 def test_any_model_can_be_served() -> None:
     options = ServeOptions(model="my/model", latency_calculator="constant")
-    assert deployment_of(options).config.max_num_seqs == options.max_num_seqs
+    assert deployment_of(options).config.max_num_seqs == 1024
     with running_server(**TIMES) as server:
         assert chat(server, max_tokens=3).status == 200
 
 
 def test_set_times_need_slots() -> None:
-    with pytest.raises(Exception, match=r"^--latency-calculator constant needs --scheduling vllm$"):
-        ServeOptions(model="m", latency_calculator="constant", scheduling="blis")
+    with pytest.raises(Exception, match=r"^--latency-calculator constant needs --engine vllm$"):
+        ServeOptions(model="m", latency_calculator="constant", engine="blis")

@@ -125,7 +125,7 @@ def test_a_response_can_be_rendered(scaled_out: TestServer) -> None:
 
 def test_a_prefill_of_token_ids_says_where_its_blocks_are() -> None:
     config = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both", "engine_id": "here"})
-    with running_server(enable_scale_out=True, kv_transfer_config=config, scheduling="vllm") as prefiller:
+    with running_server(enable_scale_out=True, kv_transfer_config=config, engine="vllm") as prefiller:
         wanted = {"kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False}}
         reply = generate(prefiller, {"max_tokens": 1}, token_ids=list(range(1, 101)), **wanted).json
         assert reply["kv_transfer_params"]["remote_num_tokens"] == 100

@@ -10,7 +10,7 @@ from blis_sim.engine.deployment import resolve
 from blis_sim.options import BlisError
 
 _DECIDING = ("model", "hardware", "tp", "latency_model")
-_DECIDING_FOR_ALL = ("coefficients", "scheduling", "model_config_folder", "hardware_config", "policy_config")
+_DECIDING_FOR_ALL = ("coefficients", "engine", "model_config_folder", "hardware_config", "policy_config")
 _DECIDERS = (*_DECIDING_FOR_ALL, *(f"{pool}{name}" for pool in ("", "prefill_", "decode_") for name in _DECIDING))
 """The settings that decide from what, and for what, step times were learned."""
 _MOST_LINES = 10

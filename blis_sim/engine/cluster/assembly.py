@@ -70,7 +70,7 @@ def build_cluster(
         FlowControl(cluster, flow_control, policies.slo_priorities or DEFAULT_SLO_PRIORITIES)
     if (disaggregation := options.disaggregation) is not None:
         # In BLIS all pools share the round-robin counter, so pools of even sizes use half of their instances.
-        shared = router if options.scheduling == "blis" else ROUTERS[options.routing_policy](settings)
+        shared = router if options.engine == "blis" else ROUTERS[options.routing_policy](settings)
         prefill_router = _pool_router(options.prefill_routing_scorers, settings) or shared
         num_bytes = bytes_per_block(options, deployment)
         Disaggregation(cluster, disaggregation, num_bytes, prefill_router, keeps_history)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.deployment import Deployment, resolve
+from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.options import BlisError, OptionError, options_of
 from blis_sim.options.option import Setting
 from blis_sim.options.text import value_of_yaml
@@ -113,7 +114,7 @@ def _resolved(options: ClusterOptions, group: "InstanceGroup", number: int) -> D
     known = {setting.name: setting for setting in options_of(type(options))}
     try:
         given = {name: _value(known[name], value) for name, value in group.settings.items()}
-        if given.get("latency_model", "fitted") != "fitted":
+        if given.get("latency_model", "fitted") not in (AUTO, "fitted"):
             given.setdefault("coefficients", None)  # those of the flag are for the others
         return resolve(replace(options, **given))  # type: ignore[arg-type]
     except BlisError as error:

@@ -109,7 +109,7 @@ def _no_room(model: ModelSpec, gpu: GpuSpec, tp: int, gpu_memory_utilization: fl
 
 
 def _check(model: ModelSpec, gpu: GpuSpec) -> None:
-    advice = "give --total-kv-blocks instead"
+    advice = "give --num-gpu-blocks-override instead"
     if gpu.memory_gib <= 0:
         raise EngineError(f"the memory of GPU {gpu.name} is not known, so its KV blocks cannot be counted; {advice}")
     if gpu.memory_gib > _MOST_MEMORY_GIB:

@@ -26,7 +26,7 @@ def notes_on_coefficients(path: str | None, model: ModelSpec, gpu: GpuSpec, tp: 
         more = _more_on_shipped(model, gpu, tp) if path is None else ""
         yield f"warning: {origin} learned for {learned_for}, not for {used_for}{more}"
     if scheduling != "vllm":
-        yield f"warning: {origin} learned with --scheduling vllm, not with {scheduling}"
+        yield f"warning: {origin} learned with --engine vllm, not with {scheduling}"
 
 
 def _more_on_shipped(model: ModelSpec, gpu: GpuSpec, tp: int) -> str:

@@ -1,4 +1,4 @@
-"""Whose scheduling an engine follows. A new one is one file and one row here.
+"""The engines that can be simulated, by the scheduler that each has. A new one is one file and one row here.
 
 An engine has one stepping, and only that is imported.
 """
@@ -47,7 +47,7 @@ def new_blis(instance: "Instance", reports_steps: bool) -> Stepping:
     return FastBlisStepping(instance)
 
 
-SCHEDULINGS: dict[str, Callable[["Instance", bool], Stepping]] = {
+ENGINES: dict[str, Callable[["Instance", bool], Stepping]] = {
     "vllm": new_vllm,
     "blis": new_blis,
 }

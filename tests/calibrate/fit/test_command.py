@@ -21,7 +21,7 @@ Captured = pytest.CaptureFixture[str]
 def trace(tmp_path: Path, capsys: Captured) -> Path:
     """A trace that the engine itself has made with known coefficients."""
     known = written_coefficients(tmp_path)
-    fitted = ("--scheduling", "vllm", "--latency-model", "fitted", "--coefficients", str(known))
+    fitted = ("--engine", "vllm", "--latency-model", "fitted", "--coefficients", str(known))
     load = ("--rate", "5", "--arrival", "poisson", "--num-requests", "80", "--output-tokens", "60")
     lengths = ("--output-tokens-stdev", "20", "--trace-output", str(tmp_path / "trace"))
     assert run(["run", *SERVER, *fitted, *load, *lengths]) == 0
@@ -41,7 +41,7 @@ def test_what_was_learned_is_printed_written_and_can_be_replayed(trace: Path, ca
     assert content["held_out"][0]["requests"] == 16
     assert content["held_out"][0]["e2e"]["mape"] < 0.03
     assert content["seen"]["decode_requests"] >= read_coefficients(output).seen["decode_requests"] > 0
-    fitted = ("--scheduling", "vllm", "--latency-model", "fitted", "--coefficients", str(output))
+    fitted = ("--engine", "vllm", "--latency-model", "fitted", "--coefficients", str(output))
     assert run(["replay", str(trace), *SERVER, *fitted, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["completed_requests"] == 80
 
@@ -62,7 +62,7 @@ def refused(capsys: Captured, *arguments: str) -> str:
 
 def test_settings_that_make_no_sense_are_refused(trace: Path, capsys: Captured) -> None:
     assert refused(capsys, *SERVER) == "give the header files of the recordings, as in `blis fit trace.yaml`"
-    assert refused(capsys, str(trace), *SERVER, "--scheduling", "blis").startswith("--scheduling must be one of vllm")
+    assert refused(capsys, str(trace), *SERVER, "--engine", "blis").startswith("--engine must be one of vllm")
     message = refused(capsys, str(trace), *SERVER, "--latency-model", "roofline")
     assert message == "blis fit learns a latency model, it takes neither a --latency-model nor coefficients"
     assert refused(capsys, str(trace), *SERVER, "--max-concurrency", "4").startswith(

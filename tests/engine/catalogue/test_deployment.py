@@ -12,6 +12,8 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.errors import EngineError
+from blis_sim.engine.latency.fitted import Fitted
+from blis_sim.engine.latency.range_watch import RangeWatch
 from blis_sim.engine.latency.roofline import Roofline
 from blis_sim.engine.latency.trained_physics import TrainedPhysics
 from blis_sim.engine.speculation import Speculation
@@ -24,15 +26,63 @@ SCOUT = "redhatai/llama-4-scout-17b-16e-instruct-fp8-dynamic"
 def test_a_model_name_is_enough() -> None:
     deployment = resolve(DeploymentOptions(model="Qwen/Qwen3-14B"))
     assert (deployment.gpu.name, deployment.tp, deployment.dp) == ("H100", 1, 1)
-    assert deployment.config == EngineConfig(total_kv_blocks=15_909, max_model_len=40_960)
-    assert isinstance(deployment.latency, TrainedPhysics)
+    assert deployment.config == EngineConfig(
+        total_kv_blocks=16_565, max_model_len=40_960, max_num_seqs=1024, max_num_batched_tokens=8192
+    )
+    assert isinstance(deployment.latency, RangeWatch)
+    assert isinstance(deployment.latency.model, Fitted)
     assert deployment.notes == ()
+
+
+def test_blis_brings_defaults_of_its_own() -> None:
+    deployment = resolve(DeploymentOptions(model="Qwen/Qwen3-14B", engine="blis"))
+    assert deployment.config == EngineConfig(
+        total_kv_blocks=15_909, max_model_len=40_960, max_num_seqs=256, max_num_batched_tokens=2048, scheduling="blis"
+    )
+    assert isinstance(deployment.latency, TrainedPhysics)
+
+
+@pytest.mark.parametrize(
+    ("given", "tokens", "seqs"),
+    [
+        ({"hardware": "B200"}, 16384, 1024),
+        ({"hardware": "H200"}, 8192, 1024),
+        ({"hardware": "A100-80"}, 2048, 256),
+        ({"hardware": "L40S"}, 2048, 256),
+        ({"max_num_seqs": 4, "max_model_len": 1000}, 4000, 4),
+        ({"max_num_batched_tokens": 100}, 100, 100),
+        ({"enable_chunked_prefill": False}, 40_960, 1024),
+        ({"hardware": "L40S", "max_num_seqs": 3000}, 2048, 3000),
+    ],
+)
+def test_limits_of_a_step_are_those_of_vllm_on_the_gpu(given: dict[str, Any], tokens: int, seqs: int) -> None:
+    config = resolve(DeploymentOptions(model="qwen3-14b", tp=1, **given)).config
+    assert (config.max_num_batched_tokens, config.max_num_seqs) == (tokens, seqs)
+
+
+def test_a_scheduling_policy_stands_for_order_and_preemption() -> None:
+    config = resolve(DeploymentOptions(model="qwen3-14b", scheduling_policy="priority")).config
+    assert (config.scheduler, config.preemption_policy) == ("priority-fcfs", "priority")
+    with pytest.raises(OptionError, match=r"^--scheduling-policy priority means --scheduler priority-fcfs, got sjf$"):
+        DeploymentOptions(model="m", scheduling_policy="priority", scheduler="sjf")
+
+
+def test_learned_step_times_carry_over_to_other_deployments_with_one_note() -> None:
+    deployment = resolve(DeploymentOptions(model="llama-3.1-8b", hardware="H100", tp=1))
+    assert isinstance(deployment.latency, Fitted)
+    (note,) = deployment.notes
+    assert note.startswith("warning: the shipped coefficients were learned for qwen3-14b on H100 with tp 1, not for ")
+
+
+def test_coefficients_given_on_the_command_line_are_those_of_trained_physics() -> None:
+    deployment = resolve(DeploymentOptions(model="qwen3-14b", alpha_coeffs=(0,) * 3, beta_coeffs=(1.0,) * 7))
+    assert isinstance(deployment.latency, TrainedPhysics)
 
 
 def test_flags_win_over_the_catalogue() -> None:
     options = DeploymentOptions(
         model="qwen3-14b", hardware="a100-80", tp=2, latency_model="roofline", total_kv_blocks=700,
-        block_size_in_tokens=32, max_num_seqs=8, max_num_batched_tokens=512, long_prefill_token_threshold=256,
+        block_size=32, max_num_seqs=8, max_num_batched_tokens=512, long_prefill_token_threshold=256,
         max_model_len=1100,
     )  # fmt: skip
     deployment = resolve(options)
@@ -56,8 +106,8 @@ def test_given_coefficients_reach_the_latency_model() -> None:
 
 def test_a_context_window_larger_than_the_kv_cache_is_cut_with_a_note() -> None:
     deployment = resolve(DeploymentOptions(model=SCOUT))
-    assert deployment.config.max_model_len == 13_671 * 16  # one block is vLLM's own
-    (note,) = deployment.notes
+    assert deployment.config.max_model_len == 14_763 * 16  # one block is vLLM's own
+    _, note = deployment.notes
     assert note.startswith("the context window of llama-4-scout-17b-16e-instruct-fp8-dynamic, 10485760 tokens, is cut")
 
 
@@ -68,11 +118,9 @@ def test_a_max_model_len_larger_than_the_kv_cache_is_cut_with_a_note() -> None:
 
 
 def test_one_kv_block_is_too_few_for_vllm_which_keeps_it() -> None:
-    with pytest.raises(EngineError, match=r"--total-kv-blocks must be at least 2 with vLLM's scheduling"):
+    with pytest.raises(EngineError, match=r"--num-gpu-blocks-override must be at least 2 with --engine vllm"):
         resolve(DeploymentOptions(model="qwen3-14b", total_kv_blocks=1))
-    assert (
-        resolve(DeploymentOptions(model="qwen3-14b", total_kv_blocks=1, scheduling="blis")).config.max_model_len == 16
-    )
+    assert resolve(DeploymentOptions(model="qwen3-14b", total_kv_blocks=1, engine="blis")).config.max_model_len == 16
 
 
 def test_a_config_folder_that_is_not_there_gives_way_to_the_catalogue_with_a_note() -> None:
@@ -112,7 +160,7 @@ def test_experts_that_cannot_be_counted_leave_the_kv_cache_practically_unlimited
     model = local_model(tmp_path, num_experts_per_tok=2)
     deployment = resolve(DeploymentOptions(model=model, hardware="H100", tp=1))
     assert deployment.config.total_kv_blocks == 1_000_000
-    assert "assuming 1000000 KV blocks; give --total-kv-blocks" in deployment.notes[0]
+    assert "assuming 1000000 KV blocks; give --num-gpu-blocks-override" in deployment.notes[1]
 
 
 def test_a_hardware_file_describes_other_gpus(tmp_path: Path) -> None:
@@ -124,28 +172,30 @@ def test_a_hardware_file_describes_other_gpus(tmp_path: Path) -> None:
 
 def test_data_parallel_replicas_each_bring_their_kv_cache() -> None:
     deployment = resolve(DeploymentOptions(model="mixtral-8x7b-v0.1", dp=2, moe_comm_backend="pplx"))
-    assert (deployment.dp, deployment.config.total_kv_blocks, deployment.notes) == (2, 48_956, ())
+    assert (deployment.dp, deployment.config.total_kv_blocks) == (2, 52_232)
+    (note,) = deployment.notes
+    assert note.startswith("step times are those of trained-physics")
 
 
 def test_scheduling_decides_how_kv_blocks_are_counted() -> None:
     blocks = {
         scheduling: resolve(
-            DeploymentOptions(model="llama-3.1-70b-instruct", hardware="H100", tp=4, scheduling=scheduling)
+            DeploymentOptions(model="llama-3.1-70b-instruct", hardware="H100", tp=4, engine=scheduling)
         ).config.total_kv_blocks
         for scheduling in ("vllm", "blis")
     }
-    assert blocks == {"vllm": 30_450, "blis": 121_801}
+    assert blocks == {"vllm": 31_761, "blis": 121_801}
 
 
 def test_more_gpus_than_kv_heads_are_refused_by_blis_alone() -> None:
     assert resolve(DeploymentOptions(model="llama-3.1-70b-instruct", hardware="H100", tp=16)).tp == 16
     with pytest.raises(EngineError, match=r"llama-3\.1-70b-instruct has 8 KV heads, which tp 16 does not divide"):
-        resolve(DeploymentOptions(model="llama-3.1-70b-instruct", hardware="H100", tp=16, scheduling="blis"))
+        resolve(DeploymentOptions(model="llama-3.1-70b-instruct", hardware="H100", tp=16, engine="blis"))
 
 
 def test_a_communication_backend_without_data_parallelism_is_noted() -> None:
     deployment = resolve(DeploymentOptions(model="mixtral-8x7b-v0.1", moe_comm_backend="pplx"))
-    assert deployment.notes == ("--moe-comm-backend pplx has no effect without --dp",)
+    assert deployment.notes[0] == "--moe-comm-backend pplx has no effect without --dp"
 
 
 @pytest.mark.parametrize(
@@ -162,21 +212,21 @@ def test_a_communication_backend_without_data_parallelism_is_noted() -> None:
         ({"alpha_coeffs": (1.0,), "beta_coeffs": (-1.0,)}, "--beta-coeffs must be at least 0, got -1.0"),
         (
             {"latency_model": "oracle"},
-            "--latency-model must be one of trained-physics, roofline, blackbox, fitted, got 'oracle'",
+            "--latency-model must be one of auto, trained-physics, roofline, blackbox, fitted, got 'oracle'",
         ),
         ({"tp": -1}, "--tp must be at least 0, got -1"),
         ({"gpu_memory_utilization": 1.5}, "--gpu-memory-utilization must be at most 1, got 1.5"),
         ({"gpu_memory_utilization": 0.0}, "--gpu-memory-utilization must be above 0, got 0.0"),
         ({"max_num_seqs": 0}, "--max-num-seqs must be at least 1, got 0"),
-        ({"total_kv_blocks": 0}, "--total-kv-blocks must be at least 1, got 0"),
-        ({"scheduling": "sarathi"}, "--scheduling must be one of vllm, blis, got 'sarathi'"),
+        ({"total_kv_blocks": 0}, "--num-gpu-blocks-override must be at least 1, got 0"),
+        ({"engine": "sarathi"}, "--engine must be one of vllm, blis, got 'sarathi'"),
         (
             {"speculative_config": "{}"},
             "--speculative-config: method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, draft_model, got ''",
         ),
         (
-            {"spec_method": "ngram", "spec_tokens": 2, "scheduling": "blis"},
-            "speculative decoding needs --scheduling vllm, got blis",
+            {"spec_method": "ngram", "spec_tokens": 2, "engine": "blis"},
+            "speculative decoding needs --engine vllm, got blis",
         ),
         ({"speculative_acceptance_rate": (0.5,)}, "--speculative-acceptance-rate needs --speculative-config"),
         ({"speculative_draft_time": 9}, "--speculative-draft-time needs --speculative-config"),
@@ -253,7 +303,11 @@ def test_settings_keep_the_names_other_tools_use() -> None:
 
 def test_prompts_that_may_not_be_split_must_fit_the_token_budget() -> None:
     with pytest.raises(EngineError, match="must be at least the longest context, 4096, with --no-enable-chunked-prefi"):
-        resolve(DeploymentOptions(model="qwen3-14b", max_model_len=4096, enable_chunked_prefill=False))
+        resolve(
+            DeploymentOptions(
+                model="qwen3-14b", max_model_len=4096, enable_chunked_prefill=False, max_num_batched_tokens=2048
+            )
+        )
     options = DeploymentOptions(
         model="qwen3-14b", max_model_len=4096, enable_chunked_prefill=False, max_num_batched_tokens=4096
     )

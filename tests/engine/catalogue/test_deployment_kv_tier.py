@@ -12,7 +12,7 @@ from blis_sim.options import OptionError
 
 
 def options(**given: Any) -> DeploymentOptions:
-    return DeploymentOptions(model="qwen3-14b", **({"scheduling": "blis"} | given))
+    return DeploymentOptions(model="qwen3-14b", **({"engine": "blis"} | given))
 
 
 def test_without_blocks_there_is_no_tier() -> None:
@@ -44,8 +44,8 @@ def test_blocks_alone_give_the_documented_defaults() -> None:
         ({"kv_transfer_base_latency": -5}, "--kv-transfer-base-latency must be at least 0, got -5"),
         ({"kv_offload_policy": "lru"}, "--kv-offload-policy must be one of mirror, threshold, got 'lru'"),
         (
-            {"kv_cpu_blocks": 5, "scheduling": "vllm"},
-            "--kv-cpu-blocks needs --scheduling blis, whose rules it follows, got vllm",
+            {"kv_cpu_blocks": 5, "engine": "vllm"},
+            "--kv-cpu-blocks needs --engine blis, whose rules it follows, got vllm",
         ),
         (
             {"priority_policy": "age"},
@@ -81,10 +81,10 @@ def test_a_transfer_that_takes_for_ever_is_refused() -> None:
         ),
         ({"priority_policy": "slo-based", "scheduler": "reverse-priority"}, []),
         ({"priority_policy": "slo-based", "preemption_policy": "priority"}, []),
-        ({"watermark": 0.1, "scheduling": "blis"}, ["--watermark has no effect without --scheduling vllm"]),
+        ({"watermark": 0.1, "engine": "blis"}, ["--watermark has no effect without --engine vllm"]),
         (
-            {"async_scheduling": False, "scheduling": "blis"},
-            ["--async-scheduling has no effect without --scheduling vllm"],
+            {"async_scheduling": False, "engine": "blis"},
+            ["--async-scheduling has no effect without --engine vllm"],
         ),
     ],
 )

@@ -190,7 +190,7 @@ def test_a_model_whose_sizes_allow_no_estimate_is_refused(model: ModelSpec, tp: 
 
 
 def test_a_gpu_of_unknown_memory_is_refused() -> None:
-    with pytest.raises(EngineError, match=r"the memory of GPU H100 is not known, .*give --total-kv-blocks"):
+    with pytest.raises(EngineError, match=r"the memory of GPU H100 is not known, .*give --num-gpu-blocks-override"):
         kv_blocks(SMALL, replace(H100, memory_gib=0), 1)
     with pytest.raises(EngineError, match=r"GPU H100 must have at most 1e\+06 GiB of memory, got 1e\+300"):
         kv_blocks(SMALL, replace(H100, memory_gib=1e300), 1)

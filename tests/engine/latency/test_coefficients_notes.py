@@ -62,14 +62,16 @@ def test_it_is_said_where_nothing_was_measured(model: str, settings: dict[str, A
 def test_a_file_is_named_and_needs_no_advice(tmp_path: Path) -> None:
     path = written(tmp_path)
     assert notes("qwen3-14b", coefficients=str(path)) == []
-    assert notes("llama-3.1-8b", coefficients=str(path), hardware="A100-SXM", scheduling="blis") == [
+    assert notes("llama-3.1-8b", coefficients=str(path), hardware="A100-SXM", engine="blis") == [
         f"warning: {path} was learned for qwen3-14b on H100 with tp 1, not for llama-3.1-8b on A100-SXM with tp 1",
-        f"warning: {path} was learned with --scheduling vllm, not with blis",
+        f"warning: {path} was learned with --engine vllm, not with blis",
     ]
 
 
 def test_other_latency_models_have_nothing_to_say_of_it() -> None:
-    options = DeploymentOptions(model="llama-3.1-8b", hardware="A100-SXM", max_model_len=2048)
+    options = DeploymentOptions(
+        model="llama-3.1-8b", hardware="A100-SXM", max_model_len=2048, latency_model="trained-physics"
+    )
     assert resolve(options).notes == ()
 
 

@@ -27,10 +27,10 @@ EVENTS = '{"enable_kv_cache_events": true, "publisher": "zmq"}'
     ],
 )
 def test_a_flag_in_the_way_is_named(settings: dict[str, Any], what: str) -> None:
-    options = ServeOptions(model="qwen/qwen3-14b", api_processes=2, **settings)
-    with pytest.raises(OptionError, match=f"^--api-processes must be 1 with {what}, got 2$"):
+    options = ServeOptions(model="qwen/qwen3-14b", api_server_count=2, **settings)
+    with pytest.raises(OptionError, match=f"^--api-server-count must be 1 with {what}, got 2$"):
         check_processes(options, ServerEnvironment())
-    check_processes(dataclasses.replace(options, model_argument="", api_processes=1), ServerEnvironment())
+    check_processes(dataclasses.replace(options, model_argument="", api_server_count=1), ServerEnvironment())
 
 
 @pytest.mark.parametrize(
@@ -42,13 +42,13 @@ def test_a_flag_in_the_way_is_named(settings: dict[str, Any], what: str) -> None
     ],
 )
 def test_a_variable_in_the_way_is_named(variable: str, field: str) -> None:
-    options = ServeOptions(model="qwen/qwen3-14b", api_processes=2)
+    options = ServeOptions(model="qwen/qwen3-14b", api_server_count=2)
     environment = dataclasses.replace(ServerEnvironment(), **{field: True})  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match=f"^--api-processes must be 1 with {variable}, got 2$"):
+    with pytest.raises(OptionError, match=f"^--api-server-count must be 1 with {variable}, got 2$"):
         check_processes(options, environment)
 
 
 def test_everything_else_is_fine() -> None:
     certificate = str(Path("certificate.pem"))
-    options = ServeOptions(model="qwen/qwen3-14b", api_processes=8, dp=2, ssl_certfile=certificate)
+    options = ServeOptions(model="qwen/qwen3-14b", api_server_count=8, dp=2, ssl_certfile=certificate)
     check_processes(options, ServerEnvironment())

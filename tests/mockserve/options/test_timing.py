@@ -20,10 +20,9 @@ def test_every_set_time_comes_to_the_engine_in_microseconds() -> None:
         kv_cache_transfer_time_per_token_ms=6.0,
         kv_cache_transfer_time_std_dev_ms=0.6,
         time_factor_under_load=7.0,
-        max_num_seqs=8,
         seed=9,
     )
-    assert options.request_timing == RequestTiming(
+    assert options.request_timing(num_slots=8) == RequestTiming(
         first_token_us=1000,
         first_token_std_us=100,
         token_gap_us=2000,
@@ -43,4 +42,4 @@ def test_every_set_time_comes_to_the_engine_in_microseconds() -> None:
 
 
 def test_without_set_times_the_engine_finds_them() -> None:
-    assert ServeOptions(model="m").request_timing is None
+    assert ServeOptions(model="m").request_timing(num_slots=8) is None

@@ -19,7 +19,7 @@ from mockserve.realtime.wire import Wire
 
 
 def gathering() -> Gathering:
-    options = ServeOptions(model="qwen/qwen3-14b", hardware="H100", tp=1, api_processes=2, tool_call_parser="hermes")
+    options = ServeOptions(model="qwen/qwen3-14b", hardware="H100", tp=1, api_server_count=2, tool_call_parser="hermes")
     deployment = resolve(DeploymentOptions(model="qwen/qwen3-14b", hardware="H100", tp=1))
     wire = Wire(Lateness())
     ranks = build_engines(options, deployment, ServerEnvironment(), wire)

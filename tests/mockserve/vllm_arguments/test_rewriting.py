@@ -63,10 +63,7 @@ def test_every_flag_is_taken_or_named_as_without_effect(flag: VllmFlag, tmp_path
         (["--no-enable-server-load-tracking"], ["--no-enable-server-load-tracking"]),
         (["--api-key", "a", "b,c", "--port", "1"], ["--port", "1", "--api-key", '["a", "b,c"]']),
         (["--allowed-origins", '["http://a"]'], ["--allowed-origins", '["http://a"]']),
-        (
-            ["--scheduling-policy", "priority"],
-            ["--scheduler", "priority-fcfs", "--preemption-policy", "priority"],
-        ),
+        (["--scheduling-policy", "priority"], ["--scheduling-policy", "priority"]),
         (["--speed", "3", "-h"], ["--speed", "3", "-h"]),
     ],
 )

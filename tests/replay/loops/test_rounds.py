@@ -87,7 +87,7 @@ def test_rounds_released_by_replies_are_those_of_the_original(shared: Path) -> N
     """There a reply is complete when its last step is; what it takes to reach the client delays no round."""
     folder = shared / "golden" / "tools"
     recorded = read_trace(folder / "run" / "s3_multiturn_closed_loop.yaml")
-    deployment = resolve(DeploymentOptions(model="qwen/qwen3-14b", hardware="H100", tp=1, scheduling="blis"))
+    deployment = resolve(DeploymentOptions(model="qwen/qwen3-14b", hardware="H100", tp=1, engine="blis"))
     found = arrivals_of(recorded, "qwen/qwen3-14b", deployment.config)
     simulated = run_closed_loop(
         Engine(deployment.config, deployment.latency),

@@ -12,7 +12,7 @@ from tests.replay.small_traces import row
 from traces import SloTargets, TraceHeader, read_header, read_itl, read_trace, write_trace
 
 DEPLOYMENT = shlex.split(
-    "--model qwen/qwen3-14b --hardware H100 --tp 1 --scheduling blis --latency-model blackbox "
+    "--model qwen/qwen3-14b --hardware H100 --tp 1 --engine blis --latency-model blackbox "
     "--alpha-coeffs 0,0,0 --beta-coeffs 1000,0,0 --total-kv-blocks 1000 --max-model-len 16000"
 )
 ROWS = [

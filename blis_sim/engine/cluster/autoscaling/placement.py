@@ -91,7 +91,7 @@ def _resolved_on(options: ScalingOptions, deployment: Deployment, pool: NodePool
     size = own.config.block_size_tokens
     gpu = replace(own.gpu, memory_gib=pool.gpu_memory_gib)
     scheduling = own.config.scheduling
-    blocks = kv_blocks(own.model, gpu, own.tp, own.dp, size, options.gpu_memory_utilization, scheduling)
+    blocks = kv_blocks(own.model, gpu, own.tp, own.dp, size, options.memory_utilization, scheduling)
     usable = blocks - (scheduling == "vllm")
     config = replace(own.config, total_kv_blocks=blocks, max_model_len=min(own.config.max_model_len, usable * size))
     return replace(own, gpu=gpu, config=config)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from blis_sim.engine.cluster.disaggregation.options import PoolOptions
 from blis_sim.engine.cluster.disaggregation.pools import Role
 from blis_sim.engine.deployment import Deployment, resolve
+from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.kv_cache.sizing import kv_bytes_per_token
 from blis_sim.options import BlisError
@@ -70,6 +71,6 @@ def options_of_role(options: PoolOptions, role: Role | None) -> PoolOptions:
         tp=tp or options.tp,
         hardware=hardware or options.hardware,
         latency_model=latency_model,
-        coefficients=options.coefficients if latency_model == "fitted" else None,
+        coefficients=options.coefficients if latency_model in ("", AUTO, "fitted") else None,
         max_model_len=max_model_len or options.max_model_len,
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from blis_sim.engine.cluster.disaggregation.transfer import LONGEST_BASE_LATENCY_MS, SLOWEST_GB_PER_S, TransferSettings
 from blis_sim.engine.cluster.gateway.options import GatewayOptions
 from blis_sim.engine.cluster.scorers.weights import Weights, parse_weights
+from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.engine.latency.registry import LATENCY_MODELS
 from blis_sim.options import OptionError, in_vain, names_in, option, options_of
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings
 
 DEFAULT_THRESHOLD_TOKENS = 16
-_LATENCY_MODELS = ("", *LATENCY_MODELS)
+_LATENCY_MODELS = ("", AUTO, *LATENCY_MODELS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
@@ -115,7 +116,7 @@ class PoolOptions(GatewayOptions):
 
     @property
     def latency_models(self) -> tuple[str, ...]:
-        return (self.latency_model, self.prefill_latency_model, self.decode_latency_model)
+        return (self.step_times, self.prefill_latency_model, self.decode_latency_model)
 
     @property
     def num_pooled(self) -> int:

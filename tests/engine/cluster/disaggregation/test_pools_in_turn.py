@@ -13,7 +13,7 @@ def num_requests_of_instances(scheduling: str, num_prefill: int, num_decode: int
     """How many requests each instance finished of 60 whose prompts are all computed apart."""
     options = ScalingOptions(
         model="qwen3-14b",
-        scheduling=scheduling,
+        engine=scheduling,
         num_instances=num_prefill + num_decode,
         prefill_instances=num_prefill,
         decode_instances=num_decode,

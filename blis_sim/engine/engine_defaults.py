@@ -1,0 +1,71 @@
+"""The defaults that an engine brings along where its user gives no flag.
+
+vLLM's are those of `EngineArgs` in 0.33 for an API server; BLIS's those of its command line.
+"""
+
+from dataclasses import dataclass
+
+from blis_sim.engine.gpu_spec import GpuSpec
+
+AUTO = "auto"
+"""The latency model that is learned, where there is one for the deployment."""
+
+_LARGE_GIB, _LARGEST_GIB = 70, 160
+"""From these sizes of GPU memory on, vLLM takes larger batches."""
+_TOKENS_OF_LOW_LATENCY_EXPERTS = 256
+LOW_LATENCY_BACKEND = "deepep_low_latency"
+"""The communication backend of experts with which vLLM takes small batches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineDefaults:
+    """What an engine takes whatever it runs on."""
+
+    gpu_memory_utilization: float
+    latency_model: str
+
+
+ENGINE_DEFAULTS = {
+    "vllm": EngineDefaults(gpu_memory_utilization=0.92, latency_model=AUTO),
+    "blis": EngineDefaults(gpu_memory_utilization=0.9, latency_model="trained-physics"),
+}
+"""By the name of the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """The most that one step may take on."""
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+
+
+BLIS_LIMITS = BatchLimits(2048, 256)
+
+
+def vllm_limits(
+    gpu: GpuSpec,
+    max_model_len: int,
+    max_num_seqs: int | None,
+    has_whole_prompts: bool = False,
+    has_low_latency_experts: bool = False,
+) -> BatchLimits:
+    """vLLM's defaults on a GPU, by `EngineArgs._set_default_max_num_seqs_and_batched_tokens_args`.
+
+    `max_model_len` is in tokens, 0 without a limit; `max_num_seqs` is what the user asks for, None for nothing.
+    """
+    most = _for_memory(gpu)
+    tokens = _TOKENS_OF_LOW_LATENCY_EXPERTS if has_low_latency_experts else most.max_num_batched_tokens
+    if has_whole_prompts:
+        tokens = max(tokens, max_model_len)
+    seqs = max_num_seqs or most.max_num_seqs
+    return BatchLimits(min(tokens, seqs * max_model_len) if max_model_len else tokens, seqs)
+
+
+def _for_memory(gpu: GpuSpec) -> BatchLimits:
+    """vLLM's defaults by GPU; an A100 gets the small ones whatever its memory."""
+    if gpu.memory_gib >= _LARGEST_GIB:
+        return BatchLimits(16384, 1024)
+    if gpu.memory_gib >= _LARGE_GIB and "a100" not in gpu.name.lower():
+        return BatchLimits(8192, 1024)
+    return BatchLimits(2048, 256)
