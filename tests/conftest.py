@@ -1,4 +1,4 @@
-"""The one way tests reach reference data that is not part of the project."""
+"""The two ways in which tests reach reference data: tables of the project, and the folder that is not part of it."""
 
 import os
 import signal
@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.reference.tables import TABLES, write_files
 
 # A slow machine is no bug: examples have no deadline of their own.
 settings.register_profile("blis", deadline=None)
@@ -26,4 +28,16 @@ def shared() -> Path:
     folder = Path(os.environ.get("BLIS_SHARED", Path(__file__).resolve().parents[2] / "shared"))
     if not folder.is_dir():
         pytest.skip(f"reference data not found at {folder}; set BLIS_SHARED to its folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of reference results laid out as `shared`, made of the tables in `tests/reference`.
+
+    Printed texts are represented by their figures, and distributions by the sorted values of one column.
+    """
+    folder = tmp_path_factory.mktemp("reference")
+    for table in TABLES:
+        write_files(table, folder / "golden")
     return folder

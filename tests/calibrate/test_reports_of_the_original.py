@@ -78,15 +78,15 @@ def _assert_same(ours: Any, original: Any, where: str = "") -> None:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_report_is_reproduced(shared: Path, tmp_path: Path, name: str) -> None:
-    tools = shared / "golden/tools"
+def test_a_report_is_reproduced(reference: Path, tmp_path: Path, name: str) -> None:
+    tools = reference / "golden/tools"
     assert run(_options(tools, tmp_path / "r.json", RUNS[name])) == 0
     original = json.loads((tools / f"calibrate/{name}.report.json").read_text())
     _assert_same(json.loads((tmp_path / "r.json").read_text()), original)
 
 
-def test_the_adapter_report_is_reproduced(shared: Path, tmp_path: Path) -> None:
-    tools = shared / "golden/tools"
+def test_the_adapter_report_is_reproduced(reference: Path, tmp_path: Path) -> None:
+    tools = reference / "golden/tools"
     options = CalibrateOptions(
         adapter_reference=str(tools / "calibrate/adapter_ref.json"),
         sim_metrics=str(tools / "run/s2_multiclient_prefix_slo.metrics.json"),
@@ -98,8 +98,8 @@ def test_the_adapter_report_is_reproduced(shared: Path, tmp_path: Path) -> None:
     _assert_same(json.loads((tmp_path / "r.json").read_text()), original)
 
 
-def test_every_report_of_the_original_is_covered(shared: Path) -> None:
+def test_every_report_of_the_original_is_covered(reference: Path) -> None:
     reports = {
-        path.name.removesuffix(".report.json") for path in (shared / "golden/tools/calibrate").glob("*.report.*")
+        path.name.removesuffix(".report.json") for path in (reference / "golden/tools/calibrate").glob("*.report.*")
     }
     assert reports == {*RUNS, "c9_adapter"}

@@ -54,8 +54,8 @@ def test_every_query_reads_what_the_mock_server_exports(title: str, query: str, 
 
 
 @pytest.mark.parametrize(("title", "query"), [each for each in QUERIES if "blis_" not in each[1]])
-def test_every_query_reads_what_vllm_was_seen_to_export(title: str, query: str, shared: Path) -> None:
-    page = (shared / "golden/vllm/metrics1.txt").read_text(encoding="utf-8")
+def test_every_query_reads_what_vllm_was_seen_to_export(title: str, query: str, reference: Path) -> None:
+    page = (reference / "golden/vllm/metrics1.txt").read_text(encoding="utf-8")
     assert unknown(query, labels_of(page)) == [], title
 
 

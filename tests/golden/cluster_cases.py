@@ -24,9 +24,9 @@ class RecordedDraws:
         return draw % num_equals
 
 
-def recorded_draws(shared: Path) -> RecordedDraws:
+def recorded_draws(reference: Path) -> RecordedDraws:
     """From the beginning of the recorded numbers."""
-    text = (shared / "golden" / "engine-router-draws-seed42.txt").read_text()
+    text = (reference / "golden" / "engine-router-draws-seed42.txt").read_text()
     return RecordedDraws(map(int, text.split()))
 
 

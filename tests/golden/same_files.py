@@ -4,9 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.reference.files import figures_of
+
 
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
+
+
+def assert_printed(text: str, figures: Path) -> None:
+    """The printed text has the numbers of the reference, and all else of it as its digest says."""
+    assert figures_of(text) == read_json(figures)
 
 
 def by_id(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

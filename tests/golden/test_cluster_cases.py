@@ -9,7 +9,7 @@ from blis_sim.cli.main import run
 from replay.command import ReplayOptions, replay
 from replay.command import run as run_replay
 from tests.golden.cluster_cases import recorded_draws, replay_options
-from tests.golden.same_files import assert_same_files, by_id, read_json
+from tests.golden.same_files import assert_printed, assert_same_files, by_id, read_json
 
 CASES = [
     "cluster4_rr",
@@ -26,32 +26,32 @@ DRAWN = ["cluster4_ll_oracle", "cluster4_ll_stale", "cluster4_weighted", "cluste
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_cluster_is_simulated_to_the_microsecond(
-    case: str, shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    case: str, reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = shared / "golden" / "engine" / case
+    folder = reference / "golden" / "engine" / case
     flags = shlex.split((folder / "flags.txt").read_text())
     outputs = ["--results-path", str(tmp_path / "results.json"), "--metrics-path", str(tmp_path / "metrics.json")]
     assert run(["replay", str(folder / "trace.yaml"), *flags, "--engine", "blis", *outputs]) == 0
     assert_same_files(tmp_path, folder)
-    assert capsys.readouterr().out == (folder / "stdout.txt").read_text()
+    assert_printed(capsys.readouterr().out, folder / "stdout.txt")
 
 
 @pytest.mark.parametrize("case", DRAWN)
 def test_with_the_same_draws_ties_fall_as_in_the_original(
-    case: str, shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    case: str, reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = shared / "golden" / "engine" / case
+    folder = reference / "golden" / "engine" / case
     options = replay_options(
         folder, results_path=str(tmp_path / "results.json"), metrics_path=str(tmp_path / "metrics.json")
     )
-    assert replay(options, recorded_draws(shared)) == 0
+    assert replay(options, recorded_draws(reference)) == 0
     assert_same_files(tmp_path, folder)
-    assert capsys.readouterr().out == (folder / "stdout.txt").read_text()
+    assert_printed(capsys.readouterr().out, folder / "stdout.txt")
 
 
 @pytest.mark.parametrize("case", DRAWN)
-def test_other_draws_change_little(case: str, shared: Path, tmp_path: Path) -> None:
-    folder = shared / "golden" / "engine" / case
+def test_other_draws_change_little(case: str, reference: Path, tmp_path: Path) -> None:
+    folder = reference / "golden" / "engine" / case
     metrics_path = tmp_path / "metrics.json"
     assert run_replay(replay_options(folder, metrics_path=str(metrics_path))) == 0
     ours, theirs = read_json(metrics_path), read_json(folder / "metrics.json")
@@ -61,9 +61,9 @@ def test_other_draws_change_little(case: str, shared: Path, tmp_path: Path) -> N
 
 
 def test_two_instances_print_what_the_original_prints(
-    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = shared / "golden" / "tools"
+    folder = reference / "golden" / "tools"
     requests = by_id(read_json(folder / "saturation" / "run_rate5.metrics.json")["requests"])
     lengths = [
         (each["num_prefill_tokens"], each["num_decode_tokens"])
@@ -81,8 +81,8 @@ def test_two_instances_print_what_the_original_prints(
         fitness_weights="throughput:0.5,p99_ttft:0.3",
         slo_ttft="default=60ms",
     )
-    assert replay(options, recorded_draws(shared)) == 0
-    assert capsys.readouterr().out == (folder / "run" / "two_instances.stdout.txt").read_text()
+    assert replay(options, recorded_draws(reference)) == 0
+    assert_printed(capsys.readouterr().out, folder / "run" / "two_instances.stdout.txt")
 
 
 def generated_at_20_per_s(folder: Path, lengths: list[tuple[int, int]]) -> Path:

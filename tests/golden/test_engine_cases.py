@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from blis_sim.cli.main import run
-from tests.golden.same_files import assert_same_files, read_json
+from tests.golden.same_files import assert_printed, assert_same_files, read_json
 
 CASES = [
     "base_qwen3_14b",
@@ -79,20 +79,20 @@ of it needs, and its clock begins at the first arrival."""
 
 @pytest.mark.parametrize("case", CASES)
 def test_an_instance_is_simulated_to_the_microsecond(
-    case: str, shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    case: str, reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = shared / "golden" / "engine" / case
+    folder = reference / "golden" / "engine" / case
     flags = shlex.split((folder / "flags.txt").read_text())
     outputs = ["--results-path", str(tmp_path / "results.json"), "--metrics-path", str(tmp_path / "metrics.json")]
     assert run(["replay", str(folder / "trace.yaml"), *flags, "--engine", "blis", *outputs]) == 0
     assert_same_files(tmp_path, folder)
-    assert capsys.readouterr().out == (folder / "stdout.txt").read_text()
+    assert_printed(capsys.readouterr().out, folder / "stdout.txt")
 
 
 @pytest.mark.parametrize("case", REPLAYS)
-def test_a_recording_replays_to_the_microsecond(case: str, shared: Path, tmp_path: Path) -> None:
+def test_a_recording_replays_to_the_microsecond(case: str, reference: Path, tmp_path: Path) -> None:
     recording, flags = REPLAYS[case]
-    folder = shared / "golden" / "tools"
+    folder = reference / "golden" / "tools"
     header = folder / "real" / f"{recording}.yaml"
     outputs = ["--engine", "blis", "--results-path", str(tmp_path / "results.json")]
     assert run(["replay", str(header), *shlex.split(flags), *outputs]) == 0
@@ -101,18 +101,18 @@ def test_a_recording_replays_to_the_microsecond(case: str, shared: Path, tmp_pat
 
 @pytest.mark.parametrize("case", PRINTED)
 def test_what_is_printed_is_the_same_to_the_last_digit(
-    case: str, shared: Path, capsys: pytest.CaptureFixture[str]
+    case: str, reference: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace, flags = PRINTED[case]
-    folder = shared / "golden" / "tools"
+    folder = reference / "golden" / "tools"
     assert (
         run(["replay", str(folder / f"{trace}.yaml"), *shlex.split(QWEN), "--engine", "blis", *shlex.split(flags)]) == 0
     )
-    assert capsys.readouterr().out == (folder / f"{case}.stdout.txt").read_text()
+    assert_printed(capsys.readouterr().out, folder / f"{case}.stdout.txt")
 
 
-def test_goodput_is_the_same_to_the_last_digit(shared: Path, tmp_path: Path) -> None:
-    folder = shared / "golden" / "tools" / "run"
+def test_goodput_is_the_same_to_the_last_digit(reference: Path, tmp_path: Path) -> None:
+    folder = reference / "golden" / "tools" / "run"
     metrics = tmp_path / "metrics.json"
     trace = str(folder / "s2_multiclient_prefix_slo.yaml")
     assert run(["replay", trace, *shlex.split(QWEN), "--engine", "blis", "--metrics-path", str(metrics)]) == 0

@@ -21,8 +21,8 @@ def assert_same_report(folder: Path, events: Timeline, settings: SaturationSetti
 
 
 @pytest.mark.parametrize("rate", [5, 40])
-def test_a_simulation_is_judged_as_in_the_original(rate: int, shared: Path, tmp_path: Path) -> None:
-    folder = shared / "golden" / "tools" / "saturation"
+def test_a_simulation_is_judged_as_in_the_original(rate: int, reference: Path, tmp_path: Path) -> None:
+    folder = reference / "golden" / "tools" / "saturation"
     requests = json.loads((folder / f"run_rate{rate}.metrics.json").read_text())["requests"]
     events = timeline(
         np.array([round(each["arrived_at"] * 1e6) for each in requests]),
@@ -32,8 +32,8 @@ def test_a_simulation_is_judged_as_in_the_original(rate: int, shared: Path, tmp_
     assert_same_report(tmp_path, events, read_settings(folder / "sat.yaml"), folder / f"run_rate{rate}.json")
 
 
-def test_a_recording_is_judged_as_in_the_original(shared: Path, tmp_path: Path) -> None:
-    folder = shared / "golden" / "tools" / "observe_mock"
+def test_a_recording_is_judged_as_in_the_original(reference: Path, tmp_path: Path) -> None:
+    folder = reference / "golden" / "tools" / "observe_mock"
     rows = read_rows(folder / "o16_preset.csv")
     events = timeline(
         np.array([row.arrival_time_us for row in rows]),

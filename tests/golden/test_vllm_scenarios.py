@@ -9,9 +9,9 @@ import pytest
 from tests.golden.vllm_scenarios import SCENARIOS, record
 
 
-def recorded(shared: Path, name: str) -> list[dict[str, Any]]:
+def recorded(reference: Path, name: str) -> list[dict[str, Any]]:
     """The recorder's lines of one scenario, in our words, without the empty call that flushes what has finished."""
-    text = (shared / "golden" / "vllm" / "sched.jsonl").read_text()
+    text = (reference / "golden" / "vllm" / "sched.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     normal = [_normal(line) for line in lines if line["scenario"] == name]
     while not any((normal[-1]["n"], normal[-1]["out"], normal[-1]["running"])):
@@ -34,12 +34,12 @@ def _normal(line: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_every_step_is_vllms(name: str, shared: Path) -> None:
+def test_every_step_is_vllms(name: str, reference: Path) -> None:
     ours = [
         {key: value for key, value in line.items() if key not in ("queries", "hits")}
         for line in record(SCENARIOS[name])
     ]
-    theirs = recorded(shared, name)
+    theirs = recorded(reference, name)
     for number, (our_line, their_line) in enumerate(zip(ours, theirs, strict=False)):
         assert our_line == their_line, f"{name} step {number}"
     assert len(ours) == len(theirs)

@@ -267,8 +267,8 @@ def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path, capsys: Capt
         assert f"{flag} must be in a folder that exists, got {tmp_path}/no/file" in message
 
 
-def test_the_refusals_of_the_original_are_refused(shared: Path, capsys: Captured) -> None:
-    table = (shared / "golden" / "tools" / "errors" / "cli_errors.tsv").read_text().splitlines()
+def test_the_refusals_of_the_original_are_refused(reference: Path, capsys: Captured) -> None:
+    table = (reference / "golden" / "tools" / "errors" / "cli_errors.tsv").read_text().splitlines()
     commands = [line.partition("cmd: blis ")[2].split() for line in table if line.startswith("run_") and "rc=1" in line]
     # Logging levels are not set by a flag here, and the fitted latency model is one of ours.
     ours = [command for command in commands if "--log" not in command and "blackbox" not in command]

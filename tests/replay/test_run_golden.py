@@ -14,6 +14,7 @@ from replay.loops.sessions import simulate_workload
 from replay.output.findings import Questions, examine
 from replay.output.summary import summary
 from replay.running.simulate import Simulated
+from tests.golden.same_files import assert_printed
 from tests.replay.detailed import in_detail
 from traces import TraceRow, read_rows
 from traces.workload import Round, Session, Workload, WorkloadRequest
@@ -25,9 +26,9 @@ ACCUMULATING = ("s3_multiturn_closed_loop", "s3b_multiturn_open_loop")
 Recorded = tuple[list[TraceRow], dict[str, Any]]
 
 
-def recorded(shared: Path, name: str) -> Recorded:
+def recorded(reference: Path, name: str) -> Recorded:
     """The requests of a run, in order of arrival, and its metrics."""
-    folder = shared / "golden" / "tools" / "run"
+    folder = reference / "golden" / "tools" / "run"
     metrics: dict[str, Any] = json.loads((folder / f"{name}.metrics.json").read_text())
     return read_rows(folder / f"{name}.csv"), metrics
 
@@ -105,23 +106,22 @@ def simulated(given: Workload) -> Simulated:
     return simulate_workload(Engine(deployment.config, deployment.latency), given)
 
 
-def assert_same(run: Simulated, name: str, shared: Path) -> None:
-    _, metrics = recorded(shared, name)
+def assert_same(run: Simulated, name: str, reference: Path) -> None:
+    _, metrics = recorded(reference, name)
     ours = in_detail(run)
     assert by_round(ours) == by_round(metrics)
     assert {**ours, "requests": ()} == {**metrics, "requests": ()}
-    printed = (shared / "golden" / "tools" / "run" / f"{name}.stdout.txt").read_text()
-    assert summary(examine(run, Questions())) == printed
+    assert_printed(summary(examine(run, Questions())), reference / "golden" / "tools" / "run" / f"{name}.stdout.txt")
 
 
 @pytest.mark.parametrize("name", CLOSED_LOOP)
-def test_requests_released_by_replies_are_those_of_the_original(name: str, shared: Path) -> None:
-    rows, metrics = recorded(shared, name)
-    assert_same(simulated(workload([], sessions_of(name, rows, metrics))), name, shared)
+def test_requests_released_by_replies_are_those_of_the_original(name: str, reference: Path) -> None:
+    rows, metrics = recorded(reference, name)
+    assert_same(simulated(workload([], sessions_of(name, rows, metrics))), name, reference)
 
 
-def test_conversations_stamped_in_advance_find_their_context_as_in_the_original(shared: Path) -> None:
-    rows, metrics = recorded(shared, "s3b_multiturn_open_loop")
+def test_conversations_stamped_in_advance_find_their_context_as_in_the_original(reference: Path) -> None:
+    rows, metrics = recorded(reference, "s3b_multiturn_open_loop")
     requests = [request_of(row, "s3b_multiturn_open_loop") for row in rows]
-    assert_same(simulated(workload(requests, [])), "s3b_multiturn_open_loop", shared)
+    assert_same(simulated(workload(requests, [])), "s3b_multiturn_open_loop", reference)
     assert metrics["cache_hit_rate"] > 0.5

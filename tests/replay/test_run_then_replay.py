@@ -45,8 +45,10 @@ def results(folder: Path, command: str, *arguments: str) -> tuple[bytes, bytes]:
 
 @pytest.mark.parametrize("scheduling", ["blis", "vllm"])
 @pytest.mark.parametrize("name", KNOWN_UP_FRONT)
-def test_a_spec_run_and_replayed_gives_the_same_files(name: str, scheduling: str, shared: Path, tmp_path: Path) -> None:
-    spec = shared / "golden" / "tools" / "specs" / f"{name}.yaml"
+def test_a_spec_run_and_replayed_gives_the_same_files(
+    name: str, scheduling: str, reference: Path, tmp_path: Path
+) -> None:
+    spec = reference / "golden" / "tools" / "specs" / f"{name}.yaml"
     flags = ("--horizon", "20000000", "--engine", scheduling)
     prefix = str(tmp_path / "trace")
     ran = results(tmp_path, "run", "--workload-spec", str(spec), "--trace-output", prefix, *flags)

@@ -49,16 +49,16 @@ def by_choice(events: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_a_whole_reply_has_the_fields_of_vllm_in_its_order(server: TestServer, shared: Path, name: str) -> None:
-    capture = captures_by_name(shared / "golden/vllm/golden1.txt")[name]
+def test_a_whole_reply_has_the_fields_of_vllm_in_its_order(server: TestServer, reference: Path, name: str) -> None:
+    capture = captures_by_name(reference / "golden/vllm/golden1.txt")[name]
     reply = ask(server, capture)
     assert reply.status == capture.status
     assert blanked(reply.body.decode()) == blanked(capture.reply)
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_a_stream_has_the_events_of_vllm(server: TestServer, shared: Path, name: str) -> None:
-    capture = captures_by_name(shared / "golden/vllm/golden1.txt")[name]
+def test_a_stream_has_the_events_of_vllm(server: TestServer, reference: Path, name: str) -> None:
+    capture = captures_by_name(reference / "golden/vllm/golden1.txt")[name]
     reply = ask(server, capture)
     theirs = [blanked(each) for each in events_of(capture.reply.rstrip("\n").encode() + b"\n\n")]
     ours = [blanked(each) for each in events_of(reply.body)]
@@ -68,8 +68,8 @@ def test_a_stream_has_the_events_of_vllm(server: TestServer, shared: Path, name:
     ]
 
 
-def test_a_chat_stream_with_running_counts_has_the_events_of_vllm(server: TestServer, shared: Path) -> None:
-    capture = captures_by_name(shared / "golden/vllm/golden3.txt")["stream force usage"]
+def test_a_chat_stream_with_running_counts_has_the_events_of_vllm(server: TestServer, reference: Path) -> None:
+    capture = captures_by_name(reference / "golden/vllm/golden3.txt")["stream force usage"]
     options = {"include_usage": True, "continuous_usage_stats": True}
     reply = call(server, "POST", capture.path, {**json.loads(capture.body), "stream_options": options})
     theirs = [blanked(each) for each in events_of(capture.reply.rstrip("\n").encode() + b"\n\n")]
@@ -79,14 +79,14 @@ def test_a_chat_stream_with_running_counts_has_the_events_of_vllm(server: TestSe
 
 
 @pytest.mark.parametrize(("name", "reply_id"), [("chat x-request-id", "abc123"), ("chat request_id body", "bodyid")])
-def test_a_reply_takes_the_id_it_is_given(server: TestServer, shared: Path, name: str, reply_id: str) -> None:
-    capture = captures_by_name(shared / "golden/vllm/golden1.txt")[name]
+def test_a_reply_takes_the_id_it_is_given(server: TestServer, reference: Path, name: str, reply_id: str) -> None:
+    capture = captures_by_name(reference / "golden/vllm/golden1.txt")[name]
     assert ask(server, capture).json["id"] == f"chatcmpl-{reply_id}"
 
 
 @pytest.mark.parametrize("name", ["comp full", "comp stream"])
-def test_headers_are_those_of_vllm(server: TestServer, shared: Path, name: str) -> None:
-    capture = captures_by_name(shared / "golden/vllm/golden1.txt")[name]
+def test_headers_are_those_of_vllm(server: TestServer, reference: Path, name: str) -> None:
+    capture = captures_by_name(reference / "golden/vllm/golden1.txt")[name]
     reply = ask(server, capture)
     expected = {key: value for key, value in capture.reply_headers.items() if key != "content-length"}
     assert {key: value for key, value in reply.headers.items() if key in expected} == expected

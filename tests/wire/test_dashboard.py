@@ -43,8 +43,8 @@ def test_every_metric_that_it_reads_is_on_the_metrics_page(server: TestServer) -
     assert names - samples(call(server, "GET", "/metrics").body.decode()) == set()
 
 
-def test_every_metric_that_it_reads_is_one_of_vllm_except_the_lag(server: TestServer, shared: Path) -> None:
-    seen = samples((shared / "golden/vllm/metrics1.txt").read_text(encoding="utf-8"))
+def test_every_metric_that_it_reads_is_one_of_vllm_except_the_lag(server: TestServer, reference: Path) -> None:
+    seen = samples((reference / "golden/vllm/metrics1.txt").read_text(encoding="utf-8"))
     assert read_by(page_of(server)) - seen == {"blis_send_lag_seconds"}
 
 

@@ -49,8 +49,8 @@ def ask(server: TestServer, capture: Capture) -> PlainReply:
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_a_refusal_is_that_of_vllm(server: TestServer, shared: Path, name: str) -> None:
-    capture = captures_by_name(shared / "golden/vllm/golden2.txt")[name]
+def test_a_refusal_is_that_of_vllm(server: TestServer, reference: Path, name: str) -> None:
+    capture = captures_by_name(reference / "golden/vllm/golden2.txt")[name]
     reply = ask(server, capture)
     assert reply.status == capture.status
     assert reply.body.decode() == capture.reply
@@ -59,8 +59,8 @@ def test_a_refusal_is_that_of_vllm(server: TestServer, shared: Path, name: str) 
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_what_vllm_accepts_is_accepted(server: TestServer, shared: Path, name: str) -> None:
-    capture = captures_by_name(shared / "golden/vllm/golden2.txt")[name]
+def test_what_vllm_accepts_is_accepted(server: TestServer, reference: Path, name: str) -> None:
+    capture = captures_by_name(reference / "golden/vllm/golden2.txt")[name]
     reply = ask(server, capture)
     theirs = json.loads(capture.reply)
     assert reply.status == 200
@@ -105,8 +105,8 @@ def test_content_that_is_no_text_is_refused(server: TestServer, content: object)
     assert chat(server, messages=[{"role": "user", "content": content}]).status == 400
 
 
-def test_a_refused_key_is_answered_as_vllm_does(shared: Path) -> None:
-    captures = captures_by_name(shared / "golden/vllm/golden3.txt")
+def test_a_refused_key_is_answered_as_vllm_does(reference: Path) -> None:
+    captures = captures_by_name(reference / "golden/vllm/golden3.txt")
     with running_server(api_key=("k1",)) as guarded:
         for name in ("noauth", "badauth", "noauth models"):
             capture = captures[name]

@@ -48,8 +48,8 @@ def test_families_types_labels_and_buckets_are_those_of_vllm() -> None:
 
 
 @pytest.mark.parametrize("capture", ["metrics1.txt", "metrics2.txt"])
-def test_the_table_of_families_is_what_vllm_was_seen_to_export(shared: Path, capture: str) -> None:
-    page = (shared / "golden/vllm" / capture).read_text(encoding="utf-8")
+def test_the_table_of_families_is_what_vllm_was_seen_to_export(reference: Path, capture: str) -> None:
+    page = (reference / "golden/vllm" / capture).read_text(encoding="utf-8")
     assert shapes(page) == set(TABLE.read_text(encoding="utf-8").splitlines())
 
 

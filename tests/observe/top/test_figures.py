@@ -94,9 +94,9 @@ def test_a_page_of_something_else_is_refused(text: str, complaint: str) -> None:
         read_page(text)
 
 
-def test_what_vllm_was_seen_to_export_is_read(shared: Path) -> None:
+def test_what_vllm_was_seen_to_export_is_read(reference: Path) -> None:
     first, second = (
-        read_page((shared / f"golden/vllm/metrics{number}.txt").read_text(encoding="utf-8")) for number in (1, 2)
+        read_page((reference / f"golden/vllm/metrics{number}.txt").read_text(encoding="utf-8")) for number in (1, 2)
     )
     (figures,) = figures_between(first, second, 1.0).values()
     assert second.model_names

@@ -19,6 +19,7 @@ from replay.output.findings import Questions, examine
 from replay.output.summary import summary
 from replay.running.simulate import Simulated
 from tests.fakes import TestLatency, config
+from tests.golden.same_files import assert_printed
 from tests.replay.small_traces import row, trace
 from traces import TraceRow, read_trace
 
@@ -83,9 +84,9 @@ def test_a_deadline_keeps_its_distance(tmp_path: Path) -> None:
     assert set(arrivals(replayed(tmp_path, *rows))) == {0, 1, 2}
 
 
-def test_rounds_released_by_replies_are_those_of_the_original(shared: Path) -> None:
+def test_rounds_released_by_replies_are_those_of_the_original(reference: Path) -> None:
     """There a reply is complete when its last step is; what it takes to reach the client delays no round."""
-    folder = shared / "golden" / "tools"
+    folder = reference / "golden" / "tools"
     recorded = read_trace(folder / "run" / "s3_multiturn_closed_loop.yaml")
     deployment = resolve(DeploymentOptions(model="qwen/qwen3-14b", hardware="H100", tp=1, engine="blis"))
     found = arrivals_of(recorded, "qwen/qwen3-14b", deployment.config)
@@ -94,14 +95,14 @@ def test_rounds_released_by_replies_are_those_of_the_original(shared: Path) -> N
         RecordedRounds(found, is_real=False),
         replied=lambda _, finished: finished.at,
     )
-    assert summary(examine(simulated, Questions())) == (folder / "replay" / "s3_closed.stdout.txt").read_text()
+    assert_printed(summary(examine(simulated, Questions())), folder / "replay" / "s3_closed.stdout.txt")
     theirs = json.loads((folder / "replay" / "s3_closed.results.json").read_text())
     ours = {each.number: (each.ttft_us, each.e2e_us) for each in simulated.requests}
     assert {each["request_id"]: (each["ttft_us"], each["e2e_us"]) for each in theirs}.items() <= ours.items()
 
 
-def test_the_command_has_all_rounds_in_its_results(shared: Path, tmp_path: Path) -> None:
-    header = shared / "golden" / "tools" / "run" / "s3_multiturn_closed_loop.yaml"
+def test_the_command_has_all_rounds_in_its_results(reference: Path, tmp_path: Path) -> None:
+    header = reference / "golden" / "tools" / "run" / "s3_multiturn_closed_loop.yaml"
     results = tmp_path / "results.json"
     command = ["replay", str(header), "--model", "qwen/qwen3-14b", "--session-mode", "closed-loop"]
     assert run([*command, "--think-time-ms", "300", "--results-path", str(results)]) == 0

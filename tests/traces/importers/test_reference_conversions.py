@@ -26,20 +26,20 @@ def converted(kind: str, source: Path | str, **more: Any) -> WorkloadSpec:
     return spec
 
 
-def golden(shared: Path, name: str) -> WorkloadSpec:
-    return dataclasses.replace(read_spec(shared / "golden/tools/convert" / name), notes=())
+def golden(reference: Path, name: str) -> WorkloadSpec:
+    return dataclasses.replace(read_spec(reference / "golden/tools/convert" / name), notes=())
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_presets_are_those_of_the_reference(name: str, shared: Path) -> None:
-    assert converted("preset", name, rate=10.0, num_requests=100) == golden(shared, f"preset_{name}.yaml")
+def test_presets_are_those_of_the_reference(name: str, reference: Path) -> None:
+    assert converted("preset", name, rate=10.0, num_requests=100) == golden(reference, f"preset_{name}.yaml")
 
 
-def test_specs_are_composed_as_the_reference_composes_them(shared: Path) -> None:
-    specs = shared / "golden/tools/specs"
+def test_specs_are_composed_as_the_reference_composes_them(reference: Path) -> None:
+    specs = reference / "golden/tools/specs"
     sources = [specs / "s1_poisson_basic.yaml", specs / "s2_multiclient_prefix_slo.yaml"]
     spec, notes = composed([(str(source), read_spec(source)) for source in sources])
-    expected = golden(shared, "compose_s1_s2.yaml")
+    expected = golden(reference, "compose_s1_s2.yaml")
     assert spec.clients == expected.clients
     assert (spec.aggregate_rate, spec.category) == (expected.aggregate_rate, expected.category)
     # The reference drops these.
@@ -47,9 +47,9 @@ def test_specs_are_composed_as_the_reference_composes_them(shared: Path) -> None
     assert any("seeds" in note for note in notes)
 
 
-def test_several_stages_of_inference_perf_but_for_the_rates_that_the_reference_loses(shared: Path) -> None:
-    source = shared / "golden/tools/specs/s5_inference_perf.yaml"
-    spec, expected = converted("inference-perf", source), golden(shared, "s5_inference_perf.converted.yaml")
+def test_several_stages_of_inference_perf_but_for_the_rates_that_the_reference_loses(reference: Path) -> None:
+    source = reference / "golden/tools/specs/s5_inference_perf.yaml"
+    spec, expected = converted("inference-perf", source), golden(reference, "s5_inference_perf.converted.yaml")
     rates = [1e6 / (client.arrival.scale or 1) for client in spec.clients]
     assert rates == pytest.approx([4 / 6] * 6 + [8 / 6] * 6)
     assert [without_arrival(client) for client in spec.clients] == [without_arrival(each) for each in expected.clients]
@@ -60,9 +60,12 @@ def test_several_stages_of_inference_perf_but_for_the_rates_that_the_reference_l
     assert abs(by_stage["1"] - 80) < 45
 
 
-def test_conversations_of_inference_perf_but_for_the_reasoning_the_reference_adds(shared: Path) -> None:
-    source = shared / "golden/tools/specs/s5c_inference_perf_multiturn.yaml"
-    spec, expected = converted("inference-perf", source), golden(shared, "s5c_inference_perf_multiturn.converted.yaml")
+def test_conversations_of_inference_perf_but_for_the_reasoning_the_reference_adds(reference: Path) -> None:
+    source = reference / "golden/tools/specs/s5c_inference_perf_multiturn.yaml"
+    spec, expected = (
+        converted("inference-perf", source),
+        golden(reference, "s5c_inference_perf_multiturn.converted.yaml"),
+    )
     assert spec.category == expected.category
     assert spec.aggregate_rate == expected.aggregate_rate
     assert [each.multi_turn for each in spec.clients] == [each.multi_turn for each in expected.clients]
@@ -78,21 +81,21 @@ def test_conversations_of_inference_perf_but_for_the_reasoning_the_reference_add
     ],
 )
 def test_servegen_dealt_as_the_reference_dealt(
-    name: str, placement: Placement, periods: tuple[str, ...], shared: Path
+    name: str, placement: Placement, periods: tuple[str, ...], reference: Path
 ) -> None:
-    expected = golden(shared, name)
-    chunks = read_chunks(shared / "golden/tools/convert/servegen_tiny", Counter())
-    every = golden(shared, "servegen_tiny.converted.yaml").cohorts
+    expected = golden(reference, name)
+    chunks = read_chunks(reference / "golden/tools/convert/servegen_tiny", Counter())
+    every = golden(reference, "servegen_tiny.converted.yaml").cohorts
     deal: Deal = {period: [clients_of(chunks, every, period, each) for each in _CLASSES] for period in PERIODS}
     found = [cohort for cohort in cohorts_of(deal, placement) if cohort.id.split("-")[0] in periods]
     assert [cohort.id for cohort in found] == [cohort.id for cohort in expected.cohorts]
-    for cohort, reference in zip(found, expected.cohorts, strict=True):
-        assert numbers(cohort) == pytest.approx(numbers(reference), rel=1e-9)
-        assert words(cohort) == words(reference)
+    for cohort, theirs in zip(found, expected.cohorts, strict=True):
+        assert numbers(cohort) == pytest.approx(numbers(theirs), rel=1e-9)
+        assert words(cohort) == words(theirs)
 
 
-def test_servegen_takes_every_active_client_once_and_says_what_it_leaves_out(shared: Path) -> None:
-    options = ConvertOptions(format="servegen", file=str(shared / "golden/tools/convert/servegen_tiny"))
+def test_servegen_takes_every_active_client_once_and_says_what_it_leaves_out(reference: Path) -> None:
+    options = ConvertOptions(format="servegen", file=str(reference / "golden/tools/convert/servegen_tiny"))
     imported = import_from(options)
     assert imported.spec is not None
     assert sum(cohort.population for cohort in imported.spec.cohorts) == 18

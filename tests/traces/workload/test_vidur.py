@@ -48,11 +48,11 @@ def made(interval: dict[str, Any], length: dict[str, Any], **more: Any) -> Workl
 
 
 @pytest.mark.parametrize("name", GOLDENS)
-def test_the_same_seed_gives_the_requests_that_vidur_generates(name: str, shared: Path) -> None:
+def test_the_same_seed_gives_the_requests_that_vidur_generates(name: str, reference: Path) -> None:
     interval, length = GOLDENS[name]
     if length["type"] == "trace":
-        length = {**length, "trace_file": str(shared / "golden/vidur-data/traces/splitwise_conv_1000.csv")}
-    theirs = read_table(shared / "golden" / "vidur" / name / "requests.csv", COLUMNS).columns
+        length = {**length, "trace_file": str(reference / "golden/vidur-data/traces/splitwise_conv_1000.csv")}
+    theirs = read_table(reference / "golden" / "vidur" / name / "requests.csv", COLUMNS).columns
     ours = made(interval, length).requests
     assert [each.input_tokens for each in ours] == theirs["num_prefill_tokens"]
     assert [each.output_tokens for each in ours] == theirs["num_decode_tokens"]
