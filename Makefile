@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: demo demo-cluster test coverage test-clients check fix docs bench clean
+.PHONY: demo demo-cluster test coverage test-clients test-newest-aiohttp check fix docs bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
@@ -21,6 +21,12 @@ coverage: $(VENV)/.installed-test
 # Clients and fuzzers that bring versions of their own of what others need.
 test-clients: $(VENV)-clients/.installed-clients
 	$(VENV)-clients/bin/python -m pytest tests/wire/clients
+
+# The newest aiohttp, past the upper bound in pyproject.toml: pip says that it is, and installs it.
+test-newest-aiohttp: $(VENV)-newest-aiohttp/bin/python
+	$(VENV)-newest-aiohttp/bin/python -m pip install --quiet --disable-pip-version-check -e ".[test]"
+	$(VENV)-newest-aiohttp/bin/python -m pip install --quiet --disable-pip-version-check --upgrade aiohttp
+	$(VENV)-newest-aiohttp/bin/python -m pytest -n 2 --dist loadfile tests/mockserve tests/wire
 
 check: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
@@ -40,7 +46,7 @@ bench: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/engine_cost.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-clients $(VENV)-newest-aiohttp .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -48,6 +54,9 @@ $(VENV)/bin/python:
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	touch $@
+
+$(VENV)-newest-aiohttp/bin/python:
+	$(PYTHON) -m venv $(VENV)-newest-aiohttp
 
 $(VENV)-clients/bin/python:
 	$(PYTHON) -m venv $(VENV)-clients

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from aiohttp import HttpVersion11, web
 
+from mockserve.connections.aiohttp_internals import mark_reply_as_begun
 from mockserve.connections.stream_head import EVENT_STREAM
 from mockserve.faults.shaping import ShapedTransport
 from mockserve.realtime.wire import Wire
@@ -150,7 +151,7 @@ class EventOutlet:
                     await outlet.response.write_eof()
                     await request.writer.drain()
             elif not outlet.forget_head():
-                request.writer.output_size += 1  # so that nobody takes the response for one that has not begun
+                mark_reply_as_begun(request)
         finally:
             if self._backlog is not None:
                 self._backlog.leave()

@@ -9,10 +9,10 @@ import time
 from typing import Protocol
 
 from aiohttp import web
-from aiohttp.base_protocol import BaseProtocol
 from multidict import istr
 
 from blis_sim.engine.units import Micros
+from mockserve.connections.aiohttp_internals import BaseProtocol
 from mockserve.connections.header_text import header_text
 from mockserve.realtime.interface import Driver
 from mockserve.realtime.wire import Wire

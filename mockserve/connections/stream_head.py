@@ -4,9 +4,9 @@ import time
 from email.utils import formatdate
 
 from aiohttp import HttpVersion11, hdrs, web
-from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 
+from mockserve.connections.aiohttp_internals import AbstractStreamWriter
 from mockserve.connections.header_names import write_as_uvicorn
 from mockserve.connections.network import SERVER_NAME, Network
 

@@ -10,12 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiohttp.tcp_helpers import tcp_keepalive
-
+from mockserve.connections.aiohttp_internals import WholeRequest, tcp_keepalive, whole_request
 from mockserve.connections.stamped import StampedConnection
 from mockserve.connections.stream_head import EventResponse
 from mockserve.front.plain_errors import PlainErrors
-from mockserve.front.request import whole_request
 from mockserve.front.routes import FrontRoute
 from mockserve.front.usual import RequestReader, Unready, UsualRequest, for_library
 from mockserve.realtime.wire import Wire
@@ -157,7 +155,7 @@ class FrontConnection(StampedConnection):
             self.task = self._loop.create_task(self._answer(route, found))
 
     async def _answer(self, route: FrontRoute, usual: UsualRequest) -> None:
-        request = whole_request(usual, route, self, self._loop, self._front.most_body_bytes)
+        request = self._request(route, usual)
         keeps_alive = False
         try:
             response = await route.respond(request)
@@ -172,6 +170,22 @@ class FrontConnection(StampedConnection):
         finally:
             self.task = None
             self._answered(keeps_alive)
+
+    def _request(self, route: FrontRoute, usual: UsualRequest) -> WholeRequest:
+        head = usual.head
+        return whole_request(
+            head.method,
+            head.path,
+            head.headers,
+            head.closes,
+            usual.body,
+            route.url,
+            route.app,
+            route.match_info,
+            self,
+            self._loop,
+            self._front.most_body_bytes,
+        )
 
     def _answered(self, keeps_alive: bool) -> None:
         """The reply has been written, or there will be none."""
@@ -197,15 +211,13 @@ class FrontConnection(StampedConnection):
     def _lend(self, data: bytes) -> None:
         """The library answers one request."""
         library = self._new_library()
-        library.tell_answered = self._answered_by_library
+        library.on_answered = self._answered_by_library
         library.data_received(data)
 
     def _new_library(self) -> PlainErrors:
         assert self.transport is not None
         library = self._library = self._front.new_library()
-        if self._paused:
-            library.pause_writing()
-        library.connection_made(self.transport)
+        library.attach(self.transport, is_paused=self._paused)
         return library
 
     def _answered_by_library(self) -> None:
@@ -217,8 +229,7 @@ class FrontConnection(StampedConnection):
         if library is None or transport is None or transport.is_closing():
             return
         self._library = None
-        library.transport = None  # which is not its own to close any more
-        library.connection_lost(None)
+        library.detach()
         if not self._is_holding:
             transport.resume_reading()
         self._answered(True)

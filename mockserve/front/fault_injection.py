@@ -6,6 +6,7 @@ from contextlib import suppress
 from aiohttp import web
 
 from blis_sim.options import OptionError
+from mockserve.connections.aiohttp_internals import writing_through
 from mockserve.connections.network import Network
 from mockserve.faults.shaping import ShapedTransport
 from mockserve.options.fault_kinds import ERRORS
@@ -47,22 +48,17 @@ def _error(kind: str, settings: FaultSettings) -> web.Response:
 
 
 async def _shaped(request: web.Request, handler: Handler, kind: str, settings: FaultSettings) -> web.StreamResponse:
-    protocol, transport = request.protocol, request.transport
-    if transport is None:
+    if request.transport is None:
         raise ConnectionResetError("the client left before its request was read")
-    shaped = ShapedTransport(transport, kind, settings)
-    # aiohttp writes to whatever its protocol says the transport is.
-    protocol.transport = shaped
-    try:
-        response = await handler(request)
-        with suppress(ConnectionResetError):
-            await response.prepare(request)
-            await response.write_eof()
-        await shaped.drained()
-    except asyncio.CancelledError:
-        shaped.stop()
-        raise
-    finally:
-        if protocol.transport is shaped:
-            protocol.transport = transport
+    shaped = ShapedTransport(request.transport, kind, settings)
+    with writing_through(request, shaped):
+        try:
+            response = await handler(request)
+            with suppress(ConnectionResetError):
+                await response.prepare(request)
+                await response.write_eof()
+            await shaped.drained()
+        except asyncio.CancelledError:
+            shaped.stop()
+            raise
     return response

@@ -9,10 +9,11 @@ from http import HTTPStatus
 
 from aiohttp import HttpVersion11, web
 
+from mockserve.connections.aiohttp_internals import UnreadableBodyError, name_http_1_1
 from mockserve.connections.header_names import write_as_uvicorn
 from mockserve.connections.network import SERVER_NAME
 from mockserve.front.fault_injection import inject_faults
-from mockserve.front.plain_errors import UnreadableBodyError, refusal
+from mockserve.front.plain_errors import refusal
 from mockserve.metrics.http import NO_ROUTE
 from mockserve.protocol.errors import ApiError, engine_dead, internal_error
 from mockserve.realtime.interface import EngineFailedError
@@ -163,7 +164,7 @@ async def sign(request: web.BaseRequest, response: web.StreamResponse) -> None:
 
 def _answer_in_http_1_1(request: web.Request, response: web.StreamResponse) -> None:
     """Name HTTP/1.1 in the status line, as uvicorn does whatever version a client names."""
-    request._cache["version"] = HttpVersion11
+    name_http_1_1(request)
     if not response.keep_alive:
         response.headers.setdefault("Connection", "close")
 
@@ -178,7 +179,7 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Check keys, answer browsers, and count all others under their routes: refused ones are not, as in vLLM."""
     service = request.app[SERVICE]
     if request.version > HttpVersion11:
-        request._cache["version"] = HttpVersion11  # which it is, whatever it names: the library could not frame a reply
+        name_http_1_1(request)  # which it is, whatever it names: the library could not frame a reply
     if _lacks_key(request, service):
         return json_response(401, {"error": "Unauthorized"}, kind=OutsideCors)
     asked_by_browser = _preflight(request, service)

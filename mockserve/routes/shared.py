@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 from aiohttp import hdrs, web
 from multidict import istr
 
+from mockserve.connections.aiohttp_internals import forget_body
 from mockserve.connections.header_text import header_text
 from mockserve.connections.stamped import wanted_rank
 from mockserve.protocol.asked.sampling import Sampling
@@ -68,7 +69,7 @@ async def read_body(request: web.Request, num_kinds: int = 1) -> dict[str, Any]:
     bodies = [raw]
     # What has been read is not needed twice, and may be tens of megabytes.
     del raw
-    request._read_bytes = b""
+    forget_body(request)
     return await aside(request, parse_large_json, bodies, num_kinds)
 
 

@@ -1,0 +1,184 @@
+"""All that the server uses of aiohttp beyond what aiohttp documents; other modules use `aiohttp` and `aiohttp.web`.
+
+The range of versions in `pyproject.toml` is the one that this module was tested with; `make test-newest-aiohttp` tests
+it with the newest.
+"""
+
+import asyncio
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any, cast
+
+from aiohttp import EMPTY_PAYLOAD, HttpVersion11, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http import RawRequestMessage, StreamWriter
+from aiohttp.tcp_helpers import tcp_keepalive
+from aiohttp.web_protocol import _ErrInfo
+from multidict import CIMultiDictProxy
+from yarl import URL
+
+__all__ = [
+    "AbstractStreamWriter",
+    "BaseProtocol",
+    "LibraryConnection",
+    "UnreadableBodyError",
+    "WholeRequest",
+    "forget_body",
+    "has_begun_reply",
+    "mark_reply_as_begun",
+    "name_http_1_1",
+    "tcp_keepalive",
+    "whole_request",
+    "writing_through",
+]
+
+_logger = logging.getLogger(__name__)
+
+
+class UnreadableBodyError(Exception):
+    """The rest of a body is not HTTP, such as a chunk without a length."""
+
+
+class WholeRequest(web.Request):
+    """A request that had all come when its handler began."""
+
+    ATTRS = web.Request.ATTRS | frozenset({"route_app", "whole_body"})
+    whole_body = b""
+    route_app: web.Application | None = None
+
+    @property
+    def app(self) -> web.Application:
+        return self.route_app or super().app
+
+    @property
+    def content_length(self) -> int:
+        return len(self.whole_body)
+
+    @property
+    def can_read_body(self) -> bool:
+        return bool(self.whole_body)
+
+    async def read(self) -> bytes:
+        return self.whole_body
+
+
+def whole_request(
+    method: str,
+    path: str,
+    headers: "CIMultiDictProxy[str]",
+    closes: bool,
+    body: bytes,
+    url: URL,
+    app: web.Application,
+    match_info: web.UrlMappingMatchInfo,
+    connection: BaseProtocol,
+    loop: asyncio.AbstractEventLoop,
+    most_body_bytes: int,
+) -> WholeRequest:
+    """Return a request that came on `connection`, which has `ssl_context`, `peername` and `sockname` besides."""
+    message = RawRequestMessage(method, path, HttpVersion11, headers, (), closes, None, False, False, url)
+    writer = StreamWriter(connection, loop)
+    task = cast(Any, None)  # which no handler asks for
+    request = WholeRequest(
+        message, EMPTY_PAYLOAD, cast(Any, connection), writer, task, loop, client_max_size=most_body_bytes
+    )
+    request._match_info = match_info
+    request.route_app = app
+    request.whole_body = body
+    return request
+
+
+class LibraryConnection(web.RequestHandler):
+    """aiohttp's reader and writer of one connection; `refusal` answers what cannot be parsed."""
+
+    __slots__ = ("on_answered",)
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.on_answered: Callable[[], None] = _ignore
+        """Called when a response has been written."""
+
+    @abstractmethod
+    def refusal(self) -> web.Response:
+        """Return the answer to bytes that are not HTTP."""
+
+    def attach(self, transport: asyncio.Transport, is_paused: bool) -> None:
+        """Begin with `transport`, whose buffer is full if it is paused."""
+        if is_paused:
+            self.pause_writing()
+        self.connection_made(transport)
+
+    def detach(self) -> None:
+        """End without closing the transport."""
+        self.transport = None
+        self.connection_lost(None)
+
+    def log_access(self, request: web.BaseRequest, response: web.StreamResponse, time: float | None) -> None:
+        self.on_answered()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        is_broken = bool(self._messages) and isinstance(self._messages[-1][0], _ErrInfo)
+        body = None if self._current_request is None else self._current_request.content
+        if not is_broken or body is None or body.is_eof():
+            return
+        # The library only queues the error, and the handler would wait forever for the rest of its body.
+        body.set_exception(UnreadableBodyError())
+        self._lingering_time = 0.0  # after the answer there is nothing left to read
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = HTTPStatus.INTERNAL_SERVER_ERROR,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if isinstance(exc, ConnectionError):
+            _logger.debug("%s hung up before its reply was written", request.remote)
+            self.force_close()
+            return web.Response(status=status)  # which has no connection to be written to
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR or has_begun_reply(request):
+            return super().handle_error(request, status, exc, message)
+        _logger.debug("invalid request from %s: %s", request.remote, message)
+        request._version = HttpVersion11  # what cannot be parsed has none, and would be taken for HTTP/1.0
+        return self.refusal()
+
+
+def name_http_1_1(request: web.BaseRequest) -> None:
+    """Let the reply to `request` be HTTP/1.1, whatever version the request names."""
+    request._cache["version"] = HttpVersion11
+
+
+def forget_body(request: web.BaseRequest) -> None:
+    """Free a body that has been read."""
+    request._read_bytes = b""
+
+
+def has_begun_reply(request: web.BaseRequest) -> bool:
+    """Return whether bytes of a reply have been written by the library."""
+    return request.writer.output_size > 0
+
+
+def mark_reply_as_begun(request: web.BaseRequest) -> None:
+    """Keep the library from sending an error behind bytes that were written past it."""
+    request.writer.output_size += 1
+
+
+@contextmanager
+def writing_through(request: web.BaseRequest, transport: asyncio.Transport) -> Iterator[None]:
+    """Let all that is written in reply to `request` go to `transport`: aiohttp writes to that of its protocol."""
+    protocol, own = request.protocol, request.transport
+    protocol.transport = transport
+    try:
+        yield
+    finally:
+        if protocol.transport is transport:
+            protocol.transport = own
+
+
+def _ignore() -> None:
+    """Do nothing about an answer."""
