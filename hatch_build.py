@@ -15,6 +15,9 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 LIBRARY = "blis_sim.compiled_engine"
 """Holds the code of all modules, beside the packages; what stands beside each module only finds it there."""
+PACKAGES_FOLDER = "blis_sim/packages"
+"""Where the wheel has the packages beside blis_sim, as pyproject.toml says."""
+SEARCH_PATH_FILE = "blis_mockserve.pth"
 MYPY_SETTINGS = """[mypy]
 ignore_missing_imports = True
 [mypy-numpy.*]
@@ -38,9 +41,14 @@ class CompiledEngine(BuildHookInterface[Any]):
         wanted = os.environ.get("BLIS_COMPILE", "")
         if wanted not in ("", "0", "1"):
             raise ValueError(f"BLIS_COMPILE must be 0 or 1, got {wanted!r}")
-        if version == "editable" or wanted == "0":
+        if version == "editable":
             return
         self._folder = tempfile.TemporaryDirectory()
+        search_path = Path(self._folder.name) / SEARCH_PATH_FILE
+        search_path.write_text(f"{PACKAGES_FOLDER}\n")
+        build_data["force_include"][str(search_path)] = SEARCH_PATH_FILE
+        if wanted == "0":
+            return
         try:
             libraries = compiled(Path(self.root), self.config["modules"], Path(self._folder.name))
         except CannotCompileError as error:

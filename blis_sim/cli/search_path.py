@@ -11,6 +11,8 @@ from blis_sim.options import BlisError
 PACKAGES = ("blis_sim", "calibrate", "mockserve", "observe", "replay", "traces")
 
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+_INSTALLED_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "packages")
+"""Where a wheel has the packages beside blis_sim: other distributions have some of their names at the top level."""
 
 
 class BrokenInstallationError(BlisError):
@@ -20,10 +22,15 @@ class BrokenInstallationError(BlisError):
 def put_foreign_folders_last(path: list[str]) -> None:
     """Move folders of a search path that hide our packages behind the one that ours are in.
 
-    `python -m` puts the working folder first and PYTHONPATH any folder. What else is in them can still be imported.
+    `python -m` puts the working folder first and PYTHONPATH any folder. What else is in them can still be imported. The
+    folder of an installation that has nothing but our packages goes first.
     """
+    is_installed = os.path.isdir(_INSTALLED_FOLDER)
+    if is_installed:
+        path[:] = [_INSTALLED_FOLDER, *(each for each in path if each != _INSTALLED_FOLDER)]
     if _OWN_FOLDER in path:
-        hiding = [each for each in path[: path.index(_OWN_FOLDER)] if any(_has(each, name) for name in PACKAGES)]
+        names = ("blis_sim",) if is_installed else PACKAGES
+        hiding = [each for each in path[: path.index(_OWN_FOLDER)] if any(_has(each, name) for name in names)]
         path[:] = [*(each for each in path if each not in hiding), *hiding]
 
 

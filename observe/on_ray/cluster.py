@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from importlib import import_module
 from pathlib import Path
 from socket import create_connection
 
@@ -35,7 +36,7 @@ def _connect(address: str | None, packages: Sequence[str], num_cpus: int | None)
 
     if address is not None:
         _check_somebody_listens(address)
-    paths = [str(Path(__file__).parents[2] / name) for name in packages]
+    paths = [str(Path(import_module(name).__path__[0])) for name in packages]
     try:
         ray.init(
             address=address or "local",

@@ -42,13 +42,21 @@ def test_the_source_distribution_holds_the_project(tmp_path: Path) -> None:
     assert ours - names == {".ci/run"}
 
 
-def test_the_wheel_holds_exactly_the_packages(wheel: zipfile.ZipFile) -> None:
+def place(name: str) -> str:
+    """Where the wheel has a file of the project: blis_sim at the top level, all other packages below it."""
+    return name if name.startswith("blis_sim/") else f"blis_sim/packages/{name}"
+
+
+def test_the_wheel_has_one_package_at_the_top_level_and_the_others_on_the_search_path(wheel: zipfile.ZipFile) -> None:
     names = {name.partition("/")[0] for name in wheel.namelist()}
-    assert sorted(name for name in names if not name.endswith(".dist-info")) == PACKAGES
+    assert {name for name in names if not name.endswith(".dist-info")} == {"blis_sim", "blis_mockserve.pth"}
+    assert wheel.read("blis_mockserve.pth") == b"blis_sim/packages\n"
+    below = {name.split("/")[2] for name in wheel.namelist() if name.startswith("blis_sim/packages/")}
+    assert sorted({"blis_sim", *below}) == PACKAGES
 
 
 def test_the_wheel_holds_every_module(wheel: zipfile.ZipFile) -> None:
-    ours = {str(file.relative_to(PROJECT)) for file in product_files()}
+    ours = {place(file.relative_to(PROJECT).as_posix()) for file in product_files()}
     assert {name for name in wheel.namelist() if name.endswith(".py")} == ours
 
 
@@ -85,7 +93,7 @@ def test_the_learned_coefficients_are_where_an_installation_looks_for_them(
 
 
 def test_every_package_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
-    assert [package for package in PACKAGES if f"{package}/py.typed" not in wheel.namelist()] == []
+    assert [package for package in PACKAGES if place(f"{package}/py.typed") not in wheel.namelist()] == []
 
 
 def test_no_package_takes_the_name_of_another_project() -> None:

@@ -77,7 +77,7 @@ def test_no_module_imports_by_relative_path() -> None:
 def test_every_list_of_packages_names_the_same_ones() -> None:
     tools = pyproject()["tool"]
     assert sorted(path.parent.name for path in PROJECT.glob("*/__init__.py")) == PACKAGES
-    assert tools["hatch"]["build"]["targets"]["wheel"]["packages"] == PACKAGES
+    assert tools["hatch"]["build"]["targets"]["wheel"]["only-include"] == PACKAGES
     assert tools["importlinter"]["root_packages"] == PACKAGES
     assert sorted(tools["mypy"]["files"]) == sorted(
         [*PACKAGES, "benchmarks", "docs", "examples", "hatch_build.py", "tests"]

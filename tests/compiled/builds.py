@@ -36,7 +36,8 @@ def python(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedPro
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(site)},
+        # A folder on PYTHONPATH is searched, but files that extend the search path are not read in it.
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(site / "blis_sim" / "packages")])},
         capture_output=True,
         text=True,
         check=False,
