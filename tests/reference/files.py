@@ -28,6 +28,8 @@ LATER = ("send_time_us", "first_chunk_time_us", "last_chunk_time_us")
 """Instants that are kept as the time since the arrival of their row."""
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+_QUOTED = re.compile(r""": '([^'"\\\n]*)'$""", re.MULTILINE)
+"""Quoted text, for which the reference uses the other quotes."""
 _WHOLE = re.compile(r"-?[1-9]\d*|0")
 
 
@@ -101,7 +103,8 @@ def packed_yaml(path: Path) -> Any:
 
 def write_yaml(path: Path, packed: Any) -> None:
     """Write the values as YAML."""
-    path.write_text(yaml.dump(_without_pairs(packed), Dumper=yaml.CSafeDumper, sort_keys=False, indent=4, width=1000))
+    text = yaml.dump(_without_pairs(packed), Dumper=yaml.CSafeDumper, sort_keys=False, indent=4, width=1000)
+    path.write_text(_QUOTED.sub(r': "\1"', text))
 
 
 def packed_lines(path: Path) -> Any:

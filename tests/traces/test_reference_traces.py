@@ -53,12 +53,12 @@ def assert_written_back(folder: Path, tmp_path: Path) -> None:
             assert (tmp_path / f"t{suffix}").read_text().rstrip("\n") == expected, path
 
 
-@pytest.mark.parametrize("folder", ["run", "replay"])
-def test_traces_of_simulations_are_written_back_byte_for_byte(reference: Path, tmp_path: Path, folder: str) -> None:
+@pytest.mark.parametrize("folder", ["run", "replay", "real", "observe_mock"])
+def test_traces_of_tables_are_written_back_byte_for_byte(reference: Path, tmp_path: Path, folder: str) -> None:
     assert_written_back(reference / "golden/tools" / folder, tmp_path)
 
 
-@pytest.mark.parametrize("folder", ["real", "observe_mock", "arrival"])
+@pytest.mark.parametrize("folder", ["arrival"])
 def test_traces_of_other_tools_are_written_back_byte_for_byte(shared: Path, tmp_path: Path, folder: str) -> None:
     assert_written_back(shared / "golden/tools" / folder, tmp_path)
 
