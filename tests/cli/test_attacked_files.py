@@ -1,0 +1,131 @@
+"""A small part of the attack with mutated files, and single files that larger parts have found."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.attack import file_contents as contents
+from benchmarks.attack.file_samples import FileSample, samples
+from benchmarks.attack.files import attack, attacked, cases, prepared
+from blis_sim.cli.main import run
+
+RUN = ["run", "--model", "qwen/qwen3-14b", "--num-requests", "3"]
+
+
+@pytest.mark.parametrize("sample", samples(), ids=lambda sample: sample.name)
+def test_accepts_each_file_as_long_as_nothing_is_changed(sample: FileSample) -> None:
+    with prepared() as folder:
+        case = attacked(0, sample, sample.content.encode(), folder)
+    assert case.code == (1 if sample.command[0] == "observe" else 0), case.detail
+    assert case.finding == ""
+
+
+def test_answers_every_mutated_file_with_success_or_one_line() -> None:
+    outcomes, bad = attack(count=300, seed=11)
+    assert [(case.number, case.sample.name, case.finding, case.detail) for case in bad] == []
+    assert outcomes.total() == 300
+    assert min(outcomes["accepted"], outcomes["refused"]) > 30
+
+
+def test_makes_equal_cases_for_an_equal_seed() -> None:
+    assert list(cases(50, 3)) == list(cases(50, 3))
+    assert list(cases(50, 3)) != list(cases(50, 4))
+
+
+def _config(**keys: object) -> str:
+    return json.dumps({**contents.CONFIG, **keys})
+
+
+ROWS = contents.TRACE_ROWS
+CASES = {
+    "negative zero": (
+        "w.yaml",
+        contents.SPEC.replace("std_dev: 5", "std_dev: -0.0"),
+        ["--workload-spec", "w.yaml"],
+        "",
+    ),
+    "vast variation": (
+        "w.yaml",
+        contents.VIDUR_SPEC.replace("cv: 2", "cv: 1e200"),
+        ["--workload-spec", "w.yaml"],
+        "w.yaml key vidur.interval.cv: expected a number between 0.000001 and 1000000, got 1e+200",
+    ),
+    "vast window": (
+        "s.yaml",
+        contents.SATURATION.replace("window_size_sec: 2", "window_size_sec: 1e18"),
+        ["--detectors", "all", "--saturation-config", "s.yaml"],
+        "s.yaml key backlog_drift.window_size_sec: expected a number of at most 1e+09, got 1e+18",
+    ),
+    "list of nothing": (
+        "config.json",
+        _config(num_key_value_heads=[None]),
+        ["--hardware", "H100", "--tp", "1", "--model-config-folder", "."],
+        "config.json: qwen3-14b: num_key_value_heads must be a number, got [None]",
+    ),
+    "no width": (
+        "config.json",
+        _config(intermediate_size=0),
+        ["--hardware", "H100", "--tp", "1", "--model-config-folder", "."],
+        "config.json: qwen3-14b: intermediate_size must be at least 1, got 0",
+    ),
+    "no MFU": (
+        "hw.json",
+        json.dumps({"T1": {"TFlopsPeak": 900.0, "BwPeakTBs": 3.3, "MemoryGiB": 80}}),
+        ["--hardware", "T1", "--hardware-config", "hw.json", "--latency-model", "roofline"],
+        "hw.json: the roofline model needs mfu_prefill of GPU T1, a fraction above 0",
+    ),
+    "small machines": (
+        "p.yaml",
+        contents.SCALING.replace("gpu_memory_gib: 80", "gpu_memory_gib: 5"),
+        ["--policy-config", "p.yaml"],
+        "p.yaml: node pool 'cheap': qwen3-14b leaves no room for a KV cache",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_names_the_file_and_the_value_that_cannot_be(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, content, flags, said = CASES[name]
+    monkeypatch.chdir(tmp_path)
+    Path(file).write_text(content)
+    assert run([*RUN, *flags]) == (2 if said else 0)
+    if said:
+        assert said in capsys.readouterr().err
+
+
+def test_refuses_a_pause_that_no_clock_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.yaml").write_text(contents.TRACE_HEADER)
+    Path("t.csv").write_text(f"{ROWS.rstrip().rpartition(',0,')[0]},{2**63 - 1},0\n")
+    assert run(["replay", "t.yaml", "--model", "qwen/qwen3-14b", "--session-mode", "closed-loop"]) == 2
+    assert "t.csv line 7 column think_time_us: expected a whole number between 0 and 9007" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("template", ["{{ " + "(" * 300 + "1" + ")" * 300 + " }}", "{% if %}"])
+def test_refuses_a_chat_template_that_cannot_be_compiled(
+    template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (served,) = [sample for sample in samples() if sample.name == "served tokenizer_config.json"]
+    settings = json.dumps({**contents.TOKENIZER_CONFIG, "chat_template": template})
+    with prepared() as folder:
+        case = attacked(0, served, settings.encode(), folder)
+    assert (case.code, case.finding) == (2, "")
+    assert "--chat-template: not a Jinja template" in case.detail
+
+
+def test_cuts_a_line_that_quotes_a_file_at_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.yaml").write_text("trace_version: 3\n")
+    Path("t.csv").write_text("request_id," + "x" * 100_000 + "\n1,2\n")
+    assert run(["replay", "t.yaml", "--model", "qwen/qwen3-14b"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("blis replay: error: t.csv line 1: the column input_tokens is missing, found req")
+    assert len(said) < 2000
