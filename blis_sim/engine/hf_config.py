@@ -41,6 +41,7 @@ def parse_hf_config(config: Mapping[str, Any], name: str) -> ModelSpec:
     """
     keys = {**config, **_mapping(config, name, "text_config")}
     num_heads = _positive(keys, name, "num_attention_heads")
+    num_experts = _num_experts(keys, name)
     intermediate_size = _first_count(keys, name, "intermediate_size", "ffn_hidden_size")
     moe_intermediate_size = _count(keys, name, "moe_intermediate_size")
     bytes_per_activation = _activation_bytes(keys, name)
@@ -60,8 +61,8 @@ def parse_hf_config(config: Mapping[str, Any], name: str) -> ModelSpec:
         head_dim=_count(keys, name, "head_dim") or None,
         hidden_act=hidden_act if isinstance(hidden_act, str) else "",
         tie_word_embeddings=ties is True,
-        num_experts=_num_experts(keys, name),
-        num_experts_per_tok=_count(keys, name, "num_experts_per_tok"),
+        num_experts=num_experts,
+        num_experts_per_tok=_experts_per_token(keys, name, num_experts),
         moe_intermediate_size=moe_intermediate_size,
         shared_expert_size=_shared_expert_size(keys, name, moe_intermediate_size or intermediate_size),
         interleave_moe_layer_step=_count(keys, name, "interleave_moe_layer_step"),
@@ -132,6 +133,14 @@ def _positive(keys: Mapping[str, Any], name: str, key: str) -> int:
 def _num_experts(keys: Mapping[str, Any], name: str) -> int:
     """The first expert count that makes a mixture; a model with one expert is dense."""
     return next((count for key in _EXPERT_COUNTS if (count := _count(keys, name, key)) >= 2), 0)
+
+
+def _experts_per_token(keys: Mapping[str, Any], name: str, num_experts: int) -> int:
+    """How many experts a router chooses; a model that does not state its number of experts is not checked."""
+    chosen = _count(keys, name, "num_experts_per_tok")
+    if num_experts and chosen > num_experts:
+        raise EngineError(f"{name}: num_experts_per_tok must be at most the {num_experts} experts, got {chosen}")
+    return chosen
 
 
 def _shared_expert_size(keys: Mapping[str, Any], name: str, expert_size: int) -> int:

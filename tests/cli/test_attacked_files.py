@@ -69,6 +69,12 @@ CASES = {
         ["--hardware", "H100", "--tp", "1", "--model-config-folder", "."],
         "config.json: qwen3-14b: intermediate_size must be at least 1, got 0",
     ),
+    "more experts per token than experts": (
+        "config.json",
+        _config(num_experts=8, num_experts_per_tok=2000),
+        ["--hardware", "H100", "--tp", "1", "--model-config-folder", "."],
+        "config.json: qwen3-14b: num_experts_per_tok must be at most the 8 experts, got 2000",
+    ),
     "no MFU": (
         "hw.json",
         json.dumps({"T1": {"TFlopsPeak": 900.0, "BwPeakTBs": 3.3, "MemoryGiB": 80}}),
