@@ -72,7 +72,7 @@ def _compose_specs(options: ComposeOptions, texts: Mapping[str, str]) -> int:
     if options.output is not None:
         check_written([(options.output, "--output", "spec")], [])
     text = spec_text(spec)
-    parse_spec(text, "the composed spec")
+    parse_spec(text, f"{', '.join(texts)}, as one spec,")
     write_spec(text, options.output)
     _say(f"{len(spec.clients)} clients, {len(spec.cohorts)} cohorts", notes)
     return 0

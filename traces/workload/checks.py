@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from blis_sim.options.room import LEAST_RATE
 from traces.errors import TraceError
 from traces.workload.params import problem_of
 from traces.workload.spec import (
@@ -28,6 +29,8 @@ def checked(spec: WorkloadSpec, source: str) -> WorkloadSpec:
     """The spec with notes on what it says in vain; `source` names it in errors. Raises TraceError."""
     try:
         _check_sources(spec)
+        if 0 < spec.aggregate_rate < LEAST_RATE:
+            raise _ProblemError(f"aggregate_rate: expected 0 or at least {LEAST_RATE:g}, got {spec.aggregate_rate:g}")
         for where, traffic in _all_traffic(spec):
             _check_traffic(where, traffic)
         for place, client in enumerate(spec.clients):

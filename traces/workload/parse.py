@@ -98,7 +98,7 @@ class _Reader:
         """Text, a number, or true or false."""
         value = _converted(kind, loaded)
         if type(value) is not kind or not (kind is bool or bounds.allow(value)):
-            raise self.wrong(where, _expected(kind, bounds), loaded)
+            raise self.wrong(where, _expected(kind, bounds) + _limit(bounds, loaded), loaded)
         return value
 
     def wrong(self, where: str, expected: str, loaded: Any) -> TraceError:
@@ -127,6 +127,12 @@ def _expected(kind: type, bounds: Bounds) -> str:
         return " or ".join(filter(None, bounds.choices))
     noun = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}[kind]
     return noun + bounds.words
+
+
+def _limit(bounds: Bounds, loaded: Any) -> str:
+    """The limit of all numbers, for an error about one that is refused for nothing else."""
+    is_number = isinstance(loaded, int | float) and not isinstance(loaded, bool)
+    return ", below 2**63 in magnitude" if is_number and abs(loaded) > _INT64_MAX and bounds.allow(loaded) else ""
 
 
 @cache

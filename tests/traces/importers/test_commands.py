@@ -89,6 +89,17 @@ def test_specs_and_traces_do_not_go_together(tmp_path: Path, capsys: pytest.Capt
     assert "--from must name specs only or traces only" in capsys.readouterr().err
 
 
+def test_composing_names_the_specs_whose_rates_add_up_to_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text(SPEC.format(seed=1, rate=1e6))
+    assert run(["compose", "--from", "a.yaml", "--from", "b.yaml"]) == 2
+    message = "a.yaml, b.yaml, as one spec, key aggregate_rate: expected a number between 0 and 1000000, got 2000000"
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -115,7 +115,7 @@ def test_empirical_lengths_may_have_numbers_for_keys() -> None:
         ("seed: 1.5", "spec.yaml key seed: expected a whole number, got 1.5"),
         ("seed: true", "spec.yaml key seed: expected a whole number, got True"),
         ("seed: 1_000x", "spec.yaml key seed: expected a whole number, got '1_000x'"),
-        ("seed: 1e30", "spec.yaml key seed: expected a whole number, got 1e+30"),
+        ("seed: 1e30", "spec.yaml key seed: expected a whole number, below 2**63 in magnitude, got 1e+30"),
         ("aggregate_rate: .inf", "spec.yaml key aggregate_rate: expected a number between 0 and 1000000, got inf"),
         ("category: []", "spec.yaml key category: expected language or multimodal or reasoning, got []"),
         ("goodput_slo_targets: {a: 5}", "spec.yaml key goodput_slo_targets.a: expected keys and values, got 5"),
@@ -144,6 +144,10 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         (
             {"arrival": {"process": "gamma", "cv": 1e-7}},
             "clients[0].arrival.cv: expected a number between 1e-06 and 10 ",
+        ),
+        (
+            {"arrival": {"process": "gamma", "cv": 1e200}},
+            "clients[0].arrival.cv: expected a number above 0, below 2**63 in magnitude, got 1e+200",
         ),
         ({"arrival": {"process": "weibull", "cv": 0.001}}, "clients[0].arrival.cv: expected a number between 0.01 and"),
         ({"lifecycle": {"windows": []}}, "clients[0].lifecycle.windows: expected at least one window, got none"),
@@ -193,6 +197,10 @@ def test_no_more_users_come_than_can_be_told_apart() -> None:
 def test_rates_are_from_one_in_31_years_to_one_a_microsecond(rate: float) -> None:
     message = complaint(client(lifecycle=lifecycle(window(0, 5, trace_rate=rate))))
     assert message.endswith(f"trace_rate: expected a number between 1e-9 and 1000000, got {rate}")
+
+
+def test_refuses_an_aggregate_rate_below_one_in_31_years() -> None:
+    assert complaint(client(), aggregate_rate=1e-300) == "aggregate_rate: expected 0 or at least 1e-09, got 1e-300"
 
 
 def test_distributions_inside_windows_and_modalities_are_checked_too() -> None:
