@@ -104,7 +104,10 @@ def _results(text: str) -> str | None:
 
 
 def _yaml(text: str) -> str | None:
-    loaded = yaml.load(text, getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+    try:
+        loaded = yaml.load(text, getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+    except yaml.MarkedYAMLError:  # the parser in Python reads "params:{value: 1}", and so do the commands
+        loaded = yaml.load(text, yaml.BaseLoader)
     return _ambiguous(loaded, "") or (_header(loaded) if isinstance(loaded, dict) else None)
 
 
