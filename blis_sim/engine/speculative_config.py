@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from blis_sim.engine.speculation import DRAFTERS, MOST_DRAFTS, Speculation
 from blis_sim.options import OptionError
+from blis_sim.options.json_text import load_json
 
 FLAG = "--speculative-config"
 RATE_FLAG = "--speculative-acceptance-rate"
@@ -105,7 +106,7 @@ def refuse(problem: str) -> NoReturn:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        found = load_json(text)
     except ValueError as error:
         refuse(f"not JSON: {error}")
     if not isinstance(found, dict):

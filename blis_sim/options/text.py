@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from blis_sim.options.errors import OptionError
+from blis_sim.options.json_text import load_json
 from blis_sim.options.option import Setting, options_of
 
 NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
@@ -28,7 +29,7 @@ def read_number(kind: Callable[[Any], Any], label: str, text: Any, infinity: str
 def read_list(element: Callable[[str], Any], label: str, text: str) -> tuple[Any, ...]:
     """A list, comma-separated or in JSON. Raises OptionError."""
     try:
-        parts = json.loads(text) if text.startswith("[") else text.split(",")
+        parts = load_json(text) if text.startswith("[") else text.split(",")
         return tuple(element(part.strip()) for part in map(str, parts) if part.strip())
     except ValueError as error:
         raise OptionError(f"{label} must be a list, comma-separated or in JSON, got {text!r}") from error

@@ -1,6 +1,5 @@
 """Answers from a file: JSON lines or a SQLite table, found by the prompt."""
 
-import json
 import sqlite3
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from blis_sim.options import OptionError
+from blis_sim.options.json_text import load_json
 
 SQLITE_HEADER = b"SQLite format 3\x00"
 ANSWER_FIELDS = ("answer", "response", "completion", "output")
@@ -90,7 +90,7 @@ def _read_lines(file: Path) -> dict[str, str]:
 
 def _read_line(line: str, where: str) -> tuple[str, str]:
     try:
-        row: Any = json.loads(line)
+        row: Any = load_json(line)
     except ValueError as error:
         raise OptionError(f"{where} must be a JSON object: {error}") from None
     if not isinstance(row, dict) or not isinstance(row.get("prompt"), str):
@@ -103,5 +103,5 @@ def _read_line(line: str, where: str) -> tuple[str, str]:
 
 def _joined(tokens: Any) -> str:
     """The text of a JSON list of token texts."""
-    found = json.loads(tokens)
+    found = load_json(tokens)
     return "".join(map(str, found)) if isinstance(found, list) else str(found)

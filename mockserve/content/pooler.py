@@ -1,6 +1,5 @@
 """What a pooling model is and makes of prompts: vectors, classes, scores."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from blis_sim.engine.model_spec import ModelSpec
 from blis_sim.options import OptionError
+from blis_sim.options.json_text import load_json
 from mockserve.content.vectors import VectorSource, probabilities
 from mockserve.options.routes import RouteOptions, config_overrides, pooling_task_of, tasks_of
 from mockserve.protocol.errors import ApiError, bad_value
@@ -102,7 +102,7 @@ def new_pooler(options: RouteOptions, model: ModelSpec, seed: int) -> Pooler | N
 def _architecture(model: str) -> str:
     """Return what the config.json of a model folder calls the model's class, if there is one."""
     try:
-        found = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))["architectures"][0]
+        found = load_json((Path(model) / "config.json").read_text(encoding="utf-8"))["architectures"][0]
     except (OSError, ValueError, TypeError, LookupError):
         return "a text model"
     return str(found)

@@ -1,10 +1,10 @@
 """The settings of what answers say and how prompts are put together."""
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from blis_sim.options import OptionError, option
+from blis_sim.options.json_text import load_json
 from mockserve.options.instances import InstanceOptions
 from mockserve.options.parser_names import REASONING_PARSERS, TOOL_CALL_PARSERS
 from mockserve.options.structured_outputs import StructuredOutputsConfig, read_structured_outputs_config
@@ -172,7 +172,7 @@ def json_object(flag: str, text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        found = json.loads(text)
+        found = load_json(text)
     except ValueError:
         found = None
     if not isinstance(found, dict):

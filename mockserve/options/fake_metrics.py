@@ -3,13 +3,13 @@
 The keys are those of llm-d-inference-sim.
 """
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeGuard
 
 from blis_sim.options import OptionError
+from blis_sim.options.json_text import load_json
 from mockserve.options.durations import milliseconds
 
 FLAG = "--fake-metrics"
@@ -70,7 +70,7 @@ def read_fake_metrics(text: str) -> FakeMetrics:
     if not text:
         return FakeMetrics()
     try:
-        given = json.loads(text)
+        given = load_json(text)
     except ValueError as error:
         raise OptionError(f"{FLAG} must be a JSON object, got {text!r}") from error
     if not isinstance(given, dict):

@@ -1,11 +1,11 @@
 """`--kv-events-config`: the JSON object that vLLM takes, with its defaults."""
 
-import json
 import typing
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from blis_sim.options import OptionError
+from blis_sim.options.json_text import load_json
 
 FLAG = "--kv-events-config"
 
@@ -56,7 +56,7 @@ def read_kv_events_config(text: str) -> KVEventsConfig:
     if not text:
         return KVEventsConfig()
     try:
-        given = json.loads(text)
+        given = load_json(text)
     except ValueError as error:
         raise OptionError(f"{FLAG} must be a JSON object, got {text!r}") from error
     if not isinstance(given, dict):

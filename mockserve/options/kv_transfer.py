@@ -1,10 +1,10 @@
 """`--kv-transfer-config`: the JSON object that vLLM takes."""
 
-import json
 import uuid
 from dataclasses import dataclass
 
 from blis_sim.options import OptionError
+from blis_sim.options.json_text import load_json
 
 FLAG = "--kv-transfer-config"
 ROLES = ("kv_producer", "kv_consumer", "kv_both")
@@ -27,7 +27,7 @@ def read_transfer_config(text: str) -> TransferConfig:
     if not text:
         return TransferConfig("", "")
     try:
-        given = json.loads(text)
+        given = load_json(text)
     except ValueError as error:
         raise OptionError(f"{FLAG} must be a JSON object, got {text!r}") from error
     if not isinstance(given, dict):

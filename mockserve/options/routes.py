@@ -1,11 +1,11 @@
 """The settings of `blis serve` that decide which routes there are and what they know: vLLM's own names."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from blis_sim.options import OptionError, option
+from blis_sim.options.json_text import load_json
 from mockserve.options.replies import ReplyOptions
 
 POOLING_TASKS = ("embed", "classify", "token_embed", "token_classify")
@@ -73,7 +73,7 @@ def config_overrides(options: RouteOptions) -> Mapping[str, Any]:
     if not options.hf_overrides:
         return {}
     try:
-        found = json.loads(options.hf_overrides)
+        found = load_json(options.hf_overrides)
     except ValueError:
         found = None
     if not isinstance(found, dict):

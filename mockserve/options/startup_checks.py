@@ -1,6 +1,5 @@
 """What vLLM refuses at its start although each flag by itself is well-formed, in its own sentences."""
 
-import json
 import logging
 import math
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.kv_cache.sizing import kv_bytes_per_token
 from blis_sim.options import OptionError
+from blis_sim.options.json_text import load_json
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.routes import GENERATING_TASKS, tasks_of
 
@@ -79,7 +79,7 @@ def _unknown_types(options: "ServeOptions") -> Iterator[str]:
 
 def _is_unquantized_folder(model: str) -> bool:
     try:
-        config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+        config = load_json((Path(model) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return isinstance(config, dict) and not config.keys() & {"quantization_config", "compression_config"}

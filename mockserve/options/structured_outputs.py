@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from blis_sim.options import OptionError
+from blis_sim.options.json_text import load_json
 
 FLAG = "--structured-outputs-config"
 BACKENDS = ("auto", "xgrammar", "guidance", "outlines", "lm-format-enforcer")
@@ -49,7 +50,7 @@ def read_structured_outputs_config(text: str | None) -> StructuredOutputsConfig:
 
 def _json_object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        found = load_json(text)
     except ValueError:
         found = None
     if not isinstance(found, dict):

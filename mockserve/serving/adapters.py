@@ -1,11 +1,11 @@
 """The LoRA adapters a server knows, by the names clients ask for."""
 
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from blis_sim.options import OptionError
+from blis_sim.options.json_text import load_json
 from mockserve.protocol.errors import ApiError, internal_error
 
 
@@ -97,7 +97,7 @@ def _rejoined(modules: Iterable[str]) -> Iterator[str]:
 def _parse_module(module: str) -> tuple[str, str, str | None]:
     if module.lstrip().startswith("{"):
         try:
-            found = json.loads(module)
+            found = load_json(module)
         except ValueError as error:
             raise OptionError(f"--lora-modules must be name=path or a JSON object, got {module!r}") from error
         if isinstance(found.get("name"), str) and isinstance(found.get("path"), str):

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from blis_sim.options import OptionError
+from blis_sim.options.json_text import load_json
 from mockserve.vllm_arguments.values import read_size
 
 
@@ -44,7 +45,7 @@ def _is_number(text: str) -> bool:
 def _value(text: str) -> Any:
     """JSON if it is, a number with a suffix if it is, else the text itself."""
     try:
-        return json.loads(text)
+        return load_json(text)
     except ValueError:
         pass
     try:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from blis_sim.options import OptionError
+from blis_sim.options.json_text import load_json
 from mockserve.vllm_arguments.table import VllmFlag
 
 FITTED = "auto"
@@ -37,7 +38,7 @@ def read_json(text: str) -> Any:
     parts = _JSON_STRING.split(text)
     # Every other part is a quoted string, which stays as it is.
     parts[::2] = [_BARE_WITH_SUFFIX.sub(lambda found: str(read_size(found[0])), part) for part in parts[::2]]
-    return json.loads("".join(parts))
+    return load_json("".join(parts))
 
 
 def checked(flag: VllmFlag, text: str) -> str:

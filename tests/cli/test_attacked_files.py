@@ -125,6 +125,38 @@ def test_refuses_a_chat_template_that_cannot_be_compiled(
     assert "--chat-template: not a Jinja template" in case.detail
 
 
+@pytest.mark.parametrize("name", ["generation_config.json", "tokenizer_config.json"])
+def test_refuses_settings_of_a_model_that_nest_too_deep(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (served,) = [sample for sample in samples() if sample.name == f"served {name}"]
+    with prepared() as folder:
+        case = attacked(0, served, b"[" * 20_000, folder)
+    assert (case.code, case.finding) == (2, "")
+    assert f"{name}: values nest too deep" in case.detail
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--compilation-config",
+        "--fake-metrics",
+        "--hf-overrides",
+        "--kv-events-config",
+        "--kv-transfer-config",
+        "--lora-modules",
+        "--override-generation-config",
+        "--speculative-config",
+        "--structured-outputs-config",
+    ],
+)
+def test_refuses_a_flag_whose_json_nests_too_deep(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "qwen/qwen3-14b", "--port", "0", flag, '{"a":' * 20_000]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"blis serve: error: {flag}")
+
+
 def test_cuts_a_line_that_quotes_a_file_at_length(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

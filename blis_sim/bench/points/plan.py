@@ -1,6 +1,5 @@
 """What is to be computed: a command with its settings, and the values of those that vary."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -16,6 +15,7 @@ from blis_sim.bench.points.commands import RECORDINGS, SIMULATIONS, Simulation, 
 from blis_sim.engine.deployment import resolve
 from blis_sim.options import BlisError, OptionError
 from blis_sim.options.command_line import values_of_flags
+from blis_sim.options.json_text import load_json
 from blis_sim.options.option import Setting
 from blis_sim.options.text import setting_named, value_of_yaml
 from blis_sim.options.yaml_text import load_yaml
@@ -129,7 +129,7 @@ def _vary_of_flag(found: Simulation, text: str) -> tuple[str, Sequence[Any]]:
         raise OptionError(f"--vary must be NAME=VALUE,..., got {text!r}")
     setting = _setting(found, name, "--vary:")
     try:
-        parts = json.loads(values) if values.startswith("[") else [part.strip() for part in values.split(",")]
+        parts = load_json(values) if values.startswith("[") else [part.strip() for part in values.split(",")]
     except ValueError as error:
         raise OptionError(f"--vary {name} must have values with commas, or a JSON list, got {values!r}") from error
     return setting.name, _distinct(setting, [value_of_yaml(setting, part) for part in parts])

@@ -1,6 +1,5 @@
 """The settings of `blis bench serve`: those of `vllm bench serve`, and a list of rates."""
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 from blis_sim.bench.dataset_options import DatasetOptions
 from blis_sim.bench.serve.request_body import PATHS
 from blis_sim.options import OptionError, check_written, option
+from blis_sim.options.json_text import load_json
 from blis_sim.options.room import MOST_REQUESTS
 from observe.extras import check_plot
 from observe.http.request import Server, check_header, parse_server
@@ -179,7 +179,7 @@ class BenchServeOptions(DatasetOptions):
         if not self.extra_body:
             return sampling
         try:
-            extra = json.loads(self.extra_body)
+            extra = load_json(self.extra_body)
         except ValueError:
             extra = None
         if not isinstance(extra, dict):

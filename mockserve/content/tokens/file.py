@@ -1,11 +1,11 @@
 """A real tokenizer, read from a tokenizer.json of the `tokenizers` library. Nothing is fetched from anywhere."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from blis_sim.options import OptionError
+from blis_sim.options.json_text import load_json
 from mockserve.content.tokens.split import Split, split_at, whole_characters
 
 LONG_TEXT_CHARS = 20_000
@@ -103,7 +103,7 @@ def read_json_object(file: Path, flag: str = "--tokenizer") -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = load_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise OptionError(f"{flag}: cannot read {file}: {error}") from error
     if not isinstance(found, dict):
