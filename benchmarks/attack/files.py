@@ -40,7 +40,7 @@ MOST_CHARACTERS_OF_A_LINE = 2000
 _ELSEWHERE = (
     "--",
     " chunks: ",
-    " chunks, as a spec,",
+    " chunks, as a spec ",
     "the workload",
     "Got unexpected extra argument",
     "To serve at least one request",

@@ -13,6 +13,9 @@ from mockserve.routes.shared import json_reply, read_body
 from mockserve.serving.instances import InstanceControl
 from mockserve.serving.service import SERVICE
 
+_MOST_DIGITS = 18
+"""Of the number of an instance; Python refuses to convert thousands."""
+
 
 async def list_instances(request: web.Request) -> web.StreamResponse:
     """The instances with their life and load, removed ones too, and how many requests never came to one."""
@@ -58,6 +61,6 @@ def _control(request: web.Request) -> InstanceControl:
 
 def _number(request: web.Request) -> int:
     text = request.match_info["instance"]
-    if not text.isdecimal():
-        raise ApiError(f"an instance has a number, got {text!r}", status=HTTPStatus.NOT_FOUND)
+    if not text.isdecimal() or len(text) > _MOST_DIGITS:
+        raise ApiError(f"an instance has a number, got {text[:40]!r}", status=HTTPStatus.NOT_FOUND)
     return int(text)
