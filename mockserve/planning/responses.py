@@ -32,7 +32,7 @@ class ResponsePlan:
     def whole(self, choice: Choice, usage: Usage, metrics: dict[str, Any] | None) -> dict[str, Any]:
         """The complete response."""
         is_cut = choice.ending.finish_reason == "length"
-        items = output_items(choice.content, choice.logprobs, is_cut, self.has_parser, new_id)
+        items = output_items(choice.content, choice.logprobs, is_cut, self.has_parser, new_id, self.response.tool_names)
         return self.response.body("incomplete" if is_cut else "completed", items, usage, metrics, self.raw)
 
 

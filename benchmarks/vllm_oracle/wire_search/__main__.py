@@ -1,7 +1,7 @@
 """Searches for differences between a genuine vLLM server and ours, parser by parser.
 
     python -m benchmarks.vllm_oracle.wire_search --genuine URL --model FOLDER
-        [--tool-parsers a,b] [--reasoning-parsers c,d]
+        [--tool-parsers a,b] [--reasoning-parsers c,d] [--seed N]
 
 The model of the genuine server must take what it says from `vllm_xargs` (`fx_tokens`, `fx_eos_at`), and its parsers
 must follow a header: `switch.py` says how. FOLDER is the model folder of both, made by `folder.py`. Ours is started
@@ -48,9 +48,9 @@ def main() -> int:
     for parsers in _pairs(arguments):
         if arguments.ours is None:
             with our_server(arguments.model, parsers) as ours:
-                _search(parsers, genuine, ours, tokenizer, seen)
+                _search(parsers, genuine, ours, tokenizer, seen, arguments.seed)
         else:
-            _search(parsers, genuine, Server.at(arguments.ours), tokenizer, seen)
+            _search(parsers, genuine, Server.at(arguments.ours), tokenizer, seen, arguments.seed)
     print(f"{seen['questions']} requests, {seen['different']} with differences, {seen['skipped']} skipped")
     return 1 if seen["different"] else 0
 
@@ -63,6 +63,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tool-parsers", default=",".join(CALLS), help="parsers of function calls to search")
     readable = ",".join(readable_reasoning_parsers())
     parser.add_argument("--reasoning-parsers", default=readable, help="parsers of reasoning to search")
+    parser.add_argument("--seed", type=int, default=0, help="added to the seeds of the requests")
     return parser.parse_args()
 
 
@@ -77,9 +78,11 @@ def _pairs(arguments: argparse.Namespace) -> Iterator[Parsers]:
     yield from (Parsers(reasoning=each) for each in arguments.reasoning_parsers.split(",") if each)
 
 
-def _search(parsers: Parsers, genuine: Server, ours: Server, tokenizer: Tokenizer, seen: Counter[str]) -> None:
+def _search(
+    parsers: Parsers, genuine: Server, ours: Server, tokenizer: Tokenizer, seen: Counter[str], seed: int
+) -> None:
     name = "+".join(each for each in parsers if each) or "plain"
-    asked = questions(parsers) if any(parsers) else field_questions()
+    asked = questions(parsers, seed) if any(parsers) else field_questions()
     for question in asked:
         theirs = reply_of_genuine(question, parsers, genuine, ours, tokenizer)
         found = None if theirs.status == UNKNOWN_STATUS else differences(theirs, ours.ask(question.path, question.body))

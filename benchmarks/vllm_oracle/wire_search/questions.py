@@ -51,9 +51,10 @@ def chat(**fields: Any) -> dict[str, Any]:
     return {"model": "m", "messages": USER, "seed": 1, "max_tokens": 600, **fields}
 
 
-def questions(parsers: Parsers) -> Iterator[Question]:
-    """All requests for one pair of parsers."""
+def questions(parsers: Parsers, seed: int = 0) -> Iterator[Question]:
+    """All requests for one pair of parsers; another seed gives other answers."""
     bodies = dict(_calls() if parsers.tool else _thoughts())
+    bodies = {name: {**body, "seed": body["seed"] + seed} for name, body in bodies.items()}
     for name, body in bodies.items():
         for stream in (False, True):
             kind = "stream" if stream else "whole"

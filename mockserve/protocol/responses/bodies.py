@@ -9,6 +9,7 @@ from mockserve.protocol.bodies import Usage
 from mockserve.protocol.responses.items import Item
 from mockserve.protocol.responses.requests import ResponseRequest
 from mockserve.protocol.responses.tool_fields import shown_choice, shown_tool
+from mockserve.protocol.responses.tools import ToolNames
 
 REASONING_KEYS = ("context", "effort", "generate_summary", "mode", "summary")
 
@@ -26,6 +27,11 @@ class ResponseObject:
     """Most tokens that it may have."""
     kv_transfer_params: Mapping[str, Any] | None = None
     """What its end tells a later server about the blocks it left."""
+
+    @property
+    def tool_names(self) -> ToolNames:
+        """How calls of its tools are named."""
+        return ToolNames.of(self.asked.body.get("tools") or ())
 
     def body(
         self,

@@ -16,6 +16,7 @@ from mockserve.protocol.responses.items import (
     Item,
     NewId,
     call_item,
+    custom_call_item,
     delta_logprobs,
     full_logprobs,
     message_item,
@@ -23,6 +24,9 @@ from mockserve.protocol.responses.items import (
     reasoning_part,
     text_part,
 )
+from mockserve.protocol.responses.tools import ToolNames, begun_input, custom_input
+
+CALLS = ("call", "custom call")
 
 
 @dataclass(slots=True)
@@ -34,6 +38,9 @@ class _Open:
     text: str = ""
     name: str = ""
     call_id: str = ""
+    namespace: str | None = None
+    shown_input: str = ""
+    """What was told of the input of a custom tool."""
     logprobs: EncodedItems | None = None
 
 
@@ -49,6 +56,7 @@ class ResponseEvents:
     """The response as the last event has it."""
     _number: int = 0
     _open: _Open | None = None
+    _names: ToolNames | None = None
 
     @property
     def opens_at_once(self) -> bool:
@@ -101,16 +109,36 @@ class ResponseEvents:
         told: list[Event] = []
         function = call["function"]
         if "id" in call:
-            told += self._begin(_Open("call", f"fc_{self.new_id()}", name=function["name"], call_id=call["id"]))
-        if function.get("arguments"):
-            told.append(self._grown(function["arguments"], "response.function_call_arguments.delta"))
+            told += self._begin(self._new_call(function["name"], call["id"]))
+        arguments, item = function.get("arguments"), self._open
+        if arguments and item is not None and item.kind == "custom call":
+            item.text += arguments
+            told += self._custom_input(item, begun_input(item.text))
+        elif arguments:
+            told.append(self._grown(arguments, "response.function_call_arguments.delta"))
         return told
+
+    def _new_call(self, name: str, call_id: str) -> _Open:
+        names = self._names = self._names or self.response.tool_names
+        if name in names.custom:
+            return _Open("custom call", f"ctc_{self.new_id()}", name=name, call_id=call_id)
+        namespace, local_name = names.of_call(name)
+        return _Open("call", f"fc_{self.new_id()}", name=local_name, call_id=call_id, namespace=namespace)
+
+    def _custom_input(self, item: _Open, text: str) -> list[Event]:
+        """What is new of the input; an input that does not go on as it was told is told as a whole."""
+        shown, item.shown_input = item.shown_input, text
+        if text == shown:
+            return []
+        delta = text.removeprefix(shown)
+        where: dict[str, Any] = {"item_id": item.id, "output_index": len(self.output)}
+        return [self._event("response.custom_tool_call_input.delta", delta=delta, **where)]
 
     def _begin(self, item: _Open) -> list[Event]:
         told = self._end_item(COMPLETED)
         self._open = item
         told.append(self._item_event("response.output_item.added", _begun(item)))
-        if item.kind != "call":
+        if item.kind not in CALLS:
             told.append(self._part_event("response.content_part.added", item, _part(item, EncodedItems())))
         return told
 
@@ -126,7 +154,7 @@ class ResponseEvents:
             return []
         self._open = None
         told = self._end_text(item)
-        if item.kind != "call":
+        if item.kind not in CALLS:
             told.append(self._part_event("response.content_part.done", item, _part(item, item.logprobs)))
         done = _done(item, status)
         told.append(self._item_event("response.output_item.done", done))
@@ -138,6 +166,10 @@ class ResponseEvents:
         if item.kind == "call":
             done = self._event("response.function_call_arguments.done", arguments=item.text, **where)
             return [{**done, "name": item.name}]
+        if item.kind == "custom call":
+            text = custom_input(item.text)
+            grown = self._custom_input(item, text)
+            return [*grown, self._event("response.custom_tool_call_input.done", input=text, **where)]
         if item.kind == "reasoning":
             return [self._event("response.reasoning_text.done", content_index=0, text=item.text, **where)]
         return [self._event("response.output_text.done", content_index=0, logprobs=[], text=item.text, **where)]
@@ -163,7 +195,9 @@ def _part(item: _Open, logprobs: EncodedItems | None) -> dict[str, Any]:
 
 def _begun(item: _Open) -> Item:
     if item.kind == "call":
-        return call_item(item.id, item.call_id, item.name, "", IN_PROGRESS)
+        return call_item(item.id, item.call_id, item.name, "", IN_PROGRESS, item.namespace)
+    if item.kind == "custom call":
+        return custom_call_item(item.id, item.call_id, item.name, "")
     if item.kind == "reasoning":
         return reasoning_item(item.id, None, IN_PROGRESS)
     return message_item(item.id, [], IN_PROGRESS)
@@ -171,7 +205,9 @@ def _begun(item: _Open) -> Item:
 
 def _done(item: _Open, status: str) -> Item:
     if item.kind == "call":
-        return call_item(item.id, item.call_id, item.name, item.text, status)
+        return call_item(item.id, item.call_id, item.name, item.text, status, item.namespace)
+    if item.kind == "custom call":
+        return custom_call_item(item.id, item.call_id, item.name, custom_input(item.text))
     if item.kind == "reasoning":
         return reasoning_item(item.id, [_part(item, None)], status)
     return message_item(item.id, [_part(item, item.logprobs)], status)

@@ -1,7 +1,4 @@
-"""Every field of the body of POST /v1/responses, in the order in which vLLM reports problems.
-
-Items of the input are only looked at as far as they are used; vLLM tries every kind that its library knows.
-"""
+"""Every field of the body of POST /v1/responses, in the order in which vLLM reports problems."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,7 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mockserve.protocol.errors import bad_value
+from mockserve.protocol.errors import bad_value, internal_error
+from mockserve.protocol.responses.item_fields import answer_problems, is_answer, is_call, is_thought
+from mockserve.protocol.responses.tools import arguments_of, flat_name
+from mockserve.protocol.validation_text import unreadable
 
 CALL_RESULTS = ("function_call_output", "custom_tool_call_output")
 UNFINISHED = ("in_progress", "incomplete")
@@ -48,22 +51,49 @@ def continues_last_item(given: str | Sequence[Mapping[str, Any]]) -> bool:
 def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
     """Add what an item says, to the last message if that is an assistant's and has not said such a thing yet."""
     kind = item.get("type")
-    if kind in ("function_call", "custom_tool_call"):
+    if kind == "custom_tool_call" or (kind == "function_call" and is_call(item)):
         _add_call(messages, item)
-    elif kind == "reasoning":
+    elif kind == "reasoning" and is_thought(item):
         _add_part(messages, "reasoning", _reasoning(item))
     elif kind in CALL_RESULTS:
-        messages.append({"role": "tool", "content": _flat(item.get("output")), "tool_call_id": item.get("call_id")})
-    elif kind not in (None, "message"):
+        content = _content(item.get("output"))
+        messages.append({"role": "tool", "content": content, "tool_call_id": item.get("call_id")})
+    elif "role" not in item:
         raise bad_value(f"Unsupported input item type: {kind}", "input")
-    elif item["role"] == "assistant":
-        _add_part(messages, "content", _flat(item["content"]))
+    elif item["role"] == "assistant" and (said := _said(item)) is not None:
+        _add_part(messages, "content", said)
     else:
-        messages.append({"role": item["role"], "content": _content(item["content"])})
+        content = {"content": _content(item["content"])} if "content" in item else {}
+        messages.append({"role": item["role"], **content})
+
+
+def _said(item: Mapping[str, Any]) -> str | None:
+    """What an answer says, or None if a template gets it as it came. Raises ApiError where vLLM fails."""
+    content = item["content"]
+    if item.get("type") == "message" and is_answer(item):
+        if not content:
+            raise internal_error("list index out of range")
+        if content[0]["type"] == "refusal":
+            raise internal_error("'ResponseOutputRefusal' object has no attribute 'text'")
+    elif item.get("type") == "message" and "id" in item and "status" in item:
+        if problems := answer_problems(content):
+            raise unreadable("ValidatorIterator", problems)
+        return None
+    if isinstance(content, str):
+        return content
+    text = content[0].get("text") if content else None
+    return None if text is None else str(text)
 
 
 def _add_call(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
-    function = {"name": item.get("name", ""), "arguments": item.get("arguments", item.get("input", ""))}
+    if item["type"] == "custom_tool_call":
+        arguments = arguments_of(item.get("input") or "")
+    else:
+        arguments = item.get("arguments", "")
+    name = item.get("name", "")
+    if item.get("namespace") and item["type"] == "function_call":
+        name = flat_name(item["namespace"], name)
+    function = {"name": name, "arguments": arguments}
     call = {"id": item.get("call_id", ""), "type": "function", "function": function}
     last = _last_of_assistant(messages)
     if last is None:

@@ -1,83 +1,82 @@
-"""What the items of a response's input may look like: those kinds that are used, and the parts of their content."""
+"""What the items of a response's input may look like, and what vLLM adds to them before it looks."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from mockserve.protocol.errors import Problem
-from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Named, Nullable, Record
+from mockserve.protocol.reading.containers import AnyOf, MapOf, Named, Nullable, Record
 from mockserve.protocol.reading.types import Anything, FieldType, Flag, OneOf, Text
+from mockserve.protocol.responses.item_forms import item_forms
+
+NEW_ID = "new"
 
 
-@dataclass(frozen=True, slots=True)
-class ByType:
-    """An object of the kind that its `type` names; `unnamed` is what it is without one.
-
-    With `lets_others_through` other names are for the reader to refuse.
-    """
-
-    kinds: Mapping[str, FieldType]
-    unnamed: FieldType | None = None
-    lets_others_through: bool = False
+class Item:
+    """An item of a response's input."""
 
     def problems(self, value: Any, location: str) -> list[Problem]:
-        if not isinstance(value, dict):
-            return [Problem("dict_type", location, "Input should be a valid dictionary", value)]
-        if "type" not in value:
-            missing = [Problem("missing", f"{location}.type", "Field required", value)]
-            return missing if self.unnamed is None else self.unnamed.problems(value, location)
-        kind = value["type"]
-        if isinstance(kind, str) and (kind in self.kinds or self.lets_others_through):
-            return self.kinds[kind].problems(value, location) if kind in self.kinds else []
-        return OneOf(tuple(self.kinds)).problems(kind, f"{location}.type")
+        if isinstance(value, dict):
+            kind = value.get("type")
+            if kind == "function_call" and is_call(value):
+                return []
+            if kind == "reasoning":
+                value = {"id": NEW_ID, **value}
+                if is_thought(value):
+                    return []
+            if kind == "message" and value.get("role") == "assistant" and is_answer(value):
+                return []
+        return item_forms().problems(_with_detail(value), location)
 
     def schema(self) -> dict[str, Any]:
-        return {"anyOf": [kind.schema() for kind in self.kinds.values()]}
+        return {"type": "object"}
 
 
-def _texts(*names: str) -> Record:
-    return Record(dict.fromkeys(names, Text()), names, kind="dict_type")
+def is_call(item: Mapping[str, Any]) -> bool:
+    """Whether vLLM reads an item of this type as a function call."""
+    return item_forms().fits("ResponseFunctionToolCall", item)
 
 
-_ANY_OBJECT: FieldType = MapOf(Anything())
-_INPUT_PART: FieldType = ByType(
-    {"input_text": _texts("text"), "input_image": _ANY_OBJECT, "input_file": _ANY_OBJECT, "input_audio": _ANY_OBJECT}
-)
-_OUTPUT_PART: FieldType = ByType({"output_text": _texts("text"), "refusal": _texts("refusal")})
-_INPUT_CONTENT: FieldType = AnyOf((Text(), ListOf(_INPUT_PART)))
-_SAID: FieldType = Record(
-    {"content": _INPUT_CONTENT, "role": OneOf(("user", "assistant", "system", "developer"))},
-    ("content", "role"),
-    kind="dict_type",
-)
-_ANSWER: Mapping[str, FieldType] = {"content": ListOf(_OUTPUT_PART), "role": OneOf(("assistant",)), "id": Text()}
-_ANSWERED: FieldType = Record(_ANSWER, ("content", "role"), kind="dict_type")
-_ANSWERED_BEFORE: FieldType = Record(_ANSWER, ("content", "role", "id"), kind="dict_type")
-"""An answer as it was given; only the id tells one without a type from what a client puts into its mouth."""
-_RESULT: FieldType = Record({"call_id": Nullable(Text()), "output": _INPUT_CONTENT}, ("output",), kind="dict_type")
-_THOUGHT: FieldType = Record(
-    {
-        "id": Text(),
-        "summary": ListOf(ByType({"summary_text": _texts("text")})),
-        "content": Nullable(ListOf(ByType({"reasoning_text": _texts("text")}))),
-        "encrypted_content": Nullable(Text()),
-    },
-    ("summary",),
-    kind="dict_type",
-)
+def is_thought(item: Mapping[str, Any]) -> bool:
+    """Whether vLLM reads an item of this type as reasoning."""
+    return item_forms().fits("ResponseReasoningItem", {"id": NEW_ID, **item})
 
-ITEM: FieldType = ByType(
-    {
-        "message": AnyOf((_SAID, _ANSWERED)),
-        "function_call": _texts("arguments", "call_id", "name"),
-        "function_call_output": _RESULT,
-        "reasoning": _THOUGHT,
-        "custom_tool_call": _texts("call_id", "input", "name"),
-        "custom_tool_call_output": _RESULT,
-    },
-    unnamed=AnyOf((_SAID, _ANSWERED_BEFORE)),
-    lets_others_through=True,
-)
+
+def is_answer(item: Mapping[str, Any]) -> bool:
+    """Whether vLLM reads a message of an assistant as an earlier answer, to which it adds what is missing."""
+    if not isinstance(item.get("content"), list):
+        return False
+    answered = {"id": NEW_ID, "status": "completed", **item, "content": _annotated(item["content"])}
+    return item_forms().fits("ResponseOutputMessage", answered)
+
+
+def answer_problems(content: Any) -> list[Problem]:
+    """What is wrong with the first part of an answer that is no text and no refusal."""
+    for index, part in enumerate(content):
+        if problems := item_forms().part_problems(part, str(index)):
+            return problems
+    return []
+
+
+def _annotated(content: list[Any]) -> list[Any]:
+    return [
+        {"annotations": [], **part} if isinstance(part, dict) and part.get("type") == "output_text" else part
+        for part in content
+    ]
+
+
+def _with_detail(value: Any) -> Any:
+    """An item whose images have a degree of detail."""
+    content = value.get("content") if isinstance(value, Mapping) else None
+    if not isinstance(content, list):
+        return value
+    detailed = [
+        {"detail": "auto", **part} if isinstance(part, dict) and part.get("type") == "input_image" else part
+        for part in content
+    ]
+    return {**value, "content": detailed}
+
+
+ITEM: FieldType = Item()
 FORM: FieldType = AnyOf(
     (
         Named("ResponseFormatText", Record({"type": OneOf(("text",))}, ("type",))),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mockserve.protocol.json_text import JsonArray, JsonBlocks, json_array
+from mockserve.protocol.responses.tools import ToolNames, custom_input
 
 Item = dict[str, Any]
 NewId = Callable[[], str]
@@ -43,7 +44,7 @@ def reasoning_item(item_id: str, parts: Sequence[Mapping[str, Any]] | None, stat
     }
 
 
-def call_item(item_id: str, call_id: str, name: str, arguments: str, status: str) -> Item:
+def call_item(item_id: str, call_id: str, name: str, arguments: str, status: str, namespace: str | None = None) -> Item:
     return {
         "arguments": arguments,
         "call_id": call_id,
@@ -52,8 +53,21 @@ def call_item(item_id: str, call_id: str, name: str, arguments: str, status: str
         "id": item_id,
         "async": None,
         "caller": None,
-        "namespace": None,
+        "namespace": namespace,
         "status": status,
+    }
+
+
+def custom_call_item(item_id: str, call_id: str, name: str, text: str) -> Item:
+    return {
+        "call_id": call_id,
+        "input": text,
+        "name": name,
+        "type": "custom_tool_call",
+        "id": item_id,
+        "async": None,
+        "caller": None,
+        "namespace": None,
     }
 
 
@@ -63,6 +77,7 @@ def output_items(
     is_cut: bool,
     has_parser: bool,
     new_id: NewId,
+    names: ToolNames,
 ) -> list[Item]:
     """The items of a whole response from the chat message that says the same. Only the last one can be cut short.
 
@@ -78,9 +93,16 @@ def output_items(
         items.append(message_item(f"msg_{new_id()}", parts, COMPLETED if calls else last_status))
     for number, call in enumerate(calls):
         status = last_status if number == len(calls) - 1 else COMPLETED
-        function = call["function"]
-        items.append(call_item(f"fc_{new_id()}", call["id"], function["name"], function["arguments"], status))
+        items.append(_called(call, status, new_id, names))
     return items
+
+
+def _called(call: Mapping[str, Any], status: str, new_id: NewId, names: ToolNames) -> Item:
+    name, arguments = call["function"]["name"], call["function"]["arguments"]
+    if name in names.custom:
+        return custom_call_item(f"ctc_{new_id()}", call["id"], name, custom_input(arguments))
+    namespace, local_name = names.of_call(name)
+    return call_item(f"fc_{new_id()}", call["id"], local_name, arguments, status, namespace)
 
 
 def full_logprobs(logprobs: Mapping[str, Any]) -> list[dict[str, Any]] | JsonArray:

@@ -9,6 +9,7 @@ from mockserve.protocol.reading.body import Fields, check_types
 from mockserve.protocol.refusals import refuse_bad_salt, refuse_media_arguments
 from mockserve.protocol.responses.fields import LOGPROBS_INCLUDED, RESPONSE_FIELDS, RESPONSE_REQUIRED
 from mockserve.protocol.responses.input import continues_last_item
+from mockserve.protocol.responses.tools import flat_name, function_tools
 
 COPIED = (
     "temperature",
@@ -38,8 +39,6 @@ COPIED = (
 """Fields that mean the same in a chat request."""
 
 NAMED_TOOLS = ("function", "custom")
-CUSTOM_PARAMETERS = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-"""A tool that takes free text is called like a function with one argument."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +99,8 @@ def chat_body(asked: ResponseRequest, messages: list[dict[str, Any]]) -> dict[st
 
 def _checked_tools(body: Mapping[str, Any]) -> Mapping[str, Any]:
     tools, choice = body.get("tools"), body.get("tool_choice", "auto")
+    if isinstance(tools, list):
+        _refuse_grammars(tools)
     names_one = isinstance(choice, dict) and choice.get("type") in NAMED_TOOLS
     if not tools:
         if choice == "required":
@@ -107,10 +108,50 @@ def _checked_tools(body: Mapping[str, Any]) -> Mapping[str, Any]:
         if names_one:
             raise _unknown_tool()
         return {**body, "tool_choice": "none"} if choice in ("auto", "none") else body
-    named = [each.get("name") for each in tools if isinstance(each, dict)] if isinstance(tools, list) else None
-    if names_one and named is not None and choice.get("name") not in named:
-        raise _unknown_tool()
+    if names_one and isinstance(tools, list):
+        name = choice.get("name")
+        if not name:
+            raise _unknown_tool()
+        resolved = _resolved(name, tools)
+        return body if resolved == name else {**body, "tool_choice": {**choice, "name": resolved}}
     return body
+
+
+def _refuse_grammars(tools: list[Any]) -> None:
+    for tool in tools:
+        form = tool.get("format") if isinstance(tool, dict) and tool.get("type") == "custom" else None
+        if isinstance(form, dict) and form.get("type") == "grammar":
+            message = "Custom tools with a grammar format are not supported; only free-form text custom tools are "
+            raise bad_value(f"{message}accepted.", "tools")
+
+
+def _resolved(name: Any, tools: list[Any]) -> Any:
+    """The full name of the tool that is chosen, which may be in a namespace."""
+    exact: set[str] = set()
+    candidates: list[str] = []
+    for tool in tools:
+        found = tool if isinstance(tool, dict) else {}
+        if found.get("type") == "namespace":
+            inner, namespace = found.get("tools"), found.get("name")
+            if not isinstance(inner, list) or not isinstance(namespace, str):
+                return name
+            names = [each.get("name") for each in inner if isinstance(each, dict)]
+            flat = [(each, flat_name(namespace, each)) for each in names if isinstance(each, str)]
+            exact |= {full for _, full in flat}
+            candidates += [full for local, full in flat if local == name]
+        elif isinstance(found.get("name"), str):
+            exact.add(found["name"])
+    if name in exact:
+        return name
+    if not candidates:
+        raise _unknown_tool()
+    if len(candidates) > 1:
+        message = (
+            f"Tool choice '{name}' is ambiguous: it is defined in more than one namespace ({', '.join(candidates)}). "
+            "Select it by its full '<namespace>__<name>' name."
+        )
+        raise bad_value(message, "tool_choice")
+    return candidates[0]
 
 
 def _unknown_tool() -> ApiError:
@@ -130,17 +171,20 @@ def _form(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tools(body: Mapping[str, Any]) -> dict[str, Any]:
-    functions = [_function(each) for each in body.get("tools") or () if each["type"] in NAMED_TOOLS]
-    if not functions:
-        return {}
+    functions = function_tools(body.get("tools") or ())
     choice = body.get("tool_choice", "auto")
-    if isinstance(choice, Mapping):
-        named = choice.get("type") in NAMED_TOOLS
-        choice = {"type": "function", "function": {"name": choice["name"]}} if named else "auto"
+    names_one = isinstance(choice, Mapping) and choice.get("type") in NAMED_TOOLS
+    if not functions:
+        if names_one or choice == "required":
+            message = "tool_choice requires a function call, but tools contains no function tool the model can call."
+            raise bad_value(message, "tool_choice")
+        return {}
+    if names_one:
+        name = choice["name"]
+        if not any(each["function"]["name"] == name for each in functions):
+            raise ApiError(f"The tool with name '{name}' is not found in the tools list.")
+        choice = {"type": "function", "function": {"name": name}}
+    elif isinstance(choice, Mapping):
+        # vLLM looks for calls in a stream then, but not in a whole answer.
+        choice = "auto" if body.get("stream") else "none"
     return {"tools": functions, "tool_choice": choice}
-
-
-def _function(tool: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = CUSTOM_PARAMETERS if tool["type"] == "custom" else tool.get("parameters")
-    function = {"name": tool.get("name"), "description": tool.get("description"), "parameters": parameters}
-    return {"type": "function", "function": {name: value for name, value in function.items() if value is not None}}

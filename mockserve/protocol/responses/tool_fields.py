@@ -25,6 +25,38 @@ def _form(fields: Mapping[str, FieldType], *required: str) -> Record:
     return Record(fields, ("type", *required))
 
 
+_FORMAT: FieldType = Nullable(
+    AnyOf(
+        (
+            Named("Text", _form(_type("text"))),
+            Named(
+                "Grammar",
+                _form(
+                    {"definition": Text(), "syntax": OneOf(("lark", "regex")), **_type("grammar")},
+                    "definition",
+                    "syntax",
+                ),
+            ),
+        )
+    )
+)
+_CUSTOM_TOOL = _form({"name": Text(), **_type("custom"), **_CALLABLE, "format": _FORMAT}, "name")
+_INNER_TOOLS: Mapping[str, Record] = {
+    "ToolFunction": _form(
+        {
+            "name": Text(),
+            **_type("function"),
+            **_CALLABLE,
+            "output_schema": Nullable(_OBJECT),
+            "parameters": Anything(),
+            "strict": _FLAG,
+        },
+        "name",
+    ),
+    "CustomTool": _CUSTOM_TOOL,
+}
+"""Tools within a namespace."""
+
 TOOLS: Mapping[str, Record] = {
     "FunctionTool": _form(
         {
@@ -103,9 +135,14 @@ TOOLS: Mapping[str, Record] = {
     ),
     "LocalShell": _form(_type("local_shell")),
     "FunctionShellTool": _form({**_type("shell"), **_CALLERS, "environment": _FREE}),
-    "CustomTool": _form({"name": Text(), **_type("custom"), **_CALLABLE, "format": _FREE}, "name"),
+    "CustomTool": _CUSTOM_TOOL,
     "NamespaceTool": _form(
-        {"description": Text(), "name": Text(), "tools": ListOf(_OBJECT), **_type("namespace")},
+        {
+            "description": Text(),
+            "name": Text(),
+            "tools": ListOf(AnyOf(tuple(Named(name, form) for name, form in _INNER_TOOLS.items()))),
+            **_type("namespace"),
+        },
         *("description", "name", "tools"),
     ),
     "ToolSearchTool": _form(
@@ -151,7 +188,10 @@ TOOL_CHOICE: FieldType = AnyOf(
 
 def shown_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     """A checked tool with all fields of its form, as a response repeats it."""
-    return _shown(tool, TOOLS)
+    shown = _shown(tool, TOOLS)
+    if tool["type"] == "namespace":
+        shown["tools"] = [_shown(each, _INNER_TOOLS) for each in tool["tools"]]
+    return shown
 
 
 def shown_choice(choice: Any) -> Any:

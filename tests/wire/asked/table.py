@@ -2,6 +2,7 @@
 
 from tests.wire.asked.cases_fields import beam_cases, field_cases, limit_cases, thinking_cases
 from tests.wire.asked.cases_prompts import bare_cases, cases, named_cases
+from tests.wire.asked.cases_responses import response_cases
 from tests.wire.asked.setups import FOLDERS_MARK, Setup, as_json
 
 SCALE_OUT = {"enable_scale_out": True}
@@ -14,6 +15,11 @@ SETUPS = (
             "enable_auto_tool_choice": True,
             "tool_call_parser": "hermes",
         },
+    ),
+    Setup(
+        "responses",
+        response_cases,
+        settings={**SCALE_OUT, "enable_auto_tool_choice": True, "tool_call_parser": "hermes"},
     ),
     Setup("bare", bare_cases, folder="bare", settings=SCALE_OUT),
     Setup(

@@ -24,7 +24,7 @@ follows from whether the token that came was one of the likeliest, so only the f
 DRAWN_KEYS = frozenset({"rank"})
 
 _ID = re.compile(
-    r"\b(chatcmpl-tool-|chatcmpl-|cmpl-|resp_|msg_|rs_|fc_|embd-|pooling-|score-|generate-tokens-|modelperm-)"
+    r"\b(chatcmpl-tool-|chatcmpl-|cmpl-|resp_|msg_|rs_|fc_|ctc_|embd-|pooling-|score-|generate-tokens-|modelperm-)"
     r"[0-9a-f]{16}\b"
 )
 _FINGERPRINT = re.compile(r"\bvllm-0\.33\.0-[0-9a-f]{8}\b")
