@@ -13,6 +13,7 @@ from mockserve.protocol.errors import ApiError
 from mockserve.protocol.generate import GenerateRequest, check_room
 from mockserve.protocol.generate_bodies import GenerateBodies, token_logprobs
 from mockserve.protocol.logprob_shapes import chat_logprobs
+from mockserve.protocol.refusals import refuse_thinking_budget
 from mockserve.replies.accounting import Accounting
 from mockserve.replies.call_style import CallStyle, call_style
 from mockserve.replies.chat_writer import ChatShape, ChatWriter
@@ -37,6 +38,7 @@ async def plan_generate(
     check_room(len(asked.token_ids), limit)
     planner.check_ids(asked.token_ids)
     check_vocabulary(sampling, asked.logit_bias, planner.vocabulary_size, service.options.max_logprobs)
+    refuse_thinking_budget(asked.thinking_token_budget, service.options.reasoning_parser is not None)
     if sampling.max_tokens is not None:
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, limit))
     urgency = asked.common.priority if priority is None else priority

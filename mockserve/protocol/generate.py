@@ -26,7 +26,7 @@ from mockserve.protocol.reading.types import (
     as_integer,
     integer_problem,
 )
-from mockserve.protocol.refusals import check_one_constraint, refuse_bad_salt
+from mockserve.protocol.refusals import check_one_constraint, refuse_bad_salt, refuse_bad_thinking_budget
 
 OUTPUT_MODES = ("tokens", "text", "derender")
 
@@ -81,6 +81,7 @@ class SamplingParameters:
             "bad_words": Nullable(ListOf(Text())),
             "logprob_token_ids": Nullable(ListOf(Integer())),
             "structured_outputs": STRUCTURED_OUTPUTS,
+            "thinking_token_budget": Nullable(Integer()),
         },
         kind="dict_type",
         ignores_unknown=True,
@@ -130,6 +131,7 @@ class GenerateRequest:
     sampling: Sampling
     logit_bias: dict[str, Any] | None
     structured_outputs: Mapping[str, Any] | None
+    thinking_token_budget: int | None
     delivery: Delivery
     output_mode: str
     returns_prompt_ids: bool
@@ -149,6 +151,8 @@ def parse_generate(body: dict[str, Any]) -> GenerateRequest:
     constraint = given.get("structured_outputs")
     if constraint is not None:
         check_one_constraint(constraint)
+    budget = given.get("thinking_token_budget")
+    refuse_bad_thinking_budget(None if budget is None else as_integer(budget))
     detokenizes = as_flag(given.get("detokenize", True))
     if given.get("stop") and not detokenizes:
         raise ApiError("stop strings are only supported when detokenize is True. Set detokenize=True to use stop.")
@@ -170,6 +174,7 @@ def parse_generate(body: dict[str, Any]) -> GenerateRequest:
         sampling=read_sampling(sampling_fields, max_tokens, "max_tokens", num_logprobs),
         logit_bias=given.get("logit_bias"),
         structured_outputs=constraint,
+        thinking_token_budget=None if budget is None else as_integer(budget),
         delivery=delivery,
         output_mode=output_mode,
         returns_prompt_ids=fields.flag("return_token_ids"),

@@ -27,7 +27,7 @@ def refuse_chat_contradictions(body: dict[str, Any]) -> None:
     refuse_stream_options(body)
     _refuse_bad_format(body)
     refuse_bad_salt(body.get("cache_salt"))
-    _refuse_bad_thinking_budget(body.get("thinking_token_budget"))
+    refuse_bad_thinking_budget(body.get("thinking_token_budget"))
 
 
 def refuse_completion_contradictions(body: dict[str, Any]) -> None:
@@ -46,7 +46,7 @@ def refuse_completion_contradictions(body: dict[str, Any]) -> None:
     _refuse_several_constraints(body, excludes_tools=False)
     _refuse_bad_format(body)
     refuse_bad_salt(body.get("cache_salt"))
-    _refuse_bad_thinking_budget(body.get("thinking_token_budget"))
+    refuse_bad_thinking_budget(body.get("thinking_token_budget"))
 
 
 def refuse_stream_options(body: dict[str, Any]) -> None:
@@ -162,7 +162,8 @@ def refuse_bad_salt(salt: Any) -> None:
         raise bad_value(message, "cache_salt")
 
 
-def _refuse_bad_thinking_budget(budget: Any) -> None:
+def refuse_bad_thinking_budget(budget: Any) -> None:
+    """Raise ApiError for a budget that is neither a number of tokens nor -1."""
     if budget is not None and (type(budget) is not int or budget < -1):
         message = "`thinking_token_budget` must be a non-negative integer or -1 for unlimited."
         raise bad_value(message, "thinking_token_budget", budget)
@@ -246,9 +247,9 @@ def refuse_media_arguments(body: dict[str, Any]) -> None:
             raise bad_value(message, name)
 
 
-def refuse_thinking_budget(body: dict[str, Any], reasons: bool) -> None:
+def refuse_thinking_budget(budget: Any, reasons: bool) -> None:
     """A budget for reasoning on a server that has none. Raises ApiError."""
-    if not reasons and body.get("thinking_token_budget") not in (None, -1):
+    if not reasons and budget not in (None, -1):
         message = (
             "thinking_token_budget is set but reasoning_config is not configured. "
             "Please set --reasoning-parser and/or --reasoning-config to use thinking_token_budget."

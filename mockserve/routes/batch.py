@@ -35,7 +35,7 @@ async def batch_chat(request: web.Request) -> web.StreamResponse:
 
 def _asked(body: dict[str, Any]) -> list[tuple[ChatRequest, dict[str, Any]]]:
     """What is asked in each conversation, and the body that asks for it alone."""
-    return [(parse_chat(each), each) for each in chats_of(body)]
+    return [(parse_chat(each, read_as="ChatCompletionRequest"), each) for each in chats_of(body)]
 
 
 async def _planned(

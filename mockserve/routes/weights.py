@@ -108,7 +108,29 @@ async def collective_rpc(request: web.Request) -> web.StreamResponse:
     arguments = body.get("args", [])
     if not isinstance(arguments, list | dict | str):
         raise ApiError(f"'{_TYPE_NAMES[type(arguments)]}' object is not iterable")
+    for name in _SENT:
+        _check_text(body.get(name))
     return json_reply({"results": [None] * request.app[SERVICE].deployment.tp})
+
+
+_SENT = ("method", "timeout", "args", "kwargs")
+"""What vLLM sends to its workers, as UTF-8."""
+
+
+def _check_text(value: Any) -> None:
+    """Raise ApiError for a string within a value that has no form in UTF-8."""
+    pending = [value]
+    while pending:
+        found = pending.pop()
+        if isinstance(found, dict):
+            pending += [*found, *found.values()]
+        elif isinstance(found, list):
+            pending += found
+        elif isinstance(found, str):
+            try:
+                found.encode()
+            except UnicodeEncodeError as error:
+                raise ApiError(str(error)) from None
 
 
 _TYPE_NAMES: Mapping[type, str] = {int: "int", float: "float", bool: "bool", type(None): "NoneType"}

@@ -8,7 +8,7 @@ from mockserve.protocol.asked.stream_options import Delivery, read_delivery
 from mockserve.protocol.asked.vocabulary_checks import check_logit_bias_keys
 from mockserve.protocol.asked.wanted import Common, Wanted, read_common, read_wanted
 from mockserve.protocol.completions.fields import CHAT_FIELDS, CHAT_REQUIRED
-from mockserve.protocol.completions.messages import check_parts, last_content
+from mockserve.protocol.completions.messages import check_iterable_calls, check_parts, last_content
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.reading.body import Fields, check_types
 from mockserve.protocol.refusals import refuse_chat_contradictions
@@ -34,15 +34,19 @@ class ChatRequest(NamedTuple):
     includes_reasoning: bool = True
 
 
-def parse_chat(body: dict[str, Any]) -> ChatRequest:
-    """Raises ApiError for whatever vLLM refuses before it looks at the model."""
+def parse_chat(body: dict[str, Any], read_as: str | None = None) -> ChatRequest:
+    """Raises ApiError for whatever vLLM refuses before it looks at the model.
+
+    `read_as` names the class of pydantic that finds wrong tool calls, where vLLM shows what pydantic says.
+    """
     messages = body.get("messages")
     if "messages" in body and not isinstance(messages, list | str | dict):
         raise ApiError(f"{type(messages).__name__!r} object is not iterable")
+    check_iterable_calls(messages)
     refuse_chat_contradictions(body)
     check_types(body, CHAT_FIELDS, CHAT_REQUIRED)
     assert isinstance(messages, list)
-    check_parts(messages)
+    check_parts(messages, read_as)
     fields = Fields(body)
     sampling = _read_chat_sampling(fields)
     check_logit_bias_keys(body.get("logit_bias"))

@@ -59,6 +59,7 @@ MESSAGE: FieldType = AnyOf(
                 "content": AnyOf((Text(), ListOf(Anything()))),
                 "name": Text(),
                 "tool_call_id": Nullable(Text()),
+                "tool_calls": Nullable(ListOf(Anything())),
             },
             ("role",),
         ),

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from mockserve.protocol.completions.message_fields import TOOL_CALL
-from mockserve.protocol.errors import ApiError, bad_fields, bad_value, internal_error
+from mockserve.protocol.errors import ApiError, Problem, bad_fields, bad_value, internal_error
+from mockserve.protocol.validation_text import unreadable
 
 TEXT_PARTS = ("text", "input_text", "output_text", "refusal", "thinking")
 MEDIA_PARTS = {
@@ -69,27 +70,45 @@ def media_of(messages: list[Any]) -> list[Medium]:
     ]
 
 
-def check_parts(messages: list[Any]) -> None:
-    """Raise ApiError for content parts and tool calls that have the right place and the wrong form."""
+def check_iterable_calls(messages: Any) -> None:
+    """Raise ApiError for tool calls that vLLM cannot go through, which it does before it looks at the messages."""
+    for message in messages if isinstance(messages, list) else ():
+        calls = message.get("tool_calls") if isinstance(message, dict) else None
+        if calls is not None and not isinstance(calls, list | str | dict):
+            raise ApiError(f"{type(calls).__name__!r} object is not iterable")
+
+
+def check_parts(messages: list[Any], read_as: str | None = None) -> None:
+    """Raise ApiError for content parts and tool calls that have the right place and the wrong form.
+
+    `read_as` names the class of pydantic that finds wrong calls, where vLLM shows what pydantic says.
+    """
     for message in messages:
         if "role" not in message:  # harmony's messages have an author instead, and no chat template knows them
             raise ApiError("a message must have a 'role'")
         for part in _parts(message):
             _check_part(part, message["role"])
-        _check_calls(message)
+        _check_calls(message, read_as)
 
 
-def _check_calls(message: dict[str, Any]) -> None:
+def _check_calls(message: dict[str, Any], read_as: str | None) -> None:
     calls = message.get("tool_calls")
     if not isinstance(calls, list | str | dict):  # what can be gone through, as vLLM does
         return
     for index, call in enumerate(calls):
+        if read_as is not None and (problems := TOOL_CALL.problems(call, str(index))):
+            raise unreadable(read_as, problems)
         if problems := TOOL_CALL.problems(call, f"body.{index}"):
-            raise bad_fields(problems)
+            raise bad_fields([_without_arguments(each) for each in problems])
     if message["role"] == "assistant" and any("function" not in call for call in calls if isinstance(call, dict)):
         raise bad_value("chat completions only support assistant tool_calls of type 'function'.", "tool_calls")
     for call in calls:
         _check_arguments(call)
+
+
+def _without_arguments(problem: Problem) -> Problem:
+    """A problem as vLLM locates it: `arguments` is also a word of pydantic's own, and left out."""
+    return replace(problem, location=problem.location.removesuffix(".arguments"))
 
 
 def _check_arguments(call: Any) -> None:

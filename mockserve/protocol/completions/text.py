@@ -46,6 +46,8 @@ def parse_completion(body: dict[str, Any]) -> CompletionRequest:
     if fields.flag("use_beam_search") and delivery.stream:
         raise ApiError("Streaming is not currently supported with beam search")
     if fields.text("suffix") is not None:
+        if fields.flag("echo"):
+            raise ApiError("Echo is unsupported with suffix.", param="suffix")
         raise ApiError("suffix is only supported for models with FIM completion rendering", param="suffix")
     max_tokens = fields.integer("max_tokens", DEFAULT_MAX_TOKENS)
     echo = fields.flag("echo")

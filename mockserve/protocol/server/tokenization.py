@@ -63,7 +63,7 @@ def parse_tokenize(body: dict[str, Any]) -> TokenizeRequest:
     refuse_media_arguments(body)
     is_text = not in_text and (bool(in_conversation) or not _says_more_as_conversation(body))
     if not is_text:
-        check_parts(body["messages"])
+        check_parts(body["messages"], read_as="ValidatorIterator")
     fields = Fields(body)
     return TokenizeRequest(
         model=fields.text("model") or "",

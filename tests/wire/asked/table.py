@@ -1,11 +1,19 @@
 """The pairs of servers, by name."""
 
 from tests.wire.asked.cases_fields import beam_cases, field_cases, limit_cases, thinking_cases
+from tests.wire.asked.cases_malformed import malformed_cases
+from tests.wire.asked.cases_oddities import guidance_cases, oddity_cases
 from tests.wire.asked.cases_prompts import bare_cases, cases, named_cases
 from tests.wire.asked.cases_responses import response_cases
 from tests.wire.asked.setups import FOLDERS_MARK, Setup, as_json
 
 SCALE_OUT = {"enable_scale_out": True}
+WITH_TOOLS = {
+    **SCALE_OUT,
+    "trust_request_chat_template": True,
+    "enable_auto_tool_choice": True,
+    "tool_call_parser": "hermes",
+}
 SETUPS = (
     Setup(
         "prompts",
@@ -20,6 +28,17 @@ SETUPS = (
         "responses",
         response_cases,
         settings={**SCALE_OUT, "enable_auto_tool_choice": True, "tool_call_parser": "hermes"},
+    ),
+    Setup("malformed", malformed_cases, settings=WITH_TOOLS, environment={"VLLM_SERVER_DEV_MODE": "1"}),
+    Setup("oddities", oddity_cases, settings=WITH_TOOLS),
+    Setup(
+        "guidance",
+        guidance_cases,
+        settings={
+            "structured_outputs_config": as_json(backend="guidance"),
+            "enable_auto_tool_choice": True,
+            "tool_call_parser": "hermes",
+        },
     ),
     Setup("bare", bare_cases, folder="bare", settings=SCALE_OUT),
     Setup(
