@@ -40,6 +40,7 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         refuse_while_stopping(request, request.app[SERVICE])
         return await handler(request)
     except ApiError as error:
+        _forget_frames(error)
         _note_death(request, error)
         return _refused(error)
     except web.HTTPNotFound:
@@ -60,10 +61,20 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return json_response(dead.status, dead.body())
     except Exception as error:
         _logger.exception("%s %s failed", request.method, request.path)
+        _forget_frames(error)
         return json_response(500, internal_error(str(error)).body(), kind=OutsideCors)
     finally:
         if ROOM_TAKEN in request:
             request[ROOM_TAKEN].leave()
+
+
+def _forget_frames(error: Exception) -> None:
+    """Free what the functions had that `error` came through.
+
+    A function that raises an error it was given makes a cycle of references, and the collector never looks at what
+    large work has made.
+    """
+    error.__traceback__ = error.__context__ = None
 
 
 def _refused(error: ApiError) -> web.Response:

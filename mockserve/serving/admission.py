@@ -39,3 +39,9 @@ def too_busy(limit: str) -> ApiError:
     }[limit]
     message = f"{reason} Please try again later or on a different instance."
     return ApiError(message, status=503, kind="Service Unavailable")
+
+
+def no_worker() -> ApiError:
+    """The answer to a demand for which no worker process can be started."""
+    message = "No process could be started for the request. Please try again later."
+    return ApiError(message, status=503, kind="Service Unavailable")

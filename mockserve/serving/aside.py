@@ -6,6 +6,7 @@ unless the thread is within one call into C. Long calls into C must be cut into 
 
 import asyncio
 import gc
+import logging
 import sys
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -15,13 +16,16 @@ from typing import Any, ParamSpec, TypeVar
 
 from mockserve.content.writing import too_big
 from mockserve.protocol.errors import ApiError
-from mockserve.serving.admission import too_busy
+from mockserve.serving.admission import no_worker, too_busy
 from mockserve.serving.open_replies import OpenReplies
 from mockserve.workers.job import Job
 from mockserve.workers.pool import OverLimitError, PoolBusyError, WorkerPool
+from mockserve.workers.worker import WorkerNotReadyError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
 
 MODULES = ("mockserve.content.constraints.validation", "mockserve.content.writing", "llguidance")
 """What the jobs of a server need."""
@@ -78,21 +82,22 @@ class Aside:
         Raises `refusal` for a job over the limits.
         """
         assert _here.loop is not None
+        return asyncio.run_coroutine_threadsafe(self._by_process(job, refusal), _here.loop).result()
+
+    async def _done_by_process(self, job: Job[T]) -> T:
+        with self._answering:
+            return await self._by_process(job, too_big())
+
+    async def _by_process(self, job: Job[T], refusal: ApiError) -> T:
         try:
-            return asyncio.run_coroutine_threadsafe(self.pool.run(job.function, *job.arguments), _here.loop).result()
+            return await self.pool.run(job.function, *job.arguments)
         except (OverLimitError, RecursionError):
             raise refusal from None
         except PoolBusyError:
             raise too_busy("max_num_queued_reqs") from None
-
-    async def _done_by_process(self, job: Job[T]) -> T:
-        try:
-            with self._answering:
-                return await self.pool.run(job.function, *job.arguments)
-        except (OverLimitError, RecursionError):
-            raise too_big() from None
-        except PoolBusyError:
-            raise too_busy("max_num_queued_reqs") from None
+        except WorkerNotReadyError as error:
+            _logger.warning("%s", error)
+            raise no_worker() from None
 
     async def in_thread(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """What a function makes of its arguments, which may take longer than the event loop can wait."""
@@ -156,7 +161,10 @@ class _Worker:
         done: asyncio.Future[T] = loop.create_future()
         self._begin()
         self._jobs.put((done, work))
-        return await done
+        try:
+            return await done
+        finally:
+            del done  # whose error has a traceback that refers to this frame
 
     def close(self) -> None:
         if self._has_begun:
@@ -180,17 +188,24 @@ def _do(done: asyncio.Future[Any], work: Callable[[], Any]) -> None:
     if done.cancelled():
         return
     loop = _here.loop = done.get_loop()
-    found: Any = None
-    failure: BaseException | None = None
+    found, failure = _outcome(work)
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(_settle, done, found, failure)
+
+
+def _outcome(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    """The result of `work`, or its error.
+
+    An error must not be part of a cycle of references, which a frozen collector would never free: it has no frame in
+    its traceback that refers to it. A refusal has no traceback at all, for the frames hold what is large.
+    """
     try:
-        found = work()
+        return work(), None
+    except ApiError as error:
+        error.__traceback__ = error.__context__ = None
+        return None, error
     except BaseException as error:  # noqa: BLE001  (whatever it is, its place is with the caller)
-        failure = error
-    try:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(_settle, done, found, failure)
-    finally:
-        failure = None  # whose traceback refers to this frame
+        return None, error
 
 
 def _settle(done: asyncio.Future[Any], found: Any, failure: BaseException | None) -> None:

@@ -3,10 +3,11 @@
 import asyncio
 import pickle
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from mockserve.workers.limits import WorkerLimits
-from mockserve.workers.worker import Worker, WorkerEndedError
+from mockserve.workers.worker import Worker, WorkerEndedError, WorkerNotReadyError
 
 Result = TypeVar("Result")
 
@@ -58,8 +59,8 @@ class WorkerPool:
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """What `function`, which must be a module's own, makes of `arguments`; or raise what it raises.
 
-        Raises OverLimitError when a limit ends it, and PoolBusyError when too many jobs wait. A job that is cancelled
-        ends at once, and its worker with it.
+        Raises OverLimitError when a limit ends it, PoolBusyError when too many jobs wait, and WorkerNotReadyError when
+        two processes in a row end before they take it. A job that is cancelled ends at once, and its worker with it.
         """
         if self._num_waiting >= self._most_waiting:
             raise PoolBusyError
@@ -71,14 +72,17 @@ class WorkerPool:
         self.num_running += 1
         try:
             job = pickle.dumps((function, arguments), pickle.HIGHEST_PROTOCOL)
-            is_done, found = await self._done(self._worker(), job)
+            is_done, found = await self._done(job)
         finally:
             self.num_running -= 1
             self._places.release()
-        if not is_done:
-            raise found
-        result: Result = found
-        return result
+        try:
+            if not is_done:
+                raise found
+            result: Result = found
+            return result
+        finally:
+            del found  # an error, whose traceback refers to this frame
 
     def close(self) -> None:
         """End all workers. Jobs that are under way raise OverLimitError."""
@@ -114,13 +118,22 @@ class WorkerPool:
         self._workers.add(worker)
         return worker
 
-    async def _done(self, worker: Worker, job: bytes) -> tuple[bool, Any]:
+    async def _done(self, job: bytes) -> tuple[bool, Any]:
+        try:
+            return await self._done_by(self._worker(), job)
+        except WorkerNotReadyError:
+            return await self._done_by(self._started(), job)
+
+    async def _done_by(self, worker: Worker, job: bytes) -> tuple[bool, Any]:
         try:
             async with asyncio.timeout(self._limits.wall_s):
                 found = await worker.do(job)
         except (WorkerEndedError, TimeoutError):
             self._replace(worker)
             raise OverLimitError from None
+        except WorkerNotReadyError:
+            self._end(worker)
+            raise
         except BaseException:
             self._replace(worker)
             raise
@@ -133,7 +146,8 @@ class WorkerPool:
     def _replace(self, worker: Worker) -> None:
         self._end(worker)
         if not self._is_closed:
-            self._idle.insert(0, self._started())
+            with suppress(WorkerNotReadyError):  # a job that needs it tries again
+                self._idle.insert(0, self._started())
 
     def _end(self, worker: Worker) -> None:
         worker.kill()

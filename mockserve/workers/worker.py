@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from mockserve.workers.framing import READY, frame, size_of
 from mockserve.workers.limits import WorkerLimits
@@ -25,22 +25,33 @@ class WorkerEndedError(Exception):
     """A worker process ended before its job did."""
 
 
+class WorkerNotReadyError(Exception):
+    """A worker process could not be started, or ended before it took a job."""
+
+
+_Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
 class Worker:
     """A process with nothing of the server's but one end of a socket pair."""
 
     def __init__(self, limits: WorkerLimits, preloaded: Sequence[str]) -> None:
-        """Start the process, which takes a tenth of a second to be ready."""
+        """Start the process, which takes a tenth of a second to be ready. Raises WorkerNotReadyError if it cannot."""
         self._near, far = socket.socketpair()
         given = [pickle.dumps(each).hex() for each in (sys.path, (limits, tuple(preloaded)))]
         with far:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, str(far.fileno()), *given],
-                pass_fds=[far.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # so that Ctrl-C in a terminal is the server's alone
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _PROGRAM, str(far.fileno()), *given],
+                    pass_fds=[far.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,  # so that Ctrl-C in a terminal is the server's alone
+                )
+            except OSError as error:
+                self._near.close()
+                raise WorkerNotReadyError(f"a worker process could not be started: {error}") from None
         self._writer: asyncio.StreamWriter | None = None
         self._streams = asyncio.create_task(self._connected())
         self.is_last = False
@@ -57,14 +68,20 @@ class Worker:
         starting = self._streams
         if not starting.done():
             return False
-        return starting.cancelled() or starting.exception() is not None or starting.result()[0].at_eof()
+        streams = None if starting.cancelled() else starting.result()
+        return streams is None or streams[0].at_eof()
 
     async def do(self, job: bytes) -> tuple[bool, Any]:
         """Whether a job, a pickled function with its arguments, could be done, and its result or its error.
 
-        Raises WorkerEndedError when a limit of the process has ended it, and RuntimeError when it could not start.
+        Raises WorkerEndedError when a limit of the process has ended it, and WorkerNotReadyError when something ended
+        it before it could take the job.
         """
-        reader, writer = await asyncio.shield(self._streams)
+        streams = await asyncio.shield(self._streams)
+        if streams is None:
+            status = await asyncio.to_thread(self._process.wait)
+            raise WorkerNotReadyError(f"a worker process ended with status {status} before it was ready")
+        reader, writer = streams
         try:
             writer.write(frame(job))
             await writer.drain()
@@ -74,14 +91,14 @@ class Worker:
             raise WorkerEndedError from error
         return is_done, found
 
-    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """The streams to the process, once it takes jobs."""
+    async def _connected(self) -> _Streams | None:
+        """The streams to the process, once it takes jobs; None if it ends before that."""
         self._near.setblocking(False)
         reader, self._writer = await asyncio.open_unix_connection(sock=self._near)
         try:
             await reader.readexactly(len(READY))
-        except (OSError, asyncio.IncompleteReadError) as error:
-            raise RuntimeError("a worker process ended before it was ready") from error
+        except (OSError, asyncio.IncompleteReadError):
+            return None
         return reader, self._writer
 
     def kill(self) -> None:

@@ -34,13 +34,17 @@ class _Decoder(JSONDecoder):
         self.scan_once = scanner.py_make_scanner(self)  # type: ignore[attr-defined]
 
 
+_DECODER = _Decoder()
+"""One decoder for all bodies: each is a cycle of references, which a frozen collector would never free."""
+
+
 def loads_in_pieces(bodies: list[bytes]) -> Any:
     """What `json.loads` gives for the only item of `bodies`, with the same errors.
 
     The item is taken out of the list, so that the bytes do not take memory beside their text.
     """
     try:
-        return _Decoder().decode(_text(bodies.pop()))
+        return _DECODER.decode(_text(bodies.pop()))
     except RecursionError:
         raise RecursionError(
             "maximum recursion depth exceeded while decoding a JSON array from a unicode string"

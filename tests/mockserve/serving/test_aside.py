@@ -4,10 +4,16 @@ import asyncio
 import gc
 import threading
 import time
+import weakref
+from contextlib import suppress
 
 import pytest
 
+from mockserve.protocol.errors import ApiError
 from mockserve.serving.aside import Aside
+from mockserve.workers.job import Job
+from mockserve.workers.pool import WorkerPool
+from tests.patience import PATIENCE_S
 
 
 async def test_the_loop_goes_on_during_python_code() -> None:
@@ -36,6 +42,43 @@ async def test_an_exception_reaches_the_caller() -> None:
     with pytest.raises(ZeroDivisionError):
         await aside.run(True, lambda: 1 // 0)
     aside.close()
+
+
+class _Large:
+    """Stands for the values of a large body."""
+
+
+@pytest.mark.parametrize("error", [ValueError("wrong"), ApiError("refused")])
+async def test_what_failed_work_had_is_freed_without_the_collector(error: Exception) -> None:
+    def fail(_values: _Large) -> None:
+        raise error
+
+    aside, values = Aside(), _Large()
+    seen = weakref.ref(values)
+    gc.disable()
+    try:
+        with suppress(ValueError, ApiError):
+            await aside.run(True, fail, values)
+        del values
+        error.__traceback__ = None
+        async with asyncio.timeout(PATIENCE_S):  # the thread lets go after the loop has the error
+            while seen() is not None:
+                await asyncio.sleep(0.001)
+    finally:
+        gc.enable()
+        aside.close()
+
+
+async def test_a_demand_is_refused_with_503_when_no_worker_process_can_start(caplog: pytest.LogCaptureFixture) -> None:
+    aside = Aside(pool=WorkerPool(preloaded=("there_is_no_such_module",)))
+    with pytest.raises(ApiError, match="No process could be started") as found:
+        await aside.done(Job(max, (1, 2), is_small=False))
+    assert found.value.status == 503
+    (record,) = caplog.records
+    assert record.exc_info is None
+    assert record.getMessage() == "a worker process ended with status 1 before it was ready"
+    aside.close()
+    await aside.wait_closed()
 
 
 async def test_long_work_does_not_wait_for_huge_work() -> None:

@@ -1,19 +1,23 @@
 """Worker processes: what they do, what ends them, and that nothing of them is left."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from mockserve.workers.limits import MIB, WorkerLimits
 from mockserve.workers.pool import OverLimitError, PoolBusyError, WorkerPool
+from mockserve.workers.worker import WorkerNotReadyError
 from tests.patience import PATIENCE_S, wait_until
 
 ENDLESS = "[0 for _ in iter(int, 1) if 0]"
@@ -108,6 +112,38 @@ async def test_an_idle_worker_that_was_killed_is_not_used_again(pool: WorkerPool
     await asyncio.to_thread(wait_until, lambda: not is_alive(pid))
     await asyncio.sleep(0.05)
     assert await pool.run(max, 1, 2) == 2
+
+
+async def test_a_job_whose_worker_is_killed_before_it_is_ready_is_done_by_another(pool: WorkerPool) -> None:
+    job = asyncio.ensure_future(pool.run(max, 1, 2))
+    while not pool.pids:
+        await asyncio.sleep(0)
+    (pid,) = pool.pids
+    os.kill(pid, signal.SIGKILL)
+    assert await job == 2
+    assert await pool.run(os.getpid) != pid
+
+
+async def test_a_job_fails_when_two_workers_in_a_row_cannot_start() -> None:
+    unable = WorkerPool(preloaded=("there_is_no_such_module",))
+    with pytest.raises(WorkerNotReadyError, match="ended with status 1 before it was ready"):
+        await unable.run(max, 1, 2)
+    while unable.pids:
+        await asyncio.sleep(0.01)
+    unable.close()
+
+
+async def test_what_a_failed_job_was_given_is_freed_without_the_collector(pool: WorkerPool) -> None:
+    given = {1, 2}
+    seen = weakref.ref(given)
+    gc.disable()
+    try:
+        with suppress(TypeError):
+            await pool.run(int, given)
+        del given
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 async def test_a_worker_inherits_no_socket(pool: WorkerPool) -> None:
