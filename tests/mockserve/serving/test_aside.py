@@ -54,7 +54,8 @@ async def test_what_failed_work_had_is_freed_without_the_collector(error: Except
         raise error
 
     aside, values = Aside(), _Large()
-    seen = weakref.ref(values)
+    loop, is_freed = asyncio.get_running_loop(), asyncio.Event()
+    seen = weakref.ref(values, lambda _: loop.call_soon_threadsafe(is_freed.set))
     gc.disable()
     try:
         with suppress(ValueError, ApiError):
@@ -62,8 +63,8 @@ async def test_what_failed_work_had_is_freed_without_the_collector(error: Except
         del values
         error.__traceback__ = None
         async with asyncio.timeout(PATIENCE_S):  # the thread lets go after the loop has the error
-            while seen() is not None:
-                await asyncio.sleep(0.001)
+            await is_freed.wait()
+        assert seen() is None
     finally:
         gc.enable()
         aside.close()

@@ -116,7 +116,7 @@ async def test_an_idle_worker_that_was_killed_is_not_used_again(pool: WorkerPool
 
 async def test_a_job_whose_worker_is_killed_before_it_is_ready_is_done_by_another(pool: WorkerPool) -> None:
     job = asyncio.ensure_future(pool.run(max, 1, 2))
-    while not pool.pids:
+    for _ in range(5):
         await asyncio.sleep(0)
     (pid,) = pool.pids
     os.kill(pid, signal.SIGKILL)
@@ -128,9 +128,8 @@ async def test_a_job_fails_when_two_workers_in_a_row_cannot_start() -> None:
     unable = WorkerPool(preloaded=("there_is_no_such_module",))
     with pytest.raises(WorkerNotReadyError, match="ended with status 1 before it was ready"):
         await unable.run(max, 1, 2)
-    while unable.pids:
-        await asyncio.sleep(0.01)
     unable.close()
+    await unable.wait_closed()
 
 
 async def test_what_a_failed_job_was_given_is_freed_without_the_collector(pool: WorkerPool) -> None:
