@@ -26,6 +26,10 @@ PLANNING_S = 0.05
 SLICE_S = 0.005
 """How long the event loop submits choices before others have a turn."""
 
+PROMPT_TOKENS_AT_ONCE = 32_768
+PAUSE_S = 0.01
+"""After so many tokens of prompts the engine gets a moment for a step: a step looks up each of their blocks."""
+
 NewReply: TypeAlias = Callable[[int, PlannedPrompt, int, Generation], Reply]
 """Where the tokens of a choice go: its index among all, its prompt, its number among those of the prompt, itself."""
 
@@ -102,6 +106,7 @@ class _Turns:
         """Return when every choice is in the engine, or the reply has ended."""
         planned: deque[_Planned] = deque()
         done = self._replies.done
+        num_prompt_tokens = 0
         while not done.done():
             if not planned:
                 planned = await self._service.aside.run(True, self._plan_some)
@@ -109,9 +114,11 @@ class _Turns:
                     return
             until_s = time.monotonic() + SLICE_S
             while planned and self._has_room(planned[0]) and not done.done():
-                self._submit(planned.popleft())
-                if time.monotonic() >= until_s:
-                    await asyncio.sleep(0)
+                num_prompt_tokens += self._submit(planned.popleft())
+                is_much = num_prompt_tokens >= PROMPT_TOKENS_AT_ONCE
+                if is_much or time.monotonic() >= until_s:
+                    await asyncio.sleep(PAUSE_S if is_much else 0)
+                    num_prompt_tokens = 0 if is_much else num_prompt_tokens
                     until_s = time.monotonic() + SLICE_S
             if planned:
                 await self._room()
@@ -146,7 +153,8 @@ class _Turns:
         self._moved.clear()
         await self._moved.wait()
 
-    def _submit(self, planned: _Planned) -> None:
+    def _submit(self, planned: _Planned) -> int:
+        """How many prompt tokens the engine has got with a choice."""
         place, generation, reply = planned
         caller = self._replies.caller
         request = caller.named_in(generation.request)
@@ -165,6 +173,7 @@ class _Turns:
         self._open[request.id] = flight
         self._open_tokens += planned.size_tokens
         self._replies.add_in_turn(flight, generation.answer.num_reasoning_tokens)
+        return request.input_tokens
 
 
 async def fly_in_turn(service: Service, replies: ReplySet, new_reply: NewReply, arrived_at: Micros) -> None:

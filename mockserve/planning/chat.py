@@ -21,7 +21,7 @@ from mockserve.planning.reply_settings import (
 from mockserve.protocol.asked.wanted import check_prompt_start
 from mockserve.protocol.completions.chat import ChatRequest
 from mockserve.protocol.completions.chat_bodies import ChatBodies
-from mockserve.protocol.completions.messages import MEDIA_MARK, Medium, media_of
+from mockserve.protocol.completions.messages import MEDIA_MARK, Medium, has_media, media_of
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.replies.accounting import Accounting
@@ -101,10 +101,11 @@ async def plan_chat(
 
 def _media(service: Service, chat: ChatRequest) -> list[Medium]:
     """The pictures and recordings of a conversation. Raises ApiError where the model takes none."""
-    media = media_of(chat.messages)
-    if media and not service.options.tokens_per_medium:
+    if service.options.tokens_per_medium:
+        return media_of(chat.messages)
+    if has_media(chat.messages):
         raise ApiError(f"{service.model_names[0]} is not a multimodal model")
-    return media
+    return []
 
 
 def _bodies(

@@ -10,7 +10,7 @@ from mockserve.answering.json_reply import json_body
 from mockserve.content.tokens.file import read_json_object
 from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.planning.prompts import check_unicode
-from mockserve.protocol.completions.messages import media_of
+from mockserve.protocol.completions.messages import has_media
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import json_array
 from mockserve.protocol.server.tokenization import (
@@ -91,6 +91,6 @@ def _text(service: Service, asked: TokenizeRequest, body: dict[str, Any]) -> str
             "want the model to continue the final message, and add_generation_prompt when you want to add a header "
             "that will prompt it to start a new assistant message instead."
         )
-    if media_of(asked.messages) and not service.options.tokens_per_medium:
+    if not service.options.tokens_per_medium and has_media(asked.messages):
         raise ApiError(f"{service.model_names[0]} is not a multimodal model")
     return service.planner.conversations.prompt(conversation_fields(body))

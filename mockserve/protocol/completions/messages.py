@@ -60,6 +60,11 @@ def read_messages(messages: list[Any]) -> tuple[Message, ...]:
     return tuple(Message(str(each["role"]), _flatten(each.get("content"))) for each in messages)
 
 
+def has_media(messages: list[Any]) -> bool:
+    """Whether there is a picture or a recording."""
+    return any(part.get("type") in MEDIA_PARTS for message in messages for part in _parts(message))
+
+
 def media_of(messages: list[Any]) -> list[Medium]:
     """Every picture and recording, in order."""
     return [
