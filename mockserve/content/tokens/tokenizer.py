@@ -6,7 +6,7 @@ scripts. Give a tokenizer file where exact counts matter.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 from zlib import crc32
@@ -126,10 +126,13 @@ class BuiltinTokenizer:
         self.special_ids = frozenset(self._ids_of(SPECIAL_MARKERS))
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        return self._ids_of(_pieces(text))
+        ids: list[int] = []
+        for pieces in _stretches(text):  # all pieces of a long text would take ten times what the ids take
+            ids += self._ids_of(pieces)
+        return ids
 
     def split(self, text: str) -> Split:
-        pieces = _pieces(text)
+        pieces = [piece for stretch in _stretches(text) for piece in stretch]
         return Split(self._ids_of(pieces), pieces)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
@@ -145,7 +148,7 @@ class BuiltinTokenizer:
         return self._ids_of([marker])[0] if _PIECE.fullmatch(marker) else None
 
     def count(self, text: str) -> int:
-        return len(_pieces(text))
+        return sum(map(len, _stretches(text)))
 
     def _ids_of(self, pieces: Sequence[str]) -> list[int]:
         known = self._ids
@@ -177,11 +180,11 @@ class BuiltinTokenizer:
         return found
 
 
-def _pieces(text: str) -> list[str]:
+def _stretches(text: str) -> Iterator[list[str]]:
     """`text` cut into pieces, a stretch at a time: other threads run between two of them."""
     if len(text) <= STRETCH_CHARS:
-        return _PIECE.findall(text)
-    pieces: list[str] = []
+        yield _PIECE.findall(text)
+        return
     at = 0
     while at < len(text):
         end = min(len(text), at + STRETCH_CHARS)
@@ -191,9 +194,8 @@ def _pieces(text: str) -> list[str]:
             safe = end - LOOKAHEAD_CHARS
             while end > safe:
                 end -= len(found.pop())
-        pieces += found
+        yield found
         at = end
-    return pieces
 
 
 def load_tokenizer(path: str | None, vocabulary_size: int) -> Tokenizer:

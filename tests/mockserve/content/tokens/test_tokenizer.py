@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 from random import Random
 
@@ -135,3 +136,15 @@ def test_cuts_a_long_text_in_stretches_as_it_would_be_cut_at_once(seed: int, num
     ]
     text = "".join(random.choices(parts, k=num_chars))[:num_chars]
     assert list(BuiltinTokenizer().split(text).pieces) == _PIECE.findall(text)
+
+
+def test_encoding_a_long_text_takes_little_more_memory_than_its_ids() -> None:
+    tokenizer, text = BuiltinTokenizer(), "word " * 200_000
+    tokenizer.encode("word word")
+    tracemalloc.start()
+    try:
+        ids = tokenizer.encode(text)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 4 * sys.getsizeof(ids)
