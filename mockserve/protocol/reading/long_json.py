@@ -14,9 +14,9 @@ CHECKED_BYTES = 1 << 22
 """The values of smaller bodies cannot take too much."""
 
 MOST_VALUE_BYTES = 192 << 20
-CONTAINER_BYTES = 200
+CONTAINER_BYTES = 260
 ITEM_BYTES = 40
-"""What values may take together, and what an object or array and an item take on average."""
+"""What values may take together, and what an item and an object or array with a short text in it take on average."""
 
 WIDE_BYTES = 12
 """What a byte takes at worst while it is read, where one character of a text is not ASCII."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.reading.body import parse_json, parse_large_json
-from mockserve.protocol.reading.long_json import LARGE_BYTES, loads_in_pieces, value_bytes
+from mockserve.protocol.reading.long_json import LARGE_BYTES, MOST_VALUE_BYTES, loads_in_pieces, value_bytes
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -56,3 +56,8 @@ def test_a_body_of_200_000_turns_and_one_of_long_text_are_read() -> None:
     raw = json.dumps({"messages": turns}).encode()
     assert parse_large_json([raw]) == {"messages": turns}
     assert value_bytes(b'{"a":"' + b"x" * 30_000_000 + b'"}') < 40_000_000
+
+
+def test_bodies_of_many_objects_with_a_text_each_are_too_much() -> None:
+    part = b'{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}'
+    assert value_bytes(b"[" + b",".join([part] * 300_000) + b"]") > MOST_VALUE_BYTES
