@@ -5,15 +5,11 @@ In the project, each would be a file under blis_sim/engine/cluster/ and one row 
 
 from collections.abc import Iterator, Sequence
 
-from blis_sim.engine.cluster.admission.policy import AdmissionPolicy
-from blis_sim.engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
+from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionPolicy, AdmissionSettings
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.freshness import Freshness
-from blis_sim.engine.cluster.routing.policy import Choice, Router
-from blis_sim.engine.cluster.routing.registry import ROUTERS, RouterSettings
-from blis_sim.engine.cluster.routing.weighted import Weighted
-from blis_sim.engine.cluster.scorers.registry import SCORERS
-from blis_sim.engine.cluster.scorers.scorer import Scorer, ScorerSettings, Scores
+from blis_sim.engine.cluster.routing import ROUTERS, Choice, Router, RouterSettings, Weighted
+from blis_sim.engine.cluster.scorers import SCORERS, Scorer, ScorerSettings, Scores
 from blis_sim.engine.cluster.state import RoutingState
 from blis_sim.engine.cluster.ties import SeededTies, Ties
 from blis_sim.engine.core import Engine

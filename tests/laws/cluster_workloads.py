@@ -5,14 +5,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from blis_sim.engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
+from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionSettings
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.decisions import DecisionLog
 from blis_sim.engine.cluster.freshness import Freshness
 from blis_sim.engine.cluster.latencies import Latencies
-from blis_sim.engine.cluster.routing.registry import ROUTERS, RouterSettings
-from blis_sim.engine.cluster.scorers.registry import SCORERS
-from blis_sim.engine.cluster.scorers.scorer import ScorerSettings
+from blis_sim.engine.cluster.routing import ROUTERS, RouterSettings
+from blis_sim.engine.cluster.scorers import SCORERS, ScorerSettings
 from blis_sim.engine.cluster.ties import SeededTies
 from blis_sim.engine.core import Engine
 from blis_sim.engine.units import Micros

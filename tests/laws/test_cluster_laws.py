@@ -3,9 +3,9 @@
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from blis_sim.engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
+from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionSettings
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.routing.round_robin import RoundRobin
+from blis_sim.engine.cluster.routing import RoundRobin
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Outcome
 from blis_sim.engine.request import Request

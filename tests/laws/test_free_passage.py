@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.latencies import Latencies
 from blis_sim.engine.cluster.passage import has_free_passage
-from blis_sim.engine.cluster.routing.registry import ROUTERS
+from blis_sim.engine.cluster.routing import ROUTERS
 from blis_sim.engine.events import Event
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros

@@ -4,9 +4,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from benchmarks.attack.engine.workloads import GRID_US, Workload, draw_workload
-from blis_sim.engine.cluster.admission.policy import AdmissionPolicy
-from blis_sim.engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
-from blis_sim.engine.cluster.admission.tenant_budgets import TenantBudgets
+from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionPolicy, AdmissionSettings, TenantBudgets
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.decisions import DecisionLog
 from blis_sim.engine.cluster.disaggregation.deciders import DECIDERS
@@ -22,9 +20,8 @@ from blis_sim.engine.cluster.gateway.queue import QueueLimits
 from blis_sim.engine.cluster.gateway.saturation import SATURATION_DETECTORS, SaturationLimits
 from blis_sim.engine.cluster.gateway.settings import FlowControlSettings
 from blis_sim.engine.cluster.latencies import Latencies
-from blis_sim.engine.cluster.routing.registry import ROUTERS, RouterSettings
-from blis_sim.engine.cluster.scorers.registry import SCORERS
-from blis_sim.engine.cluster.scorers.scorer import ScorerSettings
+from blis_sim.engine.cluster.routing import ROUTERS, RouterSettings
+from blis_sim.engine.cluster.scorers import SCORERS, ScorerSettings
 from blis_sim.engine.cluster.ties import SeededTies
 from blis_sim.engine.core import Engine
 from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES

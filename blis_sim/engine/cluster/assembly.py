@@ -3,9 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from blis_sim.engine.cluster.admission.policy import AdmissionPolicy
-from blis_sim.engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
-from blis_sim.engine.cluster.admission.tenant_budgets import TenantBudgets
+from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionPolicy, AdmissionSettings, TenantBudgets
 from blis_sim.engine.cluster.autoscaling.delays import Delay
 from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
 from blis_sim.engine.cluster.autoscaling.placement import Placement, placement_of, populate
@@ -23,9 +21,8 @@ from blis_sim.engine.cluster.gateway.flow_control import FlowControl
 from blis_sim.engine.cluster.latencies import Latencies
 from blis_sim.engine.cluster.policies import deployments_of, deployments_of_groups, policies_of
 from blis_sim.engine.cluster.policy_file import PolicyFile
-from blis_sim.engine.cluster.routing.policy import Router
-from blis_sim.engine.cluster.routing.registry import ROUTERS, RouterSettings
-from blis_sim.engine.cluster.scorers.scorer import ScorerSettings
+from blis_sim.engine.cluster.routing import ROUTERS, Router, RouterSettings
+from blis_sim.engine.cluster.scorers import ScorerSettings
 from blis_sim.engine.cluster.ties import DEFAULT_SEED, SeededTies, Ties
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment

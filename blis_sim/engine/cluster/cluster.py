@@ -11,7 +11,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.cluster.admission.policy import AdmissionPolicy
+from blis_sim.engine.cluster.admission import AdmissionPolicy
 from blis_sim.engine.cluster.agenda import Agenda, ClusterDue
 from blis_sim.engine.cluster.counters import NOBODY_ANSWERS, ClusterCounters
 from blis_sim.engine.cluster.decisions import DecisionLog
@@ -21,7 +21,7 @@ from blis_sim.engine.cluster.latencies import Latencies
 from blis_sim.engine.cluster.member import Life, Members
 from blis_sim.engine.cluster.parts import without_parts
 from blis_sim.engine.cluster.passage import has_free_passage, let_in
-from blis_sim.engine.cluster.routing.policy import Router
+from blis_sim.engine.cluster.routing import Router
 from blis_sim.engine.cluster.state import RoutingState
 from blis_sim.engine.cluster.watchers import Watchers
 from blis_sim.engine.core import Engine

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from blis_sim.engine.cluster.routing.policy import Choice
+from blis_sim.engine.cluster.routing import Choice
 from blis_sim.engine.cluster.state import RoutingState
 from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros

@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 
 from blis_sim.engine.cluster.freshness import DEFAULT_CACHE_DELAY_US, DEFAULT_REFRESH_INTERVAL_US
-from blis_sim.engine.cluster.scorers.weights import DEFAULT_WEIGHTS, Weights, parse_weights
+from blis_sim.engine.cluster.scorer_weights import DEFAULT_WEIGHTS, Weights, parse_weights
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.units import LONGEST_DELAY_US
 from blis_sim.options import names_in, option
 
 MOST_INSTANCES = 10_000
 _LORA = "lora-affinity"
-_ADMISSIONS = names_in("blis_sim.engine.cluster.admission.registry", "ADMISSIONS")
-_ROUTERS = names_in("blis_sim.engine.cluster.routing.registry", "ROUTERS")
-_SCORERS = names_in("blis_sim.engine.cluster.scorers.registry", "SCORERS")
+_ADMISSIONS = names_in("blis_sim.engine.cluster.admission", "ADMISSIONS")
+_ROUTERS = names_in("blis_sim.engine.cluster.routing", "ROUTERS")
+_SCORERS = names_in("blis_sim.engine.cluster.scorers", "SCORERS")
 
 
 def _about_scorers() -> str:

@@ -8,9 +8,9 @@ and the way to the instance.
 
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.cluster.admission.by_request import Stateless, always_admit
+from blis_sim.engine.cluster.admission import Stateless, always_admit
 from blis_sim.engine.cluster.latencies import Latencies
-from blis_sim.engine.cluster.routing.blind import BlindRouter
+from blis_sim.engine.cluster.routing import BlindRouter
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 

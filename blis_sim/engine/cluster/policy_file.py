@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from blis_sim.engine.cluster.admission.registry import ADMISSIONS
+from blis_sim.engine.cluster.admission import ADMISSIONS
 from blis_sim.engine.cluster.autoscaling.policy import SCALING_KEYS, ScalingPolicy, scaling_policy
 from blis_sim.engine.cluster.policy_section import Section
-from blis_sim.engine.cluster.routing.registry import ROUTERS
-from blis_sim.engine.cluster.scorers.weights import Weights, checked_weights
+from blis_sim.engine.cluster.routing import ROUTERS
+from blis_sim.engine.cluster.scorer_weights import Weights, checked_weights
 from blis_sim.engine.latency.catalogue.files import read_mapping
 from blis_sim.engine.scheduler.priorities import PRIORITIES
 from blis_sim.engine.scheduler.waiting import ORDERS

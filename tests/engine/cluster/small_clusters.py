@@ -1,13 +1,11 @@
 """Clusters of a few small engines, and states to decide from, as tests want them."""
 
-from blis_sim.engine.cluster.admission.by_request import Stateless, always_admit
-from blis_sim.engine.cluster.admission.policy import AdmissionPolicy
+from blis_sim.engine.cluster.admission import AdmissionPolicy, Stateless, always_admit
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.freshness import Freshness
 from blis_sim.engine.cluster.latencies import Latencies
 from blis_sim.engine.cluster.member import Life, Members
-from blis_sim.engine.cluster.routing.policy import Router
-from blis_sim.engine.cluster.routing.round_robin import RoundRobin
+from blis_sim.engine.cluster.routing import RoundRobin, Router
 from blis_sim.engine.cluster.snapshot import Snapshot
 from blis_sim.engine.cluster.state import RoutingState
 from blis_sim.engine.core import Engine

@@ -1,8 +1,6 @@
 """Who is let in."""
 
-from blis_sim.engine.cluster.admission.policy import AdmissionPolicy
-from blis_sim.engine.cluster.admission.registry import ADMISSIONS, AdmissionSettings
-from blis_sim.engine.cluster.admission.tenant_budgets import TenantBudgets
+from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionPolicy, AdmissionSettings, TenantBudgets
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES
 from tests.engine.cluster.small_clusters import snapshot, state

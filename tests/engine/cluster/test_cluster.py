@@ -2,13 +2,12 @@
 
 import pytest
 
-from blis_sim.engine.cluster.admission.by_request import Stateless, always_admit, reject_all
+from blis_sim.engine.cluster.admission import Stateless, always_admit, reject_all
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.decisions import DecisionLog
 from blis_sim.engine.cluster.freshness import Freshness
 from blis_sim.engine.cluster.latencies import Latencies
-from blis_sim.engine.cluster.routing.by_load import least_loaded
-from blis_sim.engine.cluster.routing.round_robin import RoundRobin
+from blis_sim.engine.cluster.routing import RoundRobin, least_loaded
 from blis_sim.engine.core import Engine
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import Finished, Scheduled

@@ -4,11 +4,15 @@ from collections import Counter
 
 import pytest
 
-from blis_sim.engine.cluster.routing.by_load import always_busiest, least_loaded
-from blis_sim.engine.cluster.routing.drawn import Random
-from blis_sim.engine.cluster.routing.policy import Router
-from blis_sim.engine.cluster.routing.registry import ROUTERS, RouterSettings
-from blis_sim.engine.cluster.routing.round_robin import RoundRobin
+from blis_sim.engine.cluster.routing import (
+    ROUTERS,
+    Random,
+    RoundRobin,
+    Router,
+    RouterSettings,
+    always_busiest,
+    least_loaded,
+)
 from blis_sim.engine.cluster.ties import SeededTies
 from tests.engine.cluster.small_clusters import snapshot, state
 from tests.fakes import request

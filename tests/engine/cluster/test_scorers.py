@@ -2,9 +2,8 @@
 
 import pytest
 
-from blis_sim.engine.cluster.scorers.registry import SCORERS
-from blis_sim.engine.cluster.scorers.scorer import Scorer, ScorerSettings
-from blis_sim.engine.cluster.scorers.weights import checked_weights, parse_weights
+from blis_sim.engine.cluster.scorer_weights import checked_weights, parse_weights
+from blis_sim.engine.cluster.scorers import SCORERS, Scorer, ScorerSettings
 from blis_sim.engine.errors import EngineError
 from tests.engine.cluster.small_clusters import cluster, run_out, sharing, snapshot, state
 from tests.fakes import request

@@ -16,7 +16,7 @@ from blis_sim.engine.cluster.disaggregation.deciders import DECIDERS, Prompt
 from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings
 from blis_sim.engine.cluster.disaggregation.transfer import TransferNetwork
 from blis_sim.engine.cluster.member import Life
-from blis_sim.engine.cluster.routing.policy import Router
+from blis_sim.engine.cluster.routing import Router
 from blis_sim.engine.request import ExternalPrompt, Request, SharedPromptBlocks
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros

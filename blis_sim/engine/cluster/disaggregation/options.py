@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.cluster.disaggregation.transfer import LONGEST_BASE_LATENCY_MS, SLOWEST_GB_PER_S, TransferSettings
 from blis_sim.engine.cluster.gateway.options import GatewayOptions
-from blis_sim.engine.cluster.scorers.weights import Weights, parse_weights
+from blis_sim.engine.cluster.scorer_weights import Weights, parse_weights
 from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.engine.latency.registry import LATENCY_MODELS
 from blis_sim.options import OptionError, in_vain, names_in, option, options_of

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from blis_sim.engine.cluster.admission.shedding import FULL_CACHE_FRACTION, LONG_QUEUE
-from blis_sim.engine.cluster.admission.shedding import saturation as mean_utilization
+from blis_sim.engine.cluster.admission import FULL_CACHE_FRACTION, LONG_QUEUE
+from blis_sim.engine.cluster.admission import saturation as mean_utilization
 from blis_sim.engine.cluster.state import RoutingState
 
 

@@ -1,4 +1,4 @@
-"""What users say of the scorers of the weighted router: which ones, and how much each counts."""
+"""Which scorers a weighted router has, and how much each counts, as text."""
 
 import math
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ def parse_weights(text: str, label: str) -> Weights:
 
 def checked_weights(pairs: Iterable[tuple[str, float]], label: str) -> Weights:
     """The weights, if all is well with them. Raises EngineError that begins with `label`."""
-    from blis_sim.engine.cluster.scorers.registry import SCORERS  # with all scorers, for which few have a use
+    from blis_sim.engine.cluster.scorers import SCORERS  # with all scorers, for which few have a use
 
     weights: dict[str, float] = {}
     for name, weight in pairs:

@@ -1,0 +1,203 @@
+"""Admission policies: which requests a cluster takes, and their names. A new one is a class and a row here."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from blis_sim.engine.cluster.state import RoutingState
+from blis_sim.engine.cluster.unended import Unended
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.request import Request
+from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES, SloPriorities
+from blis_sim.engine.units import Micros
+from blis_sim.options.addition import added_up
+
+
+class AdmissionPolicy(Protocol):
+    """One way to say who may come in. A policy that keeps anything in mind is an object of its own for each cluster."""
+
+    @property
+    def reads_snapshots(self) -> bool:
+        """Whether what instances report matters. If not, they need not be asked."""
+        ...
+
+    def admits(self, request: Request, state: RoutingState) -> bool:
+        """Whether `request` may come in at `state.now`. It is asked once for each."""
+        ...
+
+    @property
+    def routed(self) -> Callable[[Sequence], None] | None:
+        """Told of each request that was admitted when it comes to an instance; its `outcome` will tell when it ends.
+
+        None when that does not matter.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stateless:
+    """A policy that is a function."""
+
+    admits: Callable[[Request, RoutingState], bool]
+    reads_snapshots: bool = False
+    routed: None = None
+
+
+def always_admit(_request: Request, _state: RoutingState) -> bool:
+    """Everybody."""
+    return True
+
+
+def reject_all(_request: Request, _state: RoutingState) -> bool:
+    """Nobody: to test what is made of it."""
+    return False
+
+
+class TokenBucket:
+    """A bucket that begins full and fills up at a steady rate; a request takes as many tokens as its prompt has."""
+
+    reads_snapshots = False
+    routed = None
+
+    def __init__(self, capacity_tokens: float, refill_tokens_per_s: float) -> None:
+        self._capacity = capacity_tokens
+        self._rate = refill_tokens_per_s
+        self._tokens = capacity_tokens
+        self._filled_at: Micros = 0
+
+    def admits(self, request: Request, state: RoutingState) -> bool:
+        elapsed = state.now - self._filled_at
+        if elapsed > 0:
+            self._tokens = min(self._capacity, self._tokens + elapsed * self._rate / 1e6)
+            self._filled_at = state.now
+        if self._tokens < request.input_tokens:
+            return False
+        self._tokens -= request.input_tokens
+        return True
+
+
+LONG_QUEUE = 5
+FULL_CACHE_FRACTION = 0.8
+"""What counts as an instance that can take no more: so many requests waiting, or so much of the KV cache in use."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierShed:
+    """Everybody while no instance has more than `threshold` effective load, else those of importance `min_priority`."""
+
+    threshold: int
+    min_priority: int
+    priorities: SloPriorities
+    reads_snapshots: bool = True
+    routed: None = None
+
+    def admits(self, request: Request, state: RoutingState) -> bool:
+        if max((each.load for each in state.candidates), default=0) <= self.threshold:
+            return True
+        return self.priorities.importance(request.slo_class) >= self.min_priority
+
+
+@dataclass(frozen=True, slots=True)
+class GaieLegacy:
+    """Turns away sheddable requests, and only those, while the instances are saturated on average."""
+
+    priorities: SloPriorities
+    reads_snapshots: bool = True
+    routed: None = None
+
+    def admits(self, request: Request, state: RoutingState) -> bool:
+        return not self.priorities.is_sheddable(request.slo_class) or saturation(state) < 1
+
+
+def saturation(
+    state: RoutingState, long_queue: float = LONG_QUEUE, full_cache_fraction: float = FULL_CACHE_FRACTION
+) -> float:
+    """How much of what they can take the instances have, on average: waiting requests or KV cache, whichever is more.
+
+    1 is all, and what is said of no instances.
+    """
+    if not state.candidates:
+        return 1.0
+    used = [
+        max(each.num_waiting / long_queue, each.kv_usage_fraction / full_cache_fraction) for each in state.candidates
+    ]
+    return added_up(used) / len(used)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantBudgets:
+    """Turns away sheddable requests of a tenant that has more requests in flight than its budget.
+
+    `budgets` are shares of `num_seats`, those of all instances together; tenants without one have no limit. All others
+    are as the inner policy says.
+    """
+
+    inner: AdmissionPolicy
+    budgets: Mapping[str, float]
+    num_seats: int
+    priorities: SloPriorities
+    reads_snapshots: bool = True
+    in_flight: dict[str, Unended[Sequence]] = field(default_factory=dict)
+    """Requests routed for each tenant with a budget; those that have ended are taken out when somebody counts."""
+
+    def admits(self, request: Request, state: RoutingState) -> bool:
+        if not self.inner.admits(request, state):
+            return False
+        budget = self.budgets.get(request.tenant)
+        if budget is None or not self.priorities.is_sheddable(request.slo_class):
+            return True
+        return self._num_in_flight(request.tenant) <= budget * self.num_seats
+
+    def routed(self, sequence: Sequence) -> None:
+        """Count a request as its tenant's, until it ends."""
+        tenant = sequence.request.tenant
+        if tenant in self.budgets:
+            if tenant not in self.in_flight:
+                self.in_flight[tenant] = Unended(_has_ended)
+            self.in_flight[tenant].append(sequence)
+        if self.inner.routed is not None:
+            self.inner.routed(sequence)
+
+    def _num_in_flight(self, tenant: str) -> int:
+        """Cost: O(requests of the tenant that have not been found to have ended)."""
+        in_flight = self.in_flight.get(tenant)
+        if in_flight is None:
+            return 0
+        in_flight.prune()
+        return len(in_flight.entries)
+
+
+def _has_ended(sequence: Sequence) -> bool:
+    return sequence.outcome is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionSettings:
+    """What admission policies are made from. Raises EngineError for values out of bounds."""
+
+    token_bucket_capacity: float = 10_000.0
+    """Prompt tokens."""
+    token_bucket_refill_rate: float = 1_000.0
+    """Prompt tokens per second."""
+    tier_shed_threshold: int = 0
+    tier_shed_min_priority: int = 3
+    priorities: SloPriorities = DEFAULT_SLO_PRIORITIES
+
+    def __post_init__(self) -> None:
+        for name in ("token_bucket_capacity", "token_bucket_refill_rate"):
+            if (value := getattr(self, name)) <= 0:
+                raise EngineError(f"{name} must be above 0, got {value:g}")
+        if self.tier_shed_threshold < 0:
+            raise EngineError(f"tier_shed_threshold must be at least 0, got {self.tier_shed_threshold}")
+
+
+ADMISSIONS: dict[str, Callable[[AdmissionSettings], AdmissionPolicy]] = {
+    "always-admit": lambda _: Stateless(always_admit),
+    "token-bucket": lambda settings: TokenBucket(settings.token_bucket_capacity, settings.token_bucket_refill_rate),
+    "reject-all": lambda _: Stateless(reject_all),
+    "tier-shed": lambda settings: TierShed(
+        settings.tier_shed_threshold, settings.tier_shed_min_priority, settings.priorities
+    ),
+    "gaie-legacy": lambda settings: GaieLegacy(settings.priorities),
+}

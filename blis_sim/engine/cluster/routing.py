@@ -1,0 +1,192 @@
+"""Routers: which instance gets a request, and their names. A new router is a class and a row of `ROUTERS`."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from blis_sim.engine.cluster.scorer_weights import DEFAULT_WEIGHTS, Weights
+from blis_sim.engine.cluster.scorers import SCORERS, Scorer, ScorerSettings, always, keeps_nothing_in_mind
+from blis_sim.engine.cluster.state import RoutingState
+from blis_sim.engine.cluster.ties import Ties
+from blis_sim.engine.request import Request
+from blis_sim.options.addition import added_up
+
+
+class Choice(NamedTuple):
+    """Which of the candidates takes a request."""
+
+    place: int
+    """Among the candidates."""
+    scores: Sequence[float] | None = None
+    """Of all candidates, if the router compared any; the larger the better."""
+
+
+class Router(Protocol):
+    """One way to choose. A router that keeps anything in mind is an object of its own for each cluster."""
+
+    @property
+    def reads_snapshots(self) -> bool:
+        """Whether what instances report matters. If not, they need not be asked."""
+        ...
+
+    @property
+    def reads_in_flight(self) -> bool:
+        """Whether what is in flight matters. If not, instances need only be asked when they report."""
+        ...
+
+    @property
+    def reads_caches(self) -> bool:
+        """Whether what KV caches hold matters, likewise."""
+        ...
+
+    @property
+    def reads_adapters(self) -> bool:
+        """Whether it matters which LoRA adapters instances use, likewise."""
+        ...
+
+    def choose(self, request: Request, state: RoutingState) -> Choice:
+        """One of `state.candidates`, of which there is at least one. It will be sent there."""
+        ...
+
+
+def one_of_the_best(scores: Sequence[float], ties: Ties) -> int:
+    """The place of the largest score; who it is among equals is drawn."""
+    best = max(scores)
+    places = [place for place, score in enumerate(scores) if score == best]
+    return places[0] if len(places) == 1 else places[ties(len(places))]
+
+
+class BlindRouter(ABC):
+    """It only counts. So many requests can be routed at once, without stopping the instances at each."""
+
+    reads_snapshots = False
+    reads_in_flight = False
+    reads_caches = False
+    reads_adapters = False
+
+    @abstractmethod
+    def places(self, num_candidates: int, num_requests: int) -> list[int]:
+        """Where the next requests go, each to one of as many candidates."""
+
+    def choose(self, request: Request, state: RoutingState) -> Choice:
+        (place,) = self.places(len(state.candidates), 1)
+        return Choice(place)
+
+
+class RoundRobin(BlindRouter):
+    """The counter goes on whoever the candidates are."""
+
+    def __init__(self) -> None:
+        self._num_routed = 0
+
+    def places(self, num_candidates: int, num_requests: int) -> list[int]:
+        first = self._num_routed
+        self._num_routed += num_requests
+        return [number % num_candidates for number in range(first, self._num_routed)]
+
+
+class Random(BlindRouter):
+    """Each candidate is as likely as any other."""
+
+    def __init__(self, ties: Ties) -> None:
+        self._draw = ties
+
+    def places(self, num_candidates: int, num_requests: int) -> list[int]:
+        return [self._draw(num_candidates) for _ in range(num_requests)]
+
+
+@dataclass(frozen=True, slots=True)
+class ByLoad:
+    """The candidate that `choose_place` finds among the loads of all."""
+
+    choose_place: Callable[[Sequence[int]], int]
+    reads_snapshots: bool = True
+    reads_in_flight: bool = True
+    reads_caches: bool = False
+    reads_adapters: bool = False
+
+    def choose(self, request: Request, state: RoutingState) -> Choice:
+        return Choice(self.choose_place([snapshot.load for snapshot in state.candidates]))
+
+
+def least_loaded(ties: Ties) -> ByLoad:
+    """The one with the least effective load; who it is among equals is drawn."""
+    return ByLoad(lambda loads: one_of_the_best([-load for load in loads], ties))
+
+
+def always_busiest() -> ByLoad:
+    """The one with the most effective load, the first of equals: to test how bad it can get."""
+    return ByLoad(lambda loads: loads.index(max(loads)))
+
+
+class Weighted:
+    """The candidate with the largest weighted sum of scores, each brought into 0 to 1; who it is among equals is drawn.
+
+    Only ratios of weights matter. The order in which scores are added up is that of the scorers, which decides what is
+    equal.
+    """
+
+    reads_snapshots = True
+
+    def __init__(self, scorers: Sequence[tuple[Scorer, float]], ties: Ties) -> None:
+        all_weights = added_up(weight for _, weight in scorers)
+        self.reads_in_flight = any(scorer.reads_in_flight for scorer, _ in scorers)
+        self.reads_caches = any(scorer.reads_caches for scorer, _ in scorers)
+        self.reads_adapters = any(scorer.reads_adapters for scorer, _ in scorers)
+        self._shares = [(scorer.score, weight / all_weights) for scorer, weight in scorers]
+        self._observers = [scorer.routed for scorer, _ in scorers if scorer.routed is not keeps_nothing_in_mind]
+        self._ties = ties
+        self._holds = list(dict.fromkeys(scorer.holds for scorer, _ in scorers if scorer.holds is not always))
+        self._held: list[float] = []
+        """The totals for all requests for which the scores of all scorers hold."""
+        self._held_since = -1
+        """How much news there had been then."""
+
+    def choose(self, request: Request, state: RoutingState) -> Choice:
+        totals = self._totals(request, state)
+        place = one_of_the_best(totals, self._ties)
+        for routed in self._observers:
+            routed(request, state.candidates[place].instance, state)
+        return Choice(place, totals)
+
+    def _totals(self, request: Request, state: RoutingState) -> list[float]:
+        for holds in self._holds:
+            if not holds(request):
+                return self._worked_out(request, state)
+        if state.num_news != self._held_since:
+            self._held, self._held_since = self._worked_out(request, state), state.num_news
+        return self._held
+
+    def _worked_out(self, request: Request, state: RoutingState) -> list[float]:
+        totals = [0.0] * len(state.candidates)
+        for score_of, share in self._shares:
+            scores = score_of(request, state)
+            totals = [
+                total + (0.0 if score < 0 else 1.0 if score > 1 else score) * share
+                for total, score in zip(totals, scores, strict=True)
+            ]
+        return totals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterSettings:
+    """What routers are made from."""
+
+    ties: Ties
+    weights: Weights = DEFAULT_WEIGHTS
+    """Scorers of the weighted router, in order."""
+    scorers: ScorerSettings = field(default_factory=ScorerSettings)
+
+
+def _weighted(settings: RouterSettings) -> Router:
+    return Weighted([(SCORERS[name](settings.scorers), weight) for name, weight in settings.weights], settings.ties)
+
+
+ROUTERS: dict[str, Callable[[RouterSettings], Router]] = {
+    "round-robin": lambda _: RoundRobin(),
+    "least-loaded": lambda settings: least_loaded(settings.ties),
+    "always-busiest": lambda _: always_busiest(),
+    "random": lambda settings: Random(settings.ties),
+    "weighted": _weighted,
+}

@@ -1,0 +1,230 @@
+"""Scorers of the weighted router: what each makes of a request and the reported instances, and their names.
+
+A new scorer is a function and a row of `SCORERS`.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from blis_sim.engine.cluster.routed_prefixes import RoutedPrefixes
+from blis_sim.engine.cluster.state import RoutingState
+from blis_sim.engine.request import Request
+
+Scores: TypeAlias = Sequence[float]
+"""Of all candidates, in their order, between 0 and 1: the larger the better."""
+
+
+def never(_request: Request) -> bool:
+    """Scores are worked out for each request."""
+    return False
+
+
+def always(_request: Request) -> bool:
+    """Scores only change with what instances report."""
+    return True
+
+
+def without_shared_blocks(request: Request) -> bool:
+    """Scores are the same for all requests of whose prompts no cache can hold anything."""
+    return not request.blocks.num_shareable
+
+
+def keeps_nothing_in_mind(_request: Request, _instance: int, _state: RoutingState) -> None:
+    """Where a request was sent does not matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """`score` looks from one side; `routed` is told where each request was sent in the end, by its number."""
+
+    score: Callable[[Request, RoutingState], Scores]
+    routed: Callable[[Request, int, RoutingState], None] = keeps_nothing_in_mind
+    reads_in_flight: bool = True
+    """Whether what is in flight matters; else the instances are asked less often."""
+    reads_caches: bool = False
+    """Whether what KV caches hold matters."""
+    reads_adapters: bool = False
+    """Whether it matters which LoRA adapters instances use."""
+    holds: Callable[[Request], bool] = never
+    """Whether the scores for this request are those for any other of which this is so, until there is news."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScorerSettings:
+    """What scorers are made from."""
+
+    block_size_tokens: int = 16
+    """Tokens per block that the router tells prompts apart by."""
+
+
+def from_least_to_most(values: Sequence[float]) -> Scores:
+    """0 for the least, 1 for the most, in between by proportion; 1 for all when they are the same."""
+    least, most = min(values), max(values)
+    if least == most:
+        return [1.0] * len(values)
+    return [(value - least) / (most - least) for value in values]
+
+
+def from_most_to_least(values: Sequence[float]) -> Scores:
+    """1 for the least, 0 for the most, in between by proportion; 1 for all when they are the same."""
+    least, most = min(values), max(values)
+    if least == most:
+        return [1.0] * len(values)
+    return [(most - value) / (most - least) for value in values]
+
+
+_LONG_QUEUE = 128
+"""A queue so long is as bad as any longer one."""
+
+
+def queue_depth(_request: Request, state: RoutingState) -> Scores:
+    """1 for the fewest waiting requests, 0 for the most."""
+    return from_most_to_least([snapshot.num_waiting for snapshot in state.candidates])
+
+
+def effective_load(_request: Request, state: RoutingState) -> Scores:
+    """1 for the least effective load, 0 for the most: what BLIS's published description calls queue-depth."""
+    return from_most_to_least([snapshot.load for snapshot in state.candidates])
+
+
+def load_balance(_request: Request, state: RoutingState) -> Scores:
+    """The less effective load the better, however the others fare."""
+    return [1 / (1 + snapshot.load) for snapshot in state.candidates]
+
+
+def active_requests(_request: Request, state: RoutingState) -> Scores:
+    """The share that the requests in flight are less than the most of any; 1 for those that have none."""
+    in_flight = [snapshot.num_in_flight for snapshot in state.candidates]
+    most = max(in_flight)
+    return [(most - each) / most if each else 1.0 for each in in_flight]
+
+
+def running_requests(_request: Request, state: RoutingState) -> Scores:
+    """1 for the fewest running requests, 0 for the most."""
+    return from_most_to_least([snapshot.num_running for snapshot in state.candidates])
+
+
+def load_aware(_request: Request, state: RoutingState) -> Scores:
+    """A half for those where nobody waits, less for others."""
+    return [0.5 * (1 - min(snapshot.num_waiting, _LONG_QUEUE) / _LONG_QUEUE) for snapshot in state.candidates]
+
+
+def vllm_dp(_request: Request, state: RoutingState) -> Scores:
+    """What vLLM balances data-parallel ranks by: who waits counts four times as much as who runs."""
+    return from_most_to_least([4 * snapshot.num_waiting + snapshot.num_running for snapshot in state.candidates])
+
+
+def kv_utilization(_request: Request, state: RoutingState) -> Scores:
+    """The share of KV blocks that nobody uses."""
+    return [1 - snapshot.kv_usage_fraction for snapshot in state.candidates]
+
+
+def lora_affinity(request: Request, state: RoutingState) -> Scores:
+    """1 where the adapter is in use, else 0; 1 for all when that tells nothing apart, or none is needed."""
+    has_it = [request.adapter in snapshot.adapters for snapshot in state.candidates]
+    if not request.adapter or not any(has_it):
+        return [1.0] * len(has_it)
+    return [float(each) for each in has_it]
+
+
+class NoHitLru:
+    """Keeps in mind the order in which instances got prompts that no cache knew."""
+
+    def __init__(self) -> None:
+        self._used: OrderedDict[int, None] = OrderedDict()
+
+    def score(self, request: Request, state: RoutingState) -> Scores:
+        """A half for all when some cache knows the prompt; else from 1, for who never got one, down to 0."""
+        candidates = state.candidates
+        if any(state.cached_blocks(request)):
+            return [0.5] * len(candidates)
+        if len(candidates) == 1:
+            return [1.0]
+        rank_of = {instance: rank for rank, instance in enumerate(self._used)}
+        by_age = sorted(range(len(candidates)), key=lambda place: rank_of.get(candidates[place].instance, -1))
+        scores = [0.0] * len(candidates)
+        for rank, place in enumerate(by_age):
+            scores[place] = 1 - rank / (len(candidates) - 1)
+        return scores
+
+    def routed(self, request: Request, instance: int, state: RoutingState) -> None:
+        """`instance` got a prompt; one that a cache knew changes no order."""
+        if not any(state.cached_blocks(request)):
+            if instance not in self._used:
+                present = {each.instance for each in state.all_candidates}
+                self._used = OrderedDict.fromkeys(each for each in self._used if each in present)
+            self._used[instance] = None
+            self._used.move_to_end(instance)
+
+
+def no_hit_lru() -> Scorer:
+    """A scorer that has seen nothing yet."""
+    order = NoHitLru()
+    return Scorer(order.score, order.routed, reads_in_flight=False, reads_caches=True)
+
+
+def precise_prefix_cache(request: Request, state: RoutingState) -> Scores:
+    """1 for the most leading blocks of the prompt, 0 for the fewest."""
+    return from_least_to_most(state.cached_blocks(request))
+
+
+class PrefixAffinity:
+    """Keeps in mind which blocks each instance was sent, the latest ones only."""
+
+    def __init__(self, block_size_tokens: int) -> None:
+        self._block_size = block_size_tokens
+        self._sent: dict[int, RoutedPrefixes] = {}
+
+    def score(self, request: Request, state: RoutingState) -> Scores:
+        """The share of the prompt's full blocks, from its beginning on, that each candidate was sent."""
+        num_blocks = request.input_tokens // self._block_size
+        if not num_blocks:
+            return [0.0] * len(state.candidates)
+        sent = self._sent
+        return [
+            sent[each.instance].num_known(request.blocks, num_blocks) / num_blocks if each.instance in sent else 0.0
+            for each in state.candidates
+        ]
+
+    def routed(self, request: Request, instance: int, state: RoutingState) -> None:
+        """All full blocks of the prompt have gone to `instance`."""
+        if instance not in self._sent:
+            self._forget_all_but({each.instance for each in state.all_candidates})
+            self._sent[instance] = RoutedPrefixes()
+        self._sent[instance].note(request.blocks, request.input_tokens // self._block_size)
+
+    def _forget_all_but(self, present: Container[int]) -> None:
+        """Instances that take no requests any more never do again."""
+        for gone in [instance for instance in self._sent if instance not in present]:
+            del self._sent[gone]
+
+
+def prefix_affinity(settings: ScorerSettings) -> Scorer:
+    """A scorer that has seen nothing yet."""
+    affinity = PrefixAffinity(settings.block_size_tokens)
+    return Scorer(affinity.score, affinity.routed, reads_in_flight=False)
+
+
+def _by_reports(score: Callable[[Request, RoutingState], Scores]) -> Scorer:
+    """A scorer that looks at nothing but what instances report."""
+    return Scorer(score, reads_in_flight=False, holds=always)
+
+
+SCORERS: dict[str, Callable[[ScorerSettings], Scorer]] = {
+    "precise-prefix-cache": lambda _: Scorer(
+        precise_prefix_cache, reads_in_flight=False, reads_caches=True, holds=without_shared_blocks
+    ),
+    "prefix-affinity": prefix_affinity,
+    "no-hit-lru": lambda _: no_hit_lru(),
+    "queue-depth": lambda _: _by_reports(queue_depth),
+    "effective-load": lambda _: Scorer(effective_load),
+    "kv-utilization": lambda _: _by_reports(kv_utilization),
+    "load-balance": lambda _: Scorer(load_balance),
+    "active-requests": lambda _: Scorer(active_requests),
+    "running-requests": lambda _: _by_reports(running_requests),
+    "load-aware": lambda _: _by_reports(load_aware),
+    "vllm-dp": lambda _: _by_reports(vllm_dp),
+    "lora-affinity": lambda _: Scorer(lora_affinity, reads_in_flight=False, reads_adapters=True),
+}
