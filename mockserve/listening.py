@@ -21,8 +21,8 @@ from mockserve.options.environment import ServerEnvironment, read_environment
 from mockserve.options.serve import ServeOptions
 from mockserve.serving.instance_ports import InstancePorts
 from mockserve.serving.instances import InstanceControl
+from mockserve.serving.lifecycle import drain
 from mockserve.serving.service import Service, build_service
-from mockserve.serving.stopping import drain
 
 if TYPE_CHECKING:
     from mockserve.connections.unix_socket import UnixSocket

@@ -18,7 +18,7 @@ from mockserve.options.refusals import check_processes
 from mockserve.options.serve import ServeOptions
 from mockserve.options.startup_checks import refuse_start, startup_problems
 from mockserve.options.without_effect import flags_without_effect
-from mockserve.serving.engine_death import engine_death
+from mockserve.serving.lifecycle import engine_death
 from mockserve.serving.service import Service
 from mockserve.startup import address, fastest_loop, keep_what_exists, startup_line
 

@@ -18,7 +18,7 @@ from mockserve.metrics.engine import EngineMetrics
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.realtime.cluster import ClusterDriver
-from mockserve.realtime.engine_output import EngineOutput
+from mockserve.realtime.deliveries import EngineOutput
 from mockserve.realtime.instance import InstanceDriver
 from mockserve.realtime.wire import Wire
 

@@ -19,8 +19,8 @@ from mockserve.protocol.errors import ApiError, engine_dead, internal_error
 from mockserve.realtime.interface import EngineFailedError
 from mockserve.routes.handlers import Handler, json_response
 from mockserve.routes.shared import ROOM_TAKEN, UNTYPED
+from mockserve.serving.lifecycle import refuse_while_stopping
 from mockserve.serving.service import SERVICE, Service
-from mockserve.serving.stopping import refuse_while_stopping
 
 GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere", "/blis")
 """Where an API key is demanded: where vLLM demands one, and for what only this server has."""

@@ -29,7 +29,7 @@ from mockserve.processes.figures import Gathering
 from mockserve.processes.messages import MetricsPage, WantMetrics
 from mockserve.processes.ports import reserved_port
 from mockserve.realtime.wire import Wire
-from mockserve.serving.engine_death import LOOK_EVERY_S
+from mockserve.serving.lifecycle import LOOK_EVERY_S
 from mockserve.startup import address, keep_what_exists, startup_line
 
 STATE_EVERY_S = 0.1

@@ -15,8 +15,8 @@ from blis_sim.engine.sequence import NOWHERE, Outcome
 from blis_sim.engine.sequence import Sequence as EngineSequence
 from blis_sim.engine.units import Micros
 from mockserve.flight import Flight
+from mockserve.realtime.deliveries import EngineOutput
 from mockserve.realtime.driver import RealtimeDriver
-from mockserve.realtime.engine_output import EngineOutput
 from mockserve.realtime.interface import EngineFailedError
 from mockserve.realtime.wire import Wire
 

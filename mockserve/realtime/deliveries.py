@@ -1,20 +1,44 @@
-"""What the engine's events become: calls of the replies that wait for them, each when it is due."""
+"""What the events of the engine become: calls of the replies that wait for them, each when it is due."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from http import HTTPStatus
 from itertools import count, pairwise
 
+from blis_sim.engine.core import Engine
 from blis_sim.engine.delivery import output_delay, output_overheads
 from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted, Scheduled, StepDone, StepsDone
+from blis_sim.engine.kv_cache.changes import CacheChange
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.units import Micros
-from mockserve.flight import Flight
+from mockserve.flight import Flight, FlightRecorder
 from mockserve.realtime.backlog_slices import BacklogSlices
 from mockserve.realtime.clocks import Clock
-from mockserve.realtime.engine_output import EngineOutput
-from mockserve.realtime.outcomes import STATUSES
 from mockserve.realtime.wire import Wire
+
+STATUSES: Mapping[Outcome, HTTPStatus] = {
+    Outcome.REJECTED: HTTPStatus.TOO_MANY_REQUESTS,
+    Outcome.EVICTED: HTTPStatus.TOO_MANY_REQUESTS,
+    Outcome.FAILED: HTTPStatus.INTERNAL_SERVER_ERROR,
+}
+"""By why it ended; for anything else the request is to blame."""
+
+
+def _ignore_cache_changes(_changes: Sequence[CacheChange]) -> None:
+    """Nobody listens."""
+
+
+@dataclass(slots=True)
+class EngineOutput:
+    """One engine, and who hears of it."""
+
+    engine: Engine
+    recorder: FlightRecorder
+    tell_cache_changes: Callable[[Sequence[CacheChange]], None] = _ignore_cache_changes
+    """Who wants to know what happens to the content of the prefix cache, step by step."""
+    num_outputs: int = 0
+    """Tokens that the latest step produced."""
 
 
 def ignore_step(_at: Micros) -> None:

@@ -15,13 +15,12 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.units import Micros
 from mockserve.flight import Flight, FlightRecorder, Reply, Siblings, new_siblings
-from mockserve.realtime.alarm import Alarm
 from mockserve.realtime.backlog_slices import BacklogSlices
 from mockserve.realtime.clocks import clock_of
 from mockserve.realtime.conditions import Conditions
-from mockserve.realtime.deliveries import Deliveries, ignore_step
-from mockserve.realtime.engine_output import EngineOutput
+from mockserve.realtime.deliveries import Deliveries, EngineOutput, ignore_step
 from mockserve.realtime.interface import EngineFailedError
+from mockserve.realtime.timer import Alarm
 from mockserve.realtime.wire import Wire
 
 T = TypeVar("T")

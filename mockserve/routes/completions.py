@@ -1,16 +1,47 @@
-"""POST /v1/completions."""
+"""Completions of text and chat, in batches or of token ids."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from aiohttp import web
 
 from mockserve.answering.answer import answer, refuse
 from mockserve.answering.load_header import ASKED_BY, load_headers
 from mockserve.connections.stamped import arrived_at
+from mockserve.planning.chat import plan_chat
 from mockserve.planning.completions import plan_completion
+from mockserve.planning.generate import plan_generate
+from mockserve.planning.reply_settings import is_long_reply
+from mockserve.protocol.completions.batch import chats_of
+from mockserve.protocol.completions.chat import ChatRequest, parse_chat
 from mockserve.protocol.errors import ApiError
+from mockserve.protocol.generate import parse_generate
 from mockserve.replies.frames import DONE
+from mockserve.replies.job import ReplyJob
 from mockserve.replies.stream_errors import OTHER_ERRORS
-from mockserve.routes.shared import check_rank, parsed, planned, read_body, reply_id, wanted_priority
-from mockserve.serving.service import SERVICE
+from mockserve.routes.shared import aside, check_rank, parsed, planned, read_body, reply_id, wanted_priority
+from mockserve.serving.adapters import Adapter
+from mockserve.serving.service import SERVICE, Service
+
+
+async def chat_completions(request: web.Request) -> web.StreamResponse:
+    """Answer a conversation."""
+    service = request.app[SERVICE]
+    body = await read_body(request)
+    arrived = arrived_at(request, service.driver)
+    chat = await parsed(request, service.chats, body)
+    adapter = service.check_model(chat.model)
+    name = reply_id(request, "chatcmpl", chat.common.request_id)
+    try:
+        priority = wanted_priority(request)
+        plan = plan_chat(service, chat, body, name, adapter, priority)
+        job = await planned(request, chat.sampling, plan)
+        check_rank(request, service)
+    except ApiError as error:
+        return await refuse(request, error, chat.delivery.stream)
+    headers = load_headers(request.headers.get(ASKED_BY), service.driver.engine)
+    return await answer(request, service, job, arrived, headers)
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
@@ -30,3 +61,59 @@ async def completions(request: web.Request) -> web.StreamResponse:
         return await refuse(request, error, asked.delivery.stream, [OTHER_ERRORS.event(error), DONE])
     headers = load_headers(request.headers.get(ASKED_BY), service.driver.engine)
     return await answer(request, service, job, arrived, headers)
+
+
+async def batch_chat(request: web.Request) -> web.StreamResponse:
+    """Answer each conversation with one choice."""
+    service = request.app[SERVICE]
+    body = await read_body(request)
+    arrived = arrived_at(request, service.driver)
+    asked = await aside(request, _asked, body)
+    adapter = service.check_model(asked[0][0].model)
+    name = reply_id(request, "chatcmpl", asked[0][0].common.request_id)
+    sampling = replace(asked[0][0].sampling, n=len(asked))  # one answer for each conversation
+    plan = _planned(service, asked, name, adapter, wanted_priority(request))
+    job = await planned(request, sampling, plan)
+    check_rank(request, service)
+    return await answer(request, service, job, arrived)
+
+
+def _asked(body: dict[str, Any]) -> list[tuple[ChatRequest, dict[str, Any]]]:
+    """What is asked in each conversation, and the body that asks for it alone."""
+    return [(parse_chat(each, read_as="ChatCompletionRequest"), each) for each in chats_of(body)]
+
+
+async def _planned(
+    service: Service,
+    asked: Sequence[tuple[ChatRequest, dict[str, Any]]],
+    name: str,
+    adapter: Adapter | None,
+    priority: int | None,
+) -> ReplyJob:
+    """One reply with a prompt for each conversation."""
+    count = len(asked)
+    jobs = [
+        await plan_chat(service, chat, body, name, adapter, priority, refuses_unavailable=False, num_prompts=count)
+        for chat, body in asked
+    ]
+    accounting = jobs[0].accounting._replace(counts_reasoning=False, shows_prompt_details=False)
+    prompts = [each.prompts[0] for each in jobs]
+    is_long = is_long_reply(asked[0][0].sampling, prompts, repeats_prompts=False)
+    return jobs[0]._replace(prompts=prompts, accounting=accounting, is_long=is_long)
+
+
+async def generate(request: web.Request) -> web.StreamResponse:
+    """Continue token ids, and answer with token ids."""
+    service = request.app[SERVICE]
+    body = await read_body(request)
+    arrived = arrived_at(request, service.driver)
+    asked = await aside(request, parse_generate, body)
+    adapter = service.check_model(asked.model)
+    name = reply_id(request, "generate-tokens", asked.common.request_id)
+    try:
+        plan = plan_generate(service, asked, name, adapter, wanted_priority(request))
+        job = await planned(request, asked.sampling, plan)
+        check_rank(request, service)
+    except ApiError as error:
+        return await refuse(request, error, asked.delivery.stream, [OTHER_ERRORS.event(error), DONE])
+    return await answer(request, service, job, arrived)

@@ -1,12 +1,14 @@
-"""GET /openapi.json, and /docs and /redoc, which show it."""
+"""Pages for people: the documentation of the interface, and the dashboard."""
 
+from functools import cache
 from html import escape
+from importlib.resources import files
 
 from aiohttp import web
 
 from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.server.openapi.document import Operation, openapi_document
-from mockserve.routes.scale_out import scale_out_disabled
+from mockserve.routes.instances import scale_out_disabled
 from mockserve.serving.gates import Gate
 from mockserve.serving.service import SERVICE, Service
 
@@ -69,3 +71,14 @@ def _section(service: Service) -> str:
     if Gate.POOLING in service.gates:
         return "pooling"
     return "scale-out" if Gate.SCALE_OUT in service.gates else "base"
+
+
+async def dashboard(_request: web.Request) -> web.StreamResponse:
+    """Live plots of the server's own metrics, for a browser."""
+    return web.Response(text=_page(), content_type="text/html")
+
+
+@cache
+def _page() -> str:
+    """The same bytes for everybody: the browser asks for /metrics by itself."""
+    return files("mockserve.routes").joinpath("dashboard.html").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""/blis/instances: who is behind the router, and how to let instances come and go while running."""
+"""Instances that come and go, their ranks, and what they tell each other."""
 
 from http import HTTPStatus
 from typing import Any
@@ -7,9 +7,10 @@ from aiohttp import web
 
 from blis_sim.engine.cluster.autoscaling.delays import LONGEST_DELAY_S
 from blis_sim.options import OptionError
-from mockserve.protocol.errors import ApiError
+from mockserve.protocol.errors import ApiError, bad_request, wrong_media_type
+from mockserve.protocol.json_text import compact_json
 from mockserve.routes.handlers import json_response
-from mockserve.routes.shared import json_reply, read_body
+from mockserve.routes.shared import json_reply, read_body, read_fields
 from mockserve.serving.instances import InstanceControl
 from mockserve.serving.service import SERVICE
 
@@ -64,3 +65,55 @@ def _number(request: web.Request) -> int:
     if not text.isdecimal() or len(text) > _MOST_DIGITS:
         raise ApiError(f"an instance has a number, got {text[:40]!r}", status=HTTPStatus.NOT_FOUND)
     return int(text)
+
+
+DEFAULT_DRAIN_TIMEOUT_S = 120
+
+
+async def scale_elastic_ep(request: web.Request) -> web.StreamResponse:
+    """Succeeds for the number of engines there is, fails for any other."""
+    if request.content_type != "application/json":
+        raise wrong_media_type()
+    body = await read_fields(request, "Invalid JSON format")
+    wanted = body.get("new_data_parallel_size")
+    if wanted is None:
+        raise bad_request("new_data_parallel_size is required")
+    _demand_positive("new_data_parallel_size", wanted)
+    _demand_positive("drain_timeout", body.get("drain_timeout", DEFAULT_DRAIN_TIMEOUT_S))
+    if wanted != request.app[SERVICE].deployment.dp:
+        raise ApiError("Scale failed", status=500, kind="Internal Server Error")
+    return json_reply({"message": f"Scaled to {wanted} data parallel engines"})
+
+
+async def is_scaling_elastic_ep(_request: web.Request) -> web.StreamResponse:
+    """Never."""
+    idle = {"phase": "idle", "epoch": None, "error": None, "requested_data_parallel_size": None}
+    return json_reply({"is_scaling_elastic_ep": False, **idle})
+
+
+def _demand_positive(name: str, value: Any) -> None:
+    if not isinstance(value, int) or value <= 0:
+        raise bad_request(f"{name} must be a positive integer")
+
+
+async def query(request: web.Request) -> web.StreamResponse:
+    """The engines that hand prompts on, by data-parallel rank, with the address of each of their workers."""
+    service = request.app[SERVICE]
+    transfer = service.transfer
+    assert transfer is not None  # the gate of this route
+    ranks = range(len(service.engines))
+    workers = {str(worker): {"0": f"tcp://{transfer.host}:{transfer.port + worker}"} for worker in range(transfer.tp)}
+    found = {
+        str(rank): {
+            "engine_id": transfer.engine_id if len(ranks) == 1 else f"{transfer.engine_id}_dp{rank}",
+            "worker_addr": workers,
+        }
+        for rank in ranks
+    }
+    return web.Response(body=compact_json(found), content_type="application/json")
+
+
+async def scale_out_disabled(_request: web.Request) -> web.StreamResponse:
+    """Refused: the server was started without --enable-scale-out."""
+    message = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
+    raise ApiError(message, status=403, kind="PermissionDeniedError")

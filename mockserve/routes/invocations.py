@@ -12,8 +12,7 @@ from mockserve.protocol.completions.text import parse_completion
 from mockserve.protocol.errors import ApiError, BadFieldsError, wrong_media_type
 from mockserve.protocol.pooling.requests import parse_classify, parse_embeddings, parse_pooling
 from mockserve.protocol.pooling.scoring import parse_rerank, parse_score
-from mockserve.routes.chat import chat_completions
-from mockserve.routes.completions import completions
+from mockserve.routes.completions import chat_completions, completions
 from mockserve.routes.handlers import Handler
 from mockserve.routes.pooling import classify, create_embedding, pooling
 from mockserve.routes.scoring import rerank, score

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings, /pooling and /classify."""
+"""Embeddings, classes and other poolings of prompts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -15,6 +15,7 @@ from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import json_array
 from mockserve.protocol.pooling.bodies import PoolingHead, class_items, embedding_items, pooling_items
+from mockserve.protocol.pooling.cohere import check_lengths, check_max_tokens, cohere_embeddings, parse_cohere_embed
 from mockserve.protocol.pooling.requests import (
     NUM_CLASSIFY_KINDS,
     NUM_EMBEDDING_KINDS,
@@ -182,3 +183,30 @@ async def _bytes_reply(
 
 def _total(prompts: Sequence[Sequence[int]]) -> int:
     return sum(map(len, prompts))
+
+
+async def cohere_embed(request: web.Request) -> web.StreamResponse:
+    """Vectors of texts, as Cohere asks for them."""
+    service, pooler = pooling_service(request)
+    body = await read_body(request)
+    arrived = arrived_at(request, service.driver)
+    asked = await aside(request, parse_cohere_embed, body)
+    adapter = known_adapter(service, asked.model)
+    check_max_tokens(asked, service.planner.max_model_len)
+    keeps_end = asked.truncate == "START"
+
+    def token_ids() -> list[list[int]]:
+        return [fitted(service.planner, each, asked.truncate_to, keeps_end, True) for each in asked.texts]
+
+    prompts = await aside(request, token_ids)
+    pooler.check_dimensions(asked.dimensions, service.model_names[0])
+    check_lengths(asked, [len(each) for each in prompts])
+    id = reply_id(request, "embd", None)
+    num_tokens = sum(map(len, prompts))
+    await prefill(service, prompts, num_tokens, Terms(id, lora=adapter), arrived)
+
+    def reply() -> dict[str, Any]:
+        vectors = [pooler.embedding(each, asked.dimensions) for each in prompts]
+        return cohere_embeddings(id, asked, vectors, num_tokens)
+
+    return await json_body(request, reply, has_many(len(prompts), num_tokens))

@@ -1,6 +1,6 @@
-"""POST /v1/chat/completions/render and /v1/completions/render: prompts as token ids, and nothing generated."""
+"""Prompts rendered without an answer, and answers put together from token ids."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -9,15 +9,24 @@ from aiohttp import web
 from mockserve.answering.json_reply import json_body
 from mockserve.content.thinking import END, START
 from mockserve.content.tokens.tokenizer import Tokenizer
+from mockserve.planning.derendered_chat import ChatReader, chat_reader
+from mockserve.planning.derendered_chunks import StreamState, chat_chunk, completion_chunk
+from mockserve.planning.derendered_text import TextReader, text_reader
+from mockserve.planning.derendering import GivenChoice, check_lengths, given_choice
 from mockserve.planning.prompts import conversation_ids, given_ids, text_ids
 from mockserve.protocol.asked.sampling import check_sampling
+from mockserve.protocol.bodies import Choice, Usage
 from mockserve.protocol.completions.chat import parse_chat
+from mockserve.protocol.completions.chat_bodies import ChatBodies
 from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.completions.template_arguments import template_arguments
 from mockserve.protocol.completions.text import CompletionRequest, Prompt, parse_completion
+from mockserve.protocol.completions.text_bodies import CompletionBodies
+from mockserve.protocol.derender import is_chunk_of_chat, is_chunk_of_completion
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.protocol.server.rendering import Rendered, parse_context, sampling_object
+from mockserve.replies.identity import new_id, unix_time
 from mockserve.routes.shared import aside, is_long, read_body, reply_id
 from mockserve.serving.service import SERVICE, Service
 
@@ -125,3 +134,173 @@ def _offsets(tokenizer: Tokenizer, text: str) -> list[tuple[int, int]]:
 def _refuse_beams(use_beam_search: bool) -> None:
     if use_beam_search:
         raise ApiError("Beam search is not supported by the render endpoint")
+
+
+STOP_STRINGS = (
+    "stop strings are not supported by streaming derender because text already sent cannot be cut. Use non-streaming "
+    "derender or output_mode=text on /inference/v1/generate which holds stop strings back."
+)
+NO_REQUEST = (
+    "chat_request is required when a tool or reasoning parser is configured because plain detokenization would leak "
+    "raw parser markup into content."
+)
+NO_PROMPT = (
+    "prompt_token_ids is required when a tool or reasoning parser is configured. Without it parse_delta cannot tell "
+    "whether the prompt left reasoning open (e.g. a chat template that pre-opens <think>) and would misclassify "
+    "reasoning content as plain content."
+)
+
+
+async def derender_chat(request: web.Request) -> web.StreamResponse:
+    """A chat reply, or a chunk of one, from the token ids of a reply that was generated elsewhere."""
+    service = request.app[SERVICE]
+    body = await read_body(request, num_kinds=2)
+    return await json_body(request, await aside(request, _derendered_chat, service, body), is_long(request))
+
+
+def _derendered_chat(service: Service, body: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    is_chunk = is_chunk_of_chat(body)
+    service.check_model(body.get("model") or "")
+    if is_chunk and (body.get("chat_request") or {}).get("stop"):
+        raise ApiError(STOP_STRINGS)
+    if not is_chunk:
+        check_lengths(service.planner.max_model_len, _choices(service, body["generate_response"]), [_prompt(body)])
+    if service.options.parses_answers and body.get("chat_request") is None:
+        raise ApiError(NO_REQUEST)
+    found = _chat_chunk(service, body) if is_chunk else _whole_chat(service, body)
+    return lambda: found
+
+
+async def derender_completion(request: web.Request) -> web.StreamResponse:
+    """A completion, or a chunk of one, from the token ids of replies that were generated elsewhere."""
+    service = request.app[SERVICE]
+    body = await read_body(request, num_kinds=2)
+    return await json_body(request, await aside(request, _derendered_completion, service, body), is_long(request))
+
+
+def _derendered_completion(service: Service, body: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    is_chunk = is_chunk_of_completion(body)
+    service.check_model(body.get("model") or "")
+    if is_chunk and (body.get("completion_request") or {}).get("stop"):
+        raise ApiError(STOP_STRINGS)
+    found = _completion_chunk(service, body) if is_chunk else _whole_completion(service, body)
+    return lambda: found
+
+
+def _whole_chat(service: Service, body: Mapping[str, Any]) -> dict[str, Any]:
+    generated = body["generate_response"]
+    choices = _choices(service, generated)
+    reader = chat_reader(service, body, _prompt(body) or generated.get("prompt_token_ids") or ())
+    for each in choices:
+        if not each.token_ids:
+            raise ApiError(f"choice {each.index} has empty or null token_ids")
+    bodies = ChatBodies(id=_name(generated), created=unix_time(), model=_model(service, body), fingerprint="")
+    usage = Usage(body.get("prompt_tokens") or 0, sum(len(each.token_ids) for each in choices))
+    whole = bodies.whole([_chat_choice(reader, each) for each in choices], usage, generated.get("metrics"))
+    whole["choices"] = _numbered(whole["choices"], choices)
+    about = {"system_fingerprint": None, "kv_transfer_params": generated.get("kv_transfer_params")}
+    return whole | about | ({"prompt_token_ids": generated.get("prompt_token_ids")} if _shows_ids(body) else {})
+
+
+def _chat_choice(reader: ChatReader, given: GivenChoice) -> Choice:
+    message, ending = reader.message(given)
+    ids = reader.token_ids(given)
+    return Choice(message, ending, len(given.token_ids), token_ids=ids, logprobs=reader.logprobs(given))
+
+
+def _chat_chunk(service: Service, body: Mapping[str, Any]) -> dict[str, Any]:
+    generated, prompt = body["generate_chunk"], body.get("prompt_token_ids")
+    if service.options.parses_answers and prompt is None:
+        raise ApiError(NO_PROMPT)
+    choice = _only_choice(service, generated, "derender_chat_stream")
+    state = StreamState.read(body.get("stream_state"))
+    reader = chat_reader(service, body, prompt or generated.get("prompt_token_ids") or ())
+    _check_chunk(service, prompt, state, choice)
+    head = {"id": _name(generated), "created": unix_time(), "model": _model(service, body)}
+    return chat_chunk(head, reader, choice, state, generated)
+
+
+def _whole_completion(service: Service, body: Mapping[str, Any]) -> dict[str, Any]:
+    responses: list[Mapping[str, Any]] = body["generate_responses"]
+    if not responses:
+        raise ApiError("generate_responses must not be empty")
+    prompts = body.get("prompt_token_ids") or [None] * len(responses)
+    check_lengths(
+        service.planner.max_model_len, [each for one in responses for each in _choices(service, one)], prompts
+    )
+    choices: list[Choice] = []
+    for generated, prompt in zip(responses, prompts, strict=True):
+        reader = text_reader(service, body, prompt or generated.get("prompt_token_ids") or ())
+        choices += [_text_choice(reader, each, _name(generated)) for each in _choices(service, generated)]
+    first = responses[0]
+    bodies = CompletionBodies(id=_name(first), created=unix_time(), model=_model(service, body), fingerprint="")
+    usage = Usage(sum(body.get("prompt_tokens") or ()), sum(each.num_tokens for each in choices))
+    params = first.get("kv_transfer_params")
+    agreed = params if all(each.get("kv_transfer_params") == params for each in responses) else None
+    metrics = first.get("metrics") if len(responses) == 1 else None
+    whole = bodies.whole(choices, usage, metrics)
+    reasons = [each.get("finish_reason", "stop") for one in responses for each in one["choices"]]
+    whole["choices"] = [each | {"finish_reason": why} for each, why in zip(whole["choices"], reasons, strict=True)]
+    return whole | {"system_fingerprint": None, "kv_transfer_params": agreed}
+
+
+def _text_choice(reader: TextReader, given: GivenChoice, name: str) -> Choice:
+    if not given.token_ids:
+        raise ApiError(f"choice {given.index} in response {name} has empty or null token_ids")
+    text, ending = reader.text(given)
+    ids, logprobs = reader.token_ids(given), reader.logprobs(given, 0)
+    return Choice(text, ending, len(given.token_ids), token_ids=ids, logprobs=logprobs)
+
+
+def _completion_chunk(service: Service, body: Mapping[str, Any]) -> dict[str, Any]:
+    generated, prompt = body["generate_chunk"], body.get("prompt_token_ids")
+    check_lengths(service.planner.max_model_len, (), [prompt])
+    choice = _only_choice(service, generated, "derender_completion_stream")
+    state = StreamState.read(body.get("stream_state"))
+    reader = text_reader(service, body, prompt or generated.get("prompt_token_ids") or ())
+    head = {"id": _name(generated), "created": unix_time(), "model": _model(service, body)}
+    return completion_chunk(head, reader, choice, state, generated)
+
+
+def _choices(service: Service, generated: Mapping[str, Any]) -> list[GivenChoice]:
+    return [given_choice(each, service.planner.tokenizer, is_whole=True) for each in generated["choices"]]
+
+
+def _only_choice(service: Service, generated: Mapping[str, Any], name: str) -> GivenChoice | None:
+    given = generated["choices"]
+    if len(given) > 1:
+        raise ApiError(f"{name} expects at most one choice per chunk (got {len(given)}).")
+    return given_choice(given[0], service.planner.tokenizer, is_whole=False) if given else None
+
+
+def _check_chunk(
+    service: Service, prompt: Sequence[int] | None, state: StreamState, choice: GivenChoice | None
+) -> None:
+    lengths = len(prompt or ()), len(state.token_ids), len(choice.token_ids) if choice is not None else 0
+    limit = service.planner.max_model_len
+    if sum(lengths) > limit:
+        raise ApiError(
+            f"prompt_token_ids length ({lengths[0]}) plus output_token_ids length ({lengths[1]}) plus delta "
+            f"({lengths[2]}) exceeds max_model_len ({limit})."
+        )
+
+
+def _numbered(shown: Sequence[dict[str, Any]], choices: Sequence[GivenChoice]) -> list[dict[str, Any]]:
+    return [body | {"index": each.index} for body, each in zip(shown, choices, strict=True)]
+
+
+def _prompt(body: Mapping[str, Any]) -> Sequence[int] | None:
+    found: Sequence[int] | None = body.get("prompt_token_ids")
+    return found
+
+
+def _shows_ids(body: Mapping[str, Any]) -> bool:
+    return bool((body.get("chat_request") or {}).get("return_token_ids"))
+
+
+def _name(generated: Mapping[str, Any]) -> str:
+    return str(generated.get("request_id") or new_id())
+
+
+def _model(service: Service, body: Mapping[str, Any]) -> str:
+    return body.get("model") or service.model_names[0]

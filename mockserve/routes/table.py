@@ -1,37 +1,43 @@
-"""Every route of the server, and what opens it. A new route is one file beside this one and one row here."""
+"""Every route of the server, and what opens it. A new route is a function beside this file and one row here."""
 
 from dataclasses import dataclass
 
-from mockserve.routes.aborting import abort_named_requests, abort_requests
 from mockserve.routes.adapters import load_lora_adapter, register_adapter, unload_lora_adapter, unregister_adapter
 from mockserve.routes.audio import transcribe, translate
-from mockserve.routes.batch import batch_chat
-from mockserve.routes.bootstrap import query
-from mockserve.routes.caches import reset_other_cache, reset_prefix_cache
-from mockserve.routes.chat import chat_completions
-from mockserve.routes.cohere_embed import cohere_embed
-from mockserve.routes.completions import completions
-from mockserve.routes.dashboard import dashboard
-from mockserve.routes.decisions import decide, decide_structured
-from mockserve.routes.derender import derender_chat, derender_completion
-from mockserve.routes.documentation import documentation, oauth2_redirect, openapi
-from mockserve.routes.elastic import is_scaling_elastic_ep, scale_elastic_ep
+from mockserve.routes.completions import batch_chat, chat_completions, completions, generate
+from mockserve.routes.documentation import dashboard, documentation, oauth2_redirect, openapi
 from mockserve.routes.faults import change_faults, end_faults, show_faults
-from mockserve.routes.generate import generate
-from mockserve.routes.generative_scoring import generative_scoring
 from mockserve.routes.handlers import Handler
-from mockserve.routes.instances import add_instance, drain_instance, kill_instance, list_instances
+from mockserve.routes.instances import (
+    add_instance,
+    drain_instance,
+    is_scaling_elastic_ep,
+    kill_instance,
+    list_instances,
+    query,
+    scale_elastic_ep,
+    scale_out_disabled,
+)
 from mockserve.routes.invocations import invocations
 from mockserve.routes.messages import count_tokens, messages, render_messages
-from mockserve.routes.metrics import metrics, mounted_metrics
-from mockserve.routes.models import models
-from mockserve.routes.pooling import classify, create_embedding, create_token_embedding, pooling
-from mockserve.routes.render import render_chat, render_completion
+from mockserve.routes.pooling import classify, cohere_embed, create_embedding, create_token_embedding, pooling
+from mockserve.routes.render import derender_chat, derender_completion, render_chat, render_completion
 from mockserve.routes.responses import cancel_response, create_response, get_response, render_response
-from mockserve.routes.scale_out import scale_out_disabled
-from mockserve.routes.scoring import rerank, score
-from mockserve.routes.server_info import kv_event_sources, server_info
-from mockserve.routes.server_state import health, load, version
+from mockserve.routes.scoring import decide, decide_structured, generative_scoring, rerank, score
+from mockserve.routes.server import (
+    abort_named_requests,
+    abort_requests,
+    health,
+    kv_event_sources,
+    load,
+    metrics,
+    models,
+    mounted_metrics,
+    reset_other_cache,
+    reset_prefix_cache,
+    server_info,
+    version,
+)
 from mockserve.routes.suspension import (
     is_paused,
     is_sleeping,

@@ -1,8 +1,34 @@
-"""Refusing requests while too many wait: vLLM's limits, and what it answers."""
+"""Requests that are being answered, how many more are taken, and the answers of vLLM to those that are not."""
 
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 
 from mockserve.protocol.errors import ApiError
+
+
+class OpenReplies:
+    """Each reply is counted within a `with` block, and so is the planning of one that takes several turns."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._idle = asyncio.Event()
+
+    def __enter__(self) -> None:
+        self.number += 1
+
+    def __exit__(self, *_error: object) -> None:
+        self.number -= 1
+        if not self.number:
+            self._idle.set()
+
+    async def wait_until_none(self, timeout_s: float) -> None:
+        """Return when there is none any more, or when the time is up."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.number:  # a reply that was planned begins as soon as its plan ends
+                    self._idle.clear()
+                    await self._idle.wait()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from mockserve.content.writing import too_big
 from mockserve.protocol.errors import ApiError
-from mockserve.serving.admission import no_worker, too_busy
-from mockserve.serving.open_replies import OpenReplies
+from mockserve.serving.admission import OpenReplies, no_worker, too_busy
 from mockserve.workers.job import Job
 from mockserve.workers.pool import OverLimitError, PoolBusyError, WorkerPool
 from mockserve.workers.worker import WorkerNotReadyError

@@ -13,12 +13,11 @@ from mockserve.faults.draw import FaultSource
 from mockserve.faults.engine import EngineFaults
 from mockserve.metrics.page import MeasuredEngine, MetricsSource, new_source
 from mockserve.protocol.errors import ApiError
+from mockserve.serving.admission import OpenReplies
 from mockserve.serving.gates import Gate
-from mockserve.serving.open_replies import OpenReplies
 from mockserve.serving.response_store import ResponseStore
 from mockserve.serving.service import Service, queue_limits
-from mockserve.serving.suspension import Suspension
-from mockserve.serving.suspension_of_all import SuspensionOfAll
+from mockserve.serving.suspension import Suspension, SuspensionOfAll
 
 MOST_REMOVED = 100
 """How many of the instances that were removed are still listed."""

@@ -42,15 +42,13 @@ from mockserve.replies.event_templates import EventTemplates
 from mockserve.replies.generation import Generations
 from mockserve.replies.identity import random_ids
 from mockserve.serving.adapters import Adapter, Adapters, with_modules
-from mockserve.serving.admission import QueueLimits, too_busy
+from mockserve.serving.admission import OpenReplies, QueueLimits, too_busy
 from mockserve.serving.aside import Aside
 from mockserve.serving.body_room import BodyRoom
 from mockserve.serving.gates import Gate, open_gates
-from mockserve.serving.open_replies import OpenReplies
 from mockserve.serving.planner import Planner
 from mockserve.serving.response_store import ResponseStore
-from mockserve.serving.suspension import Suspension
-from mockserve.serving.suspension_of_all import SuspensionOfAll
+from mockserve.serving.suspension import Suspension, SuspensionOfAll
 
 if TYPE_CHECKING:
     from mockserve.serving.instances import InstanceControl

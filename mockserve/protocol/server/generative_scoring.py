@@ -38,7 +38,7 @@ _FIELDS = Record(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoringRequest:
+class GenerativeScoringRequest:
     """What to score. An empty `model` means the first served name."""
 
     model: str
@@ -53,11 +53,11 @@ class ScoringRequest:
     request_id: str | None
 
 
-def parse_scoring(body: dict[str, Any]) -> ScoringRequest:
+def parse_scoring(body: dict[str, Any]) -> GenerativeScoringRequest:
     """Raises ApiError for a body that is none."""
     refuse_bad_salt(body.get("cache_salt"))
     check_record(body, _FIELDS)
-    return ScoringRequest(
+    return GenerativeScoringRequest(
         model=body.get("model") or "",
         query=_text_or_ids(body["query"]),
         items=[_text_or_ids(each) for each in body["items"]],
@@ -71,7 +71,7 @@ def parse_scoring(body: dict[str, Any]) -> ScoringRequest:
     )
 
 
-def check_labels(request: ScoringRequest, vocabulary_size: int) -> None:
+def check_labels(request: GenerativeScoringRequest, vocabulary_size: int) -> None:
     """Raise ApiError for labels that the model does not have, or for nothing to score."""
     for token in request.label_token_ids:
         if not 0 <= token < vocabulary_size:

@@ -19,7 +19,7 @@ from blis_sim.engine.virtual import run_virtual
 from mockserve.flight import Flight
 from mockserve.metrics.lateness import Lateness
 from mockserve.realtime.cluster import ClusterDriver
-from mockserve.realtime.engine_output import EngineOutput
+from mockserve.realtime.deliveries import EngineOutput
 from mockserve.realtime.instance import InstanceDriver
 from mockserve.realtime.interface import EngineFailedError
 from mockserve.realtime.wire import Wire

@@ -1,0 +1,187 @@
+"""What a server says of itself: health, version, load, models, metrics and settings; aborts and cleared caches."""
+
+import gzip
+import os
+import platform
+from dataclasses import asdict
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qs
+
+from aiohttp import HttpVersion11, web
+from prometheus_client.exposition import choose_encoder, gzip_accepted
+
+from mockserve.metrics.page import CONTENT_TYPE
+from mockserve.protocol.errors import bad_request
+from mockserve.protocol.json_text import compact_json
+from mockserve.protocol.reading.query import QueryFields
+from mockserve.protocol.server.info import ConfigFacts, as_objects, as_text
+from mockserve.protocol.server.models import ServedModel, model_list
+from mockserve.realtime.interface import Driver
+from mockserve.replies.identity import new_id, unix_time
+from mockserve.routes.shared import json_reply, meant, read_fields, read_object, untyped_reply
+from mockserve.serving.service import SERVICE, VLLM_VERSION, Service
+
+PLATFORM = platform.platform()
+"""Found when the module is imported: Python starts a process for it, which no request shall do."""
+
+
+async def server_info(request: web.Request) -> web.StreamResponse:
+    """What is served and how, with the environment, as text or as JSON objects."""
+    query = QueryFields(request.query)
+    as_json = query.choice("config_format", "text", ("text", "json")) == "json"
+    query.check()
+    facts = _facts(request.app[SERVICE])
+    return json_reply(
+        {
+            "vllm_config": as_objects(facts) if as_json else as_text(facts),
+            "vllm_env": {
+                name: value
+                for name, value in sorted(os.environ.items())
+                if name.startswith("VLLM_") and "KEY" not in name
+            },
+            "system_env": {
+                "os": PLATFORM,
+                "python_version": platform.python_version(),
+                "python_platform": PLATFORM,
+                "is_cuda_available": "False",
+                "vllm_version": VLLM_VERSION,
+            },
+        }
+    )
+
+
+async def kv_event_sources(request: web.Request) -> web.StreamResponse:
+    """Where KV-cache events are published, by data-parallel rank."""
+    service = request.app[SERVICE]
+    config = service.options.kv_events
+    ranks = (service.engines or range(service.num_engines)) if config.publishes else ()
+    return json_reply({str(rank): asdict(config.of_rank(rank)) for rank in ranks})
+
+
+def _facts(service: Service) -> ConfigFacts:
+    options, deployment = service.options, service.deployment
+    config = deployment.config
+    return ConfigFacts(
+        model=service.root,
+        served_model_names=tuple(service.model_names),
+        tokenizer=options.tokenizer or service.root,
+        runner=options.runner,
+        convert=options.convert,
+        seed=options.seed,
+        max_model_len=service.planner.max_model_len,
+        block_size=config.block_size_tokens,
+        gpu_memory_utilization=options.memory_utilization,
+        num_gpu_blocks=config.total_kv_blocks,
+        enable_prefix_caching=config.enable_prefix_caching,
+        tensor_parallel_size=deployment.tp,
+        data_parallel_size=deployment.dp,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+        async_scheduling=config.async_scheduling,
+        scheduler_policy="priority" if config.preemption_policy == "priority" else "fcfs",
+        device=deployment.gpu.name,
+    )
+
+
+async def health(request: web.Request) -> web.StreamResponse:
+    """Empty: 200, or 503 once the engine has failed, no instance takes requests, or the server is told to stop."""
+    service = request.app[SERVICE]
+    return web.Response(status=200 if service.is_ready else 503)
+
+
+async def version(_request: web.Request) -> web.StreamResponse:
+    """The vLLM release whose interface this is."""
+    return web.Response(body=compact_json({"version": VLLM_VERSION}), content_type="application/json")
+
+
+async def load(request: web.Request) -> web.StreamResponse:
+    """How many requests are being answered, if that is tracked."""
+    service = request.app[SERVICE]
+    number = service.num_answering if service.tracks_load else 0
+    return web.Response(body=compact_json({"server_load": number}), content_type="application/json")
+
+
+async def models(request: web.Request) -> web.StreamResponse:
+    """A card for each served name and each adapter."""
+    service = request.app[SERVICE]
+    limit = service.planner.max_model_len
+    served = [ServedModel(name, service.root, max_model_len=limit) for name in service.model_names]
+    served += [ServedModel(each.name, each.path, parent=each.parent) for each in service.adapters]
+    return json_reply(model_list(served, unix_time(), [new_id() for _ in served]))
+
+
+GZIP_LEVEL = 6
+"""Python's default of 9 takes three times as long for 2 % fewer bytes."""
+
+
+async def metrics(request: web.Request) -> web.StreamResponse:
+    """Return the present figures as Prometheus text. The query is ignored, as vLLM ignores it on this path."""
+    page = await request.app[SERVICE].metrics_source.page()
+    return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
+
+
+async def mounted_metrics(request: web.Request) -> web.StreamResponse:
+    """Return the present figures as the application does that prometheus_client offers and vLLM mounts.
+
+    `name[]` picks samples, `Accept` the format and `Accept-Encoding` gzip. The length is not stated.
+    """
+    names = parse_qs(request.query_string).get("name[]", ())
+    accept = ",".join(request.headers.getall("Accept", ()))
+    page = await request.app[SERVICE].metrics_source.page(names, accept)
+    _, content_type = choose_encoder(accept)
+    response = web.StreamResponse(headers={"Content-Type": content_type})
+    if gzip_accepted(",".join(request.headers.getall("Accept-Encoding", ()))):
+        page = gzip.compress(page, GZIP_LEVEL)
+        response.headers["Content-Encoding"] = "gzip"
+    if request.method != "HEAD" and request.version >= HttpVersion11:
+        response.enable_chunked_encoding()
+    await response.prepare(request)
+    if request.method != "HEAD":
+        await response.write(page)
+    await response.write_eof()
+    return response
+
+
+async def reset_prefix_cache(request: web.Request) -> web.StreamResponse:
+    """Forget all cached prefixes; fails while requests run, unless they may be preempted."""
+    query = QueryFields(request.query)
+    preempts_running = query.flag("reset_running_requests", False)
+    query.flag("reset_external", False)
+    query.check()
+    return json_reply({"success": meant(request).suspension.reset_prefix_cache(preempts_running)})
+
+
+async def reset_other_cache(_request: web.Request) -> web.StreamResponse:
+    """Empty: what the multi-modal and the encoder cache would hold is not kept in the first place."""
+    return untyped_reply()
+
+
+async def abort_requests(request: web.Request) -> web.StreamResponse:
+    """End the named requests, or all, with the tokens they have."""
+    driver = meant(request).driver
+    named = (await read_object(request, "Invalid JSON format")).get("request_ids")
+    if named:
+        if isinstance(named, bool | int | float):
+            reason = f"'{type(named).__name__}' object is not iterable"
+            return json_reply({"error": f"Failed to abort requests: {reason}"}, HTTPStatus.INTERNAL_SERVER_ERROR)
+        _end_named(driver, named)
+        return json_reply({"status": "aborted", "aborted": len(named)})
+    return json_reply({"status": "aborted", "aborted": driver.end_early()})
+
+
+async def abort_named_requests(request: web.Request) -> web.StreamResponse:
+    """End the named requests with the tokens they have."""
+    named = (await read_fields(request)).get("request_ids")
+    if named is None:
+        raise bad_request("Missing 'request_ids' in request body")
+    if isinstance(named, list | str | dict):  # of other values vLLM says nothing
+        _end_named(meant(request).driver, named)
+    return untyped_reply()
+
+
+def _end_named(driver: Driver, named: Any) -> None:
+    """`named` are ids as clients know them; the engine knows one for each choice, with a number behind it."""
+    wanted = {named} if isinstance(named, str) else {each for each in named if isinstance(each, str)}
+    driver.end_early({each for each in driver.request_ids if each.rpartition("-")[0] in wanted})
