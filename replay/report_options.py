@@ -1,5 +1,6 @@
 """What the user wants to know of a simulation, and in which files."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,11 +8,35 @@ from typing import TYPE_CHECKING
 from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
 from blis_sim.engine.units import LONGEST_DELAY_US
 from blis_sim.options import OptionError, check_outputs, names_in, option
-from replay.fitness_weights import METRICS, parse_weights
 from traces import SloTargets, parse_duration_ms, slo_targets_from_flags
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.decisions import DecisionLog
+
+
+METRICS = (
+    "throughput", "tokens_per_sec", "mean_ttft", "p50_ttft", "p99_ttft", "mean_e2e", "p50_e2e", "p99_e2e",
+)  # fmt: skip
+
+
+def parse_weights(text: str) -> dict[str, float]:
+    """Weights by metric of `metric:weight[,metric:weight]`, metrics ascending; empty of no text. Raises OptionError."""
+    weights: dict[str, float] = {}
+    for pair in text.split(",") if text.strip() else []:
+        metric, _, number = (part.strip() for part in pair.partition(":"))
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = math.nan
+        if not math.isfinite(weight) or weight < 0:
+            raise OptionError(f"--fitness-weights must be metric:weight[,metric:weight], weights from 0, got {pair!r}")
+        if metric not in METRICS:
+            raise OptionError(f"--fitness-weights knows {', '.join(METRICS)}, got {metric!r}")
+        if metric in weights:
+            raise OptionError(f"--fitness-weights names {metric} twice")
+        weights[metric] = weight
+    return dict(sorted(weights.items()))
+
 
 ALL = "all"
 TRACE_LEVELS = ("none", "decisions")

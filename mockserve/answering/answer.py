@@ -1,16 +1,17 @@
 """From a planned reply to an HTTP response: submit it, deliver what comes, and free it when the client leaves."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from aiohttp import HttpVersion11, web
 
 from blis_sim.engine.units import Micros
 from mockserve.answering.in_turn import fly_in_turn
 from mockserve.answering.json_reply import json_body
-from mockserve.answering.keep_alive import KeepAlive
-from mockserve.answering.outlet import EventOutlet
+from mockserve.answering.outlet import EventOutlet, Outlet
 from mockserve.connections.caller import ANYBODY, Caller, caller_of
 from mockserve.flight import Reply, new_siblings
 from mockserve.protocol.bodies import Choice
@@ -28,6 +29,46 @@ from mockserve.replies.planned_prompt import PlannedPrompt
 from mockserve.replies.reply_set import ReplySet
 from mockserve.replies.streamed import StreamedChoice
 from mockserve.serving.service import Service
+
+COMMENT = b": keep-alive\n\n"
+"""As vLLM has it; readers of events ignore it."""
+
+
+class KeepAlive:
+    """While this is open, a comment leaves `outlet` whenever nothing has for `interval_s` seconds; 0 for never."""
+
+    def __init__(self, outlet: Outlet, interval_s: int) -> None:
+        self._outlet = outlet
+        self._interval_s = interval_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_s = 0.0
+
+    def heard(self) -> None:
+        """Something leaves."""
+        self._last_s = asyncio.get_running_loop().time()
+
+    def __enter__(self) -> Self:
+        if self._interval_s:
+            self._outlet.keep_alive = self
+            self.heard()
+            self._wait()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._outlet.keep_alive = None
+
+    def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_at(self._last_s + self._interval_s, self._look)
+
+    def _look(self) -> None:
+        if asyncio.get_running_loop().time() >= self._last_s + self._interval_s:
+            self._outlet.send(COMMENT)
+        self._wait()
 
 
 async def answer(

@@ -4,6 +4,7 @@ It sleeps until the engine or a frame has something due, lets the engine do it, 
 deadlines are absolute, so being late once delays nothing that comes after, and nothing is ever handed over early.
 """
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Collection
@@ -17,11 +18,34 @@ from blis_sim.engine.units import Micros
 from mockserve.flight import Flight, FlightRecorder, Reply, Siblings, new_siblings
 from mockserve.realtime.backlog_slices import BacklogSlices
 from mockserve.realtime.clocks import clock_of
-from mockserve.realtime.conditions import Conditions
 from mockserve.realtime.deliveries import Deliveries, EngineOutput, ignore_step
 from mockserve.realtime.interface import EngineFailedError
 from mockserve.realtime.timer import Alarm
 from mockserve.realtime.wire import Wire
+
+
+class Conditions:
+    """Looked at when something may have changed."""
+
+    def __init__(self) -> None:
+        self._awaited: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Return when a look finds something to be so, at once if it is."""
+        if not is_so():
+            found = asyncio.get_running_loop().create_future()
+            self._awaited.append((is_so, found))
+            await found
+
+    def look(self) -> None:
+        """Wake those whose condition holds by now; who was cancelled waits no more."""
+        for entry in list(self._awaited):
+            is_so, found = entry
+            if found.done() or is_so():
+                self._awaited.remove(entry)
+                if not found.done():
+                    found.set_result(None)
+
 
 T = TypeVar("T")
 

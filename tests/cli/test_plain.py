@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from blis_sim.cli.commands import COMMANDS, PROGRAMS
 from blis_sim.cli.flags import run_with_typer
-from blis_sim.cli.plain import plain_values
+from blis_sim.cli.running import plain_values
 from blis_sim.options import BlisError, option, options_of
 from tests.cli.toy_command import ToyOptions
 

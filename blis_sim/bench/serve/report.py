@@ -2,21 +2,110 @@
 
 import sys
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from math import inf
 
+from blis_sim.bench.frontier_plot import Curve, draw_frontier
 from blis_sim.bench.rate_search import Verdict
 from blis_sim.bench.serve.figures import Asked, Figures, as_result, figures_of
 from blis_sim.bench.serve.load import Measured
 from blis_sim.bench.serve.options import BenchServeOptions
-from blis_sim.bench.serve.printed import table
-from blis_sim.bench.serve.rates import Run, draw_runs, runs_table
 from blis_sim.bench.serve.result_file import content, save
 from observe.figures.plot import draw
 from observe.figures.request_log import RequestLog
 from observe.figures.timeline import timeline_of
 from observe.messages import say, warn
 from traces import TraceError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run: the rate that was asked for, and what it amounts to."""
+
+    label: str
+    figures: Figures
+    p99_ttft_ms: float
+    p99_itl_ms: float
+
+
+def runs_table(runs: Sequence[Run]) -> str:
+    """A line per rate, with a newline at the end."""
+    has_goodput = runs[0].figures.request_goodput is not None
+    titles = ["rate", "req/s", *(["good req/s"] if has_goodput else []), "tok/s", "p99 TTFT ms", "p99 ITL ms", "failed"]
+    lines = ["".join(f"{title:>13}" for title in titles)]
+    for run in runs:
+        figures = run.figures
+        goodput = [] if figures.request_goodput is None else [figures.request_goodput]
+        numbers = [figures.request_throughput, *goodput, figures.output_throughput, run.p99_ttft_ms, run.p99_itl_ms]
+        lines.append(f"{run.label:>13}" + "".join(f"{each:>13.2f}" for each in numbers) + f"{figures.failed:>13}")
+    return "\n".join([*lines, ""])
+
+
+def draw_runs(runs: Sequence[Run], path: str) -> None:
+    """Draw output throughput against the tails of TTFT and ITL. Raises TraceError."""
+    curve = Curve(
+        name="",
+        throughput=[run.figures.output_throughput for run in runs],
+        ttft_ms=[run.p99_ttft_ms for run in runs],
+        itl_ms=[run.p99_itl_ms for run in runs],
+        labels=[f"{run.label}/s" for run in runs],
+    )
+    draw_frontier([curve], path)
+
+
+_WIDTH = 50
+_METRICS: Mapping[str, tuple[str, str]] = {
+    "ttft": ("TTFT", "Time to First Token"),
+    "tpot": ("TPOT", "Time per Output Token (excl. 1st token)"),
+    "itl": ("ITL", "Inter-token Latency"),
+    "e2el": ("E2EL", "End-to-end Latency"),
+    "client_queue_time": ("Client Queue Time", "Client-side Queueing"),
+    "e2el_including_client_queue": ("E2EL incl. Client Queue", "Queue-inclusive End-to-end Latency"),
+}
+"""Metric to its short name and its heading, in the order of the table."""
+
+
+def table(figures: Figures, asked: Asked) -> str:
+    """The whole table, with a newline at the end."""
+    return "\n".join([" Serving Benchmark Result ".center(_WIDTH, "="), *_lines(figures, asked), "=" * _WIDTH, ""])
+
+
+def _lines(figures: Figures, asked: Asked) -> Iterator[str]:
+    yield _count("Successful requests:", figures.completed)
+    yield _count("Failed requests:", figures.failed)
+    if asked.max_concurrency is not None:
+        yield _count("Maximum request concurrency:", asked.max_concurrency)
+    if asked.request_rate != inf:
+        yield _number("Request rate configured (RPS):", asked.request_rate)
+    yield _number("Benchmark duration (s):", figures.duration)
+    yield _count("Total input tokens:", figures.total_input_tokens)
+    yield _count("Total generated tokens:", figures.total_output_tokens)
+    yield _number("Request throughput (req/s):", figures.request_throughput)
+    if figures.request_goodput is not None:
+        yield _number("Request goodput (req/s):", figures.request_goodput)
+    yield _number("Output token throughput (tok/s):", figures.output_throughput)
+    yield _number("Peak output token throughput (tok/s):", figures.max_output_tokens_per_s)
+    yield _number("Peak concurrent requests:", figures.max_concurrent_requests)
+    yield _number("Total token throughput (tok/s):", figures.total_token_throughput)
+    for metric, (name, heading) in _METRICS.items():
+        each = figures.latencies.get(metric)
+        if each is not None:
+            yield heading.center(_WIDTH, "-")
+            yield _number(f"Mean {name} (ms):", each.mean_ms)
+            yield _number(f"Median {name} (ms):", each.median_ms)
+            for word, value in each.percentiles_ms.items():
+                yield _number(f"P{word} {name} (ms):", value)
+
+
+def _count(label: str, value: int) -> str:
+    return f"{label:<40} {value:<10}"
+
+
+def _number(label: str, value: float) -> str:
+    return f"{label:<40} {value:<10.2f}"
+
 
 _MOST_ERRORS = 10
 

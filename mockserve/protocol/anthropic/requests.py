@@ -1,6 +1,6 @@
 """Bodies of Anthropic's Messages API, and the chat requests that say the same."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mockserve.protocol.anthropic.fields import (
@@ -8,12 +8,41 @@ from mockserve.protocol.anthropic.fields import (
     COUNT_REQUIRED,
     MESSAGES_FIELDS,
     MESSAGES_REQUIRED,
+    TOOL_CHANGES,
     value_problem,
 )
-from mockserve.protocol.anthropic.tool_changes import tools_at_the_end
 from mockserve.protocol.anthropic.turns import chat_messages
 from mockserve.protocol.errors import ApiError, bad_fields
 from mockserve.protocol.reading.body import check_types
+
+
+def tools_at_the_end(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The tools of a checked body once all its changes are made. Raises ApiError for a change of an unknown tool."""
+    tools: dict[str, Mapping[str, Any]] = {each["name"]: each for each in body.get("tools") or ()}
+    removed: set[str] = set()
+    for block in _changes(body):
+        change = block["tool"]
+        if change["type"] == "tool_definition":
+            name = change["definition"]["name"]
+            tools[name] = change["definition"]
+        else:
+            name = change["name"]
+            if name not in tools:
+                raise ApiError(f"{block['type']} references tool {name!r}, which is not declared in tools")
+            if block["type"] == "tool_addition":
+                tools[name] = {**tools[name], "defer_loading": None}
+        if block["type"] == "tool_removal":
+            removed.add(name)
+        else:
+            removed.discard(name)
+    return [tool for name, tool in tools.items() if name not in removed]
+
+
+def _changes(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for message in body["messages"]:
+        if not isinstance(message["content"], str):
+            yield from (each for each in message["content"] if each["type"] in TOOL_CHANGES)
+
 
 ERROR_KINDS = {
     400: "invalid_request_error",

@@ -4,7 +4,7 @@ import pytest
 
 from blis_sim.bench.serve.answers import Answer, answer_of
 from blis_sim.bench.serve.figures import Asked, Figures, as_result, figures_of
-from blis_sim.bench.serve.printed import table
+from blis_sim.bench.serve.report import table
 from tests.observe.ended_requests import ended
 
 

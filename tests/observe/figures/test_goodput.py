@@ -1,9 +1,8 @@
 import pytest
 
-from observe.figures.goodput import goodput_lines, goodput_summary
 from observe.figures.request_log import RequestLog
 from observe.figures.stats import RunStats
-from observe.figures.summary import summarize
+from observe.figures.summary import goodput_lines, goodput_summary, summarize
 from tests.observe.ended_requests import ended
 from traces import SloTargets
 

@@ -4,7 +4,7 @@ import pytest
 
 from blis_sim.options import OptionError
 from replay.figures.fitness import fitness
-from replay.fitness_weights import METRICS, parse_weights
+from replay.report_options import METRICS, parse_weights
 from tests.fakes import request
 from tests.replay.labelled_runs import ran
 

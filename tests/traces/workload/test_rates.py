@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.workload.rates import Spans, merged, shares
+from traces.workload.sources import Spans, merged, shares
 
 SPANS = st.none() | st.lists(
     st.tuples(st.integers(0, 20), st.integers(1, 5)).map(lambda span: (span[0], span[0] + span[1])), min_size=1

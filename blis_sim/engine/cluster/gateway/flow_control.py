@@ -1,21 +1,94 @@
 """A gateway in front of a cluster: who was admitted waits there, and is routed when the instances have room."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from blis_sim.engine.cluster.agenda import ClusterDue
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.gateway.completions import Completions
 from blis_sim.engine.cluster.gateway.fairness import FAIRNESS
-from blis_sim.engine.cluster.gateway.in_flight import Sheddable
 from blis_sim.engine.cluster.gateway.orders import DISPATCH_ORDERS
 from blis_sim.engine.cluster.gateway.queue import GatewayQueue
 from blis_sim.engine.cluster.gateway.saturation import SATURATION_DETECTORS
 from blis_sim.engine.cluster.gateway.settings import FlowControlSettings
 from blis_sim.engine.cluster.gateway.waiting import NO_DEADLINE, Waiting
+from blis_sim.engine.cluster.unended import Unended
 from blis_sim.engine.request import Request
-from blis_sim.engine.sequence import Outcome, Sequence
+from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES, SloPriorities
 from blis_sim.engine.units import Micros
+
+
+class Completions:
+    """While switched on, calls `on_ended` with how many requests have ended and when.
+
+    The cluster then goes from event to event, which is slower than letting its instances go on by themselves.
+    """
+
+    __slots__ = ("_cluster", "_num_ended", "_on_ended")
+
+    def __init__(self, cluster: Cluster, on_ended: Callable[[int, Micros], None]) -> None:
+        self._cluster = cluster
+        self._on_ended = on_ended
+        self._num_ended: dict[int, int] = {}
+        """On each instance that is watched, when it was looked at last."""
+
+    def switch(self, is_on: bool) -> None:
+        """Watch all instances there are now, or none."""
+        if not is_on:
+            for number in self._num_ended:
+                self._cluster.watchers.remove(number, self._look)
+            self._num_ended = {}
+            return
+        members = self._cluster.members
+        if self._num_ended.keys() == members.keys():
+            return
+        for number in [each for each in self._num_ended if each not in members]:
+            del self._num_ended[number]
+        for number in [each for each in members if each not in self._num_ended]:
+            self._num_ended[number] = self._count(number)
+            self._cluster.watchers.add(number, self._look)
+
+    def _look(self, number: int, at: Micros) -> None:
+        num_ended = self._count(number)
+        if num_ended > self._num_ended[number]:
+            num_new = num_ended - self._num_ended[number]
+            self._num_ended[number] = num_ended
+            self._on_ended(num_new, at)
+
+    def _count(self, number: int) -> int:
+        return sum(self._cluster.members[number].engine.counters.ended.values())
+
+
+class Sheddable:
+    """Those dispatched that may be shed, by importance. Cost: O(1) each, and O(those not routed yet) to take one."""
+
+    __slots__ = ("_dispatched",)
+
+    def __init__(self) -> None:
+        self._dispatched: dict[int, Unended[Sequence]] = {}
+
+    def add(self, waiting: Waiting) -> None:
+        """One that may be shed has been dispatched."""
+        dispatched = self._dispatched.get(waiting.importance)
+        if dispatched is None:
+            dispatched = self._dispatched[waiting.importance] = Unended(_has_ended)
+        dispatched.append(waiting.sequence)
+
+    def take(self) -> Sequence | None:
+        """The latest of the least important that is on an instance; it is forgotten here."""
+        for importance in sorted(self._dispatched):
+            sequences = self._dispatched[importance].entries
+            while sequences and sequences[-1].outcome is not None:
+                sequences.pop()
+            for place in range(len(sequences) - 1, -1, -1):
+                sequence = sequences[place]
+                if sequence.outcome is None and sequence.instance != NOWHERE:
+                    return sequences.pop(place)
+        return None
+
+
+def _has_ended(sequence: Sequence) -> bool:
+    return sequence.outcome is not None
 
 
 @dataclass(slots=True)
