@@ -8,8 +8,8 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished, Outcome, Preempted, Scheduled, StepDone
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.request import HashedBlocks, Request
-from blis_sim.engine.scheduler.vllm import Step, VllmStepping
-from blis_sim.engine.scheduler.vllm_speculative import SpeculativeStepping
+from blis_sim.engine.scheduler.vllm import VllmScheduler
+from blis_sim.engine.scheduler.vllm_speculative import SpeculativeScheduler
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 
@@ -42,21 +42,21 @@ def changes(workload: Workload, reports_steps: bool) -> list[tuple[object, ...]]
     return [] if len(steps) >= MANY_LINES else [*told, *steps]
 
 
-class TellingStepping(VllmStepping):
+class TellingScheduler(VllmScheduler):
     """Our scheduling, with a line written after each composition and each processing of outputs."""
 
     def __init__(self, instance: Instance, workload: Workload) -> None:
-        super().__init__(instance)
+        super().__init__(instance, has_cohort=False)
         self.story = Story()
         self._workload = workload
 
-    def compose(self, at: Micros) -> Step | None:
-        owned = {sequence: len(sequence.block_ids) for sequence in self.running}
+    def schedule(self, at: Micros) -> bool:
+        owned = {sequence: len(sequence.block_ids) for sequence in self.explicit}
         queried, hit = self.kv.queried_tokens, self.kv.hit_tokens
-        step = super().compose(at)
-        if step is None and not self.preempted:
-            return step
-        grants = step.grants if step is not None else []
+        is_scheduled = super().schedule(at)
+        if not is_scheduled and not self.preempted:
+            return False
+        grants = self.flight[-1][2] if is_scheduled else []
         new_from = {grant.sequence: owned[grant.sequence] for grant in grants if grant.sequence not in self.admitted}
         blocks = [
             (grant.sequence.request.id, grant.sequence.block_ids[new_from.get(grant.sequence, 0) :]) for grant in grants
@@ -73,13 +73,13 @@ class TellingStepping(VllmStepping):
                 self.kv.hit_tokens - hit,
             )
         )
-        return step
+        return is_scheduled
 
-    def process_outputs(self, at: Micros) -> None:
+    def update(self, at: Micros) -> None:
         events = self._instance.events
         first = len(events)
         before = _drafts(self._instance)
-        super().process_outputs(at)
+        super().update(at)
         tokens: dict[str, int] = {}
         reasons: dict[str, str] = {}
         for event in events[first:]:
@@ -106,15 +106,15 @@ class TellingStepping(VllmStepping):
         waiting = list(self.waiting)
         if self._workload.by_priority:
             waiting.sort(key=lambda sequence: (sequence.priority, sequence.arrived_at, sequence.request.id))
-        return tuple(s.request.id for s in self.running), tuple(s.request.id for s in waiting)
+        return tuple(s.request.id for s in self.explicit), tuple(s.request.id for s in waiting)
 
 
-class TellingSpeculativeStepping(TellingStepping, SpeculativeStepping):
+class TellingSpeculativeScheduler(TellingScheduler, SpeculativeScheduler):
     """The same with drafts."""
 
 
-def _telling(instance: Instance, workload: Workload) -> TellingStepping:
-    kind = TellingStepping if workload.config.speculation is None else TellingSpeculativeStepping
+def _telling(instance: Instance, workload: Workload) -> TellingScheduler:
+    kind = TellingScheduler if workload.config.speculation is None else TellingSpeculativeScheduler
     return kind(instance, workload)
 
 

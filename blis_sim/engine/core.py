@@ -158,9 +158,9 @@ class Engine:
         self._demand_steps()
         self._demand_future(at)
         from blis_sim.engine.scheduler.slots import SlotStepping  # engines of other schedulings need neither of them
-        from blis_sim.engine.scheduler.vllm import VllmStepping
+        from blis_sim.engine.scheduler.vllm import VllmScheduler
 
-        if not isinstance(self._stepping, VllmStepping | SlotStepping):
+        if not isinstance(self._stepping, VllmScheduler | SlotStepping):
             raise EngineError(
                 f"KV blocks can only be withheld with vLLM's scheduling, not with {self.config.scheduling}"
             )

@@ -42,6 +42,20 @@ class Cruise:
     """The last step composed with it; one more than `last_step` when its end could not be foreseen."""
 
 
+@dataclass(slots=True)
+class DecodeSpan:
+    """Consecutive steps in each of which `sequence` decodes one token; its counters follow from these."""
+
+    sequence: "Sequence"
+    first_step: int
+    last_step: int
+    """The step that brings its last token."""
+    is_foreseen: bool
+    """Whether the scheduler sees that end coming; otherwise steps are composed with it until that token has come."""
+    is_over: bool = False
+    """Whether no further step is composed with it."""
+
+
 class Sequence:
     """The mutable life of one request. Owned by the engine; everybody else only reads it.
 
@@ -87,6 +101,7 @@ class Sequence:
         "running",
         "running_number",
         "scheduled_at",
+        "span",
         "superseded_runs",
         "token_runs",
     )
@@ -107,8 +122,8 @@ class Sequence:
         """The declared budget; without one, what max_model_len leaves."""
         self.running = False
         self.running_number = 0  # grows with each admission, so that it orders running sequences
-        self.cruise: Cruise | None = None
-        """Set while it gets one token in every step and nobody keeps count."""
+        self.cruise: Cruise | None = None  # set while BLIS's scheduling derives the counters
+        self.span: DecodeSpan | None = None  # set while in the decode cohort; counters are then derived
         self.outcome: Outcome | None = None
         self.num_computed_tokens = 0
         """Prompt tokens done (cached ones included), then one more for each decode step."""
@@ -175,6 +190,9 @@ class Sequence:
         """
         if self.first_token_step is not None and self.first_token_step <= step_index:
             tokens = 1 + _decoded_until(self.token_runs, step_index)
+            span = self.span
+            if span is not None and span.first_step <= step_index:
+                tokens += min(step_index, span.last_step) + 1 - span.first_step
             return tokens if self.extra_tokens is None else tokens + self.extra_tokens.until(step_index)
         for first_token_step, runs in reversed(self.superseded_runs):
             if first_token_step <= step_index:

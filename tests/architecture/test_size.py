@@ -8,9 +8,6 @@ from tests.architecture.project import PROJECT, product_files
 
 MAX_LINES_OF_A_FILE = 400
 MAX_LINES_OF_A_FUNCTION = 60
-MAX_LINES_OF_A_HOT_LOOP = 90
-HOT_LOOPS = frozenset({"blis_sim/engine/scheduler/vllm_fast.py: _go_on"})
-"""Loops whose every turn is worth microseconds: a call would cost more than what it does."""
 
 
 def functions(file: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -25,11 +22,6 @@ def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return node.end_lineno - node.lineno + 1
 
 
-def most_lines(file: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    is_hot = f"{file.relative_to(PROJECT)}: {node.name}" in HOT_LOOPS
-    return MAX_LINES_OF_A_HOT_LOOP if is_hot else MAX_LINES_OF_A_FUNCTION
-
-
 def test_no_file_is_too_long() -> None:
     lengths = {file.relative_to(PROJECT): len(file.read_text().splitlines()) for file in product_files()}
     too_long = [f"{file} has {lines} lines" for file, lines in lengths.items() if lines > MAX_LINES_OF_A_FILE]
@@ -41,6 +33,6 @@ def test_no_function_is_too_long() -> None:
         f"{file.relative_to(PROJECT)}:{function.lineno} {function.name} has {length(function)} lines"
         for file in product_files()
         for function in functions(file)
-        if length(function) > most_lines(file, function)
+        if length(function) > MAX_LINES_OF_A_FUNCTION
     ]
     assert not too_long, f"at most {MAX_LINES_OF_A_FUNCTION} are allowed: {'; '.join(too_long)}"

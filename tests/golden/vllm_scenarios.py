@@ -7,8 +7,8 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.events import Finished, Outcome, StepDone
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.request import HashedBlocks, Request
-from blis_sim.engine.scheduler.vllm import VllmStepping
-from blis_sim.engine.scheduler.vllm_speculative import SpeculativeStepping
+from blis_sim.engine.scheduler.vllm import VllmScheduler
+from blis_sim.engine.scheduler.vllm_speculative import SpeculativeScheduler
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.speculation import Speculation
 from tests.fakes import TestLatency
@@ -151,7 +151,7 @@ def record(scenario: Scenario, max_steps: int = 200) -> list[dict[str, Any]]:
         **{"total_kv_blocks": WHOLE_CACHE, "block_size_tokens": BLOCK} | scenario.settings, scheduling="vllm"
     )
     instance = Instance(config, TestLatency())
-    stepping = _stepping(instance)
+    scheduler = _scheduler(instance)
     depth = 2 if config.async_scheduling else 1
     pending = dict(scenario.arrivals)
     in_flight: list[bool] = []
@@ -163,43 +163,44 @@ def record(scenario: Scenario, max_steps: int = 200) -> list[dict[str, Any]]:
             live[made.id] = instance.live[made.id] = sequence = Sequence(made, int(at * 1_000_000))
             sequence.priority = made.priority or 0
             sequence.max_output_tokens = made.max_output_tokens
-            stepping.enqueue(sequence, number)
+            scheduler.enqueue(sequence, number)
         for name in scenario.aborts.get(number, []):
-            stepping.remove(live[name], Outcome.ABORTED, number)
+            scheduler.remove(live[name], Outcome.ABORTED, number)
         if not instance.live and not pending and not any(in_flight):
             break
-        lines.append(_one_call(instance, stepping, in_flight, depth, number))
+        lines.append(_one_call(instance, scheduler, in_flight, depth, number))
         number += 1
     return lines
 
 
-def _stepping(instance: Instance) -> VllmStepping:
+def _scheduler(instance: Instance) -> VllmScheduler:
     """Of the drafts the recorder's executor accepts half."""
     if instance.config.speculation is None:
-        return VllmStepping(instance)
-    return SpeculativeStepping(instance, num_accepted=lambda _, num_drafts: num_drafts // 2)
+        return VllmScheduler(instance, has_cohort=False)
+    return SpeculativeScheduler(instance, num_accepted=lambda _, num_drafts: num_drafts // 2)
 
 
 def _one_call(
-    instance: Instance, stepping: VllmStepping, in_flight: list[bool], depth: int, number: int
+    instance: Instance, scheduler: VllmScheduler, in_flight: list[bool], depth: int, number: int
 ) -> dict[str, Any]:
-    queries, hits = stepping.kv.queried_tokens, stepping.kv.hit_tokens
+    queries, hits = scheduler.kv.queried_tokens, scheduler.kv.hit_tokens
     instance.events = []
-    owned = {id(s): len(s.block_ids) for s in [*stepping.running, *stepping.waiting]}
-    step = stepping.compose(number) if instance.live else None
+    owned = {id(s): len(s.block_ids) for s in [*scheduler.explicit, *scheduler.waiting]}
+    is_scheduled = bool(instance.live) and scheduler.schedule(number)
     line: dict[str, Any] = {"n": {}, "blocks": {}, "out": {}}
-    if step is not None:
-        step.index = number
-        line["n"] = {grant.sequence.request.id: grant.num_tokens for grant in step.grants}
-        for grant in step.grants:
-            sequence = grant.sequence
-            start = 0 if sequence in stepping.admitted else owned[id(sequence)]
+    if is_scheduled:
+        instance.steps.append(number, number + 1)
+        scheduled = scheduler.flight[-1][2]
+        line["n"] = {tokens.sequence.request.id: tokens.num_tokens for tokens in scheduled}
+        for tokens in scheduled:
+            sequence = tokens.sequence
+            start = 0 if sequence in scheduler.admitted else owned[id(sequence)]
             line["blocks"][sequence.request.id] = [block + 1 for block in sequence.block_ids[start:]]
-    line["preempted"] = sorted(sequence.request.id for sequence in stepping.preempted) if step is not None else []
-    in_flight.append(step is not None)
+    line["preempted"] = sorted(sequence.request.id for sequence in scheduler.preempted) if is_scheduled else []
+    in_flight.append(is_scheduled)
     # An empty batch takes its place in the queue of batches, and a call of its own to be processed.
-    if (len(in_flight) == depth or step is None) and in_flight.pop(0):
-        stepping.process_outputs(number)
+    if (len(in_flight) == depth or not is_scheduled) and in_flight.pop(0):
+        scheduler.update(number)
     for event in instance.events:
         if isinstance(event, StepDone):
             line["out"] |= {
@@ -207,9 +208,9 @@ def _one_call(
             }
         if isinstance(event, Finished) and event.outcome is not Outcome.ABORTED:
             line["out"][event.sequence.request.id][1] = "length"
-    line["running"] = [sequence.request.id for sequence in stepping.running]
-    line["waiting"] = [sequence.request.id for sequence in stepping.waiting]
-    line["free"] = stepping.kv.num_blocks - stepping.kv.num_used_blocks
-    line["queries"] = stepping.kv.queried_tokens - queries
-    line["hits"] = stepping.kv.hit_tokens - hits
+    line["running"] = [sequence.request.id for sequence in scheduler.explicit]
+    line["waiting"] = [sequence.request.id for sequence in scheduler.waiting]
+    line["free"] = scheduler.kv.num_blocks - scheduler.kv.num_used_blocks
+    line["queries"] = scheduler.kv.queried_tokens - queries
+    line["hits"] = scheduler.kv.hit_tokens - hits
     return line

@@ -42,7 +42,7 @@ def outcome(
     while (due_at := engine.next_event_at()) is not None:
         assume(len(engine.steps) < MANY_STEPS)
         told += [
-            (type(event).__name__, event.at, event.sequence.request.id, _figures(event))
+            (type(event).__name__, event.at, event.sequence.request.id, figures(event))
             for event in engine.advance(due_at + 40_000, leaps)
             if isinstance(event, Scheduled | Preempted | Finished)
         ]
@@ -59,7 +59,7 @@ def outcome(
     }
 
 
-def _figures(event: Scheduled | Preempted | Finished) -> object:
+def figures(event: Scheduled | Preempted | Finished) -> object:
     if not isinstance(event, Finished):
         return None
     sequence = event.sequence

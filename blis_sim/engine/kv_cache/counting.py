@@ -8,66 +8,40 @@ could ever find again are kept as counts; they get names only when that request 
 from collections.abc import Sequence as SequenceOf
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.kv_cache.content_index import ContentIndex
 from blis_sim.engine.kv_cache.free_runs import FreeRuns
+from blis_sim.engine.kv_cache.slots import SlotCache
 from blis_sim.engine.sequence import Sequence
 
 
-class CountingKVCache:
-    """Drop-in for `VllmKVCache` with equal results. Cost: O(shareable blocks + runs of free blocks reused)."""
+class CountingKVCache(SlotCache):
+    """Gives the same results as `VllmKVCache`. Cost: O(shareable blocks + runs of free blocks reused)."""
 
-    __slots__ = ("_block_size", "_caches", "_limit_tokens", "free", "hit_tokens", "index", "queried_tokens",
-                 "watermark_blocks")  # fmt: skip
+    __slots__ = ("_num_withheld", "free")
 
     def __init__(self, config: EngineConfig) -> None:
-        self._block_size = config.block_size_tokens
-        self._caches = config.enable_prefix_caching
-        self.watermark_blocks = int(config.watermark_fraction * config.total_kv_blocks)
-        self._limit_tokens = config.limit_tokens
-        self.free = FreeRuns(config.total_kv_blocks - 1)
-        self.index = ContentIndex()
-        self.hit_tokens = 0
-        self.queried_tokens = 0
-
-    @property
-    def num_blocks(self) -> int:
-        return self.free.num_blocks
+        super().__init__(config)
+        self.free = FreeRuns(self.num_blocks)
+        self._num_withheld = 0
 
     @property
     def num_used_blocks(self) -> int:
-        return self.free.num_blocks - self.free.num_free
+        return self.num_blocks - self.free.num_free
 
     def check(self) -> None:
-        """Raise AssertionError unless every block is either free or held."""
         self.free.check()
 
-    def forget(self) -> bool:
-        """Let nothing be found any more. False, and nothing changed, while any block is held."""
-        if self.num_used_blocks:
-            return False
-        self.index = ContentIndex()
-        return True
-
     def cached_prefix(self, sequence: Sequence) -> list[int]:
-        """Names of the blocks that hold the sequence's beginning, at most all but its last token."""
         request, index = sequence.request, self.index
-        if not self._caches or not request.reads_prefix_cache or not len(index):
+        if not self.caches or not request.reads_prefix_cache or not len(index):
             return []
-        last = (request.input_tokens + sequence.num_output_tokens - 1) // self._block_size
+        last = (request.input_tokens + sequence.num_output_tokens - 1) // self.block_size
         shared = min(last, sequence.num_shareable_blocks)
         found = index.find_leading(request.blocks, shared) if shared else []
         if len(found) == shared:  # then some of its own may be there since it was preempted
             found += index.find_all(map(request.blocks.identity, range(shared, last)))
         return found
 
-    def count_lookup(self, sequence: Sequence, num_hit_blocks: int) -> None:
-        """Count an admission in the cache's hit rate; a request that was preempted before does not count again."""
-        if self._caches and sequence.request.reads_prefix_cache and sequence.num_preemptions == 0:
-            self.queried_tokens += sequence.request.input_tokens + sequence.num_output_tokens
-            self.hit_tokens += num_hit_blocks * self._block_size
-
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Slots for the next `num_tokens` tokens of a running sequence. False, and nothing changed, if too few."""
         after = sequence.num_computed_tokens + num_tokens
         needed = self.blocks_for(after) - sequence.num_blocks
         if needed > 0:
@@ -81,8 +55,7 @@ class CountingKVCache:
     def admit(
         self, sequence: Sequence, num_tokens: int, hits: SequenceOf[int], whole_must_fit: bool, others_run: bool
     ) -> bool:
-        """Slots for a waiting sequence: the cached blocks `hits` and the next `num_tokens` tokens after them."""
-        size, limit, num_hits = self._block_size, self._limit_tokens, len(hits)
+        size, limit, num_hits = self.block_size, self._limit_tokens, len(hits)
         num_known = sequence.request.input_tokens + sequence.num_output_tokens
         free = self.free.num_free - (self.watermark_blocks if others_run else 0)
         if hits:
@@ -108,9 +81,9 @@ class CountingKVCache:
 
         Returns how many blocks are to be taken for it.
         """
-        sequence.num_blocks = num_blocks = -(-num_tokens // self._block_size)
-        if self._caches:
-            sequence.num_registered_blocks = num_tokens // self._block_size
+        sequence.num_blocks = num_blocks = -(-num_tokens // self.block_size)
+        if self.caches:
+            sequence.num_registered_blocks = num_tokens // self.block_size
             if sequence.request.reads_prefix_cache:
                 self.queried_tokens += num_tokens
         return num_blocks
@@ -124,9 +97,8 @@ class CountingKVCache:
         return self.blocks_for(num_known) - min(num_hits, sequence.num_shareable_blocks) <= self.free.num_free
 
     def register(self, sequence: Sequence, num_tokens: int) -> None:
-        """Make the full blocks among the first `num_tokens` tokens findable."""
-        full = num_tokens // self._block_size
-        if not self._caches or full <= sequence.num_registered_blocks:
+        full = num_tokens // self.block_size
+        if not self.caches or full <= sequence.num_registered_blocks:
             return
         num_shareable = sequence.num_shareable_blocks
         if num_shareable > (registered := sequence.num_registered_blocks):
@@ -138,14 +110,14 @@ class CountingKVCache:
 
     def grow_to(self, sequence: Sequence, num_tokens: int, num_known_tokens: int) -> None:
         """Count what has been taken for `num_tokens` tokens, of which the first `num_known_tokens` can be found."""
-        size = self._block_size
+        size = self.block_size
         sequence.num_blocks = -(-min(num_tokens, self._limit_tokens) // size)
-        if self._caches and num_known_tokens // size > sequence.num_registered_blocks:
+        if self.caches and num_known_tokens // size > sequence.num_registered_blocks:
             self.register(sequence, num_known_tokens)
 
     def will_share(self, sequence: Sequence) -> bool:
         """Whether there are blocks that others could find once it has filled them."""
-        return self._caches and sequence.num_registered_blocks < sequence.num_shareable_blocks
+        return self.caches and sequence.num_registered_blocks < sequence.num_shareable_blocks
 
     def release(self, sequence: Sequence) -> None:
         """Give all blocks back at the end of a request: what only it could find, nobody will."""
@@ -158,13 +130,21 @@ class CountingKVCache:
             self.grow_to(sequence, num_tokens, num_known_tokens)
             self.release(sequence)
             return
-        size, registered = self._block_size, sequence.num_registered_blocks
+        size, registered = self.block_size, sequence.num_registered_blocks
         if num_tokens > self._limit_tokens:
             num_tokens = self._limit_tokens
-        if self._caches and (findable := num_known_tokens // size) > registered:
+        if self.caches and (findable := num_known_tokens // size) > registered:
             registered = findable
         self.free.free_in_part(registered, -(-num_tokens // size))
         sequence.num_blocks = sequence.num_registered_blocks = 0
+
+    def withhold(self, num_blocks: int) -> None:
+        num_more = min(num_blocks - self._num_withheld, self.free.num_free)
+        if num_more > 0:
+            self.take(num_more)
+        elif num_more < 0:
+            self.free.free_useless(-num_more)
+        self._num_withheld += num_more
 
     def evict(self, sequence: Sequence) -> None:
         """Give all blocks back from a request that will return and look for them."""
@@ -183,10 +163,6 @@ class CountingKVCache:
             return
         for name in free.take(num_blocks):
             self.index.forget(name)
-
-    def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that hold so many tokens, no more than one request can ever have."""
-        return -(-min(num_tokens, self._limit_tokens) // self._block_size)
 
     def _give_back_rest(self, sequence: Sequence) -> None:
         """Give back the named blocks, the last first, and those nobody can find."""

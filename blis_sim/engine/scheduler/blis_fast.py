@@ -1,6 +1,6 @@
 """BLIS's scheduling at the cost of what changes: `blis.py` is what it means, this gives the same results.
 
-As in `vllm_fast.py`, sequences that only decode cruise as sums until they end or blocks run short, and while nothing
+As in `vllm.py`, sequences that only decode cruise as sums until they end or blocks run short, and while nothing
 changes many steps are taken at once.
 """
 

@@ -13,23 +13,19 @@ if TYPE_CHECKING:
 
 
 def new_vllm(instance: "Instance", reports_steps: bool) -> Stepping:
-    """vLLM's: step by step, or as fast as the changes allow. How many drafts hold is only known step by step."""
+    """vLLM's rules, step by step; or, where times are set request by request, its queue alone."""
     config = instance.config
-    if config.speculation is not None:
-        from blis_sim.engine.scheduler.vllm_speculative import SpeculativeStepping
-
-        return SpeculativeStepping(instance)
     if config.timing is not None:
         from blis_sim.engine.scheduler.slots import SlotStepping
 
         return SlotStepping(instance)
-    if reports_steps or config.reports_kv_changes or config.lora is not None:
-        from blis_sim.engine.scheduler.vllm_leaps import LeapingVllmStepping
+    if config.speculation is not None:
+        from blis_sim.engine.scheduler.vllm_speculative import SpeculativeScheduler
 
-        return LeapingVllmStepping(instance)
-    from blis_sim.engine.scheduler.vllm_fast import FastVllmStepping
+        return SpeculativeScheduler(instance, reports_steps)
+    from blis_sim.engine.scheduler.vllm import VllmScheduler
 
-    return FastVllmStepping(instance)
+    return VllmScheduler(instance, reports_steps)
 
 
 def new_blis(instance: "Instance", reports_steps: bool) -> Stepping:

@@ -10,7 +10,7 @@ from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache
 from blis_sim.engine.queue import Due
 from blis_sim.engine.scheduler.hold import Hold
-from blis_sim.engine.scheduler.vllm_batch import num_external_tokens
+from blis_sim.engine.scheduler.vllm_schedule import num_external_tokens
 from blis_sim.engine.scheduler.waiting import ORDERS
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros

@@ -1,67 +1,115 @@
-"""vLLM's steps with speculative decoding: each brings a sequence the drafts that hold, and one token more."""
+"""vLLM's scheduling with speculative decoding: steps compute drafts, of which those that hold bring more tokens.
+
+A drafted token is computed like any other. How many of them hold shows when the step ends.
+Facts: vllm/v1/core/sched/scheduler.py, `schedule` and `update_from_output`; async_scheduler.py,
+`_update_after_schedule`.
+"""
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.events import Finished
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.next_token_cache import NextTokenKVCache
-from blis_sim.engine.scheduler.draft_batch import DraftBatch, DraftGrant, draft_shape
-from blis_sim.engine.scheduler.vllm import Step, VllmStepping
-from blis_sim.engine.scheduler.vllm_batch import Grant
-from blis_sim.engine.sequence import Outcome, Sequence
+from blis_sim.engine.scheduler.multi_step import ScheduledStep, ScheduledTokens
+from blis_sim.engine.scheduler.vllm import VllmScheduler, batch_shape
+from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.speculation import Acceptance
 from blis_sim.engine.units import Micros
 
 
-class SpeculativeStepping(VllmStepping):
-    """Steps as its parent takes them, except that drafts are verified and those rejected are taken back.
+@dataclass(slots=True)
+class DraftedTokens(ScheduledTokens):
+    """Scheduled tokens of which the last `num_drafts` are drafts."""
+
+    num_drafts: int
+    num_proposed: int
+    """Drafts that a drafter proposed. The others only fill the batch up to an even shape and are never accepted."""
+
+
+class SpeculativeScheduler(VllmScheduler):
+    """Schedules drafts for each sequence that samples, verifies them, and takes back what was computed in vain.
 
     `num_accepted` may replace the settings' acceptance: from a sequence and its number of drafts to how many hold.
-    Facts: vllm/v1/core/sched/scheduler.py, `update_from_output`.
     """
 
-    def __init__(self, instance: Instance, num_accepted: Callable[[Sequence, int], int] | None = None) -> None:
+    def __init__(
+        self,
+        instance: Instance,
+        reports_steps: bool = True,
+        has_cohort: bool = False,
+        num_accepted: Callable[[Sequence, int], int] | None = None,
+    ) -> None:
         config, speculation = instance.config, instance.config.speculation
         assert speculation is not None
         kv = NextTokenKVCache(config, speculation, instance.cache_changes)
-        super().__init__(instance, DraftBatch(config, kv, speculation))
+        super().__init__(instance, reports_steps, has_cohort, kv)
+        self._adds_time = True
         self._speculation = speculation
-        self._drafts_ahead = config.async_scheduling
         self._acceptance = Acceptance(speculation)
         self._num_accepted = num_accepted or self._draw
         self._request_numbers: dict[Sequence, int] = {}
-        """Of those present, in the order in which they came: draws do not depend on how requests are named."""
+        """Of the requests present, in order of arrival: draws do not depend on how requests are named."""
         self._next_number = itertools.count()
+        self._pads = False
+        self._has_grants = False
         instance.counters.num_accepted_per_position = [0] * speculation.num_tokens
 
     def enqueue(self, sequence: Sequence, at: Micros) -> None:
         self._request_numbers[sequence] = next(self._next_number)
         super().enqueue(sequence, at)
 
-    def shape_of(self, grants: list[Grant]) -> BatchShape:
-        return draft_shape(grants)
+    def shape_of(self, step: ScheduledStep, recent_prompt_tokens: int) -> BatchShape:
+        shape = draft_shape(step[2])
+        return shape._replace(recent_prefill_tokens=recent_prompt_tokens if shape.prefill_tokens else 0)
 
-    def step_time(self, step: Step) -> Micros:
-        drafts = any(grant.samples for grant in step.grants)
-        return super().step_time(step) + (self._speculation.draft_time_us if drafts else 0)
+    def added_time(self, step: ScheduledStep) -> Micros:
+        samples = any(tokens.samples for tokens in step[2])
+        return super().added_time(step) + (self._speculation.draft_time_us if samples else 0)
 
-    def _draw(self, sequence: Sequence, num_drafts: int) -> int:
-        return self._acceptance.num_accepted(self._request_numbers[sequence], sequence.num_output_tokens, num_drafts)
+    def _admit_waiting(self, defers: bool) -> None:
+        self._pads = not self._had_prefill
+        self._has_grants = bool(self._granted)
+        super()._admit_waiting(defers)
+
+    def _admission_tokens(self, sequence: Sequence, start: int) -> int:
+        """A newcomer that lacks one token decodes, so among others that do it is filled up to their width."""
+        width = 1 + self._speculation.num_tokens
+        decodes = sequence.num_tokens - start == 1 and (self._has_grants or start > 0)
+        if not decodes or not self._pads or start + width + 1 > self._limit:
+            return super()._admission_tokens(sequence, start)
+        if width > self._budget:
+            return 0
+        return min(width, self._threshold) if self._threshold else width
+
+    def _advance(self, sequence: Sequence, num_tokens: int) -> DraftedTokens:
+        known = sequence.num_tokens + sequence.num_placeholders
+        num_drafts = max(0, sequence.num_computed_tokens + num_tokens - known)
+        num_proposed = min(num_drafts, sequence.num_drafts)
+        tokens = super()._advance(sequence, num_tokens)
+        sequence.num_drafts = 0
+        if tokens.samples and self._is_async:
+            # The next step is composed before this one ends, so it counts on drafts that are yet to be made.
+            sequence.num_placeholders += num_drafts
+            sequence.num_drafts = self._speculation.num_tokens
+        return DraftedTokens(
+            sequence, num_tokens, tokens.context_tokens, tokens.known_tokens, tokens.samples, num_drafts, num_proposed
+        )
 
     def _process(
-        self, grant: Grant, step_index: int, at: Micros, emitted: list[Sequence], finished: list[Finished]
+        self, tokens: ScheduledTokens, step_index: int, at: Micros, emitted: list[Sequence], finished: list[Finished]
     ) -> None:
-        assert isinstance(grant, DraftGrant)
-        sequence = grant.sequence
-        sequence.num_in_flight_tokens -= grant.num_tokens
+        assert isinstance(tokens, DraftedTokens)
+        sequence = tokens.sequence
+        sequence.num_in_flight_tokens -= tokens.num_tokens
         is_stale = sequence.num_stale_tokens > 0
         if is_stale:
-            sequence.num_stale_tokens -= grant.num_tokens
-        if sequence.outcome is not None or not grant.samples:
+            sequence.num_stale_tokens -= tokens.num_tokens
+        if sequence.outcome is not None or not tokens.samples:
             return
-        num_tokens = 1 + self._verify(grant, is_stale)
+        num_tokens = 1 + self._verify(tokens, is_stale)
         num_kept = self._add_tokens(sequence, num_tokens, step_index, at)
         if sequence.request.output_tokens > 0:
             emitted.append(sequence)
@@ -70,20 +118,19 @@ class SpeculativeStepping(VllmStepping):
             if sequence.num_placeholders > 0:
                 sequence.num_placeholders -= num_tokens
             self.kv.register(sequence, sequence.num_computed_tokens - sequence.num_in_flight_tokens)
-        outcome = self._stop(sequence)
-        if outcome is not None:
-            self._complete(sequence, outcome, at, finished)
-        elif not self._drafts_ahead and not is_stale:
+        if self._stops(sequence):
+            self._complete(sequence, at, finished)
+        elif not self._is_async and not is_stale:
             sequence.num_drafts = self._speculation.num_tokens
 
-    def _verify(self, grant: DraftGrant, is_stale: bool) -> int:
+    def _verify(self, tokens: DraftedTokens, is_stale: bool) -> int:
         """How many drafts hold. What was computed for the others is taken back, unless it has been thrown away."""
-        if not grant.num_drafts:
+        if not tokens.num_drafts:
             return 0
-        sequence = grant.sequence
-        accepted = self._num_accepted(sequence, grant.num_proposed) if grant.num_proposed else 0
-        self._instance.counters.count_drafts(grant.num_drafts, accepted)
-        rejected = grant.num_drafts - accepted
+        sequence = tokens.sequence
+        accepted = self._num_accepted(sequence, tokens.num_proposed) if tokens.num_proposed else 0
+        self._instance.counters.count_drafts(tokens.num_drafts, accepted)
+        rejected = tokens.num_drafts - accepted
         if not is_stale:
             sequence.num_computed_tokens -= rejected
             if sequence.num_placeholders > 0:
@@ -100,10 +147,33 @@ class SpeculativeStepping(VllmStepping):
             sequence.add_extra_tokens(step_index, num_kept - 1)
         return num_kept
 
-    def _complete(self, sequence: Sequence, outcome: Outcome, at: Micros, finished: list[Finished]) -> None:
+    def _leave(self, sequence: Sequence) -> None:
         del self._request_numbers[sequence]
-        super()._complete(sequence, outcome, at, finished)
+        super()._leave(sequence)
 
-    def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
-        del self._request_numbers[sequence]
-        super()._take_out(sequence, outcome, at)
+    def _draw(self, sequence: Sequence, num_drafts: int) -> int:
+        return self._acceptance.num_accepted(self._request_numbers[sequence], sequence.num_output_tokens, num_drafts)
+
+
+def draft_shape(tokens: list[ScheduledTokens]) -> BatchShape:
+    """The sums over a step's tokens: drafts cost like prefill tokens, after a context that their sequence reads anyway.
+
+    Only the rest of a sequence's tokens makes a request of the batch, one that decodes or one that prefills.
+    """
+    drafts = squares = context_work = 0
+    others: list[ScheduledTokens] = []
+    for each in tokens:
+        assert isinstance(each, DraftedTokens)
+        count = each.num_drafts
+        rest = each.num_tokens - count
+        others.append(ScheduledTokens(each.sequence, rest, each.context_tokens, each.known_tokens, each.samples))
+        drafts += count
+        squares += count * count
+        context_work += count * (each.context_tokens + rest)
+    shape = batch_shape(others, 0, 0, 0)
+    return shape._replace(
+        prefill_tokens=shape.prefill_tokens + drafts,
+        prefill_tokens_squared=shape.prefill_tokens_squared + squares,
+        prefill_context_work=shape.prefill_context_work + context_work,
+        prefill_prompt_work=shape.prefill_prompt_work + context_work,
+    )

@@ -2,7 +2,7 @@
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Outcome, Preempted, Scheduled, StepDone
-from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache
+from blis_sim.engine.request import HashedBlocks
 from tests.fakes import TestLatency, config, request, run
 
 
@@ -171,6 +171,5 @@ def test_a_prompt_of_one_token_is_no_prefill_to_wait_for() -> None:
 
 def test_the_blocks_filled_by_the_last_step_can_be_found_again() -> None:
     sut = engine()
-    run(sut, [(0, request("a", input_tokens=3, output_tokens=2))])
-    assert isinstance(sut.kv, VllmKVCache)
-    assert sut.kv.index.is_registered(0), "three prompt tokens and the first output token fill it"
+    run(sut, [(0, request("a", input_tokens=3, output_tokens=2, blocks=HashedBlocks("a", (7,))))])
+    assert 7 in sut.kv.index.identities(), "three prompt tokens and the first output token fill it"

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.kv_cache.slots import SlotCache
-from blis_sim.engine.scheduler.vllm import batch_shape
-from blis_sim.engine.scheduler.vllm_batch import Grant, VllmBatch
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.speculation import Speculation
+from tests.oracle_scheduler.vllm import batch_shape
+from tests.oracle_scheduler.vllm_batch import Grant, VllmBatch
 
 
 @dataclass(slots=True)

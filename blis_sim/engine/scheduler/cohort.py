@@ -1,0 +1,135 @@
+"""Sequences that get exactly one token in every step, kept as sums: a step of theirs costs nothing per sequence."""
+
+from bisect import bisect_right
+from heapq import heappop, heappush
+from itertools import accumulate
+
+from blis_sim.engine.sequence import DecodeSpan, Sequence
+
+
+class DecodeCohort:
+    """Decoding sequences as sums over their contexts and block needs, and a list of their ends by step.
+
+    With n sequences the sum of their contexts grows by n each step, so it is kept as a constant plus n times the step.
+    A sequence needs a new block when its context is a multiple of the block size, so block needs are counted by step
+    modulo the block size. Joining and leaving are O(1).
+    """
+
+    __slots__ = (
+        "_block_size",
+        "_end_heap",
+        "ends",
+        "latest_join",
+        "latest_number",
+        "members",
+        "needs",
+        "num_decodes",
+        "offset",
+    )
+
+    def __init__(self, block_size_tokens: int) -> None:
+        self._block_size = block_size_tokens
+        self.members: dict[Sequence, None] = {}
+        """All sequences in the cohort, those included whose last token is in flight."""
+        self.num_decodes = 0
+        """Sequences that decode in the next step."""
+        self.offset = 0
+        """The sum of the contexts of these before step 0, extrapolated backwards."""
+        self.needs = [0] * block_size_tokens
+        """New blocks that these need in a step, by its index modulo the block size."""
+        self.ends: dict[int, list[DecodeSpan]] = {}
+        """Spans by the step that brings their last token. Spans that were cut short stay listed."""
+        self.latest_number = 0
+        """No member was admitted later than this."""
+        self.latest_join = 0
+        """No member decodes later than from this step on."""
+        self._end_heap: list[int] = []
+
+    def join(self, sequence: Sequence, span: DecodeSpan) -> None:
+        """`sequence` decodes from `span.first_step` on, before which it has computed `num_computed_tokens`."""
+        sequence.span = span
+        self.members[sequence] = None
+        self.num_decodes += 1
+        if sequence.running_number > self.latest_number:
+            self.latest_number = sequence.running_number
+        self.latest_join = span.first_step
+        lead = sequence.num_computed_tokens - span.first_step
+        self.offset += lead
+        self.needs[-lead % self._block_size] += 1
+        last = span.last_step
+        ending = self.ends.get(last)
+        if ending is None:
+            self.ends[last] = [span]
+            heappush(self._end_heap, last)
+        else:
+            ending.append(span)
+
+    def leave(self, sequence: Sequence) -> None:
+        """Forget a member. Its span stays listed among the ends and is ignored there."""
+        span = sequence.span
+        assert span is not None
+        if not span.is_over:
+            self._subtract(span)
+        del self.members[sequence]
+        sequence.span = None
+        if not self.members:
+            self.latest_number = 0
+
+    def composed(self, step: int) -> None:
+        """`step` has been composed. Members whose end was foreseen do not decode in later steps."""
+        for span in self.ends[step]:
+            if span.is_foreseen and span.sequence.span is span and not span.is_over:
+                self._subtract(span)
+
+    def pop_ended(self, step: int) -> list[Sequence]:
+        """The members whose last token `step` brought, in order of admission. They are still members."""
+        ended = [span.sequence for span in self.ends.pop(step) if span.sequence.span is span]
+        if len(ended) > 1:
+            ended.sort(key=running_number)
+        return ended
+
+    def next_end(self) -> int:
+        """The next step that brings a last token; -1 without any."""
+        heap = self._end_heap
+        while heap:
+            if heap[0] in self.ends:
+                return heap[0]
+            heappop(heap)
+        return -1
+
+    def needs_block(self, sequence: Sequence, step: int) -> bool:
+        """Whether a member decodes in `step` and needs a new block for that."""
+        span = sequence.span
+        assert span is not None
+        return not span.is_over and (sequence.num_computed_tokens - span.first_step + step) % self._block_size == 0
+
+    def num_steps_within(self, first_step: int, num_steps: int, num_free_blocks: int) -> int:
+        """How many of `num_steps` steps from `first_step` on can be given blocks out of `num_free_blocks`."""
+        size, needs = self._block_size, self.needs
+        rounds, rest = divmod(num_free_blocks, self.num_decodes)  # in `size` steps each of them needs one
+        if num_steps <= rounds * size:
+            return num_steps
+        start = first_step % size
+        return min(num_steps, rounds * size + bisect_right(list(accumulate(needs[start:] + needs[:start])), rest))
+
+    def num_blocks_in(self, first_step: int, num_steps: int) -> int:
+        """New blocks that members need in `num_steps` steps from `first_step` on."""
+        size, needs = self._block_size, self.needs
+        rounds, rest = divmod(num_steps, size)
+        start = first_step % size
+        end = start + rest
+        total = sum(needs[start:end]) + rounds * self.num_decodes
+        return total + sum(needs[: end - size]) if end > size else total
+
+    def _subtract(self, span: DecodeSpan) -> None:
+        """`span` is no longer part of the sums."""
+        span.is_over = True
+        self.num_decodes -= 1
+        lead = span.sequence.num_computed_tokens - span.first_step
+        self.offset -= lead
+        self.needs[-lead % self._block_size] -= 1
+
+
+def running_number(sequence: Sequence) -> int:
+    """Orders running sequences by admission."""
+    return sequence.running_number

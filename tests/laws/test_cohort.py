@@ -1,0 +1,175 @@
+"""vLLM's scheduler gives equal results with and without a decode cohort, and those of the previous release."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Event, Finished, Preempted, Scheduled, StepDone, StepsDone
+from blis_sim.engine.instance import Instance
+from blis_sim.engine.request import ExternalPrompt
+from blis_sim.engine.scheduler.hold import Hold
+from blis_sim.engine.scheduler.vllm import VllmScheduler
+from blis_sim.engine.scheduler.vllm_speculative import SpeculativeScheduler
+from blis_sim.engine.units import Micros
+from tests.laws.test_fast_equals_plain import assert_same, figures
+from tests.oracle_scheduler.vllm import VllmStepping
+from tests.oracle_scheduler.vllm_speculative import SpeculativeStepping
+from tests.strategies import GRID_US, Workload, usual_workloads, workloads
+
+MANY_STEPS = 20_000
+EXAMPLES = int(os.environ.get("BLIS_FAST_EXAMPLES", "100"))
+"""More for a long sitting."""
+
+NewScheduler = Callable[[Instance], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Interference:
+    """What an operator does to an engine once it has been advanced so far."""
+
+    at: Micros
+    hold: Hold | None = None
+    preempts: bool = False
+    num_withheld_blocks: int = 0
+
+    def act(self, engine: Engine) -> None:
+        if self.hold is not None:
+            engine.hold(self.hold, self.at + 1)
+        elif self.preempts:
+            engine.reset_prefix_cache(self.at + 1, preempts_running=True)
+        else:
+            engine._stepping.withhold_blocks(self.num_withheld_blocks, self.at + 1)  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True)
+class Driving:
+    """How a driver advances an engine: how far each time, and whether steps may be reported together."""
+
+    chunk_us: Micros = 40_000
+    leaps: bool = False
+    interferences: tuple[Interference, ...] = ()
+
+
+def result(workload: Workload, new_scheduler: NewScheduler, driving: Driving) -> dict[str, object]:
+    """Everything that can be observed of a run, as plain values."""
+    engine = Engine(workload.config(), workload.latency)
+    engine._stepping = new_scheduler(engine._instance)
+    engine.submit_all([request for _, request in workload.arrivals], [at for at, _ in workload.arrivals])
+    for at, request_id in workload.hang_ups:
+        engine.abort(request_id, at)
+    events: list[list[Event]] = []
+    for interference in driving.interferences:
+        if engine.now is None or interference.at >= engine.now:
+            events.append(engine.advance(interference.at, driving.leaps))
+            interference.act(engine)
+    if driving.interferences:
+        engine._stepping.withhold_blocks(0, driving.interferences[-1].at + 2)  # type: ignore[attr-defined]
+        engine.hold(Hold.NONE, driving.interferences[-1].at + 2)
+    while (due_at := engine.next_event_at()) is not None:
+        assume(len(engine.steps) < MANY_STEPS)
+        events.append(engine.advance(due_at + driving.chunk_us, driving.leaps))
+        engine.check_integrity()
+    told = list(chain.from_iterable(events))
+    return {
+        "told": [
+            (type(event).__name__, event.at, event.sequence.request.id, figures(event))
+            for event in told
+            if isinstance(event, Scheduled | Preempted | Finished)
+        ],
+        "tokens": list(chain.from_iterable(map(tokens, told))),
+        "starts": [engine.steps.start(index) for index in range(len(engine.steps))],
+        "ends": [engine.steps.end(index) for index in range(len(engine.steps))],
+        "counters": engine.counters,
+        "stats": engine.stats,
+        "clock": engine.clock,
+        "last_shape": engine.last_shape,
+        "cache": (engine.kv.hit_tokens, engine.kv.queried_tokens),
+    }
+
+
+def tokens(event: Event) -> list[tuple[Micros, str, int]]:
+    """When which request had how many tokens, as steps report it."""
+    if isinstance(event, StepDone):
+        return [(event.at, each.request.id, each.tokens_at(event.index)) for each in event.emitted]
+    if isinstance(event, StepsDone):
+        return [
+            (at, each.request.id, each.tokens_at(index))
+            for index, at in enumerate(event.ends, event.first)
+            for each in event.emitted
+        ]
+    return []
+
+
+def check(workload: Workload, driving: Driving) -> None:
+    """Compare the previous release with each way of the present scheduler."""
+    expected = result(workload, VllmStepping, driving)
+    for has_cohort in (False, True):
+        for leaps in (False, True):
+            reporting = replace(driving, leaps=leaps)
+            assert_same(
+                expected, result(workload, partial(VllmScheduler, reports_steps=True, has_cohort=has_cohort), reporting)
+            )
+        silent = result(workload, partial(VllmScheduler, reports_steps=False, has_cohort=has_cohort), driving)
+        assert_same(expected | {"tokens": []}, silent)
+
+
+CHUNKS = st.sampled_from([0, 1000, 40_000, 10**9])
+
+
+@given(workloads(schedulings=("vllm",), with_speculation=False), CHUNKS)
+@settings(max_examples=EXAMPLES)
+def test_a_cohort_changes_no_result(workload: Workload, chunk_us: Micros) -> None:
+    check(workload, Driving(chunk_us))
+
+
+@given(usual_workloads(), CHUNKS)
+@settings(max_examples=EXAMPLES)
+def test_a_cohort_changes_no_result_where_nearly_all_sequences_only_decode(
+    workload: Workload, chunk_us: Micros
+) -> None:
+    check(workload, Driving(chunk_us))
+
+
+@given(workloads(schedulings=("vllm",), with_speculation=False), st.lists(st.integers(0, 3), min_size=12, max_size=12))
+@settings(max_examples=EXAMPLES)
+def test_a_cohort_changes_no_result_with_prompts_computed_elsewhere(workload: Workload, transfers: list[int]) -> None:
+    """Every fourth prompt, on average, comes without a transfer and is computed here."""
+    arrivals = [
+        (at, request._replace(external=ExternalPrompt(request.input_tokens, ticks * GRID_US)) if ticks else request)
+        for (at, request), ticks in zip(workload.arrivals, transfers, strict=False)
+    ]
+    check(replace(workload, arrivals=arrivals), Driving())
+
+
+@st.composite
+def interferences(draw: st.DrawFn) -> tuple[Interference, ...]:
+    instants = sorted(draw(st.lists(st.integers(0, 400).map(lambda tick: tick * 100), min_size=1, max_size=6)))
+    kinds = st.one_of(
+        st.builds(Interference, st.just(0), hold=st.sampled_from(Hold)),
+        st.just(Interference(0, preempts=True)),
+        st.builds(Interference, st.just(0), num_withheld_blocks=st.sampled_from([0, 5, 100])),
+    )
+    return tuple(replace(draw(kinds), at=at) for at in instants)
+
+
+@given(st.one_of(workloads(schedulings=("vllm",), with_speculation=False), usual_workloads()), interferences())
+@settings(max_examples=EXAMPLES)
+def test_a_cohort_changes_no_result_under_holds_resets_and_withheld_blocks(
+    workload: Workload, interfering: tuple[Interference, ...]
+) -> None:
+    check(workload, Driving(interferences=interfering))
+
+
+@given(workloads(schedulings=("vllm",)), CHUNKS)
+@settings(max_examples=EXAMPLES)
+def test_speculative_decoding_gives_the_results_of_the_previous_release(workload: Workload, chunk_us: Micros) -> None:
+    assume(workload.speculation is not None)
+    driving = Driving(chunk_us)
+    assert_same(result(workload, SpeculativeStepping, driving), result(workload, SpeculativeScheduler, driving))
