@@ -3,6 +3,7 @@
 from aiohttp import web
 
 from mockserve.front.middlewares import MIDDLEWARES, sign
+from mockserve.routes.documentation import OPENAPI, OpenApiText
 from mockserve.routes.table import ROUTES
 from mockserve.serving.service import SERVICE, Service
 
@@ -11,6 +12,7 @@ def build_app(service: Service) -> web.Application:
     """The application that serves `service`."""
     app = web.Application(middlewares=MIDDLEWARES, client_max_size=service.options.max_body_mb * 2**20)
     app[SERVICE] = service
+    app[OPENAPI] = OpenApiText()
     taken: set[tuple[str, str]] = set()
     for route in ROUTES:
         if route.gate in service.gates and (route.method, route.path) not in taken:

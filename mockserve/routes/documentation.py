@@ -1,6 +1,7 @@
 """Pages for people: the documentation of the interface, and the dashboard."""
 
-from functools import cache
+import asyncio
+from functools import cache, partial
 from html import escape
 from importlib.resources import files
 
@@ -18,20 +19,49 @@ REDIRECT_PAGE = (
 )
 
 
+class OpenApiText:
+    """The OpenAPI document of one application, which never changes.
+
+    The first request for the document has it made on a thread: its tables are files of 100 kB, and what they say takes
+    tens of milliseconds to read.
+    """
+
+    def __init__(self) -> None:
+        self._text: bytes | None = None
+        self._is_made_once = asyncio.Lock()
+
+    async def read(self, app: web.Application) -> bytes:
+        """Return the document of `app` as JSON."""
+        async with self._is_made_once:
+            if self._text is None:
+                self._text = await app[SERVICE].aside.in_thread(partial(_openapi_text, app))
+            return self._text
+
+
+OPENAPI = web.AppKey("openapi", OpenApiText)
+"""The place of an application's own document."""
+
+
 async def openapi(request: web.Request) -> web.StreamResponse:
     """The server's own OpenAPI document."""
-    service = request.app[SERVICE]
-    document = openapi_document([each for each in _operations(request) if _is_described(each)], _section(service))
+    _check_documented(request)
+    return web.Response(body=await request.app[OPENAPI].read(request.app), content_type="application/json")
+
+
+def _openapi_text(app: web.Application) -> bytes:
+    service = app[SERVICE]
+    document = openapi_document([each for each in _operations(app) if _is_described(each)], _section(service))
     if service.network.root_path:
         document["servers"] = [{"url": service.network.root_path}]
-    return web.Response(body=compact_json(document), content_type="application/json")
+    return compact_json(document)
 
 
 async def documentation(request: web.Request) -> web.StreamResponse:
     """The routes of the server, as a page to read."""
+    _check_documented(request)
     rows = "".join(
         f"<tr><td>{each.method}</td><td><code>{escape(each.path)}</code></td><td>{escape(each.summary)}</td></tr>"
-        for each in _operations(request)
+        for each in _operations(request.app)
     )
     page = f'<!DOCTYPE html><title>Routes</title><table>{rows}</table><p><a href="openapi.json">openapi.json</a></p>'
     return web.Response(text=page, content_type="text/html")
@@ -39,18 +69,21 @@ async def documentation(request: web.Request) -> web.StreamResponse:
 
 async def oauth2_redirect(request: web.Request) -> web.StreamResponse:
     """Return the page to which an authorization server sends a browser back; no route here uses OAuth2."""
-    if request.app[SERVICE].options.disable_fastapi_docs:
-        raise web.HTTPNotFound
+    _check_documented(request)
     return web.Response(text=REDIRECT_PAGE, content_type="text/html")
 
 
-def _operations(request: web.Request) -> list[Operation]:
-    """What this server answers, in the order of its routes. Raises a 404 where it is not to tell."""
+def _check_documented(request: web.Request) -> None:
+    """Raise a 404 where `--disable-fastapi-docs` is given."""
     if request.app[SERVICE].options.disable_fastapi_docs:
         raise web.HTTPNotFound
-    root_path = request.app[SERVICE].network.root_path
+
+
+def _operations(app: web.Application) -> list[Operation]:
+    """Return what a server answers, in the order of its routes."""
+    root_path = app[SERVICE].network.root_path
     found: dict[tuple[str, str], Operation] = {}
-    for route in request.app.router.routes():
+    for route in app.router.routes():
         if route.resource is not None and route.handler not in (documentation, oauth2_redirect):
             path = route.resource.canonical
             if root_path and path.startswith(root_path + "/"):

@@ -1,7 +1,9 @@
 """GET /openapi.json, /docs and /redoc: routes and schemas as vLLM describes them."""
 
 import csv
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from mockserve.protocol.completions.fields import CHAT_FIELDS, COMPLETION_FIELDS
 from mockserve.protocol.server.openapi.digests import digest, without_prose
+from mockserve.protocol.server.openapi.document import openapi_document
 from mockserve.protocol.server.openapi.notation import read_type
 from mockserve.protocol.server.openapi.tables import read_schemas
 from tests.wire.plain_http import call
@@ -81,6 +84,19 @@ def test_root_path_is_a_server_and_no_part_of_paths() -> None:
         document = call(server, "GET", "/openapi.json").json
     assert document["servers"] == [{"url": "/pre"}]
     assert not [path for path in document["paths"] if path.startswith("/pre")]
+
+
+def test_document_is_made_once_and_not_on_the_thread_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+
+    def noted(*arguments: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return openapi_document(*arguments)
+
+    monkeypatch.setattr("mockserve.routes.documentation.openapi_document", noted)
+    with running_server() as server, ThreadPoolExecutor(4) as clients:
+        replies = list(clients.map(lambda _: call(server, "GET", "/openapi.json").body, range(8)))
+    assert (threads, len(set(replies))) == (["long work"], 1)
 
 
 def test_page_of_routes_shows_them(server: TestServer) -> None:
