@@ -70,6 +70,8 @@ class Attacked:
     memory_worst_mb: float = 0.0
     memory_culprits: list[str] = field(default_factory=list)
     died: bool = False
+    num_unsent: int = 0
+    """Requests that the time limit left no time for."""
     left_behind: float = 0.0
     errors: str = ""
 
@@ -154,6 +156,8 @@ def _judge_answers(attacked: Attacked, verdict: Verdict) -> None:
         verdict.broken.extend([f"    {count} x {line}" for line, count in tracebacks.most_common(20)])
     if attacked.died:
         verdict.broken.append("the server ended")
+    if attacked.num_unsent:
+        verdict.broken.append(f"{attacked.num_unsent:,} requests were not sent before the time limit")
     if attacked.left_behind:
         verdict.broken.append(f"{attacked.left_behind:g} requests stayed in the engine after the attack")
 

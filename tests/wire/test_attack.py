@@ -2,12 +2,15 @@
 
 import asyncio
 import itertools
+import socket
+import time
 
 import pytest
 
+from benchmarks.attack import bodies
 from benchmarks.attack.generate import hostile_requests
 from benchmarks.attack.hostile import HostileRequest
-from benchmarks.attack.judging import Attacked
+from benchmarks.attack.judging import Attacked, Bounds, judged
 from benchmarks.attack.sending import exchange
 from benchmarks.attack.setups import SETUPS, Running, Setup, running
 
@@ -54,3 +57,18 @@ def test_equal_seeds_make_equal_requests() -> None:
         first, again = (list(hostile_requests(setup, 3, 60, heavy_rounds=0)) for _ in range(2))
         assert first == again
         assert first != list(hostile_requests(setup, 4, 60, heavy_rounds=0))
+
+
+def test_ends_at_its_time_limit_where_a_server_answers_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bodies, "QUIET_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr("sys.argv", ["bodies.py", "--time-limit-s", "1", "--patience-s", "0.1"])
+        server = Running("127.0.0.1", silent.getsockname()[1])
+        began_s = time.monotonic()
+        found = asyncio.run(bodies.Attack(SETUPS[0], server, bodies.parsed()).run())
+    assert time.monotonic() - began_s < 20
+    assert found.num_unsent == 5000 - len(found.exchanges)
+    verdict = judged(found, {}, Bounds())
+    assert f"{found.num_unsent:,} requests were not sent before the time limit" in verdict.broken
