@@ -70,11 +70,7 @@ class Attack:
         for index, request in requests:
             if given.only not in request.kind:
                 continue
-            if not server.is_alive():
-                attacked.died = True
-                break
-            if time.monotonic() > self._ends_at_s:
-                attacked.num_unsent = given.count - index
+            if self._must_end(index):
                 break
             if tasks and (request.runs_alone or time.monotonic() > self._quiet_at_s):
                 await asyncio.wait(tasks)
@@ -92,6 +88,13 @@ class Attack:
         await self._be_quiet()
         sampling.cancel()
         return attacked
+
+    def _must_end(self, index: int) -> bool:
+        """Whether no request from this index on is sent: the server has ended, or the time is over."""
+        self.attacked.died = not self._server.is_alive()
+        if time.monotonic() > self._ends_at_s:
+            self.attacked.num_unsent = self._given.count - index
+        return self.attacked.died or self.attacked.num_unsent > 0
 
     async def _settle(self) -> None:
         """Wait until what the attack has left behind is done: the server answers at once several times in a row."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.attack.hostile import HostileRequest
-from benchmarks.attack.samples import Sample, Spread, Window, overlap
+from benchmarks.attack.samples import Sample, Spread, Window, doing, overlap
 from benchmarks.attack.sending import Exchange, Outcome
 from benchmarks.attack.watcher import BROKEN, GAP, HEALTH, OWN
 
@@ -197,7 +197,8 @@ def _judge_times(attacked: Attacked, samples: dict[str, list[Sample]], bounds: B
         for each in worst:
             if each.corrected_ms - quiet.worst_ms > allowed_worst:
                 during = "; ".join(attacked.in_flight(each.window)[:NUM_SHOWN])
-                verdict.broken.append(f"    {each.corrected_ms:.0f} ms during {during}")
+                cause = doing(samples, each.window)
+                verdict.broken.append(f"    {each.corrected_ms:.0f} ms during {during}{cause and f' ({cause})'}")
     broken = [each for each in samples.get(BROKEN, []) if not overlap(each.window, attacked.disturbed)]
     if broken:
         during = "; ".join(attacked.in_flight(broken[0].window)[:NUM_SHOWN])

@@ -1,6 +1,6 @@
 """What the watcher saw, in quiet times and under attack."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.attack.watcher import GAP, HEALTH, OWN, TICK_S, WAITED
+from benchmarks.attack.watcher import DISK, GAP, HEALTH, OWN, RAN, TICK_S, WAITED
 
 Window: TypeAlias = tuple[float, float]
 """From one instant to another on the monotonic clock."""
@@ -61,6 +61,21 @@ class Spread:
 def overlap(window: Window, others: Sequence[Window]) -> bool:
     """Whether a window has an instant in common with one of the others."""
     return any(window[0] <= end and begin <= window[1] for begin, end in others)
+
+
+def doing(samples: Mapping[str, Sequence[Sample]], window: Window) -> str:
+    """What the server's main thread did in a window; empty where it was not watched."""
+    if not samples.get(RAN):
+        return ""
+    ran, waited, disk = (_growth_ms(samples[kind], window) for kind in (RAN, WAITED, DISK))
+    return f"the main thread ran {ran:.0f}, waited {waited:.0f} for a processor and {disk:.0f} for a disk"
+
+
+def _growth_ms(sums: Sequence[Sample], window: Window) -> float:
+    """By how much sums grew in a window, to the first of them after it."""
+    instants = [each.at_s for each in sums]
+    first, last = np.minimum(np.searchsorted(instants, window), len(sums) - 1)
+    return sums[last].ms - sums[max(first - 1, 0)].ms
 
 
 def read_samples(file: Path, as_measured: bool) -> dict[str, list[Sample]]:

@@ -18,13 +18,16 @@ HEALTH_EVERY_S = 0.02
 NUM_STREAMS = 2
 STREAM_TOKENS = 1500
 LONGEST_WAIT_S = 60.0
-GAP, HEALTH, OWN, WAITED, BROKEN = "gap", "health", "own", "waited", "broken"
+GAP, HEALTH, OWN, RAN, WAITED, DISK, BROKEN = "gap", "health", "own", "ran", "waited", "disk", "broken"
 """Kinds of samples.
 
-OWN is how late this process itself was woken, WAITED how long the server's main thread has waited for a processor since
-its start, BROKEN a stream that ended without its end.
+OWN is how late this process itself was woken, BROKEN a stream that ended without its end. Of the server's main thread
+RAN is how long it has had a processor since its start, WAITED how long it has waited for one, and DISK how long it was
+seen to wait for a disk.
 """
 TICK_S = 0.01
+UNINTERRUPTIBLE = "D"
+"""The state of a thread that waits for a disk, also where it reads a page of its program."""
 
 
 class Watcher:
@@ -33,7 +36,8 @@ class Watcher:
     def __init__(self, host: str, port: int, file: TextIO, api_key: str | None, pid: int | None) -> None:
         self._address = host, port
         self._file = file
-        self._schedule = None if pid is None else Path(f"/proc/{pid}/task/{pid}/schedstat")
+        self._thread = None if pid is None else Path(f"/proc/{pid}/task/{pid}")
+        self._disk_ms = 0.0
         self._key_line = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
 
     def _note(self, kind: str, ms: float) -> None:
@@ -44,10 +48,19 @@ class Watcher:
         while True:
             before_s = time.monotonic()
             await asyncio.sleep(TICK_S)
-            self._note(OWN, (time.monotonic() - before_s - TICK_S) * 1000)
-            if self._schedule is not None:
+            took_s = time.monotonic() - before_s
+            self._note(OWN, (took_s - TICK_S) * 1000)
+            if self._thread is not None:
                 with suppress(OSError):
-                    self._note(WAITED, int(self._schedule.read_text().split()[1]) / 1e6)
+                    self._note_thread(self._thread, took_s * 1000)
+
+    def _note_thread(self, thread: Path, tick_ms: float) -> None:
+        ran_ns, waited_ns, _ = map(int, (thread / "schedstat").read_text().split())
+        if (thread / "stat").read_text().rpartition(")")[2].split()[0] == UNINTERRUPTIBLE:
+            self._disk_ms += tick_ms
+        self._note(RAN, ran_ns / 1e6)
+        self._note(WAITED, waited_ns / 1e6)
+        self._note(DISK, self._disk_ms)
 
     async def watch_health(self) -> None:
         """GET /health again and again, each time on a connection of its own."""

@@ -2,8 +2,13 @@
 
 import asyncio
 import itertools
+import re
 import socket
+import subprocess
+import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +16,10 @@ from benchmarks.attack import bodies
 from benchmarks.attack.generate import hostile_requests
 from benchmarks.attack.hostile import HostileRequest
 from benchmarks.attack.judging import Attacked, Bounds, judged
+from benchmarks.attack.samples import doing, read_samples
 from benchmarks.attack.sending import exchange
 from benchmarks.attack.setups import SETUPS, Running, Setup, running
+from benchmarks.attack.watcher import RAN, Watcher
 
 NUM_REQUESTS = 120
 NUM_LANES = 6
@@ -72,3 +79,26 @@ def test_ends_at_its_time_limit_where_a_server_answers_nothing(
     assert found.num_unsent == 5000 - len(found.exchanges)
     verdict = judged(found, {}, Bounds())
     assert f"{found.num_unsent:,} requests were not sent before the time limit" in verdict.broken
+
+
+def test_says_what_the_main_thread_did_while_a_client_waited(tmp_path: Path) -> None:
+    program = "import time\nuntil = time.monotonic() + 2\nwhile time.monotonic() < until: pass\ntime.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", program]) as process, (tmp_path / "samples").open("w") as file:
+        watcher = Watcher("127.0.0.1", 9, file, None, process.pid)
+
+        async def watch() -> None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(5):
+                    await watcher.watch_itself()
+
+        asyncio.run(watch())
+        process.kill()
+    samples = read_samples(tmp_path / "samples", as_measured=False)
+    begin_s, end_s = samples[RAN][0].at_s, samples[RAN][-1].at_s
+    early = re.match(r"the main thread ran (\d+), waited (\d+) for a processor", doing(samples, (begin_s, end_s - 4)))
+    late = re.match(r"the main thread ran (\d+), waited (\d+) for a processor", doing(samples, (end_s - 1, end_s)))
+    assert early is not None
+    assert late is not None
+    assert int(early[1]) + int(early[2]) > 500
+    assert int(late[1]) < 100
+    assert doing({}, (begin_s, end_s)) == ""
