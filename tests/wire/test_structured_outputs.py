@@ -124,6 +124,20 @@ def test_fails_inside_on_a_form_that_cannot_begin(server: TestServer, demand: di
     assert (reply.status, message_of(reply)) == (500, "Internal server error")
 
 
+@pytest.mark.parametrize("num_nested", range(6))
+@pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef"])
+def test_a_schema_that_refutes_itself_is_met_by_any_value(server: TestServer, keyword: str, num_nested: int) -> None:
+    schema: dict[str, Any] = {keyword: "#"}
+    for _ in range(num_nested):
+        schema = {"allOf": [schema]}
+    schema = {"not": schema}
+    reply = call(server, "POST", "/v1/completions", {"prompt": "hi", "structured_outputs": {"json": schema}})
+    assert reply.status == 200, reply.body
+    json.loads(reply.json["choices"][0]["text"])
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    assert chat(server, tools=[tool], tool_choice="required").status == 200
+
+
 def generated(server: TestServer, demand: Any) -> PlainReply:
     body = {"token_ids": [1, 2, 3], "output_mode": "text", "sampling_params": {"structured_outputs": demand}}
     return call(server, "POST", "/inference/v1/generate", body)

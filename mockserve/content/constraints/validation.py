@@ -4,6 +4,7 @@ A schema is not allowed to reach out: nothing that it refers to beyond itself is
 time proportional to the text.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,12 @@ _QUIET = re2.Options()
 _QUIET.log_errors = False
 
 _IN_PLACE = ("allOf", "anyOf", "oneOf")
+
+MOST_FRAMES = sys.getrecursionlimit() // 2
+"""Calls under way at which no further reference is followed.
+
+The library that looks references up panics at the interpreter's own limit, which `except Exception` does not catch.
+"""
 
 
 def contains_match(pattern: str, text: str) -> bool:
@@ -37,6 +44,20 @@ def _retrieve_nothing(uri: str) -> Resource[Any]:
 
 
 _NOTHING_ELSE: Registry[Any] = Registry(retrieve=_retrieve_nothing)  # type: ignore[call-arg]  # made by attrs
+
+
+def _reference(validator: Any, reference: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    _check_stack()
+    yield from validator._validate_reference(ref=reference, instance=instance)
+
+
+def _check_stack() -> None:
+    """Raise RecursionError where references have led too deep, as a schema does that refers to itself in its `not`."""
+    try:
+        sys._getframe(MOST_FRAMES)
+    except ValueError:
+        return
+    raise RecursionError("references without end")
 
 
 def _pattern(validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
@@ -74,6 +95,7 @@ def _evaluated(validator: Any, instance: Mapping[str, Any], schema: Any, is_oute
         return
     for name in ("$ref", "$dynamicRef"):
         if name in schema:
+            _check_stack()
             found = validator._resolver.lookup(schema[name])
             beyond = validator.evolve(schema=found.contents, _resolver=found.resolver)
             yield from _evaluated(beyond, instance, found.contents)
@@ -100,6 +122,8 @@ def _applied(validator: Any, instance: Mapping[str, Any], schema: Mapping[str, A
 _LinearValidator = extend(  # type: ignore[no-untyped-call]
     Draft202012Validator,
     {
+        "$ref": _reference,
+        "$dynamicRef": _reference,
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
