@@ -65,8 +65,8 @@ class _Writer:
             "const_string": lambda form: _text(form, "value"),
             "json_schema": self._json,
             "qwen_xml_parameter": self._json,
-            "any_text": lambda _: self._prose(),
-            "any_tokens": lambda _: self._prose(),
+            "any_text": lambda _: self._prose(least=1),
+            "any_tokens": lambda _: self._prose(least=1),
             "exclude_token": lambda _: self._random.choice(WORDS),
             "token": lambda form: str(form.get("token", "")),
             "grammar": self._grammar,
@@ -81,16 +81,17 @@ class _Writer:
             "plus": lambda form: self._several(form, 1, 1 + MOST_MORE),
             "star": lambda form: self._several(form, 0, MOST_MORE),
             "repeat": self._repeat,
-            "dispatch": lambda _: self._prose(),
-            "token_dispatch": lambda _: self._prose(),
+            "dispatch": lambda _: self._prose(least=1),
+            "token_dispatch": lambda _: self._prose(least=1),
         }
         kind = form.get("type", _type_by_fields(form)) if isinstance(form, Mapping) else None
         if not isinstance(kind, str) or kind not in writers:
             raise TagError(f"unknown format {kind!r}")
         return writers[kind](form)
 
-    def _prose(self) -> str:
-        return " ".join(self._random.choices(WORDS, k=self._random.randint(0, 3 * self._generosity)))
+    def _prose(self, least: int = 0) -> str:
+        """Words: at least so many, for an answer that is nothing but free text is not empty."""
+        return " ".join(self._random.choices(WORDS, k=max(least, self._random.randint(0, 3 * self._generosity))))
 
     def _json(self, form: Mapping[str, Any]) -> str:
         schema = form.get("json_schema", True)
@@ -114,7 +115,7 @@ class _Writer:
         least = 1 if form.get("at_least_one") else 0
         most = 1 if form.get("stop_after_first") else MOST_TAGS
         count = self._random.randint(least, max(least, min(most, self._generosity))) if tags else 0
-        before = "" if form.get("at_least_one") else self._prose()
+        before = "" if form.get("at_least_one") else self._prose(least=0 if count else 1)
         return before + "".join(self._tag(self._random.choice(tags)) for _ in range(count))
 
     def _separated(self, form: Mapping[str, Any]) -> str:

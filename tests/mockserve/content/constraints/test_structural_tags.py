@@ -26,7 +26,7 @@ def text(value: str) -> dict[str, Any]:
         ({"type": "sequence", "elements": [text("a"), TAG, text("b")]}, f"a{ONE}b"),
         ({"type": "or", "elements": [text("a"), text("b")]}, "a|b"),
         ({"type": "triggered_tags", "triggers": ["<f"], "tags": [TAG], "at_least_one": True}, f"({ONE})+"),
-        ({"type": "triggered_tags", "triggers": ["<f"], "tags": [TAG]}, f"[a-z ]*({ONE})*"),
+        ({"type": "triggered_tags", "triggers": ["<f"], "tags": [TAG]}, f"[a-z ]+|[a-z ]*({ONE})+"),
         ({"type": "tags_with_separator", "tags": [TAG], "separator": ", "}, f"({ONE}(, {ONE})*)?"),
         ({"type": "optional", "content": TAG}, f"({ONE})?"),
         ({"type": "plus", "content": text("a")}, "a+"),
@@ -34,7 +34,9 @@ def text(value: str) -> dict[str, Any]:
         ({"type": "repeat", "min": 2, "max": 3, "content": text("a")}, "aa|aaa"),
         ({"type": "regex", "pattern": "[a-c]{2}"}, "[a-c]{2}"),
         ({"type": "grammar", "grammar": 'root ::= "x"+'}, "x+"),
-        ({"type": "any_text"}, "[a-z ]*"),
+        ({"type": "any_text"}, "[a-z ]+"),
+        ({"type": "any_tokens"}, "[a-z ]+"),
+        ({"type": "dispatch", "rules": []}, "[a-z ]+"),
     ],
 )
 def test_every_format_is_kept_to(form: Any, pattern: str) -> None:
