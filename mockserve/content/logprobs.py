@@ -26,19 +26,24 @@ class TokenLogprobs:
 
 
 def token_logprobs(
-    seed: int, token_id: int, num_top: int, candidates: Sequence[int], is_greedy: bool = False
+    seed: int,
+    token_id: int,
+    num_top: int,
+    candidates: Sequence[int],
+    is_greedy: bool = False,
+    most_rank: int = MOST_RANK,
 ) -> TokenLogprobs:
     """The likeliest `num_top` tokens of the step that chose `token_id`; the other ids come from `candidates`.
 
     Probabilities fall geometrically, so that all of a step add up to less than 1, and a token is ranked as if drawn
-    by them: first when greedy. Equal arguments give equal values, and a longer list begins with the shorter one.
-    Values have single precision, as a GPU's. Cost: about 5 us, and 1 us more per id of the list.
+    by them: first when greedy, `most_rank` at most. Equal arguments give equal values, and a longer list begins with
+    the shorter one. Values have single precision, as a GPU's. Cost: about 5 us, and 1 us more per id of the list.
     """
     draw = Random(seed * 1_000_003 + token_id)
     top = draw.uniform(LEAST_TOP_PROBABILITY, MOST_TOP_PROBABILITY)
     falloff = 1 - top
     drawn = 1 + int(math.log(1 - draw.random()) / math.log(falloff))
-    rank = 1 if is_greedy else min(drawn, MOST_RANK)
+    rank = 1 if is_greedy else min(drawn, most_rank)
     ids = _others(draw, token_id, max(0, num_top - (rank <= num_top)), candidates)
     if rank <= num_top:
         ids.insert(min(rank - 1, len(ids)), token_id)

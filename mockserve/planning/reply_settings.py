@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
+from mockserve.planning.beams import CANDIDATES_PER_BEAM
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.asked.stream_options import Delivery
 from mockserve.protocol.asked.wanted import Wanted
@@ -100,6 +101,11 @@ def _scoring_us(num_top: int) -> float:
 
 
 def _new_scorer(service: Service, sampling: Sampling, generation: Generation) -> Scorer:
+    if sampling.use_beam_search:
+        planner = service.planner
+        num_candidates = CANDIDATES_PER_BEAM * sampling.n
+        candidates = planner.composer.prose.token_ids
+        return Scorer(planner.tokenizer, candidates, generation.seed, False, num_candidates, is_beam=True)
     wanted = _number(service, sampling.num_logprobs or 0)
     return _scorer(service, generation.seed, wanted, sampling.is_greedy, sampling.logprob_token_ids)
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from mockserve.content.logprobs import token_logprobs
+from mockserve.content.logprobs import MOST_RANK, token_logprobs
 from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.protocol.logprob_shapes import LONG_TOKENS, Candidate, Scored, ScoredPrompt
 
@@ -11,7 +11,8 @@ from mockserve.protocol.logprob_shapes import LONG_TOKENS, Candidate, Scored, Sc
 class Scorer:
     """Scores tokens by their place. Equal seeds give equal values; `candidates` are what else a step might have said.
 
-    With `chosen_ids`, those are shown beside each token instead of the likeliest.
+    With `chosen_ids`, those are shown beside each token instead of the likeliest. The token of a beam is one of
+    the `num_top` likeliest, which are shown in their order.
     """
 
     def __init__(
@@ -22,6 +23,7 @@ class Scorer:
         is_greedy: bool,
         num_top: int,
         chosen_ids: Sequence[int] = (),
+        is_beam: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._candidates = candidates
@@ -29,20 +31,25 @@ class Scorer:
         self._is_greedy = is_greedy
         self._num_top = num_top
         self._chosen_ids = chosen_ids
+        self._is_beam = is_beam
 
     def score(self, place: int, token_id: int, piece: str | None = None) -> Scored:
         """The token at `place`; `piece` is its part of the text, where that is known."""
-        found = token_logprobs(self._seed + place, token_id, max(0, self._num_top), self._candidates, self._is_greedy)
+        num_top = max(0, self._num_top)
+        most_rank = num_top if self._is_beam else MOST_RANK
+        seed = self._seed + place
+        found = token_logprobs(seed, token_id, num_top, self._candidates, self._is_greedy, most_rank)
         text = self._text(token_id) if piece is None or token_id in self._tokenizer.special_ids else piece
         chosen = Candidate(token_id, text, found.logprob, found.rank)
         if self._chosen_ids:
             return Scored(chosen, [chosen, *self._asked_for(chosen)])
-        others = [
-            Candidate(each, self._text(each), logprob, rank)
+        likeliest = [
+            chosen if each == token_id else Candidate(each, self._text(each), logprob, rank)
             for rank, (each, logprob) in enumerate(found.top, start=1)
-            if each != token_id
         ]
-        return Scored(chosen, [chosen, *others])
+        if self._is_beam:
+            return Scored(chosen, likeliest)
+        return Scored(chosen, [chosen, *(each for each in likeliest if each is not chosen)])
 
     def score_all(self, token_ids: Sequence[int]) -> ScoredPrompt:
         """The tokens of a prompt; nothing can be said of the first. Many are scored each time they are gone through."""

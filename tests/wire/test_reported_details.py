@@ -95,6 +95,17 @@ def test_chunks_wait_for_as_many_tokens_as_asked_for(server: TestServer) -> None
     assert [len(chunk["choices"][0]["token_ids"]) for chunk in chunks_of(reply.body)] == [1, 3, 3, 1]
 
 
+@pytest.mark.parametrize(("num_beams", "asked", "num_shown"), [(1, 1, 2), (1, 4, 2), (2, 1, 2), (2, 2, 3), (2, 5, 4)])
+def test_a_beam_shows_candidates_among_twice_as_many_as_beams(
+    server: TestServer, num_beams: int, asked: int, num_shown: int
+) -> None:
+    body = {"prompt": "hi", "max_tokens": 30, "ignore_eos": True, "n": num_beams, "use_beam_search": True}
+    for choice in call(server, "POST", "/v1/completions", {**body, "logprobs": asked}).json["choices"]:
+        assert {len(each) for each in choice["logprobs"]["top_logprobs"]} == {num_shown}
+        for shown in choice["logprobs"]["top_logprobs"]:
+            assert list(shown.values()) == sorted(shown.values(), reverse=True)
+
+
 def test_beams_come_whole(server: TestServer) -> None:
     reply = chat(server, max_tokens=4, n=2, temperature=0, use_beam_search=True, stream=True)
     contents = [chunk["choices"][0]["delta"]["content"] for chunk in chunks_of(reply.body)]
