@@ -75,7 +75,7 @@ def _growth_ms(sums: Sequence[Sample], window: Window) -> float:
     """By how much sums grew in a window, to the first of them after it."""
     instants = [each.at_s for each in sums]
     first, last = np.minimum(np.searchsorted(instants, window), len(sums) - 1)
-    return sums[last].ms - sums[max(first - 1, 0)].ms
+    return float(sums[last].ms - sums[max(first - 1, 0)].ms)
 
 
 def read_samples(file: Path, as_measured: bool) -> dict[str, list[Sample]]:
