@@ -1,14 +1,20 @@
 """What every process of a server does at its start: a fast event loop, few pauses, a line that says what it serves."""
 
 import asyncio
+import codecs
 import gc
 from collections.abc import Callable
 
 from blis_sim.engine.deployment import Deployment
 from mockserve.options.serve import ServeOptions
+from mockserve.protocol.responses.item_forms import item_forms
+from mockserve.routes.documentation import dashboard_page
 
 NEW_OBJECTS_BEFORE_A_LOOK = 5000
 """How many objects the collector lets come before it looks at them: a request brings hundreds, and no cycles."""
+
+JSON_ENCODINGS = ("utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")
+"""All that `json.detect_encoding` finds but UTF-8 itself."""
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -22,9 +28,21 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 
 def keep_what_exists() -> None:
     """What is there by now lives as long as the process: looking at it again would make the collector's pauses long."""
+    _read_what_requests_need()
     gc.collect()
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS_BEFORE_A_LOOK, *gc.get_threshold()[1:])
+
+
+def _read_what_requests_need() -> None:
+    """Read files that the first request of a kind would otherwise read while the event loop waits for the disk.
+
+    Python reads the module of a codec when text in it first comes, and JSON may come in each of these encodings.
+    """
+    item_forms()
+    dashboard_page()
+    for encoding in JSON_ENCODINGS:
+        codecs.lookup(encoding)
 
 
 def startup_line(options: ServeOptions, deployment: Deployment, where: str) -> str:

@@ -108,10 +108,10 @@ def _section(service: Service) -> str:
 
 async def dashboard(_request: web.Request) -> web.StreamResponse:
     """Live plots of the server's own metrics, for a browser."""
-    return web.Response(text=_page(), content_type="text/html")
+    return web.Response(text=dashboard_page(), content_type="text/html")
 
 
 @cache
-def _page() -> str:
+def dashboard_page() -> str:
     """The same bytes for everybody: the browser asks for /metrics by itself."""
     return files("mockserve.routes").joinpath("dashboard.html").read_text(encoding="utf-8")

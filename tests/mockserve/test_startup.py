@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -7,6 +9,22 @@ from mockserve.options.serve import ServeOptions
 from mockserve.startup import startup_line
 
 DEPLOYED = "H100, tp 1, 16,565 KV blocks"
+
+FIRST_REQUESTS = """
+import codecs, json, sys
+from mockserve.protocol.responses.item_forms import item_forms
+from mockserve.routes.documentation import dashboard_page
+from mockserve.startup import keep_what_exists
+
+opened = []
+keep_what_exists()
+sys.addaudithook(lambda event, arguments: opened.append(arguments[0]) if event == "open" else None)
+texts = ["{}".encode(name) for name in ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")]
+assert [json.loads(text) for text in (*texts, codecs.BOM_UTF8 + b"{}")] == [{}] * 7
+item_forms()
+dashboard_page()
+print(opened)
+"""
 
 
 @pytest.mark.parametrize(
@@ -21,3 +39,8 @@ DEPLOYED = "H100, tp 1, 16,565 KV blocks"
 def test_the_first_line_says_what_is_served_and_by_what_times(given: dict[str, Any], said: str) -> None:
     options = ServeOptions(model="qwen/qwen3-14b", **given)
     assert startup_line(options, resolve(options), "there") == said
+
+
+def test_first_requests_read_no_files() -> None:
+    run = subprocess.run([sys.executable, "-c", FIRST_REQUESTS], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"
