@@ -89,7 +89,7 @@ async def plan_chat(
         new_writer=shape.writer,
         delivery=delivery,
         prompts=[prompt],
-        accounting=_accounting(service, media),
+        accounting=_accounting(service, media, searches_beams=beams is not None),
         templates=service.templates,
         stream_interval=interval_of(service, sampling, chat.wanted),
         num_announced=None if beams is None else beams.num_announced,
@@ -157,10 +157,10 @@ def _parsing(service: Service, form: AnswerForm, request_type: str) -> ParsingCo
     return ParsingCounter(metrics, request_type, after_reasoning=service.options.reasoning_parser is not None)
 
 
-def _accounting(service: Service, media: list[Medium]) -> Accounting:
+def _accounting(service: Service, media: list[Medium], searches_beams: bool) -> Accounting:
     options = service.options
     return Accounting(
-        shows_prompt_details=options.enable_prompt_tokens_details,
+        shows_prompt_details=options.enable_prompt_tokens_details and not searches_beams,
         counts_reasoning=options.reasoning_parser is not None,
         shows_metrics=options.enable_per_request_metrics,
         block_size_tokens=service.driver.engine.config.block_size_tokens,

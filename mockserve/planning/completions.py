@@ -77,7 +77,7 @@ async def plan_completion(
         delivery=delivery,
         prompts=prompts,
         accounting=Accounting(
-            shows_prompt_details=service.options.enable_prompt_tokens_details,
+            shows_prompt_details=service.options.enable_prompt_tokens_details and not sampling.use_beam_search,
             shows_metrics=service.options.enable_per_request_metrics,
         ),
         templates=service.templates,

@@ -106,6 +106,17 @@ def test_a_beam_shows_candidates_among_twice_as_many_as_beams(
             assert list(shown.values()) == sorted(shown.values(), reverse=True)
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_beams_have_no_details_of_the_prompt(path: str) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    body: dict[str, Any] = {"prompt": "hi"} if path == "/v1/completions" else {"messages": messages}
+    body |= {"max_tokens": 2, "n": 2}
+    with running_server(enable_prompt_tokens_details=True) as server:
+        assert call(server, "POST", path, body).json["usage"]["prompt_tokens_details"] is not None
+        reply = call(server, "POST", path, {**body, "use_beam_search": True})
+        assert reply.json["usage"]["prompt_tokens_details"] is None
+
+
 def test_beams_come_whole(server: TestServer) -> None:
     reply = chat(server, max_tokens=4, n=2, temperature=0, use_beam_search=True, stream=True)
     contents = [chunk["choices"][0]["delta"]["content"] for chunk in chunks_of(reply.body)]
