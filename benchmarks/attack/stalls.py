@@ -107,11 +107,13 @@ class Probe:
         while True:
             began_s = self._asked_s = time.monotonic()
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-            writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            await reader.read(100)
+            try:
+                writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                await reader.read(100)
+            finally:
+                writer.close()
             self.seen.health_ms.append(1e3 * (time.monotonic() - began_s))
             self._asked_s = None
-            writer.close()
             await asyncio.sleep(HEALTH_EVERY_S)
 
 
