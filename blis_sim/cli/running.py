@@ -138,7 +138,7 @@ def _run_command(row: CommandRow, arguments: list[str], program: str) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Those that were closed at the start lead nowhere, lest the first file to be opened takes their place."""
+    """Open standard streams that were closed on a null device: the first file opened would take their place."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass
     os.close(descriptor)
@@ -202,6 +202,6 @@ def _complain(program: str, message: str, code: int = EXIT_BAD_INPUT) -> int:
     one_line = " ".join(message.split())
     if len(one_line) > _MOST_CHARACTERS:
         one_line = f"{one_line[:_MOST_CHARACTERS]}..."
-    with suppress(OSError):  # nobody listens
+    with suppress(OSError):  # standard error is closed
         sys.stderr.write(f"{program}: error: {one_line}\n")
     return code

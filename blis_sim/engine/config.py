@@ -30,13 +30,13 @@ class EngineConfig:
     scheduler: str = "fcfs"
     """Order of the wait queue, a key of `blis_sim.engine.scheduler.waiting.ORDERS`."""
     priority_policy: str = "slo-class"
-    """Who is how urgent, a key of `blis_sim.engine.scheduler.priorities.PRIORITIES`."""
+    """Urgency of a request, a key of `blis_sim.engine.scheduler.priorities.PRIORITIES`."""
     slo_priorities: SloPriorities = DEFAULT_SLO_PRIORITIES
     """How important each SLO class is."""
     preemption_policy: str = "fcfs"
-    """Who loses its blocks, a key of `blis_sim.engine.scheduler.preemption.VICTIMS`."""
+    """Choice of the request that is preempted, a key of `blis_sim.engine.scheduler.preemption.VICTIMS`."""
     scheduling: str = "vllm"
-    """Whose rules compose the steps, a key of `blis_sim.engine.scheduler.registry.ENGINES`."""
+    """Engine whose rules compose the steps, a key of `blis_sim.engine.scheduler.registry.ENGINES`."""
     cpu_tier: "CpuTierConfig | None" = None
     """CPU memory behind the KV cache. BLIS's scheduling only; what follows is vLLM's only."""
     async_scheduling: bool = True

@@ -147,7 +147,7 @@ class DeploymentOptions:
     )
     preemption_policy: str = option(
         "fcfs",
-        "Who is sent back to the queue when KV blocks run out: the last admitted, or the least urgent.",
+        "Request that is preempted when KV blocks run out: the last admitted, or the least urgent.",
         choices=VICTIMS,
     )
     async_scheduling: bool = option(

@@ -26,29 +26,29 @@ STATUSES: Mapping[Outcome, HTTPStatus] = {
 
 
 def _ignore_cache_changes(_changes: Sequence[CacheChange]) -> None:
-    """Nobody listens."""
+    """Do nothing: there is no listener."""
 
 
 @dataclass(slots=True)
 class EngineOutput:
-    """One engine, and who hears of it."""
+    """One engine with the listeners to its output."""
 
     engine: Engine
     recorder: FlightRecorder
     tell_cache_changes: Callable[[Sequence[CacheChange]], None] = _ignore_cache_changes
-    """Who wants to know what happens to the content of the prefix cache, step by step."""
+    """Listener to changes of the prefix cache, step by step."""
     num_outputs: int = 0
     """Tokens that the latest step produced."""
 
 
 def ignore_step(_at: Micros) -> None:
-    """Nobody listens."""
+    """Do nothing: there is no listener."""
 
 
 class Deliveries:
     """The requests under way, and their tokens that have been produced and are not due yet.
 
-    Whoever tells it of events says what the present instant is.
+    The caller that hands events over also gives the present instant.
     """
 
     def __init__(self, wire: Wire, clock: Clock, slices: BacklogSlices) -> None:
@@ -56,7 +56,7 @@ class Deliveries:
         self.wire = wire
         """How what is handed over leaves, and where it is measured."""
         self.tell_step: Callable[[Micros], None] = ignore_step
-        """Who wants to know when a step has ended."""
+        """Listener to the ends of steps."""
         self._clock = clock
         self._slices = slices
         self._flights: dict[str, Flight] = {}
@@ -205,7 +205,7 @@ class Deliveries:
             flight.reply.fail(f"the request was {event.outcome}: {event.detail}", self._status_of(event))
 
     def _status_of(self, event: Finished) -> HTTPStatus:
-        """What the client of a request that was not completed is told."""
+        """The error for the client of a request that was not completed."""
         return STATUSES.get(event.outcome, HTTPStatus.BAD_REQUEST)
 
     def _send_last(self, due_at: Micros, now: Micros, flight: Flight, number: int) -> None:

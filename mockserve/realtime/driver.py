@@ -38,7 +38,7 @@ class Conditions:
             await found
 
     def look(self) -> None:
-        """Wake those whose condition holds by now; who was cancelled waits no more."""
+        """Wake the waiters whose condition holds by now; cancelled ones are dropped."""
         for entry in list(self._awaited):
             is_so, found = entry
             if found.done() or is_so():
@@ -75,7 +75,7 @@ class RealtimeDriver(Deliveries):
         self.failure: BaseException | None = None
         """What the engine broke with; from then on every request fails."""
         self.tell_failure: Callable[[BaseException], None] = _ignore_failure
-        """Who wants to know that the engine broke."""
+        """Listener to the failure of the engine."""
         self._monotonic = monotonic
         self._jumps = math.isinf(speed)
         self._conditions = Conditions()
@@ -227,12 +227,12 @@ class RealtimeDriver(Deliveries):
             self.wire.release()
 
     def _run_engine(self, until: Micros, now: Micros) -> None:
-        # Who listens to steps wants to know what is so at each of them.
+        # Listeners to steps read the state at each of them.
         for event in self.engine.advance(until, leaps=self.tell_step is ignore_step):
             self._happened(self.output, event, now)
 
     def fail(self, error: BaseException) -> None:
-        """The engine is broken: nobody may wait for it any longer."""
+        """The engine is broken: every wait for it ends."""
         if self.failure is not None:
             return
         self.failure = error
@@ -244,4 +244,4 @@ class RealtimeDriver(Deliveries):
 
 
 def _ignore_failure(_error: BaseException) -> None:
-    """Nobody listens."""
+    """Do nothing: there is no listener."""

@@ -50,7 +50,7 @@ class PreciseTimer:
         return self
 
     def cancel(self) -> None:
-        """Call nobody."""
+        """Call nothing any more."""
         self._callback = None
         self._set(0, 0)
 

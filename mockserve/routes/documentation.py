@@ -113,5 +113,5 @@ async def dashboard(_request: web.Request) -> web.StreamResponse:
 
 @cache
 def dashboard_page() -> str:
-    """The same bytes for everybody: the browser asks for /metrics by itself."""
+    """Equal bytes for every client: the browser asks for /metrics by itself."""
     return files("mockserve.routes").joinpath("dashboard.html").read_text(encoding="utf-8")

@@ -71,7 +71,7 @@ async def _scored(request: web.Request, asked: ScoringRequest) -> tuple[PoolingH
 def _all_token_ids(
     service: Service, pooler: Pooler, asked: ScoringRequest
 ) -> tuple[list[list[int]], list[list[int]], "_Prompts"]:
-    """Those of the queries, of the documents, and of what the engine reads."""
+    """Token ids of the queries, of the documents, and of what the engine reads."""
     queries = [_token_ids(service, each, asked.max_query_tokens, asked) for each in asked.queries]
     documents = [_token_ids(service, each, asked.max_document_tokens, asked) for each in asked.documents]
     pairs = asked.pairs if pooler.task == "classify" else None

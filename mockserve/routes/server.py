@@ -86,7 +86,7 @@ def _facts(service: Service) -> ConfigFacts:
 
 
 async def health(request: web.Request) -> web.StreamResponse:
-    """Empty: 200, or 503 once the engine has failed, no instance takes requests, or the server is told to stop."""
+    """Empty: 200, or 503 once the engine has failed, no instance takes requests, or the server stops."""
     service = request.app[SERVICE]
     return web.Response(status=200 if service.is_ready else 503)
 

@@ -20,7 +20,7 @@ def refuse_while_stopping(request: web.Request, service: Service) -> None:
 
 
 async def drain(service: Service, at_once: asyncio.Event) -> None:
-    """Return when nothing is being answered, when the time for that is up, or when told to stop at once."""
+    """Return when nothing is being answered, when the time for that is up, or when `at_once` is set."""
     service.is_stopping = True
     idle = asyncio.ensure_future(service.answering.wait_until_none(service.options.shutdown_timeout))
     hurry = asyncio.ensure_future(at_once.wait())
@@ -32,7 +32,7 @@ async def drain(service: Service, at_once: asyncio.Event) -> None:
 
 
 LOOK_EVERY_S = 5.0
-"""How often vLLM's server looks after its engine. A client that is told by a status ends it at once."""
+"""How often vLLM's server looks after its engine. A reply with a status of 500 ends it at once."""
 
 
 async def engine_death(services: Sequence[Service]) -> BaseException:

@@ -38,7 +38,7 @@ def goodput_summary(log: RequestLog, targets: Mapping[str, SloTargets], duration
 
 
 def goodput_lines(summary: Mapping[str, Any]) -> list[str]:
-    """The same for people: a line for all, and one for each class."""
+    """Goodput as text: a line for all requests, and one for each class."""
     if "goodput_rps" not in summary:
         return []
     lines = [f"goodput {summary['goodput_rps']:.2f} requests/s, {summary['slo_attainment']:.1%} of all"]
@@ -85,7 +85,7 @@ def summarize(
 
 
 def summary_text(summary: dict[str, Any]) -> str:
-    """The same for people, in a few lines."""
+    """The summary as text, in a few lines."""
     failed = summary["failed"]
     shown = ", ".join(f"{count} {kind}" for kind, count in failed.items())
     lines = [

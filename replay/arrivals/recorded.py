@@ -30,7 +30,7 @@ def blocks_of_conversations(
     rows: list[TraceRow], ids: list[str], prompt_tokens: Mapping[int, int], config: EngineConfig
 ) -> dict[int, ConversationBlocks]:
     """The blocks of these prompts, by the same places. What a row says that it has in common with the round before it,
-    it has in common with that row, and with nobody where that row is missing.
+    it has in common with that row, and with no other row where that one is missing.
     """
     sessions: dict[str, list[int]] = defaultdict(list)
     for place in prompt_tokens:

@@ -1,4 +1,4 @@
-"""From a spec to the sources of its requests: who sends, when, and which random numbers decide.
+"""From a spec to the sources of its requests: clients, their times, and the random numbers that decide.
 
 A source is one client, or where windows have habits of their own one client in one of its windows.
 """
@@ -19,11 +19,11 @@ from traces.workload.turns import Habits
 Span: TypeAlias = tuple[int, int]
 """Start and end of a stretch of time in microseconds, the end excluded."""
 Spans: TypeAlias = tuple[Span, ...] | None
-"""When somebody is active; None is always."""
+"""Spans in which a client is active; None is always."""
 
 
 def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """The same time as ascending spans that do not touch."""
+    """Equal time as ascending spans that do not touch."""
     result: list[Span] = []
     for start, end in sorted(spans):
         if result and start <= result[-1][1]:

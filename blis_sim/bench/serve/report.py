@@ -164,7 +164,7 @@ class Reporter:
         return 0
 
     def _save(self, figures: Figures, measured: Measured) -> None:
-        """Before anything is printed, for who reads that may have gone."""
+        """Write the files first: the reader of standard output may have gone."""
         options = self._options
         if options.save_result or options.append_result:
             date = datetime.now().strftime("%Y%m%d-%H%M%S")

@@ -15,7 +15,7 @@ from blis_sim.options.addition import added_up
 
 
 class AdmissionPolicy(Protocol):
-    """One way to say who may come in. A policy that keeps anything in mind is an object of its own for each cluster."""
+    """One way to decide which requests are admitted. A policy with state is an object of its own for each cluster."""
 
     @property
     def reads_snapshots(self) -> bool:
@@ -28,7 +28,7 @@ class AdmissionPolicy(Protocol):
 
     @property
     def routed(self) -> Callable[[Sequence], None] | None:
-        """Told of each request that was admitted when it comes to an instance; its `outcome` will tell when it ends.
+        """Called with each admitted request when it comes to an instance; its `outcome` is set when it ends.
 
         None when that does not matter.
         """
@@ -45,12 +45,12 @@ class Stateless:
 
 
 def always_admit(_request: Request, _state: RoutingState) -> bool:
-    """Everybody."""
+    """Admit every request."""
     return True
 
 
 def reject_all(_request: Request, _state: RoutingState) -> bool:
-    """Nobody: to test what is made of it."""
+    """Admit no request, to test what clients make of that."""
     return False
 
 
@@ -84,7 +84,7 @@ FULL_CACHE_FRACTION = 0.8
 
 @dataclass(frozen=True, slots=True)
 class TierShed:
-    """Everybody while no instance has more than `threshold` effective load, else those of importance `min_priority`."""
+    """Every request while no instance has more than `threshold` effective load, else importance `min_priority`."""
 
     threshold: int
     min_priority: int
@@ -139,7 +139,7 @@ class TenantBudgets:
     priorities: SloPriorities
     reads_snapshots: bool = True
     in_flight: dict[str, Unended[Sequence]] = field(default_factory=dict)
-    """Requests routed for each tenant with a budget; those that have ended are taken out when somebody counts."""
+    """Requests routed for each tenant with a budget; a count takes out the requests that have ended."""
 
     def admits(self, request: Request, state: RoutingState) -> bool:
         if not self.inner.admits(request, state):

@@ -51,7 +51,7 @@ class Router(Protocol):
 
 
 def one_of_the_best(scores: Sequence[float], ties: Ties) -> int:
-    """The place of the largest score; who it is among equals is drawn."""
+    """The index of the largest score; ties are drawn."""
     best = max(scores)
     places = [place for place, score in enumerate(scores) if score == best]
     return places[0] if len(places) == 1 else places[ties(len(places))]
@@ -75,7 +75,7 @@ class BlindRouter(ABC):
 
 
 class RoundRobin(BlindRouter):
-    """The counter goes on whoever the candidates are."""
+    """The counter goes on whichever candidates there are."""
 
     def __init__(self) -> None:
         self._num_routed = 0
@@ -111,7 +111,7 @@ class ByLoad:
 
 
 def least_loaded(ties: Ties) -> ByLoad:
-    """The one with the least effective load; who it is among equals is drawn."""
+    """The candidate with the least effective load; ties are drawn."""
     return ByLoad(lambda loads: one_of_the_best([-load for load in loads], ties))
 
 
@@ -121,7 +121,7 @@ def always_busiest() -> ByLoad:
 
 
 class Weighted:
-    """The candidate with the largest weighted sum of scores, each brought into 0 to 1; who it is among equals is drawn.
+    """The candidate with the largest weighted sum of scores, each brought into 0 to 1; ties are drawn.
 
     Only ratios of weights matter. The order in which scores are added up is that of the scorers, which decides what is
     equal.

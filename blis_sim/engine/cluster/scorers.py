@@ -37,7 +37,7 @@ def keeps_nothing_in_mind(_request: Request, _instance: int, _state: RoutingStat
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """`score` looks from one side; `routed` is told where each request was sent in the end, by its number."""
+    """`score` looks from one side; `routed` gets the number of the instance each request was sent to."""
 
     score: Callable[[Request, RoutingState], Scores]
     routed: Callable[[Request, int, RoutingState], None] = keeps_nothing_in_mind
@@ -107,17 +107,17 @@ def running_requests(_request: Request, state: RoutingState) -> Scores:
 
 
 def load_aware(_request: Request, state: RoutingState) -> Scores:
-    """A half for those where nobody waits, less for others."""
+    """A half for instances without waiting requests, less for others."""
     return [0.5 * (1 - min(snapshot.num_waiting, _LONG_QUEUE) / _LONG_QUEUE) for snapshot in state.candidates]
 
 
 def vllm_dp(_request: Request, state: RoutingState) -> Scores:
-    """What vLLM balances data-parallel ranks by: who waits counts four times as much as who runs."""
+    """What vLLM balances data-parallel ranks by: a waiting request counts four times a running one."""
     return from_most_to_least([4 * snapshot.num_waiting + snapshot.num_running for snapshot in state.candidates])
 
 
 def kv_utilization(_request: Request, state: RoutingState) -> Scores:
-    """The share of KV blocks that nobody uses."""
+    """The share of KV blocks that are free."""
     return [1 - snapshot.kv_usage_fraction for snapshot in state.candidates]
 
 
@@ -136,7 +136,7 @@ class NoHitLru:
         self._used: OrderedDict[int, None] = OrderedDict()
 
     def score(self, request: Request, state: RoutingState) -> Scores:
-        """A half for all when some cache knows the prompt; else from 1, for who never got one, down to 0."""
+        """A half for all when some cache has the prompt; else from 1, for an instance that never got one, down to 0."""
         candidates = state.candidates
         if any(state.cached_blocks(request)):
             return [0.5] * len(candidates)

@@ -77,7 +77,7 @@ class CountingKVCache(SlotCache):
         return True
 
     def hold_prompt(self, sequence: Sequence, num_tokens: int) -> int:
-        """`admit` and `count_lookup` at the first admission of a prompt of so many tokens, which nobody shares.
+        """`admit` and `count_lookup` at the first admission of a prompt of so many tokens, which no request shares.
 
         Returns how many blocks are to be taken for it.
         """
@@ -120,7 +120,7 @@ class CountingKVCache(SlotCache):
         return self.caches and sequence.num_registered_blocks < sequence.num_shareable_blocks
 
     def release(self, sequence: Sequence) -> None:
-        """Give all blocks back at the end of a request: what only it could find, nobody will."""
+        """Give all blocks back at the end of a request: blocks that only it could find are lost."""
         self.free.free(sequence.num_registered_blocks - len(sequence.named_blocks))
         self._give_back_rest(sequence)
 
@@ -165,7 +165,7 @@ class CountingKVCache(SlotCache):
             self.index.forget(name)
 
     def _give_back_rest(self, sequence: Sequence) -> None:
-        """Give back the named blocks, the last first, and those nobody can find."""
+        """Give back the named blocks, the last first, and blocks that cannot be found."""
         self.free.let_go(sequence.named_blocks, sequence.num_found_blocks)
         self.free.free_useless(sequence.num_blocks - max(sequence.num_registered_blocks, len(sequence.named_blocks)))
         sequence.named_blocks = []

@@ -111,7 +111,7 @@ class CountingPromptCache:
         return sequence.blocks_aligned and len(sequence.named_blocks) < self._num_shared(sequence)
 
     def release(self, sequence: Sequence) -> None:
-        """Give all blocks back at the end of a request: what only it could find, nobody will."""
+        """Give all blocks back at the end of a request: blocks that only it could find are lost."""
         self.free.free(sequence.num_blocks - len(sequence.named_blocks))
         self._give_back_named(sequence)
 

@@ -90,7 +90,7 @@ class VllmKVCache(SlotCache):
             self._changes.append(BlocksStored(sequence.request, first, end))
 
     def release(self, sequence: Sequence) -> None:
-        """Give all blocks back, the last first; those nobody can find are reused first."""
+        """Give all blocks back, the last first; blocks that cannot be found are reused first."""
         useless = []
         for block in reversed(sequence.block_ids):
             if self.index.is_registered(block):

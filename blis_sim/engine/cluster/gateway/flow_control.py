@@ -1,4 +1,4 @@
-"""A gateway in front of a cluster: who was admitted waits there, and is routed when the instances have room."""
+"""A gateway in front of a cluster: admitted requests wait there, and are routed when the instances have room."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class Completions:
 
 
 class Sheddable:
-    """Those dispatched that may be shed, by importance. Cost: O(1) each, and O(those not routed yet) to take one."""
+    """Dispatched requests that may be shed, by importance. Cost: O(1) each, O(requests not yet routed) to take one."""
 
     __slots__ = ("_dispatched",)
 
@@ -99,11 +99,11 @@ class GatewayCounters:
     num_rejected: int = 0
     """For want of room in the queue."""
     num_shed: int = 0
-    """Who had to make room."""
+    """Requests shed to make room."""
     num_expired: int = 0
-    """Who waited too long."""
+    """Requests that waited too long."""
     num_evicted: int = 0
-    """Who was taken from an instance."""
+    """Requests taken from an instance."""
 
 
 class FlowControl:
@@ -122,7 +122,7 @@ class FlowControl:
         self._detector = SATURATION_DETECTORS[settings.saturation_detector]
         self._looks = self._detector.reads_loads or cluster.router_looks
         self._waiting: dict[str, Waiting] = {}
-        """Who waits, by id."""
+        """Waiting requests by id."""
         self._sheddable = Sheddable()
         self._tick_planned = False
         self._completions = Completions(cluster, self._plan_one_each)
@@ -163,13 +163,13 @@ class FlowControl:
         self._plan_attempts(at)
 
     def _plan_attempts(self, at: Micros) -> None:
-        """See to it that whoever waits gets a chance."""
+        """Schedule an attempt to dispatch waiting requests."""
         interval_us = self._settings.tick_interval_us
         if not interval_us:
             self._completions.switch(is_on=self._queue.num_waiting > 0)
             if any(engine.live for engine in self._cluster.instances):
                 return
-            # Nobody is left to end: what is known of the instances may be old.
+            # No request is left to end: what is known of the instances may be old.
             interval_us = max(1, self._cluster.state.freshness.refresh_interval_us)
         if self._queue.num_waiting and not self._tick_planned:
             self._tick_planned = True
@@ -206,7 +206,7 @@ class FlowControl:
         return True
 
     def _saturation(self) -> float:
-        """As the detector sees it; when there is no instance to wait for, nobody is kept waiting."""
+        """Saturation by the detector; without an instance to wait for no request is held."""
         if not self._cluster.state.candidates and not self._cluster.num_starting:
             return 0.0
         return self._detector.saturation(self._cluster.state, self._settings.saturation)

@@ -14,7 +14,7 @@ from blis_sim.engine.units import Micros
 
 
 class Band:
-    """One heap per flow. Who leaves from the middle is passed over when its turn comes. Cost: O(log waiting)."""
+    """One heap per flow. A request removed from the middle is passed over when its turn comes. Cost: O(log waiting)."""
 
     __slots__ = ("_fairness", "_flows", "_heaps", "_latest", "_present", "_rank", "num_waiting")
 
@@ -26,9 +26,9 @@ class Band:
         self._present: dict[str, int] = {}
         """How many wait in each flow."""
         self._flows: list[str] = []
-        """Flows in which somebody waits, ascending."""
+        """Flows with a waiting request, ascending."""
         self._latest = ""
-        """Whose turn it was."""
+        """Flow of the request taken last."""
 
     def add(self, waiting: Waiting) -> None:
         flow = self._fairness.flow_of(waiting.tenant)
@@ -40,7 +40,7 @@ class Band:
             insort(self._flows, flow)
 
     def pop(self) -> Waiting:
-        """Take whose turn it is; somebody must wait."""
+        """Take the request whose turn it is; at least one must wait."""
         self._latest = flow = self._fairness.next_flow(self._flows, self._latest)
         heap = self._heaps[flow]
         while True:
@@ -50,7 +50,7 @@ class Band:
                 return waiting
 
     def leave(self, waiting: Waiting) -> None:
-        """Somebody present leaves."""
+        """Remove a request that is present."""
         waiting.is_gone = True
         flow = self._fairness.flow_of(waiting.tenant)
         self.num_waiting -= 1
@@ -81,7 +81,7 @@ class QueueLimits:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What came of a request that wanted to wait: its place or why it got none, and who had to go for it."""
+    """Outcome of queueing a request: its place or why it got none, and the requests shed for it."""
 
     waiting: Waiting | None
     refusal: Refusal | None = None
@@ -89,7 +89,7 @@ class Entry:
 
 
 class GatewayQueue:
-    """Bands of equal importance, the most important first. It knows nothing of instances: it is told how saturated.
+    """Bands of equal importance, the most important first. Saturation of the instances is an argument.
 
     Facts are BLIS's (sim/cluster/gateway_queue.go).
     """
@@ -97,7 +97,7 @@ class GatewayQueue:
     def __init__(self, limits: QueueLimits, order: DispatchOrder, fairness: Fairness) -> None:
         self.num_waiting = 0
         self.num_unsheddable = 0
-        """Those of them who may not be shed."""
+        """Waiting requests of the band that may not be shed."""
         self._limits = limits
         self._order = order
         self._fairness = fairness
@@ -105,7 +105,7 @@ class GatewayQueue:
         self._descending: list[int] = []
         """Negated keys of the bands there have ever been, ascending."""
         self._sheddable: dict[int, Unended[Waiting]] = {}
-        """Those of each importance who may be shed, in the order they came."""
+        """Requests of each importance that may be shed, in order of arrival."""
         self._num_entered = 0
 
     def enter(
@@ -146,7 +146,7 @@ class GatewayQueue:
         return None
 
     def leave(self, waiting: Waiting) -> None:
-        """Somebody who waits leaves before its turn: expired, shed, or its client hung up."""
+        """Remove a waiting request before its turn: expired, shed, or its client hung up."""
         self._bands[self._key(waiting.importance)].leave(waiting)
         self._count(waiting, -1)
 
@@ -173,7 +173,7 @@ class GatewayQueue:
         sheddable.append(waiting)
 
     def _least_important_below(self, importance: int) -> Waiting | None:
-        """The latest of the least important who may be shed, if it matters less than `importance`."""
+        """The latest of the least important requests that may be shed, if it matters less than `importance`."""
         for least in sorted(self._sheddable):
             if least >= importance:
                 return None
