@@ -13,9 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mockserve.protocol.server.openapi.digests import canonical, digest, without_prose
-from mockserve.protocol.server.openapi.document import reachable
-from mockserve.protocol.server.openapi.notation import REFERENCE, read_type
+from mockserve.protocol.server.openapi.document import canonical, digest, reachable, without_prose
+from mockserve.protocol.server.openapi.tables import REFERENCE, read_type
 
 FOLDER = Path("mockserve/protocol/server/openapi")
 DIGESTS = Path("tests/wire/openapi_digests.csv")

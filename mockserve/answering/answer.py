@@ -17,16 +17,11 @@ from mockserve.flight import Reply, new_siblings
 from mockserve.protocol.bodies import Choice
 from mockserve.protocol.errors import ApiError, paused
 from mockserve.realtime.cluster import ClusterDriver
-from mockserve.replies.collected import CollectedChoice
-from mockserve.replies.event_stream import EventStream
+from mockserve.replies.collected import CollectedChoice, LateChoices
+from mockserve.replies.event_stream import EventStream, HeldStream, LongEventStream
 from mockserve.replies.frames import DONE, event
-from mockserve.replies.generation import Generation
-from mockserve.replies.held_stream import HeldStream
-from mockserve.replies.job import ReplyJob
-from mockserve.replies.late_choices import LateChoices
-from mockserve.replies.long_event_stream import LongEventStream
-from mockserve.replies.planned_prompt import PlannedPrompt
-from mockserve.replies.reply_set import ReplySet
+from mockserve.replies.generation import Generation, PlannedPrompt
+from mockserve.replies.reply_set import ReplyJob, ReplySet
 from mockserve.replies.streamed import StreamedChoice
 from mockserve.serving.service import Service
 

@@ -11,8 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from blis_sim.engine.units import Micros
 from mockserve.flight import NOBODY, Flight, Reply, Siblings, new_siblings
-from mockserve.replies.generation import Generation, Generations, LateGenerations
-from mockserve.replies.planned_prompt import PlannedPrompt
+from mockserve.replies.generation import Generation, Generations, LateGenerations, PlannedPrompt
 from mockserve.replies.reply_set import ReplySet
 from mockserve.serving.planner import BESIDE_TOKENS, MOST_PLANNED_TOKENS, PROMPT_TOKENS_PER_ANSWER_TOKEN
 from mockserve.serving.service import Service

@@ -12,12 +12,10 @@ from mockserve.protocol.bodies import Ending
 from mockserve.protocol.errors import ApiError, paused
 from mockserve.protocol.narration import Event, Narrator
 from mockserve.replies.choice_writer import ChoiceWriter
-from mockserve.replies.endings import ending_at, engine_reason, failure
+from mockserve.replies.collected import ending_at, engine_reason, failure
 from mockserve.replies.frames import named_event
-from mockserve.replies.generation import Generation
-from mockserve.replies.job import ReplyJob
-from mockserve.replies.planned_prompt import PlannedPrompt
-from mockserve.replies.reply_set import ReplySet
+from mockserve.replies.generation import Generation, PlannedPrompt
+from mockserve.replies.reply_set import ReplyJob, ReplySet
 from mockserve.serving.service import Service
 
 Tell = Callable[[Event], None]

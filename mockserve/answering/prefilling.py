@@ -8,7 +8,7 @@ from functools import partial
 from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
 from mockserve.protocol.errors import ApiError, internal_error, paused
-from mockserve.replies.endings import failure
+from mockserve.replies.collected import failure
 from mockserve.serving.planner import Planner, Terms
 from mockserve.serving.service import Service
 

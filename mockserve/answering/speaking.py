@@ -7,7 +7,7 @@ from mockserve.planning.speech import SpeechPlan
 from mockserve.protocol.bodies import Ending, Usage
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.speech import SpeechChunks, SpeechRequest
-from mockserve.replies.endings import ending_at, engine_reason, failure
+from mockserve.replies.collected import ending_at, engine_reason, failure
 from mockserve.replies.generation import Generation
 from mockserve.replies.reply_set import ReplySet
 

@@ -7,8 +7,7 @@ from typing import Any
 from blis_sim.options import OptionError
 from mockserve.content.tokens.file import read_json_object
 from mockserve.options.content import ContentOptions, json_object
-from mockserve.protocol.asked.generation_defaults import NO_DEFAULTS, SAMPLING_NAMES, GenerationDefaults
-from mockserve.protocol.asked.read_sampling import raised_temperature
+from mockserve.protocol.asked.sampling import NO_DEFAULTS, SAMPLING_NAMES, GenerationDefaults, raised_temperature
 
 AUTO, NONE = "auto", "vllm"
 FILE = "generation_config.json"

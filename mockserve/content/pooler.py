@@ -11,7 +11,7 @@ from blis_sim.options.json_text import load_json
 from mockserve.content.vectors import VectorSource, probabilities
 from mockserve.options.routes import RouteOptions, config_overrides, pooling_task_of, tasks_of
 from mockserve.protocol.errors import ApiError, bad_value
-from mockserve.protocol.pooling.vectors import Vector
+from mockserve.protocol.pooling.bodies import Vector
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mockserve.protocol.pooling.vectors import Vector
+from mockserve.protocol.pooling.bodies import Vector
 
 POSITIONS_PER_TOKEN = 16
 SHARPNESS = 8.0

@@ -19,19 +19,17 @@ from mockserve.planning.reply_settings import (
     prompt_scores,
 )
 from mockserve.protocol.asked.wanted import check_prompt_start
+from mockserve.protocol.completions.bodies import ChatBodies
 from mockserve.protocol.completions.chat import ChatRequest
-from mockserve.protocol.completions.chat_bodies import ChatBodies
 from mockserve.protocol.completions.messages import MEDIA_MARK, Medium, has_media, media_of
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.refusals import refuse_unavailable
-from mockserve.replies.accounting import Accounting
-from mockserve.replies.call_style import PLAIN, CallStyle, Fillers, call_style
+from mockserve.replies.accounting import Accounting, ParsingCounter
+from mockserve.replies.call_style import PLAIN, CallStyle, Fillers, call_style, reasoning_style
 from mockserve.replies.chat_writer import ChatShape
+from mockserve.replies.generation import PlannedPrompt
 from mockserve.replies.identity import unix_time
-from mockserve.replies.job import ReplyJob
-from mockserve.replies.parsing_counter import ParsingCounter
-from mockserve.replies.planned_prompt import PlannedPrompt
-from mockserve.replies.reasoning_style import reasoning_style
+from mockserve.replies.reply_set import ReplyJob
 from mockserve.serving.adapters import Adapter
 from mockserve.serving.planner import Terms
 from mockserve.serving.service import Service

@@ -16,14 +16,14 @@ from mockserve.planning.reply_settings import (
     prompt_scores,
 )
 from mockserve.protocol.asked.wanted import check_prompt_start
+from mockserve.protocol.completions.bodies import CompletionBodies
 from mockserve.protocol.completions.text import CompletionRequest, Prompt
-from mockserve.protocol.completions.text_bodies import CompletionBodies
 from mockserve.replies.accounting import Accounting
 from mockserve.replies.completion_writer import CompletionShape
+from mockserve.replies.frames import OTHER_ERRORS
+from mockserve.replies.generation import PlannedPrompt
 from mockserve.replies.identity import unix_time
-from mockserve.replies.job import ReplyJob
-from mockserve.replies.planned_prompt import PlannedPrompt
-from mockserve.replies.stream_errors import OTHER_ERRORS
+from mockserve.replies.reply_set import ReplyJob
 from mockserve.serving.adapters import Adapter
 from mockserve.serving.planner import Terms
 from mockserve.serving.service import Service

@@ -8,8 +8,8 @@ from mockserve.content.reading import added, read_answer
 from mockserve.content.thinking import END, START
 from mockserve.planning.derendering import GivenChoice, continued_text, cut_text, readable_ids, readable_text
 from mockserve.protocol.bodies import Ending
+from mockserve.protocol.completions.bodies import ToolCall, whole_message
 from mockserve.protocol.completions.chat import ChatRequest, parse_chat
-from mockserve.protocol.completions.chat_deltas import ToolCall, whole_message
 from mockserve.protocol.logprob_shapes import chat_logprobs
 from mockserve.replies.call_style import CallStyle, call_id, call_style
 from mockserve.serving.service import Service

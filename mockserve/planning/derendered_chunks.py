@@ -9,7 +9,7 @@ from mockserve.planning.derendered_chat import ChatReader
 from mockserve.planning.derendered_text import TextReader
 from mockserve.planning.derendering import GivenChoice
 from mockserve.protocol.bodies import Usage
-from mockserve.protocol.completions.chat_bodies import CHUNK
+from mockserve.protocol.completions.bodies import CHUNK
 
 CONTEXT_TOKENS = 4
 

@@ -10,19 +10,17 @@ from mockserve.planning.reply_settings import is_long_reply, new_scorers, num_to
 from mockserve.protocol.asked.vocabulary_checks import check_vocabulary
 from mockserve.protocol.bodies import Choice, Ending, Piece
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.generate import GenerateRequest, check_room
-from mockserve.protocol.generate_bodies import GenerateBodies, token_logprobs
+from mockserve.protocol.generate import GenerateBodies, GenerateRequest, check_room, token_logprobs
 from mockserve.protocol.logprob_shapes import chat_logprobs
 from mockserve.protocol.refusals import refuse_thinking_budget
 from mockserve.replies.accounting import Accounting
 from mockserve.replies.call_style import CallStyle, call_style
 from mockserve.replies.chat_writer import ChatShape, ChatWriter
 from mockserve.replies.choice_writer import ChoiceWriter, NewScorer, scored_tokens
-from mockserve.replies.generation import Generation, Generations, LateGenerations
+from mockserve.replies.frames import OTHER_ERRORS
+from mockserve.replies.generation import Generation, Generations, LateGenerations, PlannedPrompt
 from mockserve.replies.identity import unix_time
-from mockserve.replies.job import ReplyJob
-from mockserve.replies.planned_prompt import PlannedPrompt
-from mockserve.replies.stream_errors import OTHER_ERRORS
+from mockserve.replies.reply_set import ReplyJob
 from mockserve.serving.adapters import Adapter
 from mockserve.serving.planner import Terms
 from mockserve.serving.service import Service

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mockserve.protocol.asked.engine_message import check_extra_arguments
 from mockserve.protocol.asked.sampling import Sampling
-from mockserve.protocol.asked.vocabulary_checks import check_vocabulary
+from mockserve.protocol.asked.vocabulary_checks import check_extra_arguments, check_vocabulary
 from mockserve.protocol.refusals import refuse_thinking_budget
 from mockserve.serving.service import Service
 

@@ -5,14 +5,11 @@ from functools import partial
 
 from mockserve.planning.beams import CANDIDATES_PER_BEAM
 from mockserve.protocol.asked.sampling import Sampling
-from mockserve.protocol.asked.stream_options import Delivery
-from mockserve.protocol.asked.wanted import Wanted
+from mockserve.protocol.asked.wanted import Delivery, Wanted
 from mockserve.protocol.logprob_shapes import ScoredPrompt
-from mockserve.replies.choice_writer import NewScorer
-from mockserve.replies.generation import Generation, Generations, LateGenerations
-from mockserve.replies.job import AT_THE_END
-from mockserve.replies.planned_prompt import PlannedPrompt
-from mockserve.replies.scoring import Scorer
+from mockserve.replies.choice_writer import NewScorer, Scorer
+from mockserve.replies.generation import Generation, Generations, LateGenerations, PlannedPrompt
+from mockserve.replies.reply_set import AT_THE_END
 from mockserve.serving.service import Service
 
 PROMPT_SEED = 0x5EED

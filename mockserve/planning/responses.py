@@ -13,7 +13,7 @@ from mockserve.protocol.responses.input import chat_messages
 from mockserve.protocol.responses.items import output_items
 from mockserve.protocol.responses.requests import ResponseRequest, chat_body
 from mockserve.replies.identity import new_id, unix_time
-from mockserve.replies.job import ReplyJob
+from mockserve.replies.reply_set import ReplyJob
 from mockserve.serving.service import Service
 
 OUTPUT_PARAM = "max_output_tokens"

@@ -10,17 +10,17 @@ from mockserve.content.form import AnswerForm
 from mockserve.planning.prompts import medium_ids
 from mockserve.planning.recordings import duration_s
 from mockserve.planning.reply_settings import new_scorers
-from mockserve.protocol.asked.stream_options import Delivery
+from mockserve.protocol.asked.wanted import Delivery
 from mockserve.protocol.bodies import Choice
+from mockserve.protocol.completions.bodies import CompletionBodies
 from mockserve.protocol.completions.messages import Medium
-from mockserve.protocol.completions.text_bodies import CompletionBodies
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.speech import VERBOSE, Speech, SpeechRequest, Spoken
 from mockserve.replies.completion_writer import CompletionShape
+from mockserve.replies.frames import OTHER_ERRORS
+from mockserve.replies.generation import PlannedPrompt
 from mockserve.replies.identity import unix_time
-from mockserve.replies.job import ReplyJob
-from mockserve.replies.planned_prompt import PlannedPrompt
-from mockserve.replies.stream_errors import OTHER_ERRORS
+from mockserve.replies.reply_set import ReplyJob
 from mockserve.serving.adapters import Adapter
 from mockserve.serving.planner import Terms
 from mockserve.serving.service import Service

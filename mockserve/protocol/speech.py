@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mockserve.protocol.asked.read_sampling import read_sampling
-from mockserve.protocol.asked.sampling import Sampling
+from mockserve.protocol.asked.sampling import Sampling, read_sampling
 from mockserve.protocol.bodies import Ending, Usage
 from mockserve.protocol.errors import ApiError, bad_value, internal_error
 from mockserve.protocol.reading.body import Fields, check_types

@@ -1,12 +1,15 @@
-"""What a reply says it cost: tokens, cached ones among them, and on request the latencies of the request itself."""
+"""What a reply reports beside its text: usage, and the work that a parser of tool calls would have had."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from blis_sim.engine.units import Micros
+from mockserve.content.answer import Answer, Delta, Kind
 from mockserve.flight import Flight
+from mockserve.metrics.tool_parsing import ToolParsing
 from mockserve.protocol.bodies import Usage
-from mockserve.replies.planned_prompt import PlannedPrompt
+from mockserve.replies.call_style import CALL_KINDS
+from mockserve.replies.generation import PlannedPrompt
 
 
 class Accounting(NamedTuple):
@@ -89,3 +92,29 @@ def request_metrics(flight: Flight) -> dict[str, float]:
 
 def _milliseconds(us: Micros) -> float:
     return us / 1000
+
+
+class ParsingCounter(NamedTuple):
+    """Counts for the choices of one request; `after_reasoning`: the parser gets what follows the mark that ends it."""
+
+    metrics: ToolParsing
+    request_type: str
+    after_reasoning: bool
+
+    def whole(self, has_call: bool) -> None:
+        """A whole choice was parsed in one go."""
+        self.metrics.used(self.request_type, int(has_call), int(not has_call), is_stream=False)
+
+    def streamed(self, answer: Answer, num_tokens: int) -> None:
+        """The first `num_tokens` tokens of a choice were parsed one by one."""
+        deltas = list(answer.deltas or ())[:num_tokens]
+        if self.after_reasoning:
+            deltas = deltas[_end_of_reasoning(deltas) :]
+        num_with_call = sum(any(each.kind in CALL_KINDS for each in found) for found in deltas)
+        self.metrics.used(self.request_type, num_with_call, len(deltas) - num_with_call, is_stream=True)
+
+
+def _end_of_reasoning(deltas: Sequence[Sequence[Delta]]) -> int:
+    """The place of the token that ends the reasoning, which is the first one after it; the number of all without."""
+    places = [place for place, found in enumerate(deltas) if any(each.kind is Kind.REASONING for each in found)]
+    return places[-1] + 1 if places else 0

@@ -1,4 +1,4 @@
-"""How function calls look to clients under each of vLLM's parsers: their ids, and how a stream brings them."""
+"""How tool calls and reasoning look in streams under each of vLLM's parsers."""
 
 import random
 import string
@@ -7,7 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from mockserve.content.answer import Kind
-from mockserve.protocol.completions.chat_deltas import TOOL_CALL_PREFIX
+from mockserve.protocol.completions.bodies import TOOL_CALL_PREFIX
 from mockserve.replies.identity import new_id
 
 MISTRAL_ID_CHARS = 9
@@ -175,3 +175,26 @@ def call_id(form: IdForm, name: str, call: int, num_earlier: int, is_stream: boo
     if form is IdForm.SHORT or (form is IdForm.SHORT_WHOLE and not is_stream):
         return f"call_{new_id()}"
     return TOOL_CALL_PREFIX + new_id()
+
+
+class ReasoningStyle(NamedTuple):
+    """Nulls beside reasoning and beside content, and what the last event has where no parser of calls is in force."""
+
+    null_content: bool = False
+    null_reasoning: bool = False
+    after_words: Filler = Filler.EMPTY
+
+
+NO_REASONING = ReasoningStyle(after_words=Filler.NOTHING)
+_USUAL = ReasoningStyle()
+REASONING_STYLES: Mapping[str, ReasoningStyle] = {
+    **dict.fromkeys(("kimi_k3", "minicpmv", "muse", "muse_glimmer", "musespark1x", "olmo3"), NO_REASONING),
+    **dict.fromkeys(("hy_v4", "minimax_m3"), ReasoningStyle(null_content=True)),
+    "granite": ReasoningStyle(True, True, Filler.NOTHING),
+}
+"""By the name of the parser; the others are usual."""
+
+
+def reasoning_style(parser: str | None) -> ReasoningStyle:
+    """The style of a parser; without one there is nothing to show."""
+    return NO_REASONING if parser is None else REASONING_STYLES.get(parser, _USUAL)

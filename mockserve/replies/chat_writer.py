@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from mockserve.content.answer import Answer, Delta, Kind
 from mockserve.protocol.bodies import Choice, Ending, Piece
-from mockserve.protocol.completions.chat_deltas import (
+from mockserve.protocol.completions.bodies import (
     ToolCall,
     content_delta,
     merged,
@@ -15,13 +15,11 @@ from mockserve.protocol.completions.chat_deltas import (
     whole_message,
 )
 from mockserve.protocol.logprob_shapes import chat_logprobs
+from mockserve.replies.accounting import ParsingCounter
 from mockserve.replies.arranging import arranged
-from mockserve.replies.call_style import CallStyle, NullContent, Part, call_id
+from mockserve.replies.call_style import NO_REASONING, CallStyle, NullContent, Part, ReasoningStyle, call_id
 from mockserve.replies.choice_writer import NewScorer, scored_tokens
-from mockserve.replies.generation import Generation
-from mockserve.replies.parsing_counter import ParsingCounter
-from mockserve.replies.planned_prompt import PlannedPrompt
-from mockserve.replies.reasoning_style import NO_REASONING, ReasoningStyle
+from mockserve.replies.generation import Generation, PlannedPrompt
 
 
 class ChatShape(NamedTuple):

@@ -1,14 +1,92 @@
-"""What the tokens of one choice look like to the client, for the one or the other reply format."""
+"""What the tokens of one choice look like to the client, and their log-probabilities."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeAlias
 
 from mockserve.content.answer import Delta
+from mockserve.content.logprobs import MOST_RANK, token_logprobs
+from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.protocol.bodies import Choice, Ending, Piece
-from mockserve.protocol.logprob_shapes import LONG_TOKENS, Scored, ScoredTokens
-from mockserve.replies.generation import Generation
-from mockserve.replies.planned_prompt import PlannedPrompt
-from mockserve.replies.scoring import Scorer
+from mockserve.protocol.logprob_shapes import LONG_TOKENS, Candidate, Scored, ScoredPrompt, ScoredTokens
+from mockserve.replies.generation import Generation, PlannedPrompt
+
+
+class Scorer:
+    """Scores tokens by their place. Equal seeds give equal values; `candidates` are what else a step might have said.
+
+    With `chosen_ids`, those are shown beside each token instead of the likeliest. The token of a beam is one of
+    the `num_top` likeliest, which are shown in their order.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        candidates: Sequence[int],
+        seed: int,
+        is_greedy: bool,
+        num_top: int,
+        chosen_ids: Sequence[int] = (),
+        is_beam: bool = False,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._candidates = candidates
+        self._seed = seed
+        self._is_greedy = is_greedy
+        self._num_top = num_top
+        self._chosen_ids = chosen_ids
+        self._is_beam = is_beam
+
+    def score(self, place: int, token_id: int, piece: str | None = None) -> Scored:
+        """The token at `place`; `piece` is its part of the text, where that is known."""
+        num_top = max(0, self._num_top)
+        most_rank = num_top if self._is_beam else MOST_RANK
+        seed = self._seed + place
+        found = token_logprobs(seed, token_id, num_top, self._candidates, self._is_greedy, most_rank)
+        text = self._text(token_id) if piece is None or token_id in self._tokenizer.special_ids else piece
+        chosen = Candidate(token_id, text, found.logprob, found.rank)
+        if self._chosen_ids:
+            return Scored(chosen, [chosen, *self._asked_for(chosen)])
+        likeliest = [
+            chosen if each == token_id else Candidate(each, self._text(each), logprob, rank)
+            for rank, (each, logprob) in enumerate(found.top, start=1)
+        ]
+        if self._is_beam:
+            return Scored(chosen, likeliest)
+        return Scored(chosen, [chosen, *(each for each in likeliest if each is not chosen)])
+
+    def score_all(self, token_ids: Sequence[int]) -> ScoredPrompt:
+        """The tokens of a prompt; nothing can be said of the first. Many are scored each time they are gone through."""
+        found = PromptScores(self, token_ids)
+        return found if len(token_ids) > LONG_TOKENS else list(found)
+
+    def _asked_for(self, chosen: Candidate) -> list[Candidate]:
+        """They share what the chosen token leaves, each half of what is left by those before it."""
+        left = math.log(max(1e-9, 1 - math.exp(chosen.logprob)))
+        return [
+            Candidate(each, self._text(each), left - (number + 1) * math.log(2), chosen.rank + number + 1)
+            for number, each in enumerate(self._chosen_ids)
+            if each != chosen.token_id
+        ]
+
+    def _text(self, token_id: int) -> str:
+        return self._tokenizer.decode([token_id])
+
+
+class PromptScores:
+    """The tokens of a prompt, each scored when its turn comes."""
+
+    def __init__(self, scorer: Scorer, token_ids: Sequence[int]) -> None:
+        self._scorer = scorer
+        self._token_ids = token_ids
+
+    def __len__(self) -> int:
+        return len(self._token_ids)
+
+    def __iter__(self) -> Iterator[Scored | None]:
+        yield None
+        for place in range(1, len(self._token_ids)):
+            yield self._scorer.score(place, self._token_ids[place])
 
 
 class ChoiceWriter(Protocol):

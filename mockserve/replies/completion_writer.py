@@ -13,10 +13,8 @@ from mockserve.protocol.logprob_shapes import (
     completion_logprobs,
     next_offset,
 )
-from mockserve.replies.choice_writer import NewScorer, scored_tokens
-from mockserve.replies.generation import Generation
-from mockserve.replies.planned_prompt import PlannedPrompt
-from mockserve.replies.scoring import Scorer
+from mockserve.replies.choice_writer import NewScorer, Scorer, scored_tokens
+from mockserve.replies.generation import Generation, PlannedPrompt
 
 
 class CompletionShape(NamedTuple):

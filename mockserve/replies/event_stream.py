@@ -1,11 +1,12 @@
-"""The events of one streamed reply, and what comes before and after those of its choices."""
+"""The events of a stream: written as tokens come, held until the status is sent, or made piece by piece."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from mockserve.protocol.errors import ApiError
-from mockserve.replies.event_templates import with_templates
-from mockserve.replies.frames import DONE, DONE_CHUNK, event, http_chunk
+from mockserve.replies.frames import DONE, DONE_CHUNK, event, http_chunk, with_templates
 from mockserve.replies.reply_set import ReplySet
 
 
@@ -95,3 +96,121 @@ class EventStream:
             self.send(DONE)
             self._sink.finish()
             self.replies.resolve()
+
+
+class _Kept(list[bytes]):
+    """Keeps events."""
+
+    def write(self, data: bytes) -> None:
+        self.append(data)
+
+    def write_all(self, frames: list[bytes]) -> None:
+        self.extend(frames)
+
+    def finish(self) -> None:
+        """The end is not kept: a stream ends where it is opened."""
+
+
+class HeldStream(EventStream):
+    """One whose status has not been sent: what it writes is kept until it is let go, and an error has a status."""
+
+    def __init__(self, replies: ReplySet, chunked: bool) -> None:
+        self._kept = _Kept()
+        super().__init__(replies, self._kept, chunked)
+        self._is_held = True
+
+    def let_go(self, sink: Sink) -> None:
+        """The status has been sent: from now on events go to `sink`."""
+        self._is_held = False
+        self._sink = sink
+        if self._kept:
+            sink.write_all(self._kept)
+
+    def fail(self, error: ApiError) -> None:
+        if self._is_held:
+            self.replies.fail(error)
+        else:
+            super().fail(error)
+
+
+Aside: TypeAlias = Callable[[Callable[[], bytes]], Awaitable[bytes]]
+"""Runs what makes bytes on another thread."""
+
+TOKENS_AT_ONCE = 64
+"""An event of more tokens with their details takes milliseconds."""
+CHOICES_AT_ONCE = 256
+
+
+class _Made(NamedTuple):
+    """Bytes that are made on another thread."""
+
+    make: Callable[[], bytes]
+
+
+class LongEventStream(EventStream):
+    """Writes the events of one reply in their order, of which some are made elsewhere."""
+
+    def __init__(self, replies: ReplySet, sink: Sink, chunked: bool, aside: Aside) -> None:
+        super().__init__(replies, sink, chunked)
+        self._aside = aside
+        self._waiting: deque[_Made | Callable[[], None]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        if self._is_open or self.job.num_choices <= CHOICES_AT_ONCE:
+            super().open()
+            return
+        self._is_open = True
+        self._make(_Made(lambda: b"".join(map(self._framed, self._openings()))))
+
+    def send_made(self, make: Callable[[], dict[str, Any] | None], num_tokens: int) -> None:
+        if self._task is None and num_tokens <= TOKENS_AT_ONCE:
+            super().send_made(make, num_tokens)
+        else:
+            self._make(_Made(lambda: b"" if (body := make()) is None else self._framed(event(body))))
+
+    def write(self, data: bytes) -> None:
+        if self._task is None:
+            super().write(data)
+        else:
+            self._waiting.append(lambda: EventStream.write(self, data))
+
+    def write_all(self, events: list[bytes]) -> None:
+        if self._task is None:
+            super().write_all(events)
+        else:
+            self._waiting.append(lambda: EventStream.write_all(self, events))
+
+    def choice_finished(self, num_tokens: int) -> None:
+        if self._task is None:
+            super().choice_finished(num_tokens)
+        else:
+            self._waiting.append(lambda: EventStream.choice_finished(self, num_tokens))
+
+    def fail(self, error: ApiError) -> None:
+        self._waiting.clear()
+        self._task = None
+        super().fail(error)
+
+    def _framed(self, data: bytes) -> bytes:
+        return http_chunk(data) if self.chunked else data
+
+    def _make(self, made: _Made) -> None:
+        self._waiting.append(made)
+        if self._task is None:
+            self._task = task = asyncio.create_task(self._drain())
+            self.replies.done.add_done_callback(lambda _: task.cancel())
+
+    async def _drain(self) -> None:
+        own = self._task
+        while self._waiting:
+            each = self._waiting.popleft()
+            if isinstance(each, _Made):
+                data = await self._aside(each.make)
+                if data:
+                    EventStream.write(self, data)
+            else:
+                self._task = None
+                each()
+                self._task = own
+        self._task = None

@@ -1,10 +1,12 @@
-"""One choice: what the engine is asked, and what the client will read."""
+"""What a reply is made of before its first token: its prompts, and the choices of each."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from blis_sim.engine.request import Request
 from mockserve.content.answer import Answer
+from mockserve.protocol.bodies import Prompted
+from mockserve.protocol.logprob_shapes import ScoredPrompt, prompt_logprobs
 
 
 class Generation(NamedTuple):
@@ -52,3 +54,23 @@ class LateGenerations:
 
 
 Generations: TypeAlias = Sequence[Generation] | LateGenerations
+
+
+class PlannedPrompt(NamedTuple):
+    """`scores` are there when the client wants the log-probabilities of the prompt's tokens; `text` may be repeated."""
+
+    token_ids: Sequence[int]
+    text: str
+    generations: Generations
+    scores: ScoredPrompt | None = None
+    first_token_text: str = ""
+    shows_text: bool = False
+
+    @property
+    def prompted(self) -> Prompted:
+        """What the reply may say of the prompt."""
+        return Prompted(
+            token_ids=self.token_ids,
+            text=self.text if self.shows_text else None,
+            logprobs=None if self.scores is None else prompt_logprobs(self.scores),
+        )

@@ -6,11 +6,11 @@ from typing import Any
 from mockserve.content.answer import Kind
 from mockserve.protocol.bodies import Ending, Piece, Usage
 from mockserve.replies.choice_writer import ChoiceWriter
-from mockserve.replies.endings import ending_at, engine_reason, failure
+from mockserve.replies.collected import ending_at, engine_reason, failure
 from mockserve.replies.event_stream import EventStream
 from mockserve.replies.frames import PLACEHOLDER, EventTemplate, event_template
-from mockserve.replies.job import AT_THE_END
-from mockserve.replies.planned_prompt import PlannedPrompt
+from mockserve.replies.generation import PlannedPrompt
+from mockserve.replies.reply_set import AT_THE_END
 
 
 class StreamedChoice:

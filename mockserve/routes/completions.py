@@ -13,13 +13,11 @@ from mockserve.planning.chat import plan_chat
 from mockserve.planning.completions import plan_completion
 from mockserve.planning.generate import plan_generate
 from mockserve.planning.reply_settings import is_long_reply
-from mockserve.protocol.completions.batch import chats_of
-from mockserve.protocol.completions.chat import ChatRequest, parse_chat
+from mockserve.protocol.completions.chat import ChatRequest, chats_of, parse_chat
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.generate import parse_generate
-from mockserve.replies.frames import DONE
-from mockserve.replies.job import ReplyJob
-from mockserve.replies.stream_errors import OTHER_ERRORS
+from mockserve.replies.frames import DONE, OTHER_ERRORS
+from mockserve.replies.reply_set import ReplyJob
 from mockserve.routes.shared import aside, check_rank, parsed, planned, read_body, reply_id, wanted_priority
 from mockserve.serving.adapters import Adapter
 from mockserve.serving.service import SERVICE, Service

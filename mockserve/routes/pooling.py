@@ -14,7 +14,15 @@ from mockserve.planning.prompt_fitting import fitted, padded
 from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import json_array
-from mockserve.protocol.pooling.bodies import PoolingHead, class_items, embedding_items, pooling_items
+from mockserve.protocol.pooling.bodies import (
+    Encoding,
+    PoolingHead,
+    Vector,
+    bytes_metadata,
+    class_items,
+    embedding_items,
+    pooling_items,
+)
 from mockserve.protocol.pooling.cohere import check_lengths, check_max_tokens, cohere_embeddings, parse_cohere_embed
 from mockserve.protocol.pooling.requests import (
     NUM_CLASSIFY_KINDS,
@@ -27,7 +35,6 @@ from mockserve.protocol.pooling.requests import (
     parse_pooling,
     parse_token_embeddings,
 )
-from mockserve.protocol.pooling.vectors import Encoding, Vector, bytes_metadata
 from mockserve.replies.identity import unix_time
 from mockserve.routes.shared import aside, read_body, reply_id
 from mockserve.serving.adapters import Adapter

@@ -16,12 +16,11 @@ from mockserve.planning.derendering import GivenChoice, check_lengths, given_cho
 from mockserve.planning.prompts import conversation_ids, given_ids, text_ids
 from mockserve.protocol.asked.sampling import check_sampling
 from mockserve.protocol.bodies import Choice, Usage
+from mockserve.protocol.completions.bodies import ChatBodies, CompletionBodies
 from mockserve.protocol.completions.chat import parse_chat
-from mockserve.protocol.completions.chat_bodies import ChatBodies
 from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.completions.template_arguments import template_arguments
 from mockserve.protocol.completions.text import CompletionRequest, Prompt, parse_completion
-from mockserve.protocol.completions.text_bodies import CompletionBodies
 from mockserve.protocol.derender import is_chunk_of_chat, is_chunk_of_completion
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.refusals import refuse_unavailable

@@ -16,7 +16,7 @@ from mockserve.connections.stamped import arrived_at
 from mockserve.planning.responses import ResponsePlan, conversation, plan_response, response_id
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.narration import Event
-from mockserve.protocol.reading.query import QueryFields
+from mockserve.protocol.reading.forms import QueryFields
 from mockserve.protocol.responses.events import ResponseEvents
 from mockserve.protocol.responses.requests import ResponseRequest, chat_body, parse_response
 from mockserve.replies.frames import named_event

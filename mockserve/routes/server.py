@@ -14,9 +14,8 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 from mockserve.metrics.page import CONTENT_TYPE
 from mockserve.protocol.errors import bad_request
 from mockserve.protocol.json_text import compact_json
-from mockserve.protocol.reading.query import QueryFields
-from mockserve.protocol.server.info import ConfigFacts, as_objects, as_text
-from mockserve.protocol.server.models import ServedModel, model_list
+from mockserve.protocol.reading.forms import QueryFields
+from mockserve.protocol.server.info import ConfigFacts, ServedModel, as_objects, as_text, model_list
 from mockserve.realtime.interface import Driver
 from mockserve.replies.identity import new_id, unix_time
 from mockserve.routes.shared import json_reply, meant, read_fields, read_object, untyped_reply

@@ -17,8 +17,8 @@ from mockserve.protocol.completions.known_bodies import KnownBodies
 from mockserve.protocol.errors import ApiError, bad_request, internal_error, late, no_fields, wrong_media_type
 from mockserve.protocol.json_text import reply_json
 from mockserve.protocol.reading.body import large_json, parse_json, parse_large_json
+from mockserve.protocol.reading.forms import QueryFields
 from mockserve.protocol.reading.long_json import CHECKED_BYTES, MOST_VALUE_BYTES, value_bytes
-from mockserve.protocol.reading.query import QueryFields
 from mockserve.serving.aside import LARGE_BYTES, finished
 from mockserve.serving.body_room import RoomTaken
 from mockserve.serving.planner import likely_tokens

@@ -6,7 +6,7 @@ from typing import cast
 from aiohttp import web
 
 from mockserve.metrics.operations import SLEEP
-from mockserve.protocol.reading.query import QueryFields
+from mockserve.protocol.reading.forms import QueryFields
 from mockserve.routes.shared import json_reply, meant
 from mockserve.serving.service import SERVICE
 from mockserve.serving.suspension import PauseMode

@@ -19,8 +19,8 @@ from mockserve.protocol.server.tokenization import (
     conversation_fields,
     parse_detokenize,
     parse_tokenize,
+    tokenizer_info,
 )
-from mockserve.protocol.server.tokenizer_info import tokenizer_info
 from mockserve.routes.shared import aside, is_long, json_reply, read_body
 from mockserve.serving.service import SERVICE, Service
 

@@ -14,7 +14,7 @@ from mockserve.metrics.operations import WEIGHTS
 from mockserve.protocol.errors import ApiError, bad_request
 from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf
 from mockserve.protocol.reading.embedded import read_embedded
-from mockserve.protocol.reading.query import QueryFields
+from mockserve.protocol.reading.forms import QueryFields
 from mockserve.protocol.reading.types import Anything, FieldType, OneOf, Text
 from mockserve.routes.shared import json_reply, read_object
 from mockserve.serving.service import SERVICE, Service

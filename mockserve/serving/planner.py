@@ -22,9 +22,8 @@ from mockserve.content.writing import Steps, Written, advanced, form_checks
 from mockserve.engines.structured_outputs import StructuredOutputBackend
 from mockserve.kv_blocks.fast_hashes import token_digest
 from mockserve.kv_blocks.naming import ANYWHERE, Lora, NameBlocks, Scope
-from mockserve.protocol.asked.engine_message import check_engine_message
-from mockserve.protocol.asked.generation_defaults import NO_DEFAULTS, GenerationDefaults
-from mockserve.protocol.asked.sampling import Sampling, check_sampling
+from mockserve.protocol.asked.sampling import NO_DEFAULTS, GenerationDefaults, Sampling, check_sampling
+from mockserve.protocol.asked.vocabulary_checks import check_engine_message
 from mockserve.protocol.errors import ApiError, bad_value, late
 from mockserve.replies.generation import Generation, Generations, LateGenerations
 from mockserve.serving.aside import Aside, finished

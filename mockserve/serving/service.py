@@ -38,7 +38,7 @@ from mockserve.realtime.cluster import ClusterDriver
 from mockserve.realtime.instance import InstanceDriver
 from mockserve.realtime.interface import Driver
 from mockserve.realtime.wire import Wire
-from mockserve.replies.event_templates import EventTemplates
+from mockserve.replies.frames import EventTemplates
 from mockserve.replies.generation import Generations
 from mockserve.replies.identity import random_ids
 from mockserve.serving.adapters import Adapter, Adapters, with_modules

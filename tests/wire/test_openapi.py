@@ -11,10 +11,8 @@ import jsonschema
 import pytest
 
 from mockserve.protocol.completions.fields import CHAT_FIELDS, COMPLETION_FIELDS
-from mockserve.protocol.server.openapi.digests import digest, without_prose
-from mockserve.protocol.server.openapi.document import openapi_document
-from mockserve.protocol.server.openapi.notation import read_type
-from mockserve.protocol.server.openapi.tables import read_schemas
+from mockserve.protocol.server.openapi.document import digest, openapi_document, without_prose
+from mockserve.protocol.server.openapi.tables import read_schemas, read_type
 from tests.wire.plain_http import call
 from tests.wire.serving import TestServer, running_server
 

@@ -63,7 +63,7 @@ VOLATILE = ("id", "created", "created_at", "request_id", "item_id", "signature")
 def at_once() -> tuple[dict[str, Any], dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mockserve.protocol.logprob_shapes.LONG_TOKENS", 10**9)
-        patch.setattr("mockserve.replies.scoring.LONG_TOKENS", 10**9)
+        patch.setattr("mockserve.replies.choice_writer.LONG_TOKENS", 10**9)
         patch.setattr("mockserve.replies.choice_writer.LONG_TOKENS", 10**9)
         patch.setattr("mockserve.replies.completion_writer.LONG_TOKENS", 10**9)
         patch.setattr("mockserve.planning.reply_settings.LONG_US", 1e18)

@@ -11,8 +11,7 @@ from mockserve.content.chat_templates.missing import MissingTemplate
 from mockserve.content.chat_templates.own import own_prompt, too_costly
 from mockserve.content.chat_templates.turns import turns_of
 from mockserve.options.content import ContentOptions, json_object
-from mockserve.protocol.completions.template_arguments import effort_arguments
-from mockserve.protocol.completions.tool_definitions import tool_definitions
+from mockserve.protocol.completions.template_arguments import effort_arguments, tool_definitions
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.reading.types import as_flag
 from mockserve.workers.job import Job

@@ -1,11 +1,15 @@
-"""What a request asks of the generation, and vLLM's bounds on it."""
+"""The sampling parameters of a request: their fields, limits, defaults of the server and constraints of the output."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from typing import Any
 
 from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.protocol.reading.body import Fields
+from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record
+from mockserve.protocol.reading.types import Anything, FieldType, Flag, Text, as_integer
 
 MAX_CHOICES = 16384
 
@@ -152,3 +156,152 @@ def _check_lengths(sampling: Sampling, budget: int) -> None:
 def unknown_ids(token_ids: Sequence[int], vocabulary_size: int) -> list[int]:
     """Those of `token_ids` that no token has."""
     return [each for each in token_ids if not 0 <= each < vocabulary_size]
+
+
+STRUCTURED_OUTPUTS: FieldType = Nullable(
+    Record(
+        {
+            "json": Nullable(AnyOf((Text(), MapOf(Anything())))),
+            "regex": Nullable(Text()),
+            "choice": Nullable(ListOf(Text())),
+            "grammar": Nullable(Text()),
+            "json_object": Nullable(Flag()),
+            "disable_any_whitespace": Flag(),
+            "disable_additional_properties": Flag(),
+            "whitespace_pattern": Nullable(Text()),
+            "structural_tag": Nullable(Text()),
+        },
+        kind="dataclass_type",
+        name="StructuredOutputsParams",
+    )
+)
+
+
+LOWEST_TEMPERATURE = 0.01
+"""Lower ones are raised to this, except 0."""
+
+_READERS: Mapping[str, Callable[[Fields, str], Any]] = {
+    "n": Fields.integer,
+    "min_tokens": Fields.integer,
+    "ignore_eos": Fields.flag,
+    "include_stop_str_in_output": Fields.flag,
+    "top_p": Fields.number,
+    "top_k": Fields.integer,
+    "min_p": Fields.number,
+    "presence_penalty": Fields.number,
+    "frequency_penalty": Fields.number,
+    "repetition_penalty": Fields.number,
+    "use_beam_search": Fields.flag,
+    "truncate_prompt_tokens": Fields.integer,
+    "truncation_side": Fields.text,
+}
+
+
+def read_sampling(
+    fields: Fields,
+    max_tokens: int | None,
+    max_tokens_param: str,
+    num_logprobs: int | None,
+    num_echoed_logprobs: int | None = None,
+) -> Sampling:
+    """The sampling fields of a body. `num_echoed_logprobs` is wanted of the prompt if the body does not say."""
+    seed = fields.integer("seed")
+    return Sampling(
+        max_tokens=max_tokens,
+        max_tokens_param=max_tokens_param,
+        stop=_strings(fields.body.get("stop")),
+        stop_token_ids=_integers(fields.body.get("stop_token_ids")) or (),
+        seed=None if seed == -1 else seed,
+        temperature=raised_temperature(fields.number("temperature")),
+        num_logprobs=num_logprobs,
+        num_prompt_logprobs=fields.integer("prompt_logprobs", num_echoed_logprobs),
+        logprob_token_ids=_integers(fields.body.get("logprob_token_ids")) or (),
+        allowed_token_ids=_integers(fields.body.get("allowed_token_ids")),
+        bad_words=_strings(fields.body.get("bad_words")),
+        skip_special_tokens=fields.flag("skip_special_tokens", True),
+        repetition=_read_repetition(fields.body.get("repetition_detection")),
+        **_as_they_are(fields),
+    )
+
+
+def _as_they_are(fields: Fields) -> dict[str, Any]:
+    """Those that are taken as they come. Most requests have few, so the request is gone through and not the list."""
+    found = {name: _READERS[name](fields, name) for name in fields.body if name in _READERS}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def raised_temperature(wanted: float | None) -> float:
+    """The temperature in force: nothing is almost greedy."""
+    if wanted is None:
+        return 1.0
+    return LOWEST_TEMPERATURE if 0 < wanted < LOWEST_TEMPERATURE else wanted
+
+
+def _read_repetition(value: dict[str, Any] | None) -> Repetition | None:
+    if value is None:
+        return None
+    names = ("max_pattern_size", "min_pattern_size", "min_count")
+    repetition = Repetition(**{name: as_integer(value[name]) for name in names if name in value})
+    if min(repetition.max_pattern_size, repetition.min_pattern_size) < 0 or (
+        repetition.min_pattern_size > repetition.max_pattern_size
+    ):
+        raise ApiError(
+            "max_pattern_size, min_pattern_size must be >=0, with min_pattern_size <= max_pattern_size. "
+            "Set both to 0 to disable repetitive pattern detection."
+        )
+    if repetition.max_pattern_size > 0 and repetition.min_count < 2:
+        raise ApiError(
+            "min_count must be >= 2 to detect repetitive patterns in engine output. "
+            "If you do not wish to detect repetitive patterns, set max_pattern_size to 0."
+        )
+    return repetition if repetition.max_pattern_size > 0 else None
+
+
+def _integers(value: Any) -> tuple[int, ...] | None:
+    return None if value is None else tuple(as_integer(each) for each in value)
+
+
+def _strings(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str) else tuple({each: None for each in value})  # noqa: C420  (in slices, unlike dict.fromkeys)
+
+
+SAMPLING_NAMES = (
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "temperature"),
+    *("top_k", "top_p", "min_p", "skip_special_tokens"),
+)
+"""Fields of `Sampling` that a generation configuration may set."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDefaults:
+    """What a model's generation configuration says.
+
+    `max_tokens` holds for requests without a limit of their own, `ceiling_tokens` for all.
+    """
+
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    max_tokens: int | None = None
+    ceiling_tokens: int | None = None
+
+    def applied(self, sampling: Sampling, body: Mapping[str, Any]) -> Sampling:
+        """`sampling` with the server's value for every field that `body` leaves open."""
+        if not self.sampling:
+            return sampling
+        found = {name: value for name, value in self.sampling.items() if body.get(name) is None}
+        return replace(sampling, **found) if found else sampling
+
+    def output_budget(
+        self, sampling: Sampling, prompt_tokens: int, max_model_len: int, has_ceiling: bool = True
+    ) -> int:
+        """How many tokens a request may produce. Raises ApiError when it asks for more than a whole context."""
+        budget = output_budget(sampling, prompt_tokens, max_model_len)
+        if sampling.max_tokens is None and self.max_tokens is not None:
+            budget = min(budget, self.max_tokens)
+        if has_ceiling and self.ceiling_tokens is not None:
+            budget = min(budget, self.ceiling_tokens)
+        return budget
+
+
+NO_DEFAULTS = GenerationDefaults()

@@ -1,10 +1,13 @@
-"""What a request says about single tokens, against the vocabulary of the model."""
+"""What a request says about single tokens, against the vocabulary of the model and what the engine can be sent."""
 
+import json
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
 from mockserve.protocol.asked.sampling import Sampling, unknown_ids
-from mockserve.protocol.errors import ApiError, bad_value, late
+from mockserve.protocol.errors import ApiError, bad_value, internal_error, late
+from mockserve.protocol.reading.types import SMALLEST_INT64, is_text
 
 MAX_LOGPROB_TOKEN_IDS = 128
 
@@ -80,3 +83,27 @@ def _check_number(param: str, name: str, wanted: int | None, vocabulary_size: in
 def _refuse_ids(param: str, token_ids: list[int], vocabulary_size: int) -> None:
     message = f"token_id(s) {token_ids} in {param} contain out-of-vocab token ids. Vocabulary size: {vocabulary_size}"
     raise bad_value(message, param, token_ids)
+
+
+LARGEST_UINT64 = 2**64 - 1
+
+
+def check_engine_message(request_id: str, priority: int, sampling: Sampling | None = None) -> None:
+    """Raise ApiError for a request that the engine cannot be sent."""
+    if not is_text(request_id) or not SMALLEST_INT64 <= priority <= LARGEST_UINT64:
+        raise _unsendable()
+    if sampling is None:
+        return
+    if sampling.top_k > LARGEST_UINT64 or not all(map(is_text, (*sampling.stop, *sampling.bad_words))):
+        raise _unsendable()
+
+
+def check_extra_arguments(*arguments: Mapping[str, Any] | None) -> None:
+    """Raise ApiError for further arguments of a request that the engine cannot be sent."""
+    for each in arguments:
+        if each and not is_text(json.dumps(each, ensure_ascii=False)):
+            raise _unsendable()
+
+
+def _unsendable() -> ApiError:
+    return late(internal_error(""))

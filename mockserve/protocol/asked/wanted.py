@@ -1,4 +1,4 @@
-"""What a request wants to know besides the text, and what it says about itself."""
+"""What a request asks for besides the text: usage, streaming, log-probabilities, priority and names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +8,23 @@ from typing import Any
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.errors import bad_value
 from mockserve.protocol.reading.body import Fields
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """`continuous_usage` puts a running count into every chunk; it needs `include_usage`, which adds a last chunk."""
+
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+
+
+def read_delivery(fields: Fields) -> Delivery:
+    """The fields `stream` and `stream_options` of a body whose types have been checked."""
+    stream = fields.flag("stream")
+    options = Fields(fields.body.get("stream_options") or {})
+    include_usage = options.flag("include_usage")
+    return Delivery(stream, include_usage, include_usage and options.flag("continuous_usage_stats"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ A field that is not listed is let through and has no effect.
 
 from collections.abc import Mapping
 
-from mockserve.protocol.asked.structured_outputs import STRUCTURED_OUTPUTS
-from mockserve.protocol.completions.message_fields import MESSAGE
+from mockserve.protocol.asked.sampling import STRUCTURED_OUTPUTS
+from mockserve.protocol.completions.messages import MESSAGE
 from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record
 from mockserve.protocol.reading.types import (
     LARGEST_INT64,

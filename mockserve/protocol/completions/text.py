@@ -2,11 +2,9 @@
 
 from typing import Any, NamedTuple, TypeAlias
 
-from mockserve.protocol.asked.read_sampling import read_sampling
-from mockserve.protocol.asked.sampling import Sampling
-from mockserve.protocol.asked.stream_options import Delivery, read_delivery
+from mockserve.protocol.asked.sampling import Sampling, read_sampling
 from mockserve.protocol.asked.vocabulary_checks import check_logit_bias_keys
-from mockserve.protocol.asked.wanted import Common, Wanted, read_common, read_wanted
+from mockserve.protocol.asked.wanted import Common, Delivery, Wanted, read_common, read_delivery, read_wanted
 from mockserve.protocol.completions.fields import COMPLETION_FIELDS
 from mockserve.protocol.completions.messages import NO_PROMPT_EMBEDS, PROMPT_EMBEDS
 from mockserve.protocol.errors import ApiError, bad_value

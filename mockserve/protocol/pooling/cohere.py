@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from mockserve.protocol.errors import ApiError, Problem, bad_fields, bad_value
-from mockserve.protocol.pooling.fields import MAX_INT64, check_body
-from mockserve.protocol.pooling.vectors import Vector
+from mockserve.protocol.pooling.bodies import Vector
+from mockserve.protocol.pooling.requests import MAX_INT64, check_body
 from mockserve.protocol.reading.containers import Checked, ListOf, MapOf, Nullable, Record
 from mockserve.protocol.reading.types import Integer, OneOf, Text, as_integer
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.pooling.fields import BASIC, check_body
+from mockserve.protocol.pooling.requests import BASIC, check_body
 from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Named, Nullable, Record
 from mockserve.protocol.reading.types import Anything, FieldType, Flag, Integer, OneOf, Text, as_integer
 from mockserve.protocol.refusals import refuse_bad_salt, refuse_media_arguments

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mockserve.protocol.asked.structured_outputs import STRUCTURED_OUTPUTS
+from mockserve.protocol.asked.sampling import STRUCTURED_OUTPUTS
 from mockserve.protocol.completions.fields import (
     MAX_STOP_STRINGS,
     MEDIA_ARGUMENTS,

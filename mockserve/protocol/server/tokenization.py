@@ -1,11 +1,11 @@
-"""The bodies of POST /tokenize and /detokenize."""
+"""The bodies of POST /tokenize, POST /detokenize and GET /tokenizer_info."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mockserve.protocol.completions.fields import MEDIA_ARGUMENTS, TOOLS
-from mockserve.protocol.completions.message_fields import MESSAGE
-from mockserve.protocol.completions.messages import check_parts
+from mockserve.protocol.completions.messages import MESSAGE, check_parts
 from mockserve.protocol.errors import ApiError, Problem, bad_fields
 from mockserve.protocol.reading.body import Fields, integer_problem, list_problem
 from mockserve.protocol.reading.containers import ListOf, MapOf, Nullable, Record, key_problems
@@ -137,3 +137,26 @@ def _id_problem(value: Any, location: str) -> Problem | None:
 def _refuse_contradiction(body: dict[str, Any]) -> None:
     if body.get("continue_final_message") and body.get("add_generation_prompt"):
         raise ApiError("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
+
+
+FILES = ("vocab_file", "merges_file", "tokenizer_file")
+
+
+def tokenizer_info(
+    settings: Mapping[str, Any], class_name: str, path: str | None, max_model_len: int
+) -> dict[str, Any]:
+    """`settings` are those of the configuration files; tokens given as objects are shown as their text."""
+    shown = {name: _plain(value) for name, value in settings.items() if name not in FILES}
+    return {
+        "tokenizer_class": shown.pop("tokenizer_class", class_name),
+        **shown,
+        "name_or_path": path,
+        "model_max_length": shown.get("model_max_length", max_model_len),
+        "backend": "tokenizers" if path is not None else "builtin",
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value["content"] if "content" in value else {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list) else value

@@ -9,8 +9,7 @@ import pytest
 from blis_sim.options import OptionError
 from mockserve.content.generation_config import open_generation_defaults
 from mockserve.options.serve import ServeOptions
-from mockserve.protocol.asked.generation_defaults import NO_DEFAULTS, GenerationDefaults
-from mockserve.protocol.asked.sampling import Sampling
+from mockserve.protocol.asked.sampling import NO_DEFAULTS, GenerationDefaults, Sampling
 
 
 def opened(folder: Path, config: dict[str, Any] | str, **settings: Any) -> GenerationDefaults:

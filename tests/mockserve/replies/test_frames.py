@@ -7,9 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mockserve.protocol.bodies import Ending, Piece, Usage
-from mockserve.protocol.completions.chat_bodies import ChatBodies
-from mockserve.protocol.completions.chat_deltas import content_delta, reasoning_delta, tool_arguments_delta
-from mockserve.protocol.completions.text_bodies import CompletionBodies
+from mockserve.protocol.completions.bodies import (
+    ChatBodies,
+    CompletionBodies,
+    content_delta,
+    reasoning_delta,
+    tool_arguments_delta,
+)
 from mockserve.protocol.json_text import compact_json
 from mockserve.replies.frames import PLACEHOLDER, event, event_template, http_chunk
 

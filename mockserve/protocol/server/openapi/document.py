@@ -1,19 +1,45 @@
-"""The server's own OpenAPI document: its routes as vLLM describes them, with the schemas that they refer to."""
+"""The OpenAPI document of the server, and the digests of its schemas."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from http import HTTPStatus
 from typing import Any
 
-from mockserve.protocol.server.openapi.notation import REFERENCE, read_type
 from mockserve.protocol.server.openapi.tables import (
+    REFERENCE,
     VALIDATION_ERROR,
     Schemas,
     VllmOperation,
     read_operations,
     read_schemas,
+    read_type,
 )
+
+PROSE = ("description", "title")
+
+
+def without_prose(value: Any, is_members: bool = False) -> Any:
+    """Return `value` without descriptions and titles; members of an object that are named so stay."""
+    if isinstance(value, dict):
+        return {
+            name: without_prose(each, is_members=name == "properties" and not is_members)
+            for name, each in value.items()
+            if is_members or name not in PROSE or not isinstance(each, str)
+        }
+    return [without_prose(each) for each in value] if isinstance(value, list) else value
+
+
+def canonical(value: Any) -> str:
+    """Return the same text for equal values."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def digest(value: Any) -> str:
+    """Return ten characters that differ where values do."""
+    return sha256(canonical(value).encode()).hexdigest()[:10]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Parts of a chat message: alone, together, and as a whole."""
 
-from mockserve.protocol.completions.chat_deltas import (
+from mockserve.protocol.completions.bodies import (
     ToolCall,
     content_delta,
     merged,
