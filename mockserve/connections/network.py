@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mockserve.connections.cors import Cors, new_cors
+from mockserve.connections.headers import Cors, new_cors
 from mockserve.options.serve import ServeOptions
 
 SERVER_NAME = "uvicorn"

@@ -13,7 +13,7 @@ from multidict import istr
 
 from blis_sim.engine.units import Micros
 from mockserve.connections.aiohttp_internals import BaseProtocol
-from mockserve.connections.header_text import header_text
+from mockserve.connections.headers import header_text
 from mockserve.realtime.interface import Driver
 from mockserve.realtime.wire import Wire
 

@@ -7,7 +7,7 @@ from aiohttp import HttpVersion11, hdrs, web
 from multidict import CIMultiDict
 
 from mockserve.connections.aiohttp_internals import AbstractStreamWriter
-from mockserve.connections.header_names import write_as_uvicorn
+from mockserve.connections.headers import write_as_uvicorn
 from mockserve.connections.network import SERVER_NAME, Network
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"

@@ -1,4 +1,4 @@
-"""One answer, token by token: what each costs, what a client may read of it, and what kind of text that is."""
+"""One answer, token by token: its cost, its text and kinds of text; also answers as beam search gives them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,3 +52,21 @@ class Answer(NamedTuple):
     @property
     def num_tokens(self) -> int:
         return len(self.texts)
+
+
+def as_beam(answer: Answer, eos_token_id: int, keeps_end: bool) -> Answer:
+    """The answer with its end marker as the reason of its end, and the marker itself only with `keeps_end`.
+
+    A beam of nothing but the marker keeps it, as the engine has to be asked for a token.
+    """
+    if not answer.token_ids or answer.token_ids[-1] != eos_token_id or answer.ending.finish_reason == "length":
+        return answer
+    answer = answer._replace(ending=Ending(answer.ending.finish_reason, eos_token_id))
+    if keeps_end or answer.num_tokens == 1:
+        return answer
+    return answer._replace(
+        texts=answer.texts[:-1],
+        token_texts=answer.token_texts[:-1],
+        token_ids=answer.token_ids[:-1],
+        deltas=None if answer.deltas is None else answer.deltas[:-1],
+    )

@@ -20,7 +20,7 @@ from mockserve.realtime.ranks import RankedDriver
 from mockserve.realtime.wire import Wire
 
 if TYPE_CHECKING:
-    from mockserve.kv_blocks.event_publisher import KVEventPublisher
+    from mockserve.kv_blocks.events import KVEventPublisher
 
 
 STEPS_KEPT = 65_536

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from aiohttp import HttpVersion11, web
 
 from mockserve.connections.aiohttp_internals import UnreadableBodyError, name_http_1_1
-from mockserve.connections.header_names import write_as_uvicorn
+from mockserve.connections.headers import write_as_uvicorn
 from mockserve.connections.network import SERVER_NAME
 from mockserve.front.fault_injection import inject_faults
 from mockserve.front.plain_errors import refusal

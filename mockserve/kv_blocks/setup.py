@@ -4,15 +4,14 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.options import OptionError
-from mockserve.kv_blocks.naming import FastNaming, NameBlocks
-from mockserve.kv_blocks.vllm_hashes import root_hash
-from mockserve.kv_blocks.vllm_naming import VllmNaming
+from mockserve.kv_blocks.hashes import root_hash
+from mockserve.kv_blocks.naming import FastNaming, NameBlocks, VllmNaming
 from mockserve.options.engine_features import EngineFeatureOptions
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.kv_events import FLAG
 
 if TYPE_CHECKING:
-    from mockserve.kv_blocks.event_publisher import KVEventPublisher
+    from mockserve.kv_blocks.events import KVEventPublisher
 
 
 def block_naming(options: EngineFeatureOptions, environment: ServerEnvironment, config: EngineConfig) -> NameBlocks:
@@ -36,8 +35,7 @@ def open_publisher(
     if not events.publishes:
         return None
     try:
-        from mockserve.kv_blocks.event_messages import BatchEncoder
-        from mockserve.kv_blocks.event_publisher import KVEventPublisher
+        from mockserve.kv_blocks.events import BatchEncoder, KVEventPublisher
     except ImportError as error:
         raise _missing(FLAG) from error
     encoder = BatchEncoder(

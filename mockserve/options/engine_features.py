@@ -56,7 +56,7 @@ class EngineFeatureOptions(NetworkOptions):
     prefix_caching_hash_algo: str = option(
         "sha256",
         "How KV blocks are hashed where others are told of them.",
-        choices=names_in("mockserve.kv_blocks.vllm_hashes", "ALGORITHMS"),
+        choices=names_in("mockserve.kv_blocks.hashes", "ALGORITHMS"),
     )
 
     def __post_init__(self) -> None:

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mockserve.content.asking import chat_form
-from mockserve.content.form import AnswerForm
+from mockserve.content.form import AnswerForm, chat_form
 from mockserve.metrics.tool_parsing import CHAT
 from mockserve.planning.beams import read_beams
 from mockserve.planning.model_checks import check_with_model

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mockserve.content.asking import completion_form
+from mockserve.content.form import completion_form
 from mockserve.planning.beams import read_beams
 from mockserve.planning.model_checks import check_with_model
 from mockserve.planning.prompts import given_ids, text_ids

@@ -5,9 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mockserve.content.answer import Delta, Kind
-from mockserve.planning.derendered_chat import ChatReader
-from mockserve.planning.derendered_text import TextReader
-from mockserve.planning.derendering import GivenChoice
+from mockserve.planning.derendering import ChatReader, GivenChoice, TextReader
 from mockserve.protocol.bodies import Usage
 from mockserve.protocol.completions.bodies import CHUNK
 

@@ -4,8 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mockserve.content.answer import Delta
-from mockserve.content.asking import chat_form, completion_form
-from mockserve.content.form import AnswerForm
+from mockserve.content.form import AnswerForm, chat_form, completion_form
 from mockserve.planning.reply_settings import is_long_reply, new_scorers, num_top, prompt_scores
 from mockserve.protocol.asked.vocabulary_checks import check_vocabulary
 from mockserve.protocol.bodies import Choice, Ending, Piece

@@ -13,11 +13,11 @@ from blis_sim.options import OptionError
 from mockserve.processes.answering_process import Assignment, answer_until_told
 from mockserve.processes.channel import Channel, open_channel
 from mockserve.processes.engine_side import EngineSide
-from mockserve.processes.figures import Gathering
 from mockserve.processes.messages import (
     DeathTold,
     Figures,
     FromAnswering,
+    Gathering,
     Listening,
     Refused,
     Stop,

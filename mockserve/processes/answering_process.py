@@ -24,7 +24,6 @@ from mockserve.metrics.lateness import Lateness
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.processes.channel import Channel, open_channel
-from mockserve.processes.figures import RemoteMetrics
 from mockserve.processes.messages import (
     Broken,
     DeathTold,
@@ -34,6 +33,7 @@ from mockserve.processes.messages import (
     Listening,
     MetricsPage,
     Refused,
+    RemoteMetrics,
     State,
     Stop,
     Stopping,

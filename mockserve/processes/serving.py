@@ -26,8 +26,7 @@ from mockserve.options.serve import ServeOptions
 from mockserve.processes.answering import Answering
 from mockserve.processes.answering_process import Assignment
 from mockserve.processes.engine_side import EngineSide
-from mockserve.processes.figures import Gathering
-from mockserve.processes.messages import MetricsPage, WantMetrics
+from mockserve.processes.messages import Gathering, MetricsPage, WantMetrics
 from mockserve.realtime.wire import Wire
 from mockserve.serving.lifecycle import LOOK_EVERY_S
 from mockserve.startup import address, keep_what_exists, startup_line

@@ -13,8 +13,8 @@ from blis_sim.engine.kv_cache.changes import CacheChange
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.units import Micros
 from mockserve.flight import Flight, FlightRecorder
-from mockserve.realtime.backlog_slices import BacklogSlices
 from mockserve.realtime.clocks import Clock
+from mockserve.realtime.timer import BacklogSlices
 from mockserve.realtime.wire import Wire
 
 STATUSES: Mapping[Outcome, HTTPStatus] = {

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.server.openapi.document import Operation, openapi_document
-from mockserve.routes.instances import scale_out_disabled
+from mockserve.routes.control import scale_out_disabled
 from mockserve.serving.gates import Gate
 from mockserve.serving.service import SERVICE, Service
 

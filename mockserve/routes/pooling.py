@@ -10,7 +10,7 @@ from mockserve.answering.json_reply import json_body
 from mockserve.answering.prefilling import prefill
 from mockserve.connections.stamped import arrived_at
 from mockserve.content.pooler import Pooler
-from mockserve.planning.prompt_fitting import fitted, padded
+from mockserve.planning.prompts import fitted, padded
 from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import json_array

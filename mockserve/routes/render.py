@@ -9,10 +9,16 @@ from aiohttp import web
 from mockserve.answering.json_reply import json_body
 from mockserve.content.thinking import END, START
 from mockserve.content.tokens.tokenizer import Tokenizer
-from mockserve.planning.derendered_chat import ChatReader, chat_reader
 from mockserve.planning.derendered_chunks import StreamState, chat_chunk, completion_chunk
-from mockserve.planning.derendered_text import TextReader, text_reader
-from mockserve.planning.derendering import GivenChoice, check_lengths, given_choice
+from mockserve.planning.derendering import (
+    ChatReader,
+    GivenChoice,
+    TextReader,
+    chat_reader,
+    check_lengths,
+    given_choice,
+    text_reader,
+)
 from mockserve.planning.prompts import conversation_ids, given_ids, text_ids
 from mockserve.protocol.asked.sampling import check_sampling
 from mockserve.protocol.bodies import Choice, Usage

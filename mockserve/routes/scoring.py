@@ -9,11 +9,11 @@ from aiohttp import web
 from mockserve.answering.json_reply import json_body
 from mockserve.answering.prefilling import prefill
 from mockserve.connections.stamped import arrived_at
-from mockserve.content.label_scores import label_score
+from mockserve.content.logprobs import label_score
 from mockserve.content.pooler import Pooler
 from mockserve.content.vectors import best_match_sum, relevance, similarity
-from mockserve.kv_blocks.fast_hashes import token_digest
-from mockserve.planning.prompt_fitting import cut_text, fitted, padded
+from mockserve.kv_blocks.hashes import token_digest
+from mockserve.planning.prompts import cut_text, fitted, padded
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.pooling.bodies import PoolingHead, reranked, score_items
 from mockserve.protocol.pooling.scoring import NUM_SCORE_KINDS, ScoringRequest, check_scoring, parse_rerank, parse_score

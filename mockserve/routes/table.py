@@ -5,19 +5,21 @@ from dataclasses import dataclass
 from mockserve.routes.adapters import load_lora_adapter, register_adapter, unload_lora_adapter, unregister_adapter
 from mockserve.routes.audio import transcribe, translate
 from mockserve.routes.completions import batch_chat, chat_completions, completions, generate
-from mockserve.routes.documentation import dashboard, documentation, oauth2_redirect, openapi
-from mockserve.routes.faults import change_faults, end_faults, show_faults
-from mockserve.routes.handlers import Handler
-from mockserve.routes.instances import (
+from mockserve.routes.control import (
     add_instance,
+    change_faults,
     drain_instance,
+    end_faults,
     is_scaling_elastic_ep,
     kill_instance,
     list_instances,
     query,
     scale_elastic_ep,
     scale_out_disabled,
+    show_faults,
 )
+from mockserve.routes.documentation import dashboard, documentation, oauth2_redirect, openapi
+from mockserve.routes.handlers import Handler
 from mockserve.routes.invocations import invocations
 from mockserve.routes.messages import count_tokens, messages, render_messages
 from mockserve.routes.pooling import classify, cohere_embed, create_embedding, create_token_embedding, pooling

@@ -14,10 +14,9 @@ from mockserve.connections.network import Network, network_of
 from mockserve.connections.slow_readers import SlowReaders
 from mockserve.connections.stream_head import StreamHeads
 from mockserve.content.generation_config import open_generation_defaults
-from mockserve.content.parser_tokens import parser_problem
 from mockserve.content.pooler import Pooler, new_pooler
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer, Tokenizer
-from mockserve.content.vocabulary import new_composer, open_vocabulary
+from mockserve.content.vocabulary import new_composer, open_vocabulary, parser_problem
 from mockserve.engines.backend import Backend
 from mockserve.engines.build import RankEngine
 from mockserve.engines.deployment import transfer_of, with_features

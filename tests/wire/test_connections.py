@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from blis_sim.options import OptionError
-from mockserve.connections.cors import PREFLIGHT_VARY, new_cors
+from mockserve.connections.headers import PREFLIGHT_VARY, new_cors
 from mockserve.engines.deployment import deployment_of
 from mockserve.listening import start
 from mockserve.options.serve import ServeOptions

@@ -7,9 +7,8 @@ import pytest
 from blis_sim.engine.kv_cache.changes import BlocksStored
 from blis_sim.engine.request import Request
 from blis_sim.options import BlisError
-from mockserve.kv_blocks.naming import Scope
-from mockserve.kv_blocks.vllm_hashes import root_hash
-from mockserve.kv_blocks.vllm_naming import VllmNaming
+from mockserve.kv_blocks.hashes import root_hash
+from mockserve.kv_blocks.naming import Scope, VllmNaming
 from mockserve.options.serve import ServeOptions
 from mockserve.serving.adapters import Adapter
 from tests.fakes import TestLatency
@@ -73,7 +72,7 @@ def test_a_first_request_waits_for_its_adapter() -> None:
 
 def test_events_name_the_adapter() -> None:
     msgspec = pytest.importorskip("msgspec")
-    from mockserve.kv_blocks.event_messages import BatchEncoder
+    from mockserve.kv_blocks.events import BatchEncoder
 
     naming = VllmNaming(16, "sha256", root_hash("sha256", None))
     blocks = naming("r", PROMPT, Scope("pepper", Adapter("ad1", "adapters/one", 7, "m")))

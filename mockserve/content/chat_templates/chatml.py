@@ -1,4 +1,4 @@
-"""How a conversation becomes one prompt: by the model's own template, or else by ChatML, which most are close to."""
+"""ChatML, the chat template of a model without one, and what stands for a tokenizer's missing template."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -81,3 +81,15 @@ def _tool_instructions(tools: Sequence[Any]) -> str:
         f"<tools>\n{signatures}\n</tools>\n"
         'For each call, say {"name": <function>, "arguments": <object>} within <tool_call></tool_call>.'
     )
+
+
+class MissingTemplate:
+    """Refuses every conversation, in the words of vLLM."""
+
+    takes_parts = False
+
+    def render(self, turns: Sequence[Turn], request: TemplateRequest) -> str:
+        raise ApiError(
+            "As of transformers v4.44, default chat template is no longer allowed, so you must provide a chat template "
+            "if the tokenizer does not define one."
+        )

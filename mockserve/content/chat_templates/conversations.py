@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_sim.options import OptionError
-from mockserve.content.chat_templates.chatml import ChatMLTemplate, ChatTemplate, TemplateRequest
-from mockserve.content.chat_templates.missing import MissingTemplate
+from mockserve.content.chat_templates.chatml import ChatMLTemplate, ChatTemplate, MissingTemplate, TemplateRequest
 from mockserve.content.chat_templates.own import own_prompt, too_costly
 from mockserve.content.chat_templates.turns import turns_of
 from mockserve.options.content import ContentOptions, json_object

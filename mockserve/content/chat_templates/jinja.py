@@ -12,9 +12,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from blis_sim.options import OptionError
 from mockserve.content.chat_templates.chatml import TemplateRequest, check_conversation
-from mockserve.content.chat_templates.final_message import marked, open_ended
-from mockserve.content.chat_templates.system_turns import without_developers
-from mockserve.content.chat_templates.turns import Turn
+from mockserve.content.chat_templates.turns import Turn, marked, open_ended, without_developers
 from mockserve.protocol.errors import ApiError
 
 LIBRARY_ARGUMENTS = frozenset(

@@ -1,4 +1,4 @@
-"""Messages of a request as chat templates see them: the keys that vLLM keeps, in its order."""
+"""Turns of a conversation as templates get them: system turns, and a final message that the answer continues."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,6 +8,86 @@ from mockserve.protocol.completions.messages import MEDIA_PARTS, TEXT_PARTS, TOO
 
 Turn: TypeAlias = Mapping[str, Any]
 """A message as templates see it: `role`, `content`, and what else its role allows."""
+
+SYSTEM, DEVELOPER = "system", "developer"
+
+
+def without_developers(turns: Sequence[Turn]) -> list[Turn]:
+    """The turns with the developer's as the system's; those become one turn unless the first of all is the only one.
+
+    A conversation without a developer stays as it is.
+    """
+    if not any(each.get("role") == DEVELOPER for each in turns):
+        return list(turns)
+    turns = [_as_system(each) if each.get("role") == DEVELOPER else each for each in turns]
+    if not any(each.get("role") == SYSTEM for each in turns[1:]):
+        return turns
+    said = [_text(each.get("content")) for each in turns if each.get("role") == SYSTEM]
+    others = [each for each in turns if each.get("role") != SYSTEM]
+    return [{"role": SYSTEM, "content": "\n\n".join(text for text in said if text)}, *others]
+
+
+def _as_system(turn: Turn) -> Turn:
+    return {**{key: value for key, value in turn.items() if key != "tools"}, "role": SYSTEM}
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(str(part["text"]) for part in content if isinstance(part, dict) and "text" in part)
+    return str(content or "")
+
+
+_KEY = "content"
+MARK = "\ue001end of the final message\ue001"
+"""Stands behind the final text while the template is rendered; no client's text has it."""
+_PROBE = f"{MARK} "
+"""The mark with a space behind it, which a template that trims contents takes away."""
+
+
+def marked(turns: Sequence[Turn], source: str) -> tuple[list[Turn], str]:
+    """The turns with the mark behind the text of the last one, and that text.
+
+    Raises ValueError where there is no text that an answer could go on from.
+    """
+    *earlier, last = turns
+    content = last.get(_KEY)
+    if content is None:
+        raise ValueError(f'continue_final_message is set but the final message has no "{_KEY}" to continue!')
+    if _KEY not in source:
+        raise ValueError(
+            f'continue_final_message is set to "{_KEY}" but this is not an accepted field in the chat_template'
+        )
+    if isinstance(content, str):
+        return [*earlier, {**last, _KEY: content + _PROBE}], content
+    parts, text = _marked_parts(content)
+    return [*earlier, {**last, _KEY: parts}], text
+
+
+def _marked_parts(content: Sequence[Any]) -> tuple[list[Any], str]:
+    for place in range(len(content) - 1, -1, -1):
+        part = content[place]
+        if "text" in part:
+            return [*content[:place], {**part, "text": part["text"] + _PROBE}, *content[place + 1 :]], part["text"]
+    raise ValueError("continue_final_message is set but we could not find any text to continue in the final message!")
+
+
+def open_ended(rendered: str, final_text: str) -> str:
+    """A rendered prompt up to the mark. Trailing white space stays unless the template takes it away.
+
+    Raises ValueError where the template has left the final text out.
+    """
+    text = final_text.strip()
+    if text not in rendered or MARK not in rendered:
+        raise ValueError(
+            "continue_final_message is set but the final message does not appear in the chat after applying the chat "
+            "template! This can happen if the chat template deletes portions of the final message. Please verify the "
+            "chat template and final message in your chat to ensure they are compatible."
+            f"Final message to continue: {text}\nRendered chat:\n{rendered.replace(_PROBE, '').replace(MARK, '')}"
+        )
+    place = rendered.rindex(MARK)
+    before = rendered[:place]
+    return before if rendered.startswith(_PROBE, place) else before.rstrip()
+
 
 BILLING_HEADER = "x-anthropic-billing-header"
 """A line that starts so differs from request to request; vLLM drops it, since it would spoil every prefix."""

@@ -1,11 +1,13 @@
-"""Which of vLLM's structured-output backends takes a constraint, and what vLLM says when none does."""
+"""Backends of structured outputs: which one checks a constraint, as vLLM chooses, and what guidance refuses."""
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
+from random import Random
 from typing import Any
 
+from mockserve.content.constraints.characters import PRINTABLE
 from mockserve.content.constraints.demand import Demand, check_demand
-from mockserve.content.constraints.guidance import check_guidance
 from mockserve.content.constraints.outlines import check_outlines
 from mockserve.content.constraints.xgrammar.ebnf import parse_ebnf
 from mockserve.content.constraints.xgrammar.errors import XgrammarError
@@ -15,6 +17,123 @@ from mockserve.content.constraints.xgrammar.lark import check_lark, is_likely_la
 from mockserve.content.constraints.xgrammar.regex import regex_to_ebnf
 from mockserve.content.constraints.xgrammar.structural_tag import check_structural_tag
 from mockserve.protocol.errors import ApiError, sanitized
+
+MOST_CHARS = 4000
+_CLOSING = '"]}>)'
+_USUAL = PRINTABLE.encode()
+_SPACE = ord(" ")
+
+
+def guided_text(grammar: str, random: Random, room: int) -> str:
+    """A text of the grammar, in llguidance's notation; what there is of it, where it does not end.
+
+    Beyond `room` characters, the text ends as soon as it may.
+    """
+    from llguidance import LLMatcher, LLTokenizer
+
+    matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0)
+    written = bytearray()
+    while len(written) < MOST_CHARS and not matcher.is_stopped():
+        if matcher.is_accepting() and (len(written) >= room or random.random() < 0.2):
+            break
+        forced = matcher.compute_ff_bytes()
+        allowed = [forced[0]] if forced else _allowed(matcher.compute_bitmask())
+        if not allowed:
+            break
+        byte = _chosen(allowed, random, heads_for_end=len(written) >= room)
+        if not matcher.consume_token(byte):
+            break
+        written.append(byte)
+    return written.decode(errors="ignore")
+
+
+def _allowed(mask: bytes) -> list[int]:
+    return [byte for byte in range(256) if mask[byte >> 3] >> (byte & 7) & 1]
+
+
+def _chosen(allowed: list[int], random: Random, heads_for_end: bool) -> int:
+    if heads_for_end:
+        closing = [byte for byte in allowed if chr(byte) in _CLOSING]
+        if closing:
+            return closing[0]
+    usual = [byte for byte in _USUAL if byte in allowed and not (heads_for_end and byte == _SPACE)]
+    return random.choice(usual or allowed)
+
+
+MAX_ITEMS = 1_000_000
+"""The library allocates memory for every item of a bound: 4 GB are not enough for one of 10^9."""
+
+
+def check_guidance(demand: Demand) -> None:
+    """Raise ApiError, in vLLM's words, for what the guidance backend does not take."""
+    try:
+        grammar = guidance_grammar(demand)
+    except ApiError:
+        raise
+    except RecursionError:
+        raise ApiError("Invalid grammar specification: recursion limit exceeded") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ApiError(f"Invalid grammar specification: {error}") from None
+    from llguidance import LLMatcher
+
+    problem = LLMatcher.validate_grammar(grammar)
+    if problem:
+        raise ApiError(f"Grammar error: {problem}")
+
+
+def guidance_grammar(demand: Demand) -> str:
+    """The demand in llguidance's own notation. Raises whatever llguidance and the JSON parser raise."""
+    kind, value = demand.kind, demand.value
+    if kind == "json":
+        return _schema_grammar(value if isinstance(value, str) else json.dumps(value))
+    if kind == "json_object":
+        return _schema_grammar('{"type": "object"}')
+    if kind == "structural_tag":
+        return _tag_grammar(json.loads(value) if isinstance(value, str) else value)
+    from llguidance import grammar_from
+
+    if kind == "regex":
+        return str(grammar_from("regex", value))
+    return str(grammar_from("choice", json.dumps(value)) if kind == "choice" else grammar_from("grammar", value))
+
+
+def _schema_grammar(schema: Any) -> str:
+    from llguidance import LLMatcher
+
+    with suppress(ValueError):  # which llguidance words in its own way
+        _check_item_bounds(json.loads(schema) if isinstance(schema, str) else schema)
+    return str(LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_flexible": True}))
+
+
+def _tag_grammar(tag: Any) -> str:
+    triggers, structures = tag["triggers"], tag["structures"]
+    from llguidance import StructTag
+
+    tags: list[Any] = []
+    for structure in structures:
+        begin = structure["begin"]
+        trigger = next((each for each in triggers if begin.startswith(each)), None)
+        if trigger is None:
+            raise ApiError(f"Trigger {begin} not found in triggers {triggers}")
+        grammar = _schema_grammar(structure["schema"])
+        tags.append(StructTag(trigger=trigger, begin=begin, grammar=grammar, end=structure["end"]))
+    if not tags:
+        raise ApiError("No structural tags found in the grammar spec.")
+    return str(StructTag.to_grammar(tags))
+
+
+def _check_item_bounds(schema: Any) -> None:
+    pending = [schema]
+    while pending:
+        found = pending.pop()
+        if isinstance(found, list):
+            pending.extend(found)
+        elif isinstance(found, dict):
+            pending.extend(found.values())
+            for name in ("minItems", "maxItems"):
+                if isinstance(found.get(name), int) and found[name] > MAX_ITEMS:
+                    raise ApiError(f"Grammar error: {name} ({found[name]}) is greater than {MAX_ITEMS}")
+
 
 NOT_A_TEXT = "The schema should be a string or a Pydantic model."
 

@@ -8,14 +8,18 @@ from functools import lru_cache
 from random import Random
 from typing import Any, TypeAlias
 
-from mockserve.content.constraints.backends import check_xgrammar, resolve_backend
+from mockserve.content.constraints.backends import (
+    check_guidance,
+    check_xgrammar,
+    guidance_grammar,
+    guided_text,
+    resolve_backend,
+)
 from mockserve.content.constraints.closed_schema import without_further_members
 from mockserve.content.constraints.demand import Demand, check_demand, demand_of
 from mockserve.content.constraints.expressions import EMPTY, Choice, Grammar, Text, matching_text
 from mockserve.content.constraints.grammar_lexer import GrammarError
 from mockserve.content.constraints.grammar_parser import parse_grammar
-from mockserve.content.constraints.guidance import check_guidance, guidance_grammar
-from mockserve.content.constraints.guided import guided_text
 from mockserve.content.constraints.json_instances import instance_text, lenient_text
 from mockserve.content.constraints.json_schema import LoopError, SchemaError
 from mockserve.content.constraints.json_schema_check import TOO_DEEP, check_schema

@@ -1,7 +1,6 @@
 """Beams end as vLLM's do: the end marker is their reason and not one of their tokens."""
 
-from mockserve.content.answer import Answer
-from mockserve.content.beam import as_beam
+from mockserve.content.answer import Answer, as_beam
 from mockserve.protocol.bodies import Ending
 
 EOS = 9

@@ -13,8 +13,8 @@ import pytest
 import mockserve.server
 from blis_sim.cli.main import run
 from blis_sim.options import OptionError
-from mockserve.content.parser_tokens import REASONING_PARSERS, TOOL_PARSERS, parser_problem
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer, load_tokenizer
+from mockserve.content.vocabulary import REASONING_PARSERS, TOOL_PARSERS, parser_problem
 from mockserve.options import parser_names
 from mockserve.options.serve import ServeOptions
 from mockserve.serving.service import check_parsers

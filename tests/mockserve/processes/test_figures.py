@@ -13,8 +13,7 @@ from mockserve.metrics.lateness import LATENESS_BUCKETS_S, Lateness
 from mockserve.metrics.tool_parsing import ToolParsing
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
-from mockserve.processes.figures import Gathering
-from mockserve.processes.messages import Figures, WantFigures
+from mockserve.processes.messages import Figures, Gathering, WantFigures
 from mockserve.realtime.wire import Wire
 
 

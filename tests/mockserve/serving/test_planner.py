@@ -12,7 +12,7 @@ from mockserve.content.constraints.kinds import DeferredForm, read_constraint
 from mockserve.content.form import AnswerForm
 from mockserve.content.thinking import Thinking
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer
-from mockserve.kv_blocks.fast_hashes import block_hashes, token_digest
+from mockserve.kv_blocks.hashes import block_hashes, token_digest
 from mockserve.kv_blocks.naming import FastNaming
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.errors import ApiError

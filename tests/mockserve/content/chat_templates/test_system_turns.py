@@ -1,6 +1,6 @@
 """Developers' messages before a template that knows none."""
 
-from mockserve.content.chat_templates.system_turns import without_developers
+from mockserve.content.chat_templates.turns import without_developers
 
 USER = {"role": "user", "content": "hi"}
 

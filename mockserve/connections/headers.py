@@ -1,10 +1,35 @@
-"""Which origins browsers may call from, and the headers that tell them so. Pure: headers in, headers out.
-
-The headers and their conditions are those of the framework that vLLM uses (starlette's CORSMiddleware).
-"""
+"""Headers of requests and replies: their text, their order, and what browsers of other origins get."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+from aiohttp import web
+from multidict import CIMultiDict, istr
+
+_PLACES = {"date": 0, "server": 1, "content-length": 3, "location": 4, "content-type": 4, "vary": 5, "connection": 6}
+_PLACES["transfer-encoding"] = 7
+_OTHER = 2
+
+
+def write_as_uvicorn(headers: CIMultiDict[str]) -> None:
+    """Change names to lower case, and their order, in place."""
+    given = [(name.lower(), value) for name, value in headers.items()]
+    given.sort(key=_place)
+    headers.clear()
+    headers.extend(given)
+
+
+def _place(header: tuple[str, str]) -> int:
+    return _PLACES.get(header[0], _OTHER)
+
+
+def header_text(request: web.Request, name: istr) -> str | None:
+    """The value of a header field; None if it is missing."""
+    value = request.headers.get(name)
+    if value is None or value.isascii():
+        return value
+    return value.encode("utf-8", "surrogateescape").decode("latin-1")  # which is how the library has read it
+
 
 ALL_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY")
 ALWAYS_ALLOWED_HEADERS = frozenset({"Accept", "Accept-Language", "Content-Language", "Content-Type"})
