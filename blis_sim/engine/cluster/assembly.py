@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionPolicy, AdmissionSettings, TenantBudgets
-from blis_sim.engine.cluster.autoscaling.delays import Delay
 from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
+from blis_sim.engine.cluster.autoscaling.pipeline import Delay
 from blis_sim.engine.cluster.autoscaling.placement import Placement, placement_of, populate
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.decisions import DecisionLog
@@ -92,7 +92,7 @@ def notes_on_instances(options: ScalingOptions, deployment: Deployment) -> Itera
     placement = placement_of(options, deployment)
     if placement is not None and len(placement.placed) < options.num_instances:
         num_absent = options.num_instances - len(placement.placed)
-        yield f"{num_absent} of --num-instances {options.num_instances} find no machine, and stay absent"
+        yield f"{num_absent} of --num-instances {options.num_instances} find too few free GPUs and are absent"
     for whose, each in _unlike_others(options, deployment, placement):
         yield from (f"{whose}: {note}" for note in each.notes if note not in deployment.notes)
     policies = policies_of(options)

@@ -1,40 +1,70 @@
-"""The file of `--policy-config`: who is let in, who gets whom, whose turn it is, and which instances there are.
+"""The file of `--policy-config`: admission, routing, priorities, tenant budgets, instances, nodes and the autoscaler.
 
-The keys are those of BLIS's policy bundle, but for `instances`, which is ours.
+All keys but `instances` are those of BLIS's policy bundle.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from blis_sim.engine.cluster.admission import ADMISSIONS
-from blis_sim.engine.cluster.autoscaling.policy import SCALING_KEYS, ScalingPolicy, scaling_policy
+from blis_sim.engine.cluster.autoscaling.autoscaler import NodePool
+from blis_sim.engine.cluster.autoscaling.pipeline import (
+    ANALYZERS,
+    LONGEST_DELAY_S,
+    OPTIMIZERS,
+    AutoscalerSettings,
+    Delay,
+    Thresholds,
+    Windows,
+)
 from blis_sim.engine.cluster.policy_section import Section
 from blis_sim.engine.cluster.routing import ROUTERS
 from blis_sim.engine.cluster.scorer_weights import Weights, checked_weights
+from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue.files import read_mapping
 from blis_sim.engine.scheduler.priorities import PRIORITIES
 from blis_sim.engine.scheduler.waiting import ORDERS
 from blis_sim.engine.slo_classes import SLO_CLASS_PRIORITIES, SloPriorities
+from blis_sim.engine.units import Micros
 
 Number = TypeVar("Number", int, float)
 
 HIGHEST_PRIORITY = 100
-"""SLO priorities are between minus this and this."""
+"""The largest absolute value of an SLO priority."""
+
+
+MOST_NODES = 100_000
+"""The most nodes of one pool."""
+
+
+SCALING_KEYS = ("autoscaler", "node_pools", "instance_lifecycle")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceGroup:
-    """So many instances that differ from what the flags say in these settings, by their names in the options."""
+    """`count` instances with `settings` of their own, by option name, in place of the flags."""
 
     count: int
     settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingPolicy:
+    """Node pools, the loading of instances and the autoscaler; by default there are none."""
+
+    node_pools: tuple[NodePool, ...] = ()
+    loading: Delay = field(default_factory=Delay)
+    """Time from the decision to start an instance until it serves."""
+    starts_warm: bool = False
+    """Whether the initial instances serve from the beginning."""
+    autoscaler: AutoscalerSettings | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyFile:
-    """What a file says; None and empty for what it leaves open."""
+    """The policies of a file; None or empty for each that the file does not set."""
 
     admission_policy: str | None = None
     token_bucket_capacity: float | None = None
@@ -47,14 +77,14 @@ class PolicyFile:
     priority_policy: str | None = None
     scheduler: str | None = None
     tenant_budgets: Mapping[str, float] = field(default_factory=dict)
-    """Share of all seats that each of these tenants may have before its sheddable requests are turned away."""
+    """By tenant, the share of all seats in use above which sheddable requests of the tenant are rejected."""
     instances: tuple[InstanceGroup, ...] = ()
     scaling: ScalingPolicy = field(default_factory=ScalingPolicy)
-    """Machines, and an autoscaler."""
+    """Node pools, instance lifecycle and autoscaler."""
 
 
 def read_policy_file(path: str | Path) -> PolicyFile:
-    """Read a file. Raises EngineError that names the file and the key for what is unknown or no proper value."""
+    """Read a file. Raises EngineError that names the file and the key for an unknown key or an invalid value."""
     path = Path(path)
     top = Section(path, "", read_mapping(path))
     top.demand_known("admission", "routing", "priority", "scheduler", "tenant_budgets", "instances", *SCALING_KEYS)
@@ -86,6 +116,14 @@ def read_policy_file(path: str | Path) -> PolicyFile:
     )
 
 
+def with_interval(policy: ScalingPolicy, interval_us: Micros) -> ScalingPolicy:
+    """Return `policy` with an autoscaler that decides every `interval_us`; unchanged for 0."""
+    if not interval_us:
+        return policy
+    given = policy.autoscaler or AutoscalerSettings(interval_us=interval_us)
+    return replace(policy, autoscaler=replace(given, interval_us=interval_us))
+
+
 def _slo_priorities(admission: Section) -> SloPriorities | None:
     section = admission.section("slo_priorities")
     if not section.content:
@@ -112,7 +150,7 @@ def _tenant_budgets(top: Section) -> dict[str, float]:
 
 
 def _needed(section: Section, name: str, value: Number | None) -> Number:
-    """The value of a name that a file chooses itself, and that means nothing by itself."""
+    """Return the value of a key that the file's author names. Raises EngineError without a value."""
     if value is None:
         raise section.error(f"{name} must be given a value")
     return value
@@ -123,4 +161,87 @@ def _group(each: Section) -> InstanceGroup:
     return InstanceGroup(
         count=1 if count is None else count,
         settings={name: value for name, value in each.content.items() if name != "count"},
+    )
+
+
+def scaling_policy(top: Section) -> ScalingPolicy:
+    """Return the scaling policy of a file. Raises EngineError that names the file and the key."""
+    try:
+        return _scaling_policy(top)
+    except EngineError as error:
+        text = str(error)
+        raise EngineError(text if text.startswith(f"{top.path}:") else f"{top.path}: {text}") from None
+
+
+def _scaling_policy(top: Section) -> ScalingPolicy:
+    lifecycle = top.section("instance_lifecycle")
+    lifecycle.demand_known("loading_delay", "warm_start_initial_instances")
+    return ScalingPolicy(
+        node_pools=tuple(_node_pool(each) for each in top.sections("node_pools")),
+        loading=_delay(lifecycle.section("loading_delay")),
+        starts_warm=lifecycle.switch("warm_start_initial_instances") or False,
+        autoscaler=_autoscaler(top.section("autoscaler")),
+    )
+
+
+def _node_pool(section: Section) -> NodePool:
+    section.demand_known("name", "gpu_type", "gpus_per_node", "gpu_memory_gib", "initial_nodes", "cost_per_hour")
+    return NodePool(
+        name=section.text("name") or "",
+        gpu_type=section.text("gpu_type") or "",
+        gpus_per_node=section.whole("gpus_per_node", 1, None) or 1,
+        initial_nodes=section.whole("initial_nodes", 0, MOST_NODES) or 0,
+        gpu_memory_gib=section.number("gpu_memory_gib", above=0) or 0.0,
+        cost_per_hour=section.number("cost_per_hour", above=0) or 0.0,
+    )
+
+
+def _delay(section: Section) -> Delay:
+    section.demand_known("mean", "stddev")
+    return Delay(mean=_seconds(section, "mean"), stddev=_seconds(section, "stddev"))
+
+
+def _seconds(section: Section, key: str) -> float:
+    return section.number(key, at_least=0, at_most=LONGEST_DELAY_S) or 0.0
+
+
+def _autoscaler(section: Section) -> AutoscalerSettings | None:
+    if not section.content:
+        return None
+    section.demand_known(
+        "interval_us",
+        "hpa_scrape_delay",
+        "scale_up_stabilization_window_us",
+        "scale_down_stabilization_window_us",
+        "analyzer",
+        "engine",
+        "kv_cache_threshold",
+        "scale_up_threshold",
+        "scale_down_boundary",
+        "avg_input_tokens",
+    )
+    return AutoscalerSettings(
+        interval_us=section.whole("interval_us", 1, None) or 0,
+        scrape_delay=_delay(section.section("hpa_scrape_delay")),
+        windows=Windows(
+            scale_up_us=section.whole("scale_up_stabilization_window_us", 0, None) or 0,
+            scale_down_us=section.whole("scale_down_stabilization_window_us", 0, None) or 0,
+        ),
+        thresholds=_thresholds(section),
+        analyzer=section.choice("analyzer", ANALYZERS) or next(iter(ANALYZERS)),
+        optimizer=section.choice("engine", OPTIMIZERS) or next(iter(OPTIMIZERS)),
+    )
+
+
+def _thresholds(section: Section) -> Thresholds:
+    default = Thresholds()
+    scale_up = section.number("scale_up_threshold", above=0, at_most=1) or default.scale_up
+    scale_down = section.number("scale_down_boundary", above=0, at_most=1) or default.scale_down
+    if scale_down >= scale_up:
+        raise section.error(f"scale_down_boundary must be below scale_up_threshold ({scale_up:g}), got {scale_down:g}")
+    return Thresholds(
+        kv_usage=section.number("kv_cache_threshold", above=0, at_most=1) or default.kv_usage,
+        scale_up=scale_up,
+        scale_down=scale_down,
+        tokens_per_request=section.whole("avg_input_tokens", 1, None) or default.tokens_per_request,
     )

@@ -1,15 +1,13 @@
-"""The first instances of a cluster on its machines, and what others would be made of."""
+"""Places the initial instances of a cluster on its nodes, and prepares the deployments of instances started later."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from blis_sim.engine.cluster.autoscaling.autoscaler import Autoscaler
-from blis_sim.engine.cluster.autoscaling.fleet import Fleet, Machinery
-from blis_sim.engine.cluster.autoscaling.nodes import Node, NodePool, Nodes
+from blis_sim.engine.cluster.autoscaling.autoscaler import Autoscaler, Fleet, InstanceResources, Node, NodePool, Nodes
 from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
-from blis_sim.engine.cluster.autoscaling.policy import ScalingPolicy, with_interval
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.policies import policies_of
+from blis_sim.engine.cluster.policy_file import ScalingPolicy, with_interval
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.errors import EngineError
@@ -19,24 +17,24 @@ from blis_sim.options import BlisError
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Machines with the first instances on them."""
+    """Nodes with the initial instances on them."""
 
     policy: ScalingPolicy
     nodes: Nodes
     placed: list[Node]
-    """Where each of the first instances runs, by number. Those that found no room are missing."""
+    """The node of each initial instance, by instance number; instances without enough free GPUs are missing."""
     deployments: dict[str, Deployment]
-    """By the name of the pool."""
+    """Deployments by pool name."""
     gpus_per_instance: int
 
     @property
     def of_instances(self) -> list[Deployment]:
-        """What the first instances are built from, by number."""
+        """The deployments of the initial instances, by number."""
         return [self.deployments[node.pool.name] for node in self.placed]
 
 
 def placement_of(options: ScalingOptions, deployment: Deployment) -> Placement | None:
-    """Place the first instances; None when the policy file names no machines. Raises EngineError."""
+    """Place the initial instances; None when the policy file has no node pools. Raises EngineError."""
     file = policies_of(options)
     policy = with_interval(file.scaling, options.model_autoscaler_interval_us)
     if not policy.node_pools:
@@ -52,21 +50,21 @@ def placement_of(options: ScalingOptions, deployment: Deployment) -> Placement |
     nodes, num_gpus = Nodes(policy.node_pools), deployment.tp * deployment.dp
     placed = [node for _ in range(options.num_instances) if (node := nodes.place(num_gpus)) is not None]
     if not placed:
-        raise EngineError(f"node_pools of --policy-config have no machine with the {num_gpus} GPUs of an instance")
+        raise EngineError(f"node_pools of --policy-config have no node with the {num_gpus} GPUs of an instance")
     deployments = {pool.name: _on(options, deployment, pool) for pool in policy.node_pools}
     return Placement(policy, nodes, placed, deployments, num_gpus)
 
 
 def populate(cluster: Cluster, placement: Placement, new_engine: Callable[[Deployment], Engine]) -> None:
-    """Let the instances of a cluster, which are those of the placement, come to life, and others follow."""
-    machinery = Machinery(
+    """Start the placed instances of a cluster, and its autoscaler if the policy has one."""
+    resources = InstanceResources(
         nodes=placement.nodes,
         gpus_per_instance=placement.gpus_per_instance,
         configs={name: deployment.config for name, deployment in placement.deployments.items()},
         new_engine=lambda pool: new_engine(placement.deployments[pool.name]),
         loading=placement.policy.loading,
     )
-    fleet = Fleet(cluster, machinery)
+    fleet = Fleet(cluster, resources)
     for number, node in enumerate(placement.placed):
         fleet.place_first(number, node, placement.policy.starts_warm)
     if placement.policy.autoscaler is not None:
@@ -74,7 +72,7 @@ def populate(cluster: Cluster, placement: Placement, new_engine: Callable[[Deplo
 
 
 def _on(options: ScalingOptions, deployment: Deployment, pool: NodePool) -> Deployment:
-    """The deployment on the GPUs of a pool. Raises EngineError."""
+    """Return the deployment on the GPUs of a pool. Raises EngineError."""
     try:
         return _resolved_on(options, deployment, pool)
     except BlisError as error:
