@@ -11,12 +11,15 @@ from blis_sim.engine.cluster.disaggregation.handover import Disaggregation
 from blis_sim.engine.cluster.disaggregation.pools import Pools
 from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings
 from blis_sim.engine.cluster.disaggregation.transfer import TransferSettings
-from blis_sim.engine.cluster.gateway.fairness import FAIRNESS
 from blis_sim.engine.cluster.gateway.flow_control import FlowControl
-from blis_sim.engine.cluster.gateway.orders import DISPATCH_ORDERS
-from blis_sim.engine.cluster.gateway.queue import QueueLimits
-from blis_sim.engine.cluster.gateway.saturation import SATURATION_DETECTORS, SaturationLimits
-from blis_sim.engine.cluster.gateway.settings import FlowControlSettings
+from blis_sim.engine.cluster.gateway.rules import (
+    DISPATCH_ORDERS,
+    FAIRNESS,
+    SATURATION_DETECTORS,
+    FlowControlSettings,
+    QueueLimits,
+    SaturationLimits,
+)
 from tests.laws.cluster_workloads import ClusterWorkload, cluster_workloads
 from tests.strategies import GRID_US
 

@@ -13,12 +13,15 @@ from blis_sim.engine.cluster.disaggregation.pools import Pools
 from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings
 from blis_sim.engine.cluster.disaggregation.transfer import TransferSettings
 from blis_sim.engine.cluster.freshness import Freshness
-from blis_sim.engine.cluster.gateway.fairness import FAIRNESS
 from blis_sim.engine.cluster.gateway.flow_control import FlowControl
-from blis_sim.engine.cluster.gateway.orders import DISPATCH_ORDERS
-from blis_sim.engine.cluster.gateway.queue import QueueLimits
-from blis_sim.engine.cluster.gateway.saturation import SATURATION_DETECTORS, SaturationLimits
-from blis_sim.engine.cluster.gateway.settings import FlowControlSettings
+from blis_sim.engine.cluster.gateway.rules import (
+    DISPATCH_ORDERS,
+    FAIRNESS,
+    SATURATION_DETECTORS,
+    FlowControlSettings,
+    QueueLimits,
+    SaturationLimits,
+)
 from blis_sim.engine.cluster.latencies import Latencies
 from blis_sim.engine.cluster.routing import ROUTERS, RouterSettings
 from blis_sim.engine.cluster.scorers import SCORERS, ScorerSettings

@@ -33,7 +33,7 @@ from blis_sim.engine.cluster.autoscaling.placement import placement_of
 from blis_sim.engine.cluster.build import build_simulation, notes_on_cluster
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.gateway.flow_control import FlowControl
-from blis_sim.engine.cluster.gateway.settings import FlowControlSettings
+from blis_sim.engine.cluster.gateway.rules import FlowControlSettings
 from blis_sim.engine.cluster.policy_file import read_policy_file
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve

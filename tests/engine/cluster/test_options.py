@@ -53,7 +53,7 @@ def test_flags_without_effect_are_named(given: dict[str, object], notes: list[st
     ("given", "notes"),
     [
         ({"saturation_detector": "utilization", "queue_depth_threshold": 2.0}, []),
-        ({}, ["--flow-control holds nobody back without --saturation-detector utilization or concurrency"]),
+        ({}, ["--flow-control holds no request back without --saturation-detector utilization or concurrency"]),
         (
             {"saturation_detector": "concurrency", "queue_depth_threshold": 2.0},
             ["--queue-depth-threshold has no effect without --saturation-detector utilization"],

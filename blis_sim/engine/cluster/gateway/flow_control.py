@@ -1,16 +1,19 @@
-"""A gateway in front of a cluster: admitted requests wait there, and are routed when the instances have room."""
+"""The gateway of a cluster: admitted requests wait in its queue and are routed when the instances have room."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from blis_sim.engine.cluster.agenda import ClusterDue
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.gateway.fairness import FAIRNESS
-from blis_sim.engine.cluster.gateway.orders import DISPATCH_ORDERS
 from blis_sim.engine.cluster.gateway.queue import GatewayQueue
-from blis_sim.engine.cluster.gateway.saturation import SATURATION_DETECTORS
-from blis_sim.engine.cluster.gateway.settings import FlowControlSettings
-from blis_sim.engine.cluster.gateway.waiting import NO_DEADLINE, Waiting
+from blis_sim.engine.cluster.gateway.rules import (
+    DISPATCH_ORDERS,
+    FAIRNESS,
+    NO_DEADLINE,
+    SATURATION_DETECTORS,
+    FlowControlSettings,
+    Waiting,
+)
 from blis_sim.engine.cluster.unended import Unended
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
@@ -19,9 +22,9 @@ from blis_sim.engine.units import Micros
 
 
 class Completions:
-    """While switched on, calls `on_ended` with how many requests have ended and when.
+    """While switched on, calls `on_ended` with the number of requests that have ended and the instant.
 
-    The cluster then goes from event to event, which is slower than letting its instances go on by themselves.
+    The cluster then advances from event to event, which is slower than advancing each instance in long stretches.
     """
 
     __slots__ = ("_cluster", "_num_ended", "_on_ended")
@@ -30,10 +33,10 @@ class Completions:
         self._cluster = cluster
         self._on_ended = on_ended
         self._num_ended: dict[int, int] = {}
-        """On each instance that is watched, when it was looked at last."""
+        """Ended requests of each watched instance at the last look."""
 
     def switch(self, is_on: bool) -> None:
-        """Watch all instances there are now, or none."""
+        """Watch all present instances, or none."""
         if not is_on:
             for number in self._num_ended:
                 self._cluster.watchers.remove(number, self._look)
@@ -60,7 +63,7 @@ class Completions:
 
 
 class Sheddable:
-    """Dispatched requests that may be shed, by importance. Cost: O(1) each, O(requests not yet routed) to take one."""
+    """Dispatched sheddable requests by importance. Cost: O(1) each, O(requests not yet routed) to take one."""
 
     __slots__ = ("_dispatched",)
 
@@ -68,14 +71,14 @@ class Sheddable:
         self._dispatched: dict[int, Unended[Sequence]] = {}
 
     def add(self, waiting: Waiting) -> None:
-        """One that may be shed has been dispatched."""
+        """Add a sheddable request that has been dispatched."""
         dispatched = self._dispatched.get(waiting.importance)
         if dispatched is None:
             dispatched = self._dispatched[waiting.importance] = Unended(_has_ended)
         dispatched.append(waiting.sequence)
 
     def take(self) -> Sequence | None:
-        """The latest of the least important that is on an instance; it is forgotten here."""
+        """Remove and return the latest of the least important requests that are on an instance."""
         for importance in sorted(self._dispatched):
             sequences = self._dispatched[importance].entries
             while sequences and sequences[-1].outcome is not None:
@@ -93,11 +96,11 @@ def _has_ended(sequence: Sequence) -> bool:
 
 @dataclass(slots=True)
 class GatewayCounters:
-    """What became of requests at the gateway. All but those dispatched or evicted have ended there."""
+    """Requests by outcome at the gateway. All but the dispatched and evicted ones have ended there."""
 
     num_dispatched: int = 0
     num_rejected: int = 0
-    """For want of room in the queue."""
+    """Requests rejected because the queue or band was full."""
     num_shed: int = 0
     """Requests shed to make room."""
     num_expired: int = 0
@@ -107,7 +110,7 @@ class GatewayCounters:
 
 
 class FlowControl:
-    """Controls the flow into `cluster` from now on. Each attempt to dispatch lets at most one request pass."""
+    """Controls the flow of requests into `cluster`. Each attempt to dispatch lets at most one request pass."""
 
     def __init__(
         self, cluster: Cluster, settings: FlowControlSettings, priorities: SloPriorities = DEFAULT_SLO_PRIORITIES
@@ -135,7 +138,7 @@ class FlowControl:
         return self._queue.num_waiting
 
     def _enter(self, sequence: Sequence, at: Micros) -> None:
-        """A request that was admitted comes to wait; it may be its turn at once."""
+        """Queue an admitted request, and attempt to dispatch at once."""
         request = sequence.request
         importance = self._priorities.importance(request.slo_class)
         entry = self._queue.enter(sequence, importance, request.tenant, at, self._due_at(request, at))
@@ -169,14 +172,14 @@ class FlowControl:
             self._completions.switch(is_on=self._queue.num_waiting > 0)
             if any(engine.live for engine in self._cluster.instances):
                 return
-            # No request is left to end: what is known of the instances may be old.
+            # No request is left whose end would cause an attempt; snapshots may be old, so attempt after a refresh.
             interval_us = max(1, self._cluster.state.freshness.refresh_interval_us)
         if self._queue.num_waiting and not self._tick_planned:
             self._tick_planned = True
             self._cluster.agenda.add(at + interval_us, ClusterDue.DISPATCH, self._tick)
 
     def _plan_one_each(self, num_ended: int, at: Micros) -> None:
-        """Requests have ended: as many may pass, as soon as something can come to where that has been noticed."""
+        """Attempt one dispatch for each of `num_ended` requests, at the first instant after they ended."""
         for _ in range(num_ended):
             self._cluster.agenda.add(at + 1, ClusterDue.DISPATCH, self._attempt_once)
 
@@ -185,7 +188,7 @@ class FlowControl:
         self._plan_attempts(at)
 
     def _attempt(self, at: Micros) -> bool:
-        """Let one request pass if there is room. Whether one did."""
+        """Dispatch one request if the instances have room; whether one was dispatched."""
         if not self._queue.num_waiting:
             return False
         if self._looks:
@@ -206,13 +209,13 @@ class FlowControl:
         return True
 
     def _saturation(self) -> float:
-        """Saturation by the detector; without an instance to wait for no request is held."""
+        """Return the detector's saturation; 0 if no instance serves or loads, so that no request waits forever."""
         if not self._cluster.state.candidates and not self._cluster.num_starting:
             return 0.0
         return self._detector.saturation(self._cluster.state, self._settings.saturation)
 
     def _evict(self, at: Micros) -> bool:
-        """Take the least important sheddable request from its instance. Whether there was one."""
+        """Evict the least important sheddable request from its instance; whether there was one."""
         victim = self._sheddable.take()
         if victim is None:
             return False
@@ -232,7 +235,7 @@ class FlowControl:
         self._cluster.end(waiting.sequence, Outcome.REJECTED, at, reason)
 
     def _leave(self, sequence: Sequence, _at: Micros) -> None:
-        """A client has hung up."""
+        """Remove a request whose client has hung up."""
         waiting = self._waiting.pop(sequence.request.id, None)
         if waiting is not None:
             self._queue.leave(waiting)

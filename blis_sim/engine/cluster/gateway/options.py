@@ -9,7 +9,7 @@ from blis_sim.engine.units import LONGEST_DELAY_US, Micros
 from blis_sim.options import OptionError, in_vain, names_in, option, options_of
 
 if TYPE_CHECKING:
-    from blis_sim.engine.cluster.gateway.settings import FlowControlSettings
+    from blis_sim.engine.cluster.gateway.rules import FlowControlSettings
 
 DEFAULT_MAX_CONCURRENCY = 100
 DEFAULT_TICK_INTERVAL_US: Micros = 1000
@@ -24,57 +24,61 @@ class GatewayOptions(ClusterOptions):
 
     flow_control: bool = option(
         False,
-        "Let requests wait in front of the instances until those have room, instead of on them.",
+        "Queue requests in a gateway in front of the instances until the instances have room.",
         heading="Gateway of several instances",
     )
     saturation_detector: str = option(
         "never",
-        "How --flow-control sees whether instances have room: always (never saturated), by the mean of their queues "
-        "and KV caches, or by the requests in flight.",
-        choices=names_in("blis_sim.engine.cluster.gateway.saturation", "SATURATION_DETECTORS"),
+        "Measure of saturation for --flow-control: never saturated, utilization of queues and KV caches (mean), or "
+        "concurrency of requests in flight.",
+        choices=names_in("blis_sim.engine.cluster.gateway.rules", "SATURATION_DETECTORS"),
     )
     queue_depth_threshold: float = option(
         5.0, "Waiting requests at which an instance is saturated, for --saturation-detector utilization.", above=0
     )
     kv_cache_util_threshold: float = option(
-        0.8, "Used fraction of the KV cache at which an instance is saturated, likewise.", above=0, at_most=1
+        0.8,
+        "Used fraction of the KV cache at which an instance is saturated, for --saturation-detector utilization.",
+        above=0,
+        at_most=1,
     )
     max_concurrency: int | None = option(
         None,
-        "Requests in flight for each instance at which --saturation-detector concurrency says saturated (default: "
+        "Requests in flight per instance at which --saturation-detector concurrency reports saturation (default: "
         f"{DEFAULT_MAX_CONCURRENCY}).",
         at_least=1,
     )
     usage_limit_threshold: float = option(
         1.0,
-        "Saturation at which --flow-control holds back the least important class; the most important one is held back "
-        "at 1, those between in between.",
+        "Saturation at which --flow-control holds back the least important class; the most important class is held "
+        "back at 1, the classes in between at values in between.",
         above=0,
         at_most=1,
     )
     dispatch_order: str = option(
         "fifo",
-        "Who leaves the queue of --flow-control first: the more important class, and within a class who came first "
-        "(fifo and priority alike, as in BLIS) or whose SLO target ends first (slo-deadline); or who came first, "
-        "whatever the class (global-fifo).",
-        choices=names_in("blis_sim.engine.cluster.gateway.orders", "DISPATCH_ORDERS"),
+        "Order in which requests leave the queue of --flow-control: by class, within a class by arrival (fifo and "
+        "priority, alike as in BLIS) or by end of the SLO target (slo-deadline); or by arrival alone (global-fifo).",
+        choices=names_in("blis_sim.engine.cluster.gateway.rules", "DISPATCH_ORDERS"),
     )
     fairness_policy: str = option(
         "global-strict",
         "Whether tenants take turns in the queue of --flow-control (round-robin) or make no difference.",
-        choices=names_in("blis_sim.engine.cluster.gateway.fairness", "FAIRNESS"),
+        choices=names_in("blis_sim.engine.cluster.gateway.rules", "FAIRNESS"),
     )
     gateway_slo_targets: str = option(
         "",
-        "By class, in how many microseconds from the queue a request without an SLO target of its own should be "
-        "served; for --dispatch-order slo-deadline.",
+        "SLO targets by class, in microseconds from the entry into the queue, for requests without a target of their "
+        "own; for --dispatch-order slo-deadline.",
         flags=("--slo-targets",),
         metavar="CLASS=US,...",
     )
     max_gateway_queue_depth: int = option(
         0, "Most requests in the queue of --flow-control; others are rejected. 0: no limit.", at_least=0
     )
-    per_band_capacity: int = option(0, "Most of them of one importance; likewise.", at_least=0)
+    per_band_capacity: int = option(
+        0, "Most requests of one importance in the queue of --flow-control. 0: no limit.", at_least=0
+    )
     queue_shedding: bool = option(
         False, "Let a full queue drop a less important sheddable request instead of rejecting a more important one."
     )
@@ -82,12 +86,12 @@ class GatewayOptions(ClusterOptions):
         0, "Microseconds after which a request leaves the queue unserved; 0 for never.", at_least=0, metavar="US"
     )
     in_flight_eviction: bool = option(
-        False, "Give up a sheddable request on a saturated instance when one that is not sheddable waits."
+        False, "Evict a sheddable request from a saturated instance when a request that is not sheddable waits."
     )
     dispatch_tick_interval: int = option(
         DEFAULT_TICK_INTERVAL_US,
-        "Microseconds between two looks at the queue, each of which lets at most one request pass; 0 looks whenever a "
-        "request ends instead.",
+        "Microseconds between attempts to dispatch, each of which lets at most one request pass; 0 attempts "
+        "whenever a request ends instead.",
         at_least=0,
         at_most=LONGEST_DELAY_US,
         metavar="US",
@@ -95,7 +99,7 @@ class GatewayOptions(ClusterOptions):
 
     def __post_init__(self) -> None:
         ClusterOptions.__post_init__(self)
-        _ = self.slo_targets_us  # making it checks it
+        _ = self.slo_targets_us  # raises for bad text
 
     @property
     def slo_targets_us(self) -> dict[str, Micros]:
@@ -112,13 +116,11 @@ class GatewayOptions(ClusterOptions):
 
     @property
     def flow_control_settings(self) -> "FlowControlSettings | None":
-        """What they come to; None without a queue."""
+        """The settings of the gateway; None without --flow-control."""
         if not self.flow_control:
             return None
-        # A gateway is imported where there is one.
-        from blis_sim.engine.cluster.gateway.queue import QueueLimits
-        from blis_sim.engine.cluster.gateway.saturation import SaturationLimits
-        from blis_sim.engine.cluster.gateway.settings import FlowControlSettings
+        # Most simulations have no gateway, so its modules are imported here.
+        from blis_sim.engine.cluster.gateway.rules import FlowControlSettings, QueueLimits, SaturationLimits
 
         return FlowControlSettings(
             dispatch_order=self.dispatch_order,
@@ -143,7 +145,7 @@ class GatewayOptions(ClusterOptions):
 
 
 def gateway_flags_without_effect(options: GatewayOptions) -> Iterator[str]:
-    """What was said about a gateway that is not there, in a line each."""
+    """Yield a line for each flag of the gateway that has no effect."""
     if options.flow_control:
         yield from _detector_flags_without_effect(options)
         if options.gateway_slo_targets and options.dispatch_order != "slo-deadline":
@@ -151,13 +153,13 @@ def gateway_flags_without_effect(options: GatewayOptions) -> Iterator[str]:
         return
     general = {setting.name for setting in options_of(ClusterOptions)}
     own = {setting.name for setting in options_of(GatewayOptions)} - general
-    # --max-concurrency means something to others, too.
+    # --max-concurrency also limits the concurrency of replayed requests.
     yield from in_vain(options, dict.fromkeys(own - {"max_concurrency"}, "--flow-control"))
 
 
 def _detector_flags_without_effect(options: GatewayOptions) -> Iterator[str]:
     if options.saturation_detector == "never":
-        yield "--flow-control holds nobody back without --saturation-detector utilization or concurrency"
+        yield "--flow-control holds no request back without --saturation-detector utilization or concurrency"
     elif options.saturation_detector != "utilization":
         limits = ("queue_depth_threshold", "kv_cache_util_threshold")
         yield from in_vain(options, dict.fromkeys(limits, "--saturation-detector utilization"))

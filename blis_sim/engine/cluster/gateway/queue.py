@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from heapq import heappop, heappush
 
-from blis_sim.engine.cluster.gateway.fairness import Fairness
-from blis_sim.engine.cluster.gateway.orders import DispatchOrder, Rank
-from blis_sim.engine.cluster.gateway.waiting import NO_DEADLINE, Waiting
+from blis_sim.engine.cluster.gateway.rules import NO_DEADLINE, DispatchOrder, Fairness, QueueLimits, Rank, Waiting
 from blis_sim.engine.cluster.unended import Unended
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
@@ -24,7 +22,7 @@ class Band:
         self._fairness = fairness
         self._heaps: dict[str, list[tuple[Rank, Waiting]]] = {}
         self._present: dict[str, int] = {}
-        """How many wait in each flow."""
+        """Number of waiting requests in each flow."""
         self._flows: list[str] = []
         """Flows with a waiting request, ascending."""
         self._latest = ""
@@ -40,7 +38,7 @@ class Band:
             insort(self._flows, flow)
 
     def pop(self) -> Waiting:
-        """Take the request whose turn it is; at least one must wait."""
+        """Take the next request; at least one must wait."""
         self._latest = flow = self._fairness.next_flow(self._flows, self._latest)
         heap = self._heaps[flow]
         while True:
@@ -61,22 +59,10 @@ class Band:
 
 
 class Refusal(StrEnum):
-    """Why a request did not get a place in the queue."""
+    """Reason for which a request got no place in the queue."""
 
     BAND_FULL = "band full"
     QUEUE_FULL = "queue full"
-
-
-@dataclass(frozen=True, slots=True)
-class QueueLimits:
-    """How many may wait; 0 is no limit."""
-
-    max_waiting: int = 0
-    max_waiting_per_band: int = 0
-    sheds: bool = False
-    """Whether a full queue makes room for a request by dropping one that matters less."""
-    usage_limit: float = 1.0
-    """The saturation at which the least important band is held back; the most important one is at 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +75,9 @@ class Entry:
 
 
 class GatewayQueue:
-    """Bands of equal importance, the most important first. Saturation of the instances is an argument.
+    """Bands of requests of equal importance, the most important band first.
 
-    Facts are BLIS's (sim/cluster/gateway_queue.go).
+    The rules are BLIS's (sim/cluster/gateway_queue.go).
     """
 
     def __init__(self, limits: QueueLimits, order: DispatchOrder, fairness: Fairness) -> None:
@@ -103,7 +89,7 @@ class GatewayQueue:
         self._fairness = fairness
         self._bands: dict[int, Band] = {}
         self._descending: list[int] = []
-        """Negated keys of the bands there have ever been, ascending."""
+        """Negated keys of all bands, also of bands that are empty by now, ascending."""
         self._sheddable: dict[int, Unended[Waiting]] = {}
         """Requests of each importance that may be shed, in order of arrival."""
         self._num_entered = 0
@@ -111,7 +97,7 @@ class GatewayQueue:
     def enter(
         self, sequence: Sequence, importance: int, tenant: str, at: Micros, due_at: Micros = NO_DEADLINE
     ) -> Entry:
-        """Let a request wait from `at` on, if there is room or can be made."""
+        """Queue a request at `at`, if there is room or a less important request can be shed."""
         number = self._num_entered
         self._num_entered += 1
         band = self._band(importance)
@@ -132,7 +118,7 @@ class GatewayQueue:
         return Entry(waiting, shed=shed)
 
     def dispatch(self, saturation: float) -> Waiting | None:
-        """Take whose turn it is, unless so much saturation holds it back."""
+        """Take the next request, unless `saturation` of the instances holds it back."""
         num_below = len(self._descending) - 1
         for index, key in enumerate(self._descending):
             ceiling = 1 - index * (1 - self._limits.usage_limit) / num_below if num_below else 1.0
@@ -173,7 +159,7 @@ class GatewayQueue:
         sheddable.append(waiting)
 
     def _least_important_below(self, importance: int) -> Waiting | None:
-        """The latest of the least important requests that may be shed, if it matters less than `importance`."""
+        """Return the latest of the least important sheddable requests if its importance is below `importance`."""
         for least in sorted(self._sheddable):
             if least >= importance:
                 return None
