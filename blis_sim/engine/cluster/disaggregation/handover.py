@@ -193,8 +193,7 @@ class Disaggregation:
             return
         member = self._cluster.members[number]
         if member.life is Life.KILLED:
-            if self._reserves:
-                member.engine.give_up(sequence)
+            self._give_up(handover, at)
             self._end_in_transfer(handover, Outcome.FAILED, at, "the instance that was to answer is gone")
             return
         del self._handovers[sequence.request.id]
@@ -206,6 +205,12 @@ class Disaggregation:
             request = sequence.request
             sequence.change(request._replace(external=ExternalPrompt(request.input_tokens, 0)))
             self._cluster.members.enter(number, sequence, at)
+
+    def _give_up(self, handover: Handover, at: Micros) -> None:
+        """Free the blocks reserved for a prompt in transfer, after everything the instance does before `at`."""
+        if self._reserves:
+            self._cluster.members.catch_up(at - 1)
+            self._cluster.members[handover.decode].engine.give_up(handover.sequence)
 
     def _end_in_transfer(self, handover: Handover, outcome: Outcome, at: Micros, detail: str) -> None:
         self.ended_in_transfer[outcome] += 1
@@ -221,7 +226,6 @@ class Disaggregation:
         if handover is None or handover.prompt is None:
             return
         if handover.is_in_transfer:
-            if self._reserves:
-                self._cluster.members[handover.decode].engine.give_up(sequence)
+            self._give_up(handover, at)
         elif handover.prompt.outcome is None:
             self._cluster.abort_at_instance(handover.prompt, at)

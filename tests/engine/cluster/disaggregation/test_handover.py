@@ -7,7 +7,7 @@ from blis_sim.engine.cluster.disaggregation.handover import Disaggregation
 from blis_sim.engine.cluster.disaggregation.pools import Pools
 from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings
 from blis_sim.engine.cluster.disaggregation.transfer import TransferSettings
-from blis_sim.engine.events import Event, StepDone
+from blis_sim.engine.events import Event, Preempted, StepDone
 from blis_sim.engine.request import PrefixGroupBlocks
 from tests.engine.cluster.clusters import cluster, endings
 from tests.fakes import request
@@ -67,6 +67,21 @@ def test_a_client_may_hang_up_while_its_prompt_is_computed_or_on_its_way(at: int
     assert ended["a"] == (at, "aborted")
     assert len(disaggregation.transfer_us) == num_transfers
     assert all(engine.stats.kv_blocks_used == 0 for engine in simulated.instances)
+
+
+@pytest.mark.parametrize("chunk_us", [500, 1_000_000])
+def test_a_reservation_is_given_up_when_its_client_hangs_up_however_late_the_driver_asks(chunk_us: int) -> None:
+    simulated = cluster(2, total_kv_blocks=10)
+    settings = DisaggregationSettings(
+        pools=Pools(2, num_prefill=1, num_decode=1), decider="always", transfer=TransferSettings(base_latency_ms=40.0)
+    )
+    Disaggregation(simulated, settings, bytes_per_block=0.0)
+    simulated.submit(request("a", 4, 30), 0)
+    simulated.submit(request("b", 16, 4), 30_000)
+    simulated.abort("b", 65_000)
+    events = [event for until in range(0, 1_000_001, chunk_us) for event in simulated.advance(until)]
+    # Until then "a" runs out of blocks, and computes again what it loses.
+    assert [(each.at, each.sequence.request.id) for each in events if isinstance(each, Preempted)] == [(60_000, "a")]
 
 
 def test_on_one_instance_prompt_and_answer_can_find_the_blocks_of_each_other() -> None:
