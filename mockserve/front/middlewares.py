@@ -1,5 +1,6 @@
 """What happens around every handler: errors become replies, keys are checked, browsers are answered, replies signed."""
 
+import asyncio
 import logging
 import secrets
 import time
@@ -24,6 +25,9 @@ from mockserve.serving.service import SERVICE, Service
 
 GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere", "/blis")
 """Where an API key is demanded: where vLLM demands one, and for what only this server has."""
+
+_PASSED_ON = (ConnectionResetError, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+"""What ends a handler without a reply."""
 
 _logger = logging.getLogger(__name__)
 
@@ -51,7 +55,7 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPException as error:
         refused = ApiError(error.reason, status=error.status, kind=error.reason)
         return json_response(error.status, refused.body())
-    except ConnectionResetError:
+    except _PASSED_ON:
         raise
     except UnreadableBodyError:
         return refusal()
@@ -59,7 +63,7 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         dead = engine_dead()
         _note_death(request, dead)
         return json_response(dead.status, dead.body())
-    except Exception as error:
+    except BaseException as error:  # a panic of a library in Rust is no Exception
         _logger.exception("%s %s failed", request.method, request.path)
         _forget_frames(error)
         return json_response(500, internal_error(str(error)).body(), kind=OutsideCors)
@@ -68,7 +72,7 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
             request[ROOM_TAKEN].leave()
 
 
-def _forget_frames(error: Exception) -> None:
+def _forget_frames(error: BaseException) -> None:
     """Free what the functions had that `error` came through.
 
     A function that raises an error it was given makes a cycle of references, and the collector never looks at what

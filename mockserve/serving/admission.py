@@ -71,3 +71,9 @@ def no_worker() -> ApiError:
     """The answer to a demand for which no worker process can be started."""
     message = "No process could be started for the request. Please try again later."
     return ApiError(message, status=503, kind="Service Unavailable")
+
+
+def worker_killed() -> ApiError:
+    """The answer to a demand whose worker processes were killed by something outside of the server."""
+    message = "The process for the request was killed. Please try again later."
+    return ApiError(message, status=503, kind="Service Unavailable")

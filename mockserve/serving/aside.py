@@ -16,10 +16,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from mockserve.content.writing import too_big
 from mockserve.protocol.errors import ApiError
-from mockserve.serving.admission import OpenReplies, no_worker, too_busy
+from mockserve.serving.admission import OpenReplies, no_worker, too_busy, worker_killed
 from mockserve.workers.job import Job
 from mockserve.workers.pool import OverLimitError, PoolBusyError, WorkerPool
-from mockserve.workers.worker import WorkerNotReadyError
+from mockserve.workers.worker import WorkerKilledError, WorkerNotReadyError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -97,6 +97,9 @@ class Aside:
         except WorkerNotReadyError as error:
             _logger.warning("%s", error)
             raise no_worker() from None
+        except WorkerKilledError as error:
+            _logger.warning("%s", error)
+            raise worker_killed() from None
 
     async def in_thread(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """What a function makes of its arguments, which may take longer than the event loop can wait."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from mockserve.workers.limits import WorkerLimits
-from mockserve.workers.worker import Worker, WorkerEndedError, WorkerNotReadyError
+from mockserve.workers.worker import Worker, WorkerEndedError, WorkerKilledError, WorkerNotReadyError
 
 Result = TypeVar("Result")
 
@@ -17,7 +17,7 @@ MOST_WAITING = 64
 
 
 class OverLimitError(Exception):
-    """A job took more time or memory than it may."""
+    """A job took more time or memory than it may, or crashed its process."""
 
 
 class PoolBusyError(Exception):
@@ -59,8 +59,9 @@ class WorkerPool:
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """What `function`, which must be a module's own, makes of `arguments`; or raise what it raises.
 
-        Raises OverLimitError when a limit ends it, PoolBusyError when too many jobs wait, and WorkerNotReadyError when
-        two processes in a row end before they take it. A job that is cancelled ends at once, and its worker with it.
+        Raises OverLimitError when a limit ends it, PoolBusyError when too many jobs wait, and WorkerNotReadyError or
+        WorkerKilledError when two processes in a row end before they take it or are killed while they do it. A job that
+        is cancelled ends at once, and its worker with it.
         """
         if self._num_waiting >= self._most_waiting:
             raise PoolBusyError
@@ -121,7 +122,7 @@ class WorkerPool:
     async def _done(self, job: bytes) -> tuple[bool, Any]:
         try:
             return await self._done_by(self._worker(), job)
-        except WorkerNotReadyError:
+        except (WorkerNotReadyError, WorkerKilledError):
             return await self._done_by(self._started(), job)
 
     async def _done_by(self, worker: Worker, job: bytes) -> tuple[bool, Any]:
@@ -131,7 +132,7 @@ class WorkerPool:
         except (WorkerEndedError, TimeoutError):
             self._replace(worker)
             raise OverLimitError from None
-        except WorkerNotReadyError:
+        except (WorkerNotReadyError, WorkerKilledError):
             self._end(worker)
             raise
         except BaseException:

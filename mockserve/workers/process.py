@@ -13,7 +13,7 @@ from queue import SimpleQueue
 
 from mockserve.workers.enforcement import MemoryAllowance, allow_cpu, set_soft_limit
 from mockserve.workers.framing import READY, frame, read_exactly, size_of
-from mockserve.workers.limits import WorkerLimits
+from mockserve.workers.limits import OUT_OF_MEMORY, WorkerLimits
 
 NICENESS = 5
 """How far a worker stands back behind the server for the processor."""
@@ -31,32 +31,42 @@ def work_until_closed(end: socket.socket, limits: WorkerLimits, preloaded: Seque
     threading.Thread(target=_read, args=(end, jobs), daemon=True).start()
     memory = MemoryAllowance(limits)
     end.sendall(READY)
-    while True:
-        job = jobs.get()
-        allow_cpu(limits)
-        reply = _reply(job)
-        del job
-        end.sendall(frame(reply, is_last=memory.is_used_up))
+    with suppress(MemoryError):
+        while True:
+            job = jobs.get()
+            allow_cpu(limits)
+            reply, is_panic = _reply(job)
+            del job
+            end.sendall(frame(reply, is_last=is_panic or memory.is_used_up))
+    os._exit(OUT_OF_MEMORY)  # nothing can be relied on any more
 
 
 def _read(end: socket.socket, jobs: "SimpleQueue[bytes]") -> None:
     """Queue what comes. The process ends with the connection, also in the middle of a job."""
     with suppress(OSError, EOFError):
-        while True:
-            size, _ = size_of(read_exactly(end, len(READY)))
-            jobs.put(read_exactly(end, size))
+        try:
+            while True:
+                size, _ = size_of(read_exactly(end, len(READY)))
+                jobs.put(read_exactly(end, size))
+        except MemoryError:
+            os._exit(OUT_OF_MEMORY)
     os._exit(0)
 
 
-def _reply(job: bytes) -> bytes:
-    """Whether the job could be done, and its result or its error."""
+def _reply(job: bytes) -> tuple[bytes, bool]:
+    """Whether the job could be done, with its result or its error; and whether a library panicked.
+
+    Libraries in Rust raise a `BaseException` when they panic, and cannot be relied on after that.
+    """
     try:
         function, arguments = pickle.loads(job)
-        return pickle.dumps((True, function(*arguments)), pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps((True, function(*arguments)), pickle.HIGHEST_PROTOCOL), False
     except MemoryError:
-        os._exit(1)  # nothing can be relied on any more
+        raise
     except Exception as error:  # noqa: BLE001  (the server raises it)
-        return _pickled_error(error)
+        return _pickled_error(error), False
+    except BaseException as error:  # noqa: BLE001  (the server raises it as an Exception)
+        return _failure(error), True
 
 
 def _pickled_error(error: Exception) -> bytes:
@@ -64,5 +74,10 @@ def _pickled_error(error: Exception) -> bytes:
         pickled = pickle.dumps((False, error), pickle.HIGHEST_PROTOCOL)
         pickle.loads(pickled)
     except Exception:  # noqa: BLE001  (an error that does not survive pickling)
-        return pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}")), pickle.HIGHEST_PROTOCOL)
+        return _failure(error)
     return pickled
+
+
+def _failure(error: BaseException) -> bytes:
+    """The reply for an error that the server cannot raise as it is."""
+    return pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}")), pickle.HIGHEST_PROTOCOL)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from mockserve.workers.framing import READY, frame, size_of
-from mockserve.workers.limits import WorkerLimits
+from mockserve.workers.limits import WorkerLimits, is_own_end
 
 _PROGRAM = """
 import pickle, socket, sys
@@ -22,7 +22,11 @@ work_until_closed(socket.socket(fileno=fd), *pickle.loads(bytes.fromhex(job)))
 
 
 class WorkerEndedError(Exception):
-    """A worker process ended before its job did."""
+    """A job ended its worker process, by a limit or a crash of native code."""
+
+
+class WorkerKilledError(Exception):
+    """Something other than its job ended a worker process."""
 
 
 class WorkerNotReadyError(Exception):
@@ -74,8 +78,8 @@ class Worker:
     async def do(self, job: bytes) -> tuple[bool, Any]:
         """Whether a job, a pickled function with its arguments, could be done, and its result or its error.
 
-        Raises WorkerEndedError when a limit of the process has ended it, and WorkerNotReadyError when something ended
-        it before it could take the job.
+        Raises WorkerEndedError when the job has ended the process, WorkerKilledError when something else has, and
+        WorkerNotReadyError when the process ended before it could take the job.
         """
         streams = await asyncio.shield(self._streams)
         if streams is None:
@@ -88,7 +92,10 @@ class Worker:
             size, self.is_last = size_of(await reader.readexactly(len(READY)))
             is_done, found = pickle.loads(await reader.readexactly(size))
         except (OSError, asyncio.IncompleteReadError) as error:
-            raise WorkerEndedError from error
+            status = await asyncio.to_thread(self._process.wait)
+            if is_own_end(status):
+                raise WorkerEndedError from error
+            raise WorkerKilledError(f"a worker process ended with status {status} in the middle of a job") from error
         return is_done, found
 
     async def _connected(self) -> _Streams | None:

@@ -82,6 +82,20 @@ async def test_a_demand_is_refused_with_503_when_no_worker_process_can_start(cap
     await aside.wait_closed()
 
 
+async def test_a_demand_is_refused_with_503_when_its_worker_processes_are_killed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    aside = Aside(pool=WorkerPool())
+    with pytest.raises(ApiError, match="The process for the request was killed") as found:
+        await aside.done(Job(eval, ("__import__('os').kill(__import__('os').getpid(), 9)",), is_small=False))
+    assert found.value.status == 503
+    assert [each.getMessage() for each in caplog.records] == [
+        "a worker process ended with status -9 in the middle of a job"
+    ]
+    aside.close()
+    await aside.wait_closed()
+
+
 async def test_long_work_does_not_wait_for_huge_work() -> None:
     aside, may_end = Aside(), threading.Event()
     huge = asyncio.ensure_future(aside.run(True, may_end.wait, 10))

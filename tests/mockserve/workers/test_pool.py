@@ -17,7 +17,7 @@ import pytest
 
 from mockserve.workers.limits import MIB, WorkerLimits
 from mockserve.workers.pool import OverLimitError, PoolBusyError, WorkerPool
-from mockserve.workers.worker import WorkerNotReadyError
+from mockserve.workers.worker import WorkerKilledError, WorkerNotReadyError
 from tests.patience import PATIENCE_S, wait_until
 
 ENDLESS = "[0 for _ in iter(int, 1) if 0]"
@@ -112,6 +112,43 @@ async def test_an_idle_worker_that_was_killed_is_not_used_again(pool: WorkerPool
     await asyncio.to_thread(wait_until, lambda: not is_alive(pid))
     await asyncio.sleep(0.05)
     assert await pool.run(max, 1, 2) == 2
+
+
+async def kill_worker_in(pool: WorkerPool) -> int:
+    """Kill the process of the pool once it has a job."""
+    await asyncio.sleep(0.2)
+    (pid,) = pool.pids
+    os.kill(pid, signal.SIGKILL)
+    await asyncio.to_thread(wait_until, lambda: not is_alive(pid))
+    return pid
+
+
+async def test_a_job_whose_worker_is_killed_in_the_middle_is_done_by_another(pool: WorkerPool) -> None:
+    await pool.run(max, 1, 2)
+    job = asyncio.ensure_future(pool.run(eval, "__import__('time').sleep(1) or __import__('os').getpid()"))
+    pid = await kill_worker_in(pool)
+    assert await job != pid
+
+
+async def test_a_job_whose_workers_are_killed_twice_is_not_over_its_limits(pool: WorkerPool) -> None:
+    with pytest.raises(WorkerKilledError, match="ended with status -9 in the middle of a job"):
+        await pool.run(eval, "__import__('os').kill(__import__('os').getpid(), 9)")
+    assert await pool.run(max, 1, 2) == 2
+
+
+@pytest.mark.parametrize("crash", ["abort()", "kill(__import__('os').getpid(), 11)"])
+async def test_a_job_that_crashes_its_process_is_over_its_limits(pool: WorkerPool, crash: str) -> None:
+    with pytest.raises(OverLimitError):
+        await pool.run(eval, f"__import__('os').{crash}")
+    assert await pool.run(max, 1, 2) == 2
+
+
+@pytest.mark.parametrize("kind", ["BaseException", "SystemExit", "KeyboardInterrupt"])
+async def test_a_panic_is_an_error_of_the_job_and_ends_its_worker(pool: WorkerPool, kind: str) -> None:
+    pid = await pool.run(os.getpid)
+    with pytest.raises(RuntimeError, match=f"{kind}: panicked"):
+        await pool.run(exec, f"raise {kind}('panicked')")
+    assert await pool.run(os.getpid) != pid
 
 
 async def test_a_job_whose_worker_is_killed_before_it_is_ready_is_done_by_another(pool: WorkerPool) -> None:
