@@ -1,7 +1,7 @@
 """Searches for differences between a genuine vLLM server and ours, parser by parser.
 
     python -m benchmarks.vllm_oracle.wire_search --genuine URL --model FOLDER
-        [--tool-parsers a,b] [--reasoning-parsers c,d] [--seed N]
+        [--tool-parsers a,b] [--reasoning-parsers c,d] [--no-plain] [--seed N]
 
 The model of the genuine server must take what it says from `vllm_xargs` (`fx_tokens`, `fx_eos_at`), and its parsers
 must follow a header: `switch.py` says how. FOLDER is the model folder of both, made by `folder.py`. Ours is started
@@ -63,6 +63,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tool-parsers", default=",".join(CALLS), help="parsers of function calls to search")
     readable = ",".join(readable_reasoning_parsers())
     parser.add_argument("--reasoning-parsers", default=readable, help="parsers of reasoning to search")
+    parser.add_argument(
+        "--plain", action=argparse.BooleanOptionalAction, default=True, help="search without parsers, too"
+    )
     parser.add_argument("--seed", type=int, default=0, help="added to the seeds of the requests")
     return parser.parse_args()
 
@@ -73,7 +76,8 @@ def readable_reasoning_parsers() -> list[str]:
 
 
 def _pairs(arguments: argparse.Namespace) -> Iterator[Parsers]:
-    yield Parsers()
+    if arguments.plain:
+        yield Parsers()
     yield from (Parsers(tool=each) for each in arguments.tool_parsers.split(",") if each)
     yield from (Parsers(reasoning=each) for each in arguments.reasoning_parsers.split(",") if each)
 

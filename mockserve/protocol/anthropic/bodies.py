@@ -101,7 +101,7 @@ class AnthropicEvents:
     def _tool_call(self, call: Mapping[str, Any]) -> list[Event]:
         told: list[Event] = []
         function = call["function"]
-        if "id" in call:
+        if call.get("id") is not None:
             told += self._end_block()
             self._call, self._arguments = call["index"], ""
             told.append(self._begin({"type": "tool_use", "id": call["id"], "name": function["name"], "input": {}}))

@@ -108,7 +108,7 @@ class ResponseEvents:
     def _call(self, call: Mapping[str, Any]) -> list[Event]:
         told: list[Event] = []
         function = call["function"]
-        if "id" in call:
+        if call.get("id") is not None:
             told += self._begin(self._new_call(function["name"], call["id"]))
         arguments, item = function.get("arguments"), self._open
         if arguments and item is not None and item.kind == "custom call":

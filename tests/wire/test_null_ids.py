@@ -1,0 +1,60 @@
+"""Parsers whose later parts of a call have a null id, asked through the interfaces of other makers."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from mockserve.replies.call_style import STYLES, Part
+from tests.wire.plain_http import call
+from tests.wire.serving import running_server
+
+NULL_ID_PARSERS = sorted(name for name, style in STYLES.items() if style.part is Part.NULL_ID)
+PARAMETERS = {
+    "type": "object",
+    "properties": {"at": {"type": "string"}, "far": {"type": "integer"}},
+    "required": ["at", "far"],
+}
+CALL_EVENTS = {
+    "/v1/responses": [
+        *("response.created", "response.in_progress", "response.output_item.added"),
+        *("response.function_call_arguments.delta", "response.function_call_arguments.done"),
+        *("response.output_item.done", "response.completed"),
+    ],
+    "/v1/messages": [
+        *("message_start", "content_block_start", "content_block_delta", "content_block_stop"),
+        *("message_delta", "message_stop"),
+    ],
+}
+"""By path: the events of one call as a genuine vLLM sends them under pythonic, deltas in a row as one."""
+
+
+def _body(path: str) -> Mapping[str, Any]:
+    asked = {"model": "m", "temperature": 0, "stream": True}
+    if path == "/v1/responses":
+        tool = {"type": "function", "name": "look", "parameters": PARAMETERS}
+        return {**asked, "input": "hi", "tools": [tool], "max_output_tokens": 300}
+    tool = {"name": "look", "input_schema": PARAMETERS}
+    return {**asked, "messages": [{"role": "user", "content": "hi"}], "tools": [tool], "max_tokens": 300}
+
+
+def _kinds(text: str) -> Sequence[str]:
+    kinds = [line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event: ")]
+    return [kind for number, kind in enumerate(kinds) if number == 0 or kind != kinds[number - 1]]
+
+
+def _arguments(text: str) -> str:
+    events = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: {")]
+    deltas = [each["delta"] for each in events if each["type"].endswith("delta") and each["type"] != "message_delta"]
+    return "".join(each if isinstance(each, str) else each["partial_json"] for each in deltas)
+
+
+@pytest.mark.parametrize("parser", NULL_ID_PARSERS)
+@pytest.mark.parametrize("path", list(CALL_EVENTS))
+def test_null_id_begins_no_call(path: str, parser: str) -> None:
+    settings: dict[str, Any] = {"tool_call_extra_probability": 0.0, "tool_call_parser": parser}
+    with running_server(enable_auto_tool_choice=True, **settings) as server:
+        text = call(server, "POST", path, _body(path)).body.decode()
+    assert _kinds(text) == CALL_EVENTS[path]
+    assert set(json.loads(_arguments(text))) == {"at", "far"}
