@@ -21,57 +21,60 @@ def _role(role: str) -> dict[str, FieldType]:
     return {"role": OneOf((role,))}
 
 
+_MESSAGE_SHAPES: tuple[FieldType, ...] = (
+    _shape(
+        "ChatCompletionDeveloperMessageParam",
+        {"content": _TEXT_OR_PARTS, **_role("developer"), "name": Text()},
+        ("content", "role"),
+    ),
+    _shape(
+        "ChatCompletionSystemMessageParam",
+        {"content": _TEXT_OR_PARTS, **_role("system"), "name": Text()},
+        ("content", "role"),
+    ),
+    _shape(
+        "ChatCompletionUserMessageParam",
+        {"content": _TEXT_OR_PARTS, **_role("user"), "name": Text()},
+        ("content", "role"),
+    ),
+    _shape(
+        "ChatCompletionAssistantMessageParam",
+        {
+            **_role("assistant"),
+            "content": Nullable(_TEXT_OR_PARTS),
+            "name": Text(),
+            "refusal": Nullable(Text()),
+            "tool_calls": Iterable(Anything()),
+        },
+        ("role",),
+    ),
+    _shape(
+        "ChatCompletionToolMessageParam",
+        {"content": _TEXT_OR_PARTS, **_role("tool"), "tool_call_id": Text()},
+        ("content", "role", "tool_call_id"),
+    ),
+    _shape(
+        "ChatCompletionFunctionMessageParam",
+        {"content": Nullable(Text()), "name": Text(), **_role("function")},
+        ("content", "name", "role"),
+    ),
+    _shape(
+        "CustomChatCompletionMessageParam",
+        {
+            "role": Text(),
+            "content": AnyOf((Text(), ListOf(Anything()))),
+            "name": Text(),
+            "tool_call_id": Nullable(Text()),
+            "tool_calls": Nullable(ListOf(Anything())),
+        },
+        ("role",),
+    ),
+    Named("Message", Record({"author": Anything(), "content": ListOf(Anything())}, ("author", "content"))),
+)
 MESSAGE: FieldType = AnyOf(
-    (
-        _shape(
-            "ChatCompletionDeveloperMessageParam",
-            {"content": _TEXT_OR_PARTS, **_role("developer"), "name": Text()},
-            ("content", "role"),
-        ),
-        _shape(
-            "ChatCompletionSystemMessageParam",
-            {"content": _TEXT_OR_PARTS, **_role("system"), "name": Text()},
-            ("content", "role"),
-        ),
-        _shape(
-            "ChatCompletionUserMessageParam",
-            {"content": _TEXT_OR_PARTS, **_role("user"), "name": Text()},
-            ("content", "role"),
-        ),
-        _shape(
-            "ChatCompletionAssistantMessageParam",
-            {
-                **_role("assistant"),
-                "content": Nullable(_TEXT_OR_PARTS),
-                "name": Text(),
-                "refusal": Nullable(Text()),
-                "tool_calls": Iterable(Anything()),
-            },
-            ("role",),
-        ),
-        _shape(
-            "ChatCompletionToolMessageParam",
-            {"content": _TEXT_OR_PARTS, **_role("tool"), "tool_call_id": Text()},
-            ("content", "role", "tool_call_id"),
-        ),
-        _shape(
-            "ChatCompletionFunctionMessageParam",
-            {"content": Nullable(Text()), "name": Text(), **_role("function")},
-            ("content", "name", "role"),
-        ),
-        _shape(
-            "CustomChatCompletionMessageParam",
-            {
-                "role": Text(),
-                "content": AnyOf((Text(), ListOf(Anything()))),
-                "name": Text(),
-                "tool_call_id": Nullable(Text()),
-                "tool_calls": Nullable(ListOf(Anything())),
-            },
-            ("role",),
-        ),
-        Named("Message", Record({"author": Anything(), "content": ListOf(Anything())}, ("author", "content"))),
-    )
+    _MESSAGE_SHAPES,
+    tag="role",
+    likely=dict(zip(("developer", "system", "user", "assistant", "tool", "function"), _MESSAGE_SHAPES, strict=False)),
 )
 
 TOOL_CALL: FieldType = AnyOf(
