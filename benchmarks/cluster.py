@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from blis_sim.engine.cluster.build import build_simulation
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.virtual import run_virtual
+from blis_sim.options import options_from
 from replay.arrivals.synthetic import GeneratedArrivals
 from replay.run_command import spec_of
 from replay.run_options import RunOptions
@@ -59,7 +60,8 @@ def _print_row(label: str, num_instances: int, rate: float, num_requests: int) -
 
 def cost(num_instances: int, rate: float, num_requests: int, router: str) -> Cost:
     """Run one cluster to its end; `rate` is that of each instance in requests per second."""
-    options = RunOptions(
+    options = options_from(
+        RunOptions,
         model="qwen/qwen3-14b",
         hardware="H100",
         tp=1,
@@ -68,10 +70,10 @@ def cost(num_instances: int, rate: float, num_requests: int, router: str) -> Cos
         num_requests=num_requests,
         routing_policy=router if num_instances > 1 else "round-robin",
     )
-    deployment = resolve(options)
+    deployment = resolve(options.cluster.deployment)
     workload = generate(spec_of(options), options.timeout_us)
     arrivals = [(arrival.at, arrival.request) for arrival in GeneratedArrivals(workload.requests, deployment.config)]
-    simulation = build_simulation(options, deployment)
+    simulation = build_simulation(options.cluster, deployment)
     gc.disable()
     began = time.process_time()
     for _ in run_virtual(simulation, arrivals):

@@ -21,12 +21,12 @@ import compatibility
 
 from blis_sim.cli.commands import COMMANDS
 from blis_sim.cli.help import OTHERS, by_heading
-from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
+from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.latency.catalogue import reader
 from blis_sim.engine.latency.catalogue.files import read_mapping
-from blis_sim.options import options_of
+from blis_sim.options import options_from, options_of
 from blis_sim.options.option import Setting
 from mockserve.listening import start
 from mockserve.options.serve import ServeOptions
@@ -46,17 +46,19 @@ PLURALS: Mapping[Any, str] = {int: "integers", float: "numbers", str: "texts"}
 def commands() -> str:
     """One section per command, and those of the settings that all commands with an engine, or with several, share."""
     engine = options_of(DeploymentOptions)
-    cluster = [setting for setting in options_of(ScalingOptions) if setting not in engine]
+    cluster = [setting for setting in options_of(ClusterOptions) if setting not in engine]
     sections = []
     for name, row in COMMANDS.items():
         kind = getattr(importlib.import_module(row.module), row.options)
         text = f"## blis {name}\n\n{row.help}\n\n{_settings_tables(kind, without=[*engine, *cluster])}"
-        if issubclass(kind, DeploymentOptions):
+        names = {setting.name for setting in options_of(kind)}
+        if names.issuperset(setting.name for setting in engine):
             text += "\n\nAnd the [settings of the engine](#settings-of-the-engine)"
-            text += ", and [of a cluster](#settings-of-a-cluster)." if issubclass(kind, ScalingOptions) else "."
+            has_cluster = names.issuperset(setting.name for setting in cluster)
+            text += ", and [of a cluster](#settings-of-a-cluster)." if has_cluster else "."
         sections.append(text)
     of_engine = _settings_tables(DeploymentOptions, without=[])
-    of_cluster = _settings_tables(ScalingOptions, without=engine)
+    of_cluster = _settings_tables(ClusterOptions, without=engine)
     return "\n\n".join(
         [
             *sections,
@@ -274,8 +276,8 @@ def _bounds(at_least: float | None, at_most: float | None) -> str:
 
 
 async def _metrics_page() -> str:
-    options = ServeOptions(model="qwen3-14b", host="127.0.0.1", port=0, tool_call_parser="hermes")
-    server = await start(options, resolve(options))
+    options = options_from(ServeOptions, model="qwen3-14b", host="127.0.0.1", port=0, tool_call_parser="hermes")
+    server = await start(options, resolve(options.deployment))
     try:
         return await asyncio.to_thread(_read, f"http://{server.host}:{server.port}/metrics")
     finally:

@@ -80,8 +80,8 @@ async def start(
     if backend.cluster is not None:
         service.cluster = InstanceControl(service, backend.cluster)
     server = await listen(service)
-    if service.cluster is not None and options.instance_ports is not None:
-        server.ports = InstancePorts(service.cluster, options.instance_ports, listen)
+    if service.cluster is not None and options.instances.instance_ports is not None:
+        server.ports = InstancePorts(service.cluster, options.instances.instance_ports, listen)
         try:
             await server.ports.open_all()
         except BaseException:
@@ -99,7 +99,7 @@ async def listen(service: Service, shares_port: bool = False) -> RunningServer:
     front = _front(runner, service)
     uds: UnixSocket | None = None
     try:
-        if options.uds:
+        if options.network.uds:
             uds = _unix_socket(options)
         listener = await _listen(partial(FrontConnection, front), options, shares_port, uds)
     except BaseException:
@@ -118,24 +118,31 @@ async def _listen(
     factory: Callable[[], asyncio.Protocol], options: ServeOptions, shares_port: bool, uds: "UnixSocket | None"
 ) -> asyncio.Server:
     loop = asyncio.get_running_loop()
-    tls = server_context(options)
+    tls = server_context(options.network.tls)
     if uds is not None:
         return await loop.create_unix_server(factory, sock=uds.listening, ssl=tls, backlog=LISTEN_BACKLOG)
     try:
         return await loop.create_server(
-            factory, options.host, options.port, ssl=tls, backlog=LISTEN_BACKLOG, reuse_port=shares_port or None
+            factory,
+            options.network.host,
+            options.network.port,
+            ssl=tls,
+            backlog=LISTEN_BACKLOG,
+            reuse_port=shares_port or None,
         )
     except OSError as error:
-        raise OptionError(f"cannot listen on {options.host}:{options.port}: {error.strerror or error}") from error
+        raise OptionError(
+            f"cannot listen on {options.network.host}:{options.network.port}: {error.strerror or error}"
+        ) from error
 
 
 def _unix_socket(options: ServeOptions) -> "UnixSocket":
     from mockserve.connections.unix_socket import listen_at  # it needs what only POSIX systems have
 
     try:
-        return listen_at(options.uds, LISTEN_BACKLOG)
+        return listen_at(options.network.uds, LISTEN_BACKLOG)
     except OSError as error:
-        raise OptionError(f"cannot listen on {options.uds}: {error.strerror or error}") from error
+        raise OptionError(f"cannot listen on {options.network.uds}: {error.strerror or error}") from error
 
 
 def _front(runner: web.AppRunner, service: Service) -> Front:
@@ -148,16 +155,16 @@ def _front(runner: web.AppRunner, service: Service) -> Front:
         loop=asyncio.get_running_loop(),
         access_log=None,
         keepalive_timeout=keep_alive_s,
-        max_line_size=options.h11_max_incomplete_event_size,
-        max_field_size=options.h11_max_incomplete_event_size,
-        max_headers=options.h11_max_header_count,
+        max_line_size=options.network.h11_max_incomplete_event_size,
+        max_field_size=options.network.h11_max_incomplete_event_size,
+        max_headers=options.network.h11_max_header_count,
         # A body is what was sent: vLLM does not unpack one either, and a small one might unpack to any size.
         auto_decompress=False,
     )
-    most_body_bytes = options.max_body_mb * 2**20
+    most_body_bytes = options.process.max_body_mb * 2**20
     limits = Limits(
-        most_head_bytes=min(options.h11_max_incomplete_event_size, LARGEST_HEAD_BYTES),
-        most_fields=options.h11_max_header_count,
+        most_head_bytes=min(options.network.h11_max_incomplete_event_size, LARGEST_HEAD_BYTES),
+        most_fields=options.network.h11_max_header_count,
         most_body_bytes=min(most_body_bytes, LARGEST_BODY_BYTES),
     )
     return Front(
@@ -166,6 +173,6 @@ def _front(runner: web.AppRunner, service: Service) -> Front:
         service.wire,
         RequestReader(limits),
         keep_alive_s,
-        options.request_receive_timeout,
+        options.network.request_receive_timeout,
         most_body_bytes,
     )

@@ -5,6 +5,7 @@ import logging
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from blis_sim.engine.cluster.build import notes_on_cluster
 from blis_sim.engine.cluster.policies import with_policies
@@ -31,19 +32,19 @@ def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | 
     Raises BlisError for a deployment that cannot be, or an address that cannot be listened on.
     """
     environment = read_environment() if environment is None else environment
-    all_options = [with_policies(options) for options in all_options]
+    all_options = [replace(options, cluster=with_policies(options.cluster)) for options in all_options]
     first = all_options[0]
     check_processes(first, environment)
     wanted = [(options, deployment_of(options)) for options in all_options]
-    set_up_logging(all_options[0].log_format)
+    set_up_logging(all_options[0].process.log_format)
     for options, deployment in wanted:
         for problem in startup_problems(options, deployment, environment):
             refuse_start(options, problem)
-    for note in (*wanted[0][1].notes, *notes_on_cluster(*wanted[0]), *_notes(wanted[0][0])):
+    for note in (*wanted[0][1].notes, *notes_on_cluster(first.cluster, wanted[0][1]), *_notes(first)):
         _say(note)
     raise_file_limit()
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
-        if first.api_server_count > 1:
+        if first.network.api_server_count > 1:
             code = runner.run(_serve_in_processes(*wanted[0], environment))
         else:
             code = runner.run(_serve_until_signal(wanted, environment))
@@ -96,7 +97,7 @@ async def _serve_until_signal(wanted: Sequence[tuple[ServeOptions, Deployment]],
         # Whoever asks a second time does not want to wait.
         loop.add_signal_handler(number, lambda: (at_once if stopping.is_set() else stopping).set())
     with suppress(TimeoutError):
-        await asyncio.wait_for(stopping.wait(), wanted[0][0].startup_s)
+        await asyncio.wait_for(stopping.wait(), wanted[0][0].process.startup_s)
     servers: list[RunningServer] = []
     try:
         if not stopping.is_set():
@@ -112,7 +113,7 @@ async def _serve_until_signal(wanted: Sequence[tuple[ServeOptions, Deployment]],
         await _until_it_must_end(stopping, servers)
     finally:
         if num_open := sum(server.service.num_answering for server in servers):
-            within_s = wanted[0][0].shutdown_timeout
+            within_s = wanted[0][0].network.shutdown_timeout
             _logger.info("stopping: open replies: %d, cut after %d s", num_open, within_s, extra=fields(open=num_open))
         await asyncio.gather(*(server.stop(at_once) for server in servers))
     return 0

@@ -47,9 +47,9 @@ def _read_what_requests_need() -> None:
 
 def startup_line(options: ServeOptions, deployment: Deployment, where: str) -> str:
     """What is served, where, and on what simulated hardware, which does not matter where times are set."""
-    number = f"{options.num_instances} instances, " if options.num_instances > 1 else ""
+    number = f"{options.cluster.num_instances} instances, " if options.cluster.num_instances > 1 else ""
     blocks = f"{deployment.config.total_kv_blocks:,} KV blocks"
-    if not options.sets_times:
+    if not options.timing.sets_times:
         what = f"{deployment.gpu.name}, tp {deployment.tp}, {blocks}, {deployment.latency_name}"
     else:
         what = f"{blocks}, set times"
@@ -58,7 +58,7 @@ def startup_line(options: ServeOptions, deployment: Deployment, where: str) -> s
 
 def address(options: ServeOptions, host: str, port: int) -> str:
     """Where clients reach the server."""
-    if options.uds:
-        return f"unix:{options.uds}"
+    if options.network.uds:
+        return f"unix:{options.network.uds}"
     shown = f"[{host}]" if ":" in host else host
-    return f"{'https' if options.ssl_certfile else 'http'}://{shown}:{port}"
+    return f"{'https' if options.network.tls.ssl_certfile else 'http'}://{shown}:{port}"

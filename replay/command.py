@@ -2,14 +2,15 @@
 
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.cluster.gateway.options import DEFAULT_MAX_CONCURRENCY
+from blis_sim.engine.cluster.gateway.options import DEFAULT_MAX_CONCURRENCY, GatewayOptions
+from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.ties import DEFAULT_SEED
 from blis_sim.engine.units import LONGEST_DELAY_US
-from blis_sim.options import OptionError, option
+from blis_sim.options import OptionError, check_options, option, section
 from replay.report_options import ReportOptions
 from traces import beside
 from traces.collector import no_cycle_search
@@ -29,9 +30,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayOptions(ReportOptions):
+class ReplayGatewayOptions(GatewayOptions):
+    """The settings of a gateway in `blis replay`, where one flag limits the client or the gateway."""
+
+    max_concurrency: int | None = option(
+        None,
+        "With --reissue: most requests in flight; others wait in line (default: 0, which is no limit). With "
+        "--saturation-detector concurrency: requests in flight for each instance at which it says saturated (default: "
+        f"{DEFAULT_MAX_CONCURRENCY}).",
+        at_least=0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayClusterOptions(ClusterOptions):
+    """The settings of a cluster in `blis replay`."""
+
+    gateway: ReplayGatewayOptions = section(ReplayGatewayOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
     """The settings of `blis replay`: which trace, through which engine, to which files."""
 
+    cluster: ReplayClusterOptions = section(ReplayClusterOptions)
+    report: ReportOptions = section(ReportOptions)
     trace: str | None = option(
         None, "Header file (YAML) of the trace to replay.", positional=True, metavar="TRACE.yaml"
     )
@@ -48,13 +71,6 @@ class ReplayOptions(ReportOptions):
         False,
         "Send by the recorded schedule and --max-concurrency, as the recording client did, "
         "instead of at the recorded send times.",
-    )
-    max_concurrency: int | None = option(
-        None,
-        "With --reissue: most requests in flight; others wait in line (default: 0, which is no limit). With "
-        "--saturation-detector concurrency: requests in flight for each instance at which it says saturated (default: "
-        f"{DEFAULT_MAX_CONCURRENCY}).",
-        at_least=0,
     )
     session_mode: str = option(
         "fixed",
@@ -79,14 +95,15 @@ class ReplayOptions(ReportOptions):
     include_failed: bool = option(False, "Replay rows of a real recording whose status is error or timeout, too.")
 
     def __post_init__(self) -> None:
-        ReportOptions.__post_init__(self)
-        at_gateway = self.flow_control and self.saturation_detector == "concurrency"
-        if self.max_concurrency and not self.reissue and not at_gateway:
+        check_options(self)
+        at_gateway = self.cluster.gateway.counts_requests_in_flight
+        max_concurrency = self.cluster.gateway.max_concurrency
+        if max_concurrency and not self.reissue and not at_gateway:
             raise OptionError(
                 "--max-concurrency needs --reissue, for recorded send times are under their cap already, "
                 "or --flow-control with --saturation-detector concurrency"
             )
-        if self.max_concurrency is not None and self.reissue and at_gateway:
+        if max_concurrency is not None and self.reissue and at_gateway:
             raise OptionError("--max-concurrency could mean the client's with --reissue or the gateway's: use only one")
         if self.session_mode == "closed-loop" and self.reissue:
             raise OptionError(
@@ -94,17 +111,19 @@ class ReplayOptions(ReportOptions):
             )
         if self.think_time_ms is not None and self.session_mode != "closed-loop":
             raise OptionError("--think-time-ms needs --session-mode closed-loop")
-        if self.phase_average > 1 and self.itl_path is not None:
+        if self.phase_average > 1 and self.report.itl_path is not None:
             raise OptionError("--phase-average cannot be used with --record-itl: tokens have no average times")
-        self.check_files(*beside(self.trace, self.trace_header, self.trace_data))
+        self.report.check_files(self, *beside(self.trace, self.trace_header, self.trace_data))
 
     @property
     def decides_sending(self) -> bool:
+        """Whether the run itself decided when its requests were sent, so that its results say so."""
         return self.reissue or self.session_mode != "fixed"
 
     @property
-    def keeps_schedule(self) -> bool:
-        return self.reissue
+    def max_in_flight(self) -> int:
+        """Requests that the client may have in flight with --reissue; 0 is no limit."""
+        return self.cluster.gateway.max_concurrency or 0
 
     @property
     def header_path(self) -> Path:
@@ -129,25 +148,25 @@ def replay(options: ReplayOptions, ties: "Ties") -> int:
     from blis_sim.engine.cluster.policies import with_policies
     from blis_sim.engine.deployment import notes_after, resolve
     from replay.arrivals.recorded import arrivals_of
-    from replay.output.report import questions_of, recording_tokens, report
+    from replay.output.report import Sending, questions_of, recording_tokens, report
     from replay.progress import progress_bar
     from replay.running.simulate import Simulated
     from traces import TraceHeader, read_trace
 
-    options = with_policies(options)
-    header_path = options.header_path
+    options = replace(options, cluster=with_policies(options.cluster))
+    header_path, model = options.header_path, options.cluster.deployment.model
     trace = read_trace(header_path, options.trace_data, distinct=True)
     if trace.header.kv_offload and trace.header.mode != "real":
         _say(f"{header_path}: its kv_offload is not simulated; --kv-cpu-blocks simulates one tier of CPU memory")
-    questions = questions_of(options, trace.header.goodput_slo_targets)
-    deployment = resolve(options)
-    for note in (*questions.saturation.notes, *deployment.notes, *notes_on_cluster(options, deployment)):
+    questions = questions_of(options.report, trace.header.goodput_slo_targets)
+    deployment = resolve(options.cluster.deployment)
+    for note in (*questions.saturation.notes, *deployment.notes, *notes_on_cluster(options.cluster, deployment)):
         _say(note)
-    arrivals = arrivals_of(trace, options.model, deployment.config, options.include_failed, options.reissue)
-    _say_what_is_left_out(trace, arrivals, options.model)
+    arrivals = arrivals_of(trace, model, deployment.config, options.include_failed, options.reissue)
+    _say_what_is_left_out(trace, arrivals, model)
     _say_what_sending_is_missing(options, [arrival.row for arrival in arrivals.arrivals])
     with (
-        recording_tokens(options) as on_tokens,
+        recording_tokens(options.report) as on_tokens,
         progress_bar("replaying", len(arrivals.arrivals) * options.phase_average) as advance,
     ):
         runs = [
@@ -169,14 +188,16 @@ def replay(options: ReplayOptions, ties: "Ties") -> int:
         kv_offload=trace.header.kv_offload,
         observed_kv_metrics=trace.header.observed_kv_metrics,
     )
+    sending = Sending(is_decided_here=options.decides_sending, keeps_schedule=options.reissue)
     if len(runs) == 1:
-        report(options, questions, runs[0], header)
+        report(options.report, questions, runs[0], header, sending=sending)
         return 0
     from replay.output.metrics import aggregate
     from replay.output.phases import averaged, mean_metrics
 
     mean = Simulated(runs[0].simulation, averaged([run.requests for run in runs]))
-    report(options, questions, mean, header, mean_metrics([aggregate(run) for run in runs]))
+    metrics = mean_metrics([aggregate(run) for run in runs])
+    report(options.report, questions, mean, header, metrics, sending)
     return 0
 
 
@@ -191,7 +212,8 @@ def _simulation(options: ReplayOptions, deployment: "Deployment", phase: int, ti
 
         return PhaseShifted(latency, phase)
 
-    return build_simulation(options, deployment, ties=ties, adjusted=adjusted, decisions=options.decision_log)
+    decisions = options.report.decision_log
+    return build_simulation(options.cluster, deployment, ties=ties, adjusted=adjusted, decisions=decisions)
 
 
 def _simulate(
@@ -207,7 +229,7 @@ def _simulate(
     if options.reissue:
         from replay.loops.reissue import simulate_reissued
 
-        cap = options.max_concurrency or 0
+        cap = options.max_in_flight
         return simulate_reissued(simulation, arrivals.arrivals, cap, options.horizon, on_finished, on_tokens)
     if options.session_mode == "closed-loop":
         from replay.loops.closed_loop import run_closed_loop
@@ -231,7 +253,7 @@ def _say_what_sending_is_missing(options: ReplayOptions, rows: "list[Origin]") -
     from traces import TraceRow
     from traces.client_cap import client_cap_of
 
-    if options.session_mode != "fixed" or (options.reissue and options.max_concurrency):
+    if options.session_mode != "fixed" or (options.reissue and options.max_in_flight):
         return
     cap = client_cap_of([row for row in rows if isinstance(row, TraceRow)])
     if cap is not None:

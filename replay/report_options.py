@@ -3,11 +3,10 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
 from blis_sim.engine.units import LONGEST_DELAY_US
-from blis_sim.options import OptionError, check_outputs, names_in, option
+from blis_sim.options import OptionError, check_options, check_outputs, names_in, option
 from traces import SloTargets, parse_duration_ms, slo_targets_from_flags
 
 if TYPE_CHECKING:
@@ -43,12 +42,9 @@ TRACE_LEVELS = ("none", "decisions")
 _DETECTORS = names_in("traces.saturation.registry", "DETECTORS")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
-class ReportOptions(ScalingOptions):
-    """The settings that all commands with a simulation to report on share.
-
-    A subclass with a `__post_init__` of its own calls `ReportOptions.__post_init__(self)`.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOptions:
+    """The settings that all commands with a simulation to report on share."""
 
     slo_ttft: str = option(
         "",
@@ -120,7 +116,7 @@ class ReportOptions(ScalingOptions):
     json: bool = option(False, "Print one JSON object, with the breakdowns in it, instead of text.")
 
     def __post_init__(self) -> None:
-        ScalingOptions.__post_init__(self)
+        check_options(self)
         if self.trace_level == "none":
             for flag, value in (
                 ("--counterfactual-k", self.counterfactual_k),
@@ -131,16 +127,6 @@ class ReportOptions(ScalingOptions):
                     raise OptionError(f"{flag} needs --trace-level decisions")
         # Making these checks them.
         _ = self.slo_targets, self.detector_names, self.final_window_us, self.weights, self.itl_path
-
-    @property
-    def decides_sending(self) -> bool:
-        """Whether the run itself decided when its requests were sent, so that its results say so."""
-        return False
-
-    @property
-    def keeps_schedule(self) -> bool:
-        """Whether a trace of the run says when its requests were due as well as when they were sent."""
-        return False
 
     @property
     def decision_log(self) -> "DecisionLog | None":
@@ -199,8 +185,11 @@ class ReportOptions(ScalingOptions):
             raise OptionError("--record-itl needs --trace-output or --itl-output, or it does not know where to write")
         return Path(self.itl_output or f"{self.trace_output}.itl.csv")
 
-    def check_files(self, *also_read: Path) -> None:
-        """Raise OptionError when a file would be written over another that is written, or read."""
+    def check_files(self, options: Any, *also_read: Path) -> None:
+        """Raise OptionError when a file would be written over another that is written, or read.
+
+        `options` are those of the whole command, whose other settings name files, too.
+        """
         beside_rows = self.record_itl and self.itl_output is None
         also_written = [(str(self.itl_path), "--trace-output", "token times")] if beside_rows else []
-        check_outputs(self, *also_read, also_written=also_written)
+        check_outputs(options, *also_read, also_written=also_written)

@@ -27,22 +27,23 @@ def run(options: RunOptions) -> int:
     from replay.progress import progress_bar
     from traces import TraceHeader
 
-    options = with_policies(options)
+    options = dataclasses.replace(options, cluster=with_policies(options.cluster))
     spec = spec_of(options)
-    options.check_files(*spec.files)
+    options.report.check_files(options, *spec.files)
     workload = _workload(options, spec)
-    questions = questions_of(options, workload.goodput_slo_targets)
-    deployment = resolve(options)
-    for note in (*questions.saturation.notes, *deployment.notes, *notes_on_cluster(options, deployment)):
+    questions = questions_of(options.report, workload.goodput_slo_targets)
+    deployment = resolve(options.cluster.deployment)
+    for note in (*questions.saturation.notes, *deployment.notes, *notes_on_cluster(options.cluster, deployment)):
         _say(note)
     total = workload.max_requests if workload.sessions else len(workload.requests)
-    with recording_tokens(options) as on_tokens, progress_bar("simulating", total) as advance:
-        simulation = build_simulation(options, deployment, ties=SeededTies(spec.seed), decisions=options.decision_log)
+    with recording_tokens(options.report) as on_tokens, progress_bar("simulating", total) as advance:
+        ties, decisions = SeededTies(spec.seed), options.report.decision_log
+        simulation = build_simulation(options.cluster, deployment, ties=ties, decisions=decisions)
         simulated = simulate_workload(simulation, workload, options.horizon, advance, on_tokens)
     for note in (*notes_after(deployment), *notes_after_run(simulation)):
         _say(note)
     header = TraceHeader(mode="generated", workload_seed=spec.seed, goodput_slo_targets=questions.targets)
-    report(options, questions, simulated, header)
+    report(options.report, questions, simulated, header)
     return 0
 
 
@@ -98,11 +99,12 @@ def _workload(options: RunOptions, spec: "WorkloadSpec") -> "Workload":
         _say(f"{options.workload_spec}: {note}")
     if not generated.requests and not generated.sessions:
         raise OptionError("the workload has no requests: nothing arrives before its end")
-    workload, num_left_out = served_by(options.model, generated)
+    model = options.cluster.deployment.model
+    workload, num_left_out = served_by(model, generated)
     if num_left_out:
-        _say(f"left out {num_left_out} requests or conversations for another model than {options.model}")
+        _say(f"left out {num_left_out} requests or conversations for another model than {model}")
     if not workload.requests and not workload.sessions:
-        raise OptionError(f"no request of the workload is for {options.model}: all were left out")
+        raise OptionError(f"no request of the workload is for {model}: all were left out")
     if any(request.adapter for request in first_requests(workload)):
         _say("adapters are noted in the trace, they do not change any time")
     return workload

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.units import LONGEST_DELAY_US
-from blis_sim.options import OptionError, option, options_of
+from blis_sim.options import OptionError, check_options, option, options_of, section
 from blis_sim.options.room import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_TOKENS
 from replay.report_options import ReportOptions
 from traces.workload import DISTRIBUTION, PRESETS, Lengths, Preset
@@ -21,9 +22,11 @@ _LENGTH_FLAGS = tuple(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions(ReportOptions):
+class RunOptions:
     """The settings of `blis run`: which workload, through which engine, to which files."""
 
+    cluster: ClusterOptions = section(ClusterOptions)
+    report: ReportOptions = section(ReportOptions)
     workload_spec: str | None = option(
         None, "Workload spec (YAML) to generate requests from.", metavar="FILE", heading="Workload"
     )
@@ -87,8 +90,8 @@ class RunOptions(ReportOptions):
     )
 
     def __post_init__(self) -> None:
-        ReportOptions.__post_init__(self)
-        self.check_files()
+        check_options(self)
+        self.report.check_files(self)
         if self.timeout == 0:
             raise OptionError("--timeout must be above 0 seconds, or negative for never, got 0")
         self._check_users()
@@ -96,7 +99,7 @@ class RunOptions(ReportOptions):
         if self.workload_spec is None and self.num_requests == 0 and self.horizon is None:
             raise OptionError("--num-requests 0 needs --horizon, or the workload never ends")
         _ = self.lengths  # making it checks it
-        if self.max_concurrency and not (self.flow_control and self.saturation_detector == "concurrency"):
+        if self.cluster.gateway.max_concurrency and not self.cluster.gateway.counts_requests_in_flight:
             raise OptionError(
                 "--max-concurrency needs --flow-control with --saturation-detector concurrency; users who wait for "
                 "their replies are --concurrency"

@@ -10,12 +10,9 @@ DATASETS = ("random", "prefix_repetition", "sharegpt", "custom", "burstgpt")
 _FILES = ("sharegpt", "custom", "burstgpt")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetOptions:
-    """The settings of a data set. A subclass with a `__post_init__` of its own calls this one's.
-
-    It has no slots, so that it can stand beside the settings of an engine: of two bases only one may have them.
-    """
+    """The settings of a data set."""
 
     dataset_name: str = option("random", "What to send.", choices=DATASETS, heading="Data set")
     dataset_path: str | None = option(None, "File of sharegpt (JSON), custom (JSON lines) or burstgpt (CSV).")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from blis_sim.cli.help import WIDEST, command_with_help
-from blis_sim.options import OptionError, options_of
+from blis_sim.options import OptionError, options_from, options_of
 from blis_sim.options.option import Setting
 from blis_sim.options.text import NUMBERS, read_list, read_number
 
@@ -54,7 +54,7 @@ def command_function(options_class: type, run: Callable[[Any], int]) -> Callable
     def command(**values: Any) -> None:
         # typer gives repeated arguments as a list, and options are immutable.
         given = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-        code = run(options_class(**given))
+        code = run(options_from(options_class, **given))
         if code:
             raise typer.Exit(code)
 

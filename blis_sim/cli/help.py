@@ -1,6 +1,5 @@
 """What `--help` says of a command: its settings under headings, those of the command itself first."""
 
-import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -37,12 +36,10 @@ def command_with_help(options_class: type) -> type[TyperCommand]:
 
 
 def by_heading(options_class: type) -> Mapping[str, list[Setting]]:
-    """Heading to settings: arguments without one, then what the class adds to its parents, then the rest."""
-    parents = [parent for parent in options_class.__bases__ if dataclasses.is_dataclass(parent)]
-    inherited = {each.name for parent in parents for each in options_of(parent)}
+    """Heading to settings: arguments without one, then those of the class itself, then those of its sections."""
     settings = options_of(options_class)
     found: dict[str, list[Setting]] = {"": [each for each in settings if each.option.positional]}
-    for setting in sorted(settings, key=lambda each: each.name in inherited):
+    for setting in sorted(settings, key=lambda each: bool(each.path)):
         if not setting.option.positional:
             found.setdefault(setting.heading or OTHERS, []).append(setting)
     return found

@@ -11,7 +11,7 @@ from typing import Any
 
 from blis_sim.cli.commands import COMMANDS, GROUPS, PROGRAMS, CommandRow, members
 from blis_sim.cli.search_path import blaming_foreign_modules
-from blis_sim.options import BlisError, OptionError, options_of
+from blis_sim.options import BlisError, OptionError, options_from, options_of
 from blis_sim.options.command_line import said_in
 from blis_sim.options.option import Setting
 from blis_sim.options.text import NUMBERS, read_list, read_number
@@ -133,7 +133,7 @@ def _run_command(row: CommandRow, arguments: list[str], program: str) -> int:
         from blis_sim.cli.flags import run_with_typer
 
         return run_with_typer(options_class, module.run, row.help, arguments, program)
-    code: int = module.run(options_class(**values))
+    code: int = module.run(options_from(options_class, **values))
     return code
 
 

@@ -22,6 +22,7 @@ from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL, LatencyChoice, build
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.options import OptionError
 
 if TYPE_CHECKING:
     from blis_sim.engine.cpu_tier_config import CpuTierConfig
@@ -50,6 +51,8 @@ def resolve(options: DeploymentOptions) -> Deployment:
 
     Raises EngineError when the model or GPU is unknown, or when they do not fit together.
     """
+    if not options.model.strip():
+        raise OptionError("--model must name a model, got an empty string")
     notes: list[str] = []
     model = _model(options, notes)
     gpu_name, tp = _placement(options)

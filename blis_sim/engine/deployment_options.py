@@ -21,11 +21,7 @@ DEFAULT_ACCEPTANCE_RATE = 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentOptions:
-    """One engine instance as the command line describes it.
-
-    A subclass that adds settings and a `__post_init__` of its own calls `DeploymentOptions.__post_init__(self)`:
-    classes with slots have no zero-argument `super()`.
-    """
+    """One engine instance as the command line describes it."""
 
     model: str = option(
         help="Model to simulate: a name of the catalogue, with or without its organisation, "
@@ -219,16 +215,12 @@ class DeploymentOptions:
         check_options(self)
         if self.watermark >= 1:
             raise OptionError(f"--watermark must be below 1, got {self.watermark}")
-        if not self.model.strip():
-            raise OptionError("--model must name a model, got an empty string")
         if self.beta_coeffs and not self.alpha_coeffs:
             raise OptionError("--beta-coeffs needs --alpha-coeffs")
         if self.alpha_coeffs and not self.beta_coeffs:
             raise OptionError("--alpha-coeffs needs --beta-coeffs")
         if self.beta_coeffs and self.latency_model == "roofline":
             raise OptionError("--alpha-coeffs and --beta-coeffs cannot be used with --latency-model roofline")
-        if self.coefficients is not None and not {"fitted", AUTO}.intersection(self.latency_models):
-            raise OptionError(f"--coefficients needs --latency-model fitted, got {self.latency_models[0]}")
         if self.coefficients is not None and self.beta_coeffs:
             raise OptionError("--coefficients cannot be used with --alpha-coeffs and --beta-coeffs")
         if self.kv_cpu_blocks and self.engine != "blis":
@@ -261,10 +253,12 @@ class DeploymentOptions:
         """The latency model that the flag names, else that of the engine; `auto` where the deployment decides."""
         return self.latency_model or ENGINE_DEFAULTS[self.engine].latency_model
 
-    @property
-    def latency_models(self) -> tuple[str, ...]:
-        """All that are asked for; more than one where instances may differ."""
-        return (self.step_times,)
+    def check_coefficients(self, *other_latency_models: str) -> None:
+        """Raise OptionError for --coefficients without a latency model that reads them, here or on other instances."""
+        if self.coefficients is not None and not {"fitted", AUTO}.intersection(
+            (self.step_times, *other_latency_models)
+        ):
+            raise OptionError(f"--coefficients needs --latency-model fitted, got {self.step_times}")
 
     @property
     def speculation(self) -> "Speculation | None":

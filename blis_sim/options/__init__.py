@@ -1,12 +1,21 @@
 """What a user may say, and the error when it is wrong. Everything else may import this; it imports nothing of ours.
 
-Read `option.py` first: a frozen dataclass whose fields are made by `option()` is one command's settings table.
+Read `option.py` first: a frozen dataclass whose fields are made by `option()` and `section()` is a settings table.
 `addition.py` is here for want of a lower place: sums that must not depend on the Python.
 """
 
 from blis_sim.options.errors import BlisError, OptionError
 from blis_sim.options.in_vain import in_vain
-from blis_sim.options.option import Option, check_options, names_in, option, options_of
+from blis_sim.options.option import (
+    Option,
+    check_options,
+    names_in,
+    option,
+    options_from,
+    options_of,
+    section,
+    with_settings,
+)
 from blis_sim.options.outputs import check_outputs, check_written
 
 __all__ = [
@@ -19,5 +28,8 @@ __all__ = [
     "in_vain",
     "names_in",
     "option",
+    "options_from",
     "options_of",
+    "section",
+    "with_settings",
 ]

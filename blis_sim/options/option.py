@@ -1,6 +1,7 @@
-"""One row of a settings table: a dataclass field that knows its help text and its bounds.
+"""The settings table: a dataclass field made by `option()` is one setting, and one made by `section()` a group of them.
 
-The same row feeds the command-line flag, the YAML key, the documentation and the validation, so none can drift.
+One row feeds the command-line flag, the YAML key, the documentation and the validation, so none can drift. A command's
+options are a dataclass of sections and settings; names of settings are unique in it, whatever their section.
 """
 
 import dataclasses
@@ -8,13 +9,18 @@ import importlib
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, replace
+from functools import lru_cache
+from typing import Any, TypeVar
 
 from blis_sim.options.errors import OptionError
 
-_METADATA_KEY = "option"
+Options = TypeVar("Options")
+
+_OPTION = "option"
+_SECTION = "section"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,11 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting of an options class, as the command line and the documentation see it, and what it stands under."""
+    """One setting of an options class, as the command line and the documentation see it.
+
+    `heading` is the title above it in the help, and `path` the names of the sections that lead to it. Two settings
+    are equal wherever they are in their options.
+    """
 
     name: str
     type: Any
@@ -57,6 +67,13 @@ class Setting:
     required: bool
     option: Option
     heading: str = ""
+    path: tuple[str, ...] = field(default=(), compare=False)
+
+    def of(self, options: Any) -> Any:
+        """The value that this setting has in `options`."""
+        for name in self.path:
+            options = getattr(options, name)
+        return getattr(options, self.name)
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -141,7 +158,14 @@ def option(
         writes=writes,
         heading=heading,
     )
-    return dataclasses.field(default=default, metadata={_METADATA_KEY: known})
+    return field(default=default, metadata={_OPTION: known})
+
+
+def section(kind: type) -> Any:
+    """A dataclass field that holds a group of settings: an options class of its own, which checks itself."""
+    if any(setting.required for setting in options_of(kind)):
+        return field(metadata={_SECTION: kind})
+    return field(default_factory=kind, metadata={_SECTION: kind})
 
 
 def names_in(module: str, table: str) -> Callable[[], Iterable[str]]:
@@ -154,31 +178,86 @@ def names_in(module: str, table: str) -> Callable[[], Iterable[str]]:
     return names
 
 
-def options_of(options_class: type) -> list[Setting]:
-    """The settings of an options class, in declaration order, parents first."""
-    hints = typing.get_type_hints(options_class)
-    settings = []
+def options_of(options_class: type) -> tuple[Setting, ...]:
+    """The settings of an options class in the order of their declaration, those of a section in its place.
+
+    Raises TypeError for a class in which two settings have one name.
+    """
+    return _settings_of(options_class)
+
+
+@lru_cache(maxsize=256)
+def _settings_of(options_class: type) -> tuple[Setting, ...]:
+    settings: list[Setting] = []
     heading = ""
-    for field in dataclasses.fields(options_class):
-        known = field.metadata.get(_METADATA_KEY)
-        if known is None:
-            continue
-        heading = known.heading or heading
-        is_required = field.default is MISSING
-        default = None if is_required else field.default
-        settings.append(Setting(field.name, hints[field.name], default, is_required, known, heading))
-    return settings
+    for setting in _declared(options_class):
+        heading = setting.option.heading or heading
+        settings.append(replace(setting, heading=heading))
+    for name, number in Counter(setting.name for setting in settings).items():
+        if number > 1:
+            raise TypeError(f"{options_class.__name__} has two settings of one name: {name}")
+    return tuple(settings)
+
+
+def _declared(options_class: type) -> Iterator[Setting]:
+    hints = typing.get_type_hints(options_class)
+    for each in dataclasses.fields(options_class):
+        if _SECTION in each.metadata:
+            for setting in options_of(each.metadata[_SECTION]):
+                yield replace(setting, path=(each.name, *setting.path))
+        elif _OPTION in each.metadata:
+            is_required = each.default is MISSING
+            default = None if is_required else each.default
+            yield Setting(each.name, hints[each.name], default, is_required, each.metadata[_OPTION])
+
+
+def sections_of(options_class: type) -> Mapping[str, type]:
+    """The name and the class of each section of an options class."""
+    return {
+        each.name: each.metadata[_SECTION] for each in dataclasses.fields(options_class) if _SECTION in each.metadata
+    }
+
+
+def options_from(options_class: type[Options], /, **values: Any) -> Options:
+    """Options with these values by name of the setting, in whatever section it is; the others have their defaults.
+
+    Raises TypeError for an unknown name or a missing required setting, and what the checks of the classes raise.
+    """
+    own, inside = _by_section(options_class, values)
+    made: dict[str, Any] = {
+        name: options_from(kind, **inside.get(name, {})) for name, kind in sections_of(options_class).items()
+    }
+    return options_class(**made, **own)
+
+
+def with_settings(options: Options, **values: Any) -> Options:
+    """The options with other values of some settings, each by its name in whatever section it is."""
+    own, inside = _by_section(type(options), values)
+    changed = {name: with_settings(getattr(options, name), **each) for name, each in inside.items()}
+    return replace(options, **changed, **own)  # type: ignore[type-var]
+
+
+def _by_section(options_class: type, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The values of an options class itself, and by name of the section those of its sections."""
+    sections = {setting.name: setting.path[0] for setting in options_of(options_class) if setting.path}
+    own: dict[str, Any] = {}
+    inside: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        if name in sections:
+            inside.setdefault(sections[name], {})[name] = value
+        else:
+            own[name] = value
+    return own, inside
 
 
 def check_options(options: Any) -> None:
-    """Raise OptionError for the first value of `options` outside its declared bounds.
+    """Raise OptionError for the first value of `options` outside its declared bounds; sections check themselves.
 
     Meant for `__post_init__`, so that no unchecked instance exists. None means "not given" and always passes, and so
     does the default.
     """
     for setting in options_of(type(options)):
-        value = getattr(options, setting.name)
-        if value == setting.default:
+        if setting.path or (value := getattr(options, setting.name)) == setting.default:
             continue
         for each in value if isinstance(value, tuple) else (value,):
             if each is not None:

@@ -69,7 +69,7 @@ def _identity(path: str) -> Hashable:
 
 def _written(options: Any) -> Iterator[Output]:
     for setting in options_of(type(options)):
-        value, writes = getattr(options, setting.name), setting.option.writes
+        value, writes = setting.of(options), setting.option.writes
         for suffix in writes if value else ():
             path = f"{value}{suffix}"
             yield (path, setting.label, writes[suffix]) if isinstance(writes, Mapping) else (path, setting.label)
@@ -79,7 +79,7 @@ def _read(options: Any, also_read: tuple[Path, ...]) -> Iterator[tuple[str, str]
     for path in also_read:
         yield str(path), "belongs to what is read"
     for setting in options_of(type(options)):
-        value = getattr(options, setting.name)
+        value = setting.of(options)
         if setting.option.writes or not value:
             continue
         for each in value if isinstance(value, tuple) else (value,):

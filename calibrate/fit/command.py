@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL
-from blis_sim.options import OptionError, check_outputs, option
+from blis_sim.options import OptionError, check_options, check_outputs, option, section
 
 if TYPE_CHECKING:
     from blis_sim.engine.deployment import Deployment
@@ -22,9 +22,30 @@ ITL_NAMES = (".itl.csv", ".itl.csv.gz")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FitOptions(DeploymentOptions):
+class RecordedDeploymentOptions(DeploymentOptions):
+    """The server that was recorded: a latency model is what `blis fit` learns."""
+
+    engine: str = option("vllm", "Engine that was recorded.", choices=("vllm",), former_flags=("--scheduling",))
+    latency_model: str = option(DEFAULT_LATENCY_MODEL, "Not used: a model is learned.", hidden=True)
+    alpha_coeffs: tuple[float, ...] = option((), "Not used: coefficients are learned.", hidden=True)
+    beta_coeffs: tuple[float, ...] = option((), "Not used: coefficients are learned.", hidden=True)
+    coefficients: str | None = option(None, "Not used: coefficients are learned.", hidden=True)
+
+    def __post_init__(self) -> None:
+        DeploymentOptions.__post_init__(self)
+        if self.alpha_coeffs or self.coefficients is not None or self.latency_model != DEFAULT_LATENCY_MODEL:
+            raise OptionError("blis fit learns a latency model, it takes neither a --latency-model nor coefficients")
+        if self.speculation is not None:
+            raise OptionError("blis fit does not know speculative decoding")
+        if self.dp > 1:
+            raise OptionError(f"blis fit does not know dp; --dp must be 1, got {self.dp}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitOptions:
     """The settings of `blis fit`: which recordings, of which server, and where the coefficients go."""
 
+    deployment: RecordedDeploymentOptions = section(RecordedDeploymentOptions)
     traces: tuple[str, ...] = option(
         (), "Header files (YAML) of the recordings, all of the same server.", positional=True, metavar="TRACE.yaml..."
     )
@@ -43,27 +64,16 @@ class FitOptions(DeploymentOptions):
         "instead of at the recorded send times.",
     )
     max_concurrency: int = option(0, "With --reissue: most requests in flight. 0: no limit.", at_least=0)
-    engine: str = option("vllm", "Engine that was recorded.", choices=("vllm",), former_flags=("--scheduling",))
-    latency_model: str = option(DEFAULT_LATENCY_MODEL, "Not used: a model is learned.", hidden=True)
-    alpha_coeffs: tuple[float, ...] = option((), "Not used: coefficients are learned.", hidden=True)
-    beta_coeffs: tuple[float, ...] = option((), "Not used: coefficients are learned.", hidden=True)
-    coefficients: str | None = option(None, "Not used: coefficients are learned.", hidden=True)
 
     def __post_init__(self) -> None:
         from traces import beside
 
-        DeploymentOptions.__post_init__(self)
+        check_options(self)
         if not self.traces:
             raise OptionError("give the header files of the recordings, as in `blis fit trace.yaml`")
         check_outputs(self, *beside(*self.traces))
-        if self.alpha_coeffs or self.coefficients is not None or self.latency_model != DEFAULT_LATENCY_MODEL:
-            raise OptionError("blis fit learns a latency model, it takes neither a --latency-model nor coefficients")
         if self.max_concurrency and not self.reissue:
             raise OptionError("--max-concurrency needs --reissue: recorded send times are under their cap already")
-        if self.speculation is not None:
-            raise OptionError("blis fit does not know speculative decoding")
-        if self.dp > 1:
-            raise OptionError(f"blis fit does not know dp; --dp must be 1, got {self.dp}")
 
 
 def run(options: FitOptions) -> int:
@@ -78,7 +88,7 @@ def run(options: FitOptions) -> int:
     from traces import read_trace
     from traces.text_file import write_text
 
-    deployment = resolve(options)
+    deployment = resolve(options.deployment)
     for note in deployment.notes:
         _say(note)
     traces = [read_trace(path, distinct=True) for path in options.traces]
@@ -131,7 +141,7 @@ def _recording(trace: "Trace", options: FitOptions, deployment: "Deployment") ->
     itl_path = next((path for path in beside if path.is_file()), None)
     return recording_of(
         trace,
-        options.model,
+        options.deployment.model,
         deployment.config,
         {} if itl_path is None else read_itl(itl_path),
         options.max_concurrency if options.reissue else None,

@@ -144,7 +144,7 @@ async def _stream(request: web.Request, service: Service, replies: ReplySet, arr
         if service.suspension.rejects_new:
             stream.fail(replies.job.errors.paused())
         else:
-            with KeepAlive(outlet, service.options.sse_keep_alive_interval):
+            with KeepAlive(outlet, service.options.replies.sse_keep_alive_interval):
                 await fly(service, replies, choices, arrived_at)
     return outlet.response
 
@@ -160,7 +160,7 @@ async def _stream_in_turn(
         def choice(index: int, prompt: PlannedPrompt, number: int, generation: Generation) -> StreamedChoice:
             return StreamedChoice(stream, job.new_writer(prompt, generation), prompt, number, index)
 
-        with KeepAlive(outlet, service.options.sse_keep_alive_interval):
+        with KeepAlive(outlet, service.options.replies.sse_keep_alive_interval):
             await fly_in_turn(service, replies, choice, arrived_at)
     return outlet.response
 
@@ -177,7 +177,7 @@ async def _stream_once_routed(
             await replies.done  # which may raise
         async with EventOutlet(request) as outlet:
             stream.let_go(outlet)
-            with KeepAlive(outlet, service.options.sse_keep_alive_interval):
+            with KeepAlive(outlet, service.options.replies.sse_keep_alive_interval):
                 await replies.done
     finally:
         _free(service, replies)

@@ -40,10 +40,13 @@ class Network:
 def network_of(options: ServeOptions) -> Network:
     """As the options say."""
     return Network(
-        root_path=options.root_path.rstrip("/"),
+        root_path=options.network.root_path.rstrip("/"),
         cors=new_cors(
-            options.allowed_origins, options.allowed_methods, options.allowed_headers, options.allow_credentials
+            options.network.cors.allowed_origins,
+            options.network.cors.allowed_methods,
+            options.network.cors.allowed_headers,
+            options.network.cors.allow_credentials,
         ),
-        adds_request_ids=options.enable_request_id_headers,
-        further_headers=dict(header.split("=", 1) for header in options.pod_headers),
+        adds_request_ids=options.network.enable_request_id_headers,
+        further_headers=dict(header.split("=", 1) for header in options.process.pod_headers),
     )

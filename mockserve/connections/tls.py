@@ -3,10 +3,10 @@
 import ssl
 
 from blis_sim.options import OptionError
-from mockserve.options.network import NetworkOptions
+from mockserve.options.network import TlsOptions
 
 
-def server_context(options: NetworkOptions) -> ssl.SSLContext | None:
+def server_context(options: TlsOptions) -> ssl.SSLContext | None:
     """The TLS settings to listen with, or None for plain HTTP. Raises OptionError for files that cannot be used."""
     if not options.ssl_certfile:
         return None

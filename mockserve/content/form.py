@@ -44,7 +44,7 @@ def completion_form(body: Mapping[str, Any], prompt: str | None, options: Conten
     Raises ApiError for a form that is none.
     """
     return AnswerForm(
-        constraint=demanded_form(body, options.structured_outputs, lambda: [prompt or ""]),
+        constraint=demanded_form(body, options.structured_outputs.config, lambda: [prompt or ""]),
         asked=() if prompt is None else (prompt,),
         goes_on=prompt is not None and prompt[-1:].strip() != "",
     )
@@ -57,7 +57,7 @@ def chat_form(body: Mapping[str, Any], prompt: str, options: ContentOptions, quo
 
     Raises ApiError for a form that is none.
     """
-    config = options.structured_outputs
+    config = options.structured_outputs.config
     return AnswerForm(
         constraint=demanded_form(body, config, lambda: _texts(body)),
         structured_outputs=config,
@@ -69,22 +69,21 @@ def chat_form(body: Mapping[str, Any], prompt: str, options: ContentOptions, quo
 
 
 def _tools(body: Mapping[str, Any], options: ContentOptions) -> ToolUse | None:
-    if not options.calls_tools:
+    tools = options.tools
+    if not tools.calls_tools:
         return None
-    return read_tool_use(
-        body, options.tool_call_probability, options.tool_call_extra_probability, options.tool_call_taste
-    )
+    return read_tool_use(body, tools.tool_call_probability, tools.tool_call_extra_probability, tools.tool_call_taste)
 
 
 def _thinking(body: Mapping[str, Any], options: ContentOptions) -> Thinking | None:
-    parser = options.reasoning_parser
+    parser = options.reasoning.reasoning_parser
     if parser is None:
         return None
     given = body.get("chat_template_kwargs")
     given = given if isinstance(given, Mapping) else {}
     variables = json_object("--default-chat-template-kwargs", options.default_chat_template_kwargs)
     variables |= {**given, **effort_arguments(body.get("reasoning_effort"), given)}
-    return read_thinking(body, variables, options.default_reasoning_tokens, parser)
+    return read_thinking(body, variables, options.reasoning.default_reasoning_tokens, parser)
 
 
 def _last_words(body: Mapping[str, Any]) -> str:

@@ -21,12 +21,15 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 }
 
 
-def open_generation_defaults(options: ContentOptions) -> GenerationDefaults:
-    """The defaults that the options ask for. Raises OptionError for a file or a value that makes no sense."""
+def open_generation_defaults(options: ContentOptions, model: str) -> GenerationDefaults:
+    """The defaults that the options ask for; `model` may be a folder with a file of them.
+
+    Raises OptionError for a file or a value that makes no sense.
+    """
     source = options.generation_config
     config: dict[str, Any] = {}
     if source != NONE:
-        folder = Path(options.model if source == AUTO else source)
+        folder = Path(model if source == AUTO else source)
         if source != AUTO and not (folder / FILE).is_file():
             raise OptionError(f"--generation-config must be auto, vllm or a folder with a {FILE}, got {source!r}")
         config = read_json_object(folder / FILE, "--generation-config")

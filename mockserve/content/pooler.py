@@ -78,8 +78,11 @@ class Pooler:
         return self.embedding(token_ids)
 
 
-def new_pooler(options: RouteOptions, model: ModelSpec, seed: int) -> Pooler | None:
-    """The pooling side of a model, if it has one. Raises OptionError for --hf-overrides that make no sense."""
+def new_pooler(options: RouteOptions, model: ModelSpec, folder: str, seed: int) -> Pooler | None:
+    """The pooling side of a model, if it has one; `folder` may hold its config.json.
+
+    Raises OptionError for --hf-overrides that make no sense.
+    """
     task = pooling_task_of(options)
     if task is None:
         return None
@@ -95,7 +98,7 @@ def new_pooler(options: RouteOptions, model: ModelSpec, seed: int) -> Pooler | N
         labels=labels_of(overrides),
         is_matryoshka=bool(allowed or overrides.get("is_matryoshka")),
         matryoshka_dimensions=tuple(allowed),
-        architecture=_architecture(options.model),
+        architecture=_architecture(folder),
     )
 
 

@@ -72,15 +72,15 @@ def parser_problem(
     return f"{' and '.join(flags)} cannot be used with the tokenizer of {model!r}: {missing[0]}"
 
 
-def open_vocabulary(options: ContentOptions, vocabulary_size: int) -> tuple[Tokenizer, Conversations]:
+def open_vocabulary(options: ContentOptions, model: str, vocabulary_size: int) -> tuple[Tokenizer, Conversations]:
     """Those of --tokenizer, else those of a MODEL that is a folder, else what is built in.
 
     A MODEL folder is used only if the tokenizers library is there: whoever names no tokenizer needs no library.
     Raises OptionError for files that cannot be read.
     """
     path = options.tokenizer
-    if path is None and (Path(options.model) / "tokenizer.json").is_file() and find_spec("tokenizers") is not None:
-        path = options.model
+    if path is None and (Path(model) / "tokenizer.json").is_file() and find_spec("tokenizers") is not None:
+        path = model
     folder = None
     if path is not None:
         folder = Path(path) if Path(path).is_dir() else Path(path).parent

@@ -42,7 +42,7 @@ class Backend:
 def local_backend(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> Backend:
     """Engines in this process, whose clocks start now."""
     wire = Wire(Lateness(), is_timed=not math.isinf(options.speed))
-    slow_readers = SlowReaders(options.max_unsent_kib * 1024)
+    slow_readers = SlowReaders(options.network.max_unsent_kib * 1024)
     if options.serves_cluster:
         cluster = LiveCluster(options, deployment, environment, wire)
         source = source_of(options, deployment, cluster.engines, wire.lateness, slow_readers)
@@ -65,7 +65,7 @@ def source_of(
         {number: MeasuredEngine(each.driver, each.metrics) for number, each in engines.items()},
         cache_config_labels(options, deployment),
         lateness,
-        read_fake_metrics(options.fake_metrics),
+        read_fake_metrics(options.process.fake_metrics),
         slow_readers,
-        None if options.tool_call_parser is None else ToolParsing(),
+        None if options.content.tools.tool_call_parser is None else ToolParsing(),
     )

@@ -46,12 +46,13 @@ def build_engines(
     config, latency_model = with_features(options, deployment)
     origin_s = time.monotonic()
     ranks: dict[int, RankEngine] = {}
-    for rank in range(options.dp):
+    for rank in range(options.deployment.dp):
         latency = SlowedLatency(latency_model)
         metrics = EngineMetrics(deployment.config.limit_tokens)
         engine = Engine(config, latency, steps=RecentSteps(STEPS_KEPT))
         driver = RealtimeDriver(engine, metrics, wire, options.speed, origin_s=origin_s)
-        publisher = open_publisher(options, environment, config, options.data_parallel_rank + rank)
+        rank_number = options.kv_sharing.data_parallel_rank + rank
+        publisher = open_publisher(options.kv_sharing, environment, config, rank_number)
         if publisher is not None:
             driver.output.tell_cache_changes = publisher.publish
         ranks[rank] = RankEngine(driver, metrics, latency, publisher)

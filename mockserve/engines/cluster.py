@@ -42,7 +42,7 @@ class LiveCluster:
         self._outputs: dict[int, EngineOutput] = {}
         self._first_deployment: Deployment | None = None
         self._is_running = False
-        cluster = build_cluster(options, deployment, self._new_engine, keeps_history=False)
+        cluster = build_cluster(options.cluster, deployment, self._new_engine, keeps_history=False)
         self.driver = ClusterDriver(cluster, self._outputs, wire, options.speed)
         self.driver.on_removed = self._remove
         for number in self._outputs:
@@ -56,7 +56,7 @@ class LiveCluster:
         """
         if self.driver.cluster.disaggregation is not None:
             raise OptionError("instances cannot be added where some compute prompts and others answer")
-        if policies_of(self._options).scaling.node_pools:
+        if policies_of(self._options.cluster).scaling.node_pools:
             raise OptionError("instances cannot be added by hand where they are placed on the machines of node_pools")
         assert self._first_deployment is not None
         number = self.num_made
@@ -81,7 +81,7 @@ class LiveCluster:
         metrics, latency = output.recorder, output.engine.latency
         assert isinstance(metrics, EngineMetrics)
         assert isinstance(latency, SlowedLatency)
-        publisher = open_publisher(self._options, self._environment, output.engine.config, number)
+        publisher = open_publisher(self._options.kv_sharing, self._environment, output.engine.config, number)
         if publisher is not None:
             output.tell_cache_changes = publisher.publish
         driver = InstanceDriver(self.driver, number, output.engine)

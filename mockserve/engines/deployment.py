@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment import Deployment, resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.kv_cache.sizing import kv_bytes_per_token
 from blis_sim.engine.latency.catalogue.reader import knows_model
 from blis_sim.engine.latency.instant import InstantLatency
@@ -21,19 +22,19 @@ STAND_IN_GPU = "H100"
 
 def deployment_of(options: ServeOptions) -> Deployment:
     """What to simulate. Raises EngineError when model and GPU are unknown or do not fit together."""
-    options = replace(options, model_argument="")
-    if not options.sets_times or knows_model(options.model):
-        return _resolved(options)
+    deployment = options.deployment
+    if not options.timing.sets_times or knows_model(deployment.model):
+        return _resolved(deployment)
     known = replace(
-        options,
+        deployment,
         model=STAND_IN_MODEL,
-        hardware=options.hardware or STAND_IN_GPU,
-        tp=options.tp or 1,
+        hardware=deployment.hardware or STAND_IN_GPU,
+        tp=deployment.tp or 1,
     )
     return _resolved(known)
 
 
-def _resolved(options: ServeOptions) -> Deployment:
+def _resolved(options: DeploymentOptions) -> Deployment:
     """Each data-parallel rank by itself; only experts, which ranks share, make its steps depend on the others."""
     alone = resolve(replace(options, dp=1, moe_comm_backend=MOE_COMM_BACKENDS[0]) if options.dp > 1 else options)
     return resolve(options) if options.dp > 1 and alone.model.num_experts > 1 else alone
@@ -41,11 +42,14 @@ def _resolved(options: ServeOptions) -> Deployment:
 
 def with_features(options: ServeOptions, deployment: Deployment) -> tuple[EngineConfig, LatencyModel]:
     """The engine's configuration and latency model with what only a server's options say."""
-    timing = options.request_timing(deployment.config.max_num_seqs)
+    timing = options.timing.request_timing(deployment.config.max_num_seqs, options.content.seed)
     config = replace(
-        deployment.config, reports_kv_changes=options.kv_events.publishes, timing=timing, lora=options.lora
+        deployment.config,
+        reports_kv_changes=options.kv_sharing.events.publishes,
+        timing=timing,
+        lora=options.lora.settings,
     )
-    if not tasks_of(options) & GENERATING_TASKS:
+    if not tasks_of(options.routes) & GENERATING_TASKS:
         # A pooling model takes prompts as long as its context, needs no room for output, and is not run ahead of.
         config = replace(config, max_model_len=0, async_scheduling=False)
     return config, deployment.latency if timing is None else InstantLatency()
@@ -53,7 +57,7 @@ def with_features(options: ServeOptions, deployment: Deployment) -> tuple[Engine
 
 def transfer_of(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> KVTransfer | None:
     """This instance's end of KV transfers; None without --kv-transfer-config."""
-    transfer = options.kv_transfer
+    transfer = options.kv_sharing.transfer
     if not transfer.is_on:
         return None
     bytes_per_token = kv_bytes_per_token(deployment.model, deployment.tp, deployment.config.scheduling)
@@ -64,7 +68,7 @@ def transfer_of(options: ServeOptions, deployment: Deployment, environment: Serv
         tp=deployment.tp,
         block_size_tokens=deployment.config.block_size_tokens,
         # Set times say what a transfer takes, too.
-        bytes_per_token=0 if options.sets_times else bytes_per_token,
-        gb_per_s=options.kv_transfer_gb_per_s,
-        latency_us=round(options.kv_transfer_latency_ms * 1000),
+        bytes_per_token=0 if options.timing.sets_times else bytes_per_token,
+        gb_per_s=options.kv_sharing.kv_transfer_gb_per_s,
+        latency_us=round(options.kv_sharing.kv_transfer_latency_ms * 1000),
     )

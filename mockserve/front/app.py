@@ -10,7 +10,7 @@ from mockserve.serving.service import SERVICE, Service
 
 def build_app(service: Service) -> web.Application:
     """The application that serves `service`."""
-    app = web.Application(middlewares=MIDDLEWARES, client_max_size=service.options.max_body_mb * 2**20)
+    app = web.Application(middlewares=MIDDLEWARES, client_max_size=service.options.process.max_body_mb * 2**20)
     app[SERVICE] = service
     app[OPENAPI] = OpenApiText()
     taken: set[tuple[str, str]] = set()

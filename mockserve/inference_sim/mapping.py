@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from blis_sim.options import options_from
 from mockserve.inference_sim.options import FAILURE_TYPES, InferenceSimOptions
 from mockserve.options.kv_events import KVEventsConfig
 from mockserve.options.serve import ServeOptions
@@ -31,7 +32,8 @@ BLOCKS_WITHOUT_CACHE = 1 << 20
 def serve_options(options: InferenceSimOptions, environment: Mapping[str, str], rank: int) -> ServeOptions:
     """The options of one data-parallel rank's server."""
     names = options.served_model_name or (options.model,)
-    return ServeOptions(
+    return options_from(
+        ServeOptions,
         model=options.model,
         served_model_name=names,
         port=options.port and options.port + rank,

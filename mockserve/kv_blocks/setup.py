@@ -6,7 +6,7 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.options import OptionError
 from mockserve.kv_blocks.hashes import root_hash
 from mockserve.kv_blocks.naming import FastNaming, NameBlocks, VllmNaming
-from mockserve.options.engine_features import EngineFeatureOptions
+from mockserve.options.engine_features import KVSharingOptions
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.kv_events import FLAG
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from mockserve.kv_blocks.events import KVEventPublisher
 
 
-def block_naming(options: EngineFeatureOptions, environment: ServerEnvironment, config: EngineConfig) -> NameBlocks:
+def block_naming(options: KVSharingOptions, environment: ServerEnvironment, config: EngineConfig) -> NameBlocks:
     """How blocks are named. Raises OptionError when the algorithm needs a library that is not there."""
     size, lookahead = config.block_size_tokens, config.num_hash_lookahead_tokens
-    if not options.kv_events.publishes:
+    if not options.events.publishes:
         return FastNaming(size, lookahead)
     algorithm = options.prefix_caching_hash_algo
     try:
@@ -28,10 +28,10 @@ def block_naming(options: EngineFeatureOptions, environment: ServerEnvironment, 
 
 
 def open_publisher(
-    options: EngineFeatureOptions, environment: ServerEnvironment, config: EngineConfig, rank: int
+    options: KVSharingOptions, environment: ServerEnvironment, config: EngineConfig, rank: int
 ) -> "KVEventPublisher | None":
     """Who publishes for a data-parallel rank, if anybody does. Raises OptionError when it cannot."""
-    events = options.kv_events
+    events = options.events
     if not events.publishes:
         return None
     try:

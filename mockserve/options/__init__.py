@@ -1,4 +1,4 @@
-"""What a server can be told: the flags of `blis serve` with what they imply, and the environment it reads.
+"""The flags of `blis serve` in sections, what they imply, and the environment that a server reads.
 
-Each class of flags builds upon the one before; `serve.py` has the last, with all of them.
+`serve.py` has the options of the command; each of its sections is a class of its own here, which checks itself.
 """

@@ -3,17 +3,130 @@
 from dataclasses import dataclass
 from typing import Any
 
-from blis_sim.options import OptionError, option
+from blis_sim.options import OptionError, check_options, option, section
 from blis_sim.options.json_text import load_json
-from mockserve.options.instances import InstanceOptions
 from mockserve.options.parser_names import REASONING_PARSERS, TOOL_CALL_PARSERS
 from mockserve.options.structured_outputs import StructuredOutputsConfig, read_structured_outputs_config
 from mockserve.options.taste import Taste
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
-class ContentOptions(InstanceOptions):
-    """Flags with vLLM's names where it has them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOptions:
+    """Calls of functions, with vLLM's names where it has them."""
+
+    enable_auto_tool_choice: bool = option(
+        False, "Let the model choose when to call a function; needs --tool-call-parser.", heading="Function calls"
+    )
+    tool_call_parser: str | None = option(
+        None,
+        "Parser of function calls, by vLLM's name: it decides what ids of calls look like, and how streams bring them.",
+        choices=TOOL_CALL_PARSERS,
+        metavar="NAME",
+    )
+    tool_call_probability: float = option(
+        1.0,
+        "How often a function is called where the model may choose; never right after the result of a call.",
+        at_least=0,
+        at_most=1,
+    )
+    tool_call_extra_probability: float = option(
+        0.25, "How often another call follows a call, where calls may be parallel.", at_least=0, at_most=1
+    )
+    min_tool_call_integer_param: int = option(0, "Least whole number as an argument whose schema sets no bounds.")
+    max_tool_call_integer_param: int = option(100, "Greatest whole number as such an argument.")
+    min_tool_call_number_param: float = option(0.0, "Least number as such an argument.")
+    max_tool_call_number_param: float = option(100.0, "Greatest number as such an argument.")
+    min_tool_call_array_param_length: int = option(1, "Fewest items of such an array.", at_least=0)
+    max_tool_call_array_param_length: int = option(5, "Most items of such an array.", at_least=0)
+    tool_call_not_required_param_probability: float = option(
+        50.0, "Percent of the calls that have an argument which is not required.", at_least=0, at_most=100
+    )
+    object_tool_call_not_required_field_probability: float = option(
+        50.0, "The same for a field within an argument that is an object.", at_least=0, at_most=100
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.enable_auto_tool_choice and self.tool_call_parser is None:
+            raise OptionError("--enable-auto-tool-choice requires --tool-call-parser")
+        for least, most in (
+            ("min_tool_call_integer_param", "max_tool_call_integer_param"),
+            ("min_tool_call_number_param", "max_tool_call_number_param"),
+            ("min_tool_call_array_param_length", "max_tool_call_array_param_length"),
+        ):
+            if getattr(self, least) > getattr(self, most):
+                flag, other = (f"--{name.replace('_', '-')}" for name in (least, most))
+                raise OptionError(f"{flag} must be at most {other}, {getattr(self, most)}, got {getattr(self, least)}")
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether functions can be called at all; vLLM sets no parser up without the permission to choose."""
+        return self.enable_auto_tool_choice and self.tool_call_parser is not None
+
+    @property
+    def tool_call_taste(self) -> Taste:
+        """What arguments are like where their schema leaves them open."""
+        return Taste(
+            integers=(self.min_tool_call_integer_param, self.max_tool_call_integer_param),
+            numbers=(self.min_tool_call_number_param, self.max_tool_call_number_param),
+            array_lengths=(self.min_tool_call_array_param_length, self.max_tool_call_array_param_length),
+            optional_probability=self.tool_call_not_required_param_probability / 100,
+            optional_field_probability=self.object_tool_call_not_required_field_probability / 100,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningOptions:
+    """Reasoning in front of an answer."""
+
+    reasoning_parser: str | None = option(
+        None,
+        "Parser of reasoning, by vLLM's name: answers begin with reasoning, unless the request switches it off.",
+        choices=REASONING_PARSERS,
+        metavar="NAME",
+        heading="Reasoning",
+    )
+    default_reasoning_tokens: int | None = option(
+        None,
+        "Length of the reasoning (default: lengths vary, half are below 25, 100, 250, 500, 1000 or 2000 by "
+        "reasoning_effort, 250 without one). It never takes more than half of what an answer may have.",
+        at_least=0,
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructuredOutputsOptions:
+    """The backend of structured outputs."""
+
+    structured_outputs_config: str | None = option(
+        None,
+        "vLLM's configuration of structured outputs, as a JSON object with backend (auto, xgrammar, guidance, outlines "
+        "or lm-format-enforcer), disable_any_whitespace or disable_additional_properties.",
+        metavar="JSON",
+        heading="Structured outputs",
+    )
+    lenient_structured_outputs: bool = option(
+        False,
+        "Let requests use different backends of structured outputs, which vLLM refuses: there the backend of the "
+        "first constrained request serves the engine until it is restarted.",
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        read_structured_outputs_config(self.structured_outputs_config)  # reading it checks it
+
+    @property
+    def config(self) -> StructuredOutputsConfig:
+        """The configuration in --structured-outputs-config."""
+        return read_structured_outputs_config(self.structured_outputs_config)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentOptions:
+    """What a server says: counted in which tokens, asked by which template, answered with what."""
 
     seed: int = option(0, "Seed of the generated text and its lengths.", heading="Text and tokens")
     tokenizer: str | None = option(
@@ -54,61 +167,9 @@ class ContentOptions(InstanceOptions):
     default_output_tokens: int | None = option(
         None, "Length of every answer that may end by itself (default: lengths vary, half are below 200).", at_least=1
     )
-    enable_auto_tool_choice: bool = option(
-        False, "Let the model choose when to call a function; needs --tool-call-parser.", heading="Function calls"
-    )
-    tool_call_parser: str | None = option(
-        None,
-        "Parser of function calls, by vLLM's name: it decides what ids of calls look like, and how streams bring them.",
-        choices=TOOL_CALL_PARSERS,
-        metavar="NAME",
-    )
-    tool_call_probability: float = option(
-        1.0,
-        "How often a function is called where the model may choose; never right after the result of a call.",
-        at_least=0,
-        at_most=1,
-    )
-    tool_call_extra_probability: float = option(
-        0.25, "How often another call follows a call, where calls may be parallel.", at_least=0, at_most=1
-    )
-    min_tool_call_integer_param: int = option(0, "Least whole number as an argument whose schema sets no bounds.")
-    max_tool_call_integer_param: int = option(100, "Greatest whole number as such an argument.")
-    min_tool_call_number_param: float = option(0.0, "Least number as such an argument.")
-    max_tool_call_number_param: float = option(100.0, "Greatest number as such an argument.")
-    min_tool_call_array_param_length: int = option(1, "Fewest items of such an array.", at_least=0)
-    max_tool_call_array_param_length: int = option(5, "Most items of such an array.", at_least=0)
-    tool_call_not_required_param_probability: float = option(
-        50.0, "Percent of the calls that have an argument which is not required.", at_least=0, at_most=100
-    )
-    object_tool_call_not_required_field_probability: float = option(
-        50.0, "The same for a field within an argument that is an object.", at_least=0, at_most=100
-    )
-    reasoning_parser: str | None = option(
-        None,
-        "Parser of reasoning, by vLLM's name: answers begin with reasoning, unless the request switches it off.",
-        choices=REASONING_PARSERS,
-        metavar="NAME",
-        heading="Reasoning",
-    )
-    default_reasoning_tokens: int | None = option(
-        None,
-        "Length of the reasoning (default: lengths vary, half are below 25, 100, 250, 500, 1000 or 2000 by "
-        "reasoning_effort, 250 without one). It never takes more than half of what an answer may have.",
-        at_least=0,
-    )
-    structured_outputs_config: str | None = option(
-        None,
-        "vLLM's configuration of structured outputs, as a JSON object with backend (auto, xgrammar, guidance, outlines "
-        "or lm-format-enforcer), disable_any_whitespace or disable_additional_properties.",
-        metavar="JSON",
-        heading="Structured outputs",
-    )
-    lenient_structured_outputs: bool = option(
-        False,
-        "Let requests use different backends of structured outputs, which vLLM refuses: there the backend of the "
-        "first constrained request serves the engine until it is restarted.",
-    )
+    tools: ToolOptions = section(ToolOptions)
+    reasoning: ReasoningOptions = section(ReasoningOptions)
+    structured_outputs: StructuredOutputsOptions = section(StructuredOutputsOptions)
     mode: str = option(
         "random",
         "What answers say: made-up prose, or the last user message or prompt again.",
@@ -123,48 +184,16 @@ class ContentOptions(InstanceOptions):
     dataset_table_name: str = option("llmd", "Table of a SQLite data set.")
 
     def __post_init__(self) -> None:
-        if self.enable_auto_tool_choice and self.tool_call_parser is None:
-            raise OptionError("--enable-auto-tool-choice requires --tool-call-parser")
-        for least, most in (
-            ("min_tool_call_integer_param", "max_tool_call_integer_param"),
-            ("min_tool_call_number_param", "max_tool_call_number_param"),
-            ("min_tool_call_array_param_length", "max_tool_call_array_param_length"),
-        ):
-            if getattr(self, least) > getattr(self, most):
-                flag, other = (f"--{name.replace('_', '-')}" for name in (least, most))
-                raise OptionError(f"{flag} must be at most {other}, {getattr(self, most)}, got {getattr(self, least)}")
+        check_options(self)
         if self.mode == "echo" and self.dataset_path is not None:
             raise OptionError("--dataset-path cannot be used with --mode echo")
         json_object("--default-chat-template-kwargs", self.default_chat_template_kwargs)
-        read_structured_outputs_config(self.structured_outputs_config)
         json_object("--override-generation-config", self.override_generation_config)
-        InstanceOptions.__post_init__(self)
-
-    @property
-    def calls_tools(self) -> bool:
-        """Whether functions can be called at all; vLLM sets no parser up without the permission to choose."""
-        return self.enable_auto_tool_choice and self.tool_call_parser is not None
-
-    @property
-    def tool_call_taste(self) -> Taste:
-        """What arguments are like where their schema leaves them open."""
-        return Taste(
-            integers=(self.min_tool_call_integer_param, self.max_tool_call_integer_param),
-            numbers=(self.min_tool_call_number_param, self.max_tool_call_number_param),
-            array_lengths=(self.min_tool_call_array_param_length, self.max_tool_call_array_param_length),
-            optional_probability=self.tool_call_not_required_param_probability / 100,
-            optional_field_probability=self.object_tool_call_not_required_field_probability / 100,
-        )
-
-    @property
-    def structured_outputs(self) -> StructuredOutputsConfig:
-        """What --structured-outputs-config says."""
-        return read_structured_outputs_config(self.structured_outputs_config)
 
     @property
     def parses_answers(self) -> bool:
         """Whether chat answers go through a parser."""
-        return self.calls_tools or self.reasoning_parser is not None
+        return self.tools.calls_tools or self.reasoning.reasoning_parser is not None
 
 
 def json_object(flag: str, text: str | None) -> dict[str, Any]:

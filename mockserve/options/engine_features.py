@@ -2,27 +2,16 @@
 
 from dataclasses import dataclass
 
-from blis_sim.engine.cluster.options import MOST_INSTANCES
 from blis_sim.engine.lora import LoraSettings
-from blis_sim.options import OptionError, names_in, option
-from mockserve.options.kv_events import FLAG as KV_EVENTS_FLAG
+from blis_sim.options import OptionError, check_options, names_in, option
 from mockserve.options.kv_events import KVEventsConfig, read_kv_events_config
-from mockserve.options.kv_transfer import FLAG as TRANSFER_FLAG
 from mockserve.options.kv_transfer import TransferConfig, read_transfer_config
-from mockserve.options.network import NetworkOptions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
-class EngineFeatureOptions(NetworkOptions):
-    """Limits of the queue, and what others are told of the KV cache."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraOptions:
+    """Slots for LoRA adapters, and the time that loading one takes."""
 
-    dp: int = option(
-        1,
-        "Data-parallel ranks: engines of their own behind one endpoint, which shares requests out as vLLM does.",
-        flags=("--dp", "--data-parallel-size"),
-        at_least=1,
-        at_most=MOST_INSTANCES,
-    )
     enable_lora: bool = option(False, "Take LoRA adapters.", heading="LoRA adapters")
     max_loras: int = option(1, "Adapters that one step may compute with, and that fit on the GPU.", at_least=1)
     max_cpu_loras: int | None = option(
@@ -30,6 +19,30 @@ class EngineFeatureOptions(NetworkOptions):
     )
     lora_load_ms: float = option(0.0, "What a step waits while an adapter is read into memory.", at_least=0)
     lora_swap_ms: float = option(0.0, "What a step waits while an adapter is copied to the GPU.", at_least=0)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
+            least = f"--max-loras, {self.max_loras}"
+            raise OptionError(f"--max-cpu-loras must be at least {least}, got {self.max_cpu_loras}")
+
+    @property
+    def settings(self) -> LoraSettings | None:
+        """The slots for adapters; None where none are taken."""
+        if not self.enable_lora:
+            return None
+        return LoraSettings(
+            max_loras=self.max_loras,
+            max_cpu_loras=self.max_cpu_loras or 0,
+            load_us=round(self.lora_load_ms * 1000),
+            swap_us=round(self.lora_swap_ms * 1000),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOptions:
+    """Limits of the queue, above which requests are refused."""
+
     max_num_queued_reqs: int | None = option(
         None,
         "Requests that may be unfinished at once; more are refused with status 503.",
@@ -39,6 +52,15 @@ class EngineFeatureOptions(NetworkOptions):
     max_num_queued_tokens: int | None = option(
         None, "Prompt tokens without an answer yet from which on requests are refused with status 503.", at_least=0
     )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVSharingOptions:
+    """KV-cache events, and KV blocks taken over from and handed to other servers."""
+
     kv_events_config: str = option(
         "",
         "Where to publish KV-cache events, as vLLM takes it. Needs the extra kv-events.",
@@ -60,36 +82,15 @@ class EngineFeatureOptions(NetworkOptions):
     )
 
     def __post_init__(self) -> None:
-        NetworkOptions.__post_init__(self)
-        for flag, is_wanted in (
-            (TRANSFER_FLAG, self.kv_transfer.is_on),
-            (KV_EVENTS_FLAG, self.kv_events.publishes),
-            ("--enable-lora", self.enable_lora),
-        ):
-            if is_wanted and self.engine != "vllm":
-                raise OptionError(f"{flag} needs --engine vllm")
-        if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
-            least = f"--max-loras, {self.max_loras}"
-            raise OptionError(f"--max-cpu-loras must be at least {least}, got {self.max_cpu_loras}")
+        check_options(self)
+        _ = self.transfer, self.events  # reading them checks them
 
     @property
-    def lora(self) -> LoraSettings | None:
-        """The slots for adapters; None where none are taken."""
-        if not self.enable_lora:
-            return None
-        return LoraSettings(
-            max_loras=self.max_loras,
-            max_cpu_loras=self.max_cpu_loras or 0,
-            load_us=round(self.lora_load_ms * 1000),
-            swap_us=round(self.lora_swap_ms * 1000),
-        )
-
-    @property
-    def kv_transfer(self) -> TransferConfig:
+    def transfer(self) -> TransferConfig:
         """Whether prompts are taken and handed over."""
         return read_transfer_config(self.kv_transfer_config)
 
     @property
-    def kv_events(self) -> KVEventsConfig:
+    def events(self) -> KVEventsConfig:
         """Where KV-cache events go."""
         return read_kv_events_config(self.kv_events_config)

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from blis_sim.options import OptionError, option
-from mockserve.options.engine_features import EngineFeatureOptions
+from blis_sim.options import OptionError, check_options, option
 from mockserve.options.fault_kinds import ENGINE_FAULTS
 from mockserve.options.fault_settings import LONGEST_S, FaultSettings
 
@@ -18,8 +17,8 @@ class TimedFault:
     for_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
-class FaultOptions(EngineFeatureOptions):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultOptions:
     """Which faults, how often, and their figures."""
 
     fault_rates: tuple[str, ...] = option(
@@ -38,12 +37,11 @@ class FaultOptions(EngineFeatureOptions):
     enable_fault_control: bool = option(False, "Offer /blis/faults, where faults are seen and changed while running.")
 
     def __post_init__(self) -> None:
-        EngineFeatureOptions.__post_init__(self)
-        self.timed_faults  # noqa: B018 (raises for what it cannot read)
-        self.faults  # noqa: B018
+        check_options(self)
+        _ = self.timed, self.settings  # making them checks them
 
     @property
-    def faults(self) -> FaultSettings:
+    def settings(self) -> FaultSettings:
         """The settings that these flags say."""
         try:
             rates = {kind: _number(value) for kind, value in _pairs(self.fault_rates)}
@@ -59,7 +57,7 @@ class FaultOptions(EngineFeatureOptions):
             raise OptionError(f"--fault-rates: {error}") from error
 
     @property
-    def timed_faults(self) -> tuple[TimedFault, ...]:
+    def timed(self) -> tuple[TimedFault, ...]:
         """What happens to the engine."""
         return tuple(_timed_fault(text) for text in self.fault_engine)
 

@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass
 
-from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
-from blis_sim.engine.cluster.policies import has_cluster
-from blis_sim.options import OptionError, option
+from blis_sim.options import OptionError, check_options, option
 
 LARGEST_PORT = 65_535
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
-class InstanceOptions(ScalingOptions):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceOptions:
     """How instances are reached and controlled."""
 
     instance_ports: int | None = option(
@@ -26,15 +24,13 @@ class InstanceOptions(ScalingOptions):
     )
 
     def __post_init__(self) -> None:
-        ScalingOptions.__post_init__(self)
-        last_port = (self.instance_ports or 0) + self.num_instances - 1
+        check_options(self)
+
+    def check_ports(self, num_instances: int) -> None:
+        """Raise OptionError when the last of so many instances would have a port beyond the largest."""
+        last_port = (self.instance_ports or 0) + num_instances - 1
         if last_port > LARGEST_PORT:
             raise OptionError(
-                f"--instance-ports must be at most {LARGEST_PORT + 1 - self.num_instances} with {self.num_instances} "
+                f"--instance-ports must be at most {LARGEST_PORT + 1 - num_instances} with {num_instances} "
                 f"instances, got {self.instance_ports}"
             )
-
-    @property
-    def serves_cluster(self) -> bool:
-        """Whether there is more behind the server than one engine. Raises EngineError."""
-        return self.enable_instance_control or self.instance_ports is not None or has_cluster(self)

@@ -2,13 +2,52 @@
 
 from dataclasses import dataclass
 
-from blis_sim.options import OptionError, option
+from blis_sim.options import OptionError, check_options, option, section
 from blis_sim.options.room import MOST_PROCESSES
-from mockserve.options.content import ContentOptions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
-class NetworkOptions(ContentOptions):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsOptions:
+    """HTTPS, with the names of uvicorn's settings."""
+
+    ssl_certfile: str = option("", "Certificate to serve HTTPS with.", metavar="FILE")
+    ssl_keyfile: str = option("", "Key of the certificate, if that has it not inside.", metavar="FILE")
+    ssl_ca_certs: str = option("", "Certificates that those of clients are checked against.", metavar="FILE")
+    ssl_cert_reqs: int = option(
+        0, "Whether clients need a certificate: 0 no, 1 it is checked if given, 2 yes.", at_least=0, at_most=2
+    )
+    ssl_ciphers: str = option("", "Ciphers to offer up to TLS 1.2, in OpenSSL's notation.")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.ssl_keyfile and not self.ssl_certfile:
+            raise OptionError("--ssl-keyfile needs --ssl-certfile")
+        for flag, value in (
+            ("--ssl-ca-certs", self.ssl_ca_certs),
+            ("--ssl-ciphers", self.ssl_ciphers),
+            ("--ssl-cert-reqs", self.ssl_cert_reqs),
+        ):
+            if value and not self.ssl_certfile:
+                raise OptionError(f"{flag} needs --ssl-certfile")
+        if self.ssl_cert_reqs and not self.ssl_ca_certs:
+            raise OptionError("--ssl-cert-reqs needs --ssl-ca-certs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorsOptions:
+    """Requests of browsers across origins."""
+
+    allowed_origins: tuple[str, ...] = option((), "Origins that browsers may call from; * is all.")
+    allowed_methods: tuple[str, ...] = option(("*",), "Methods that browsers may use across origins.")
+    allowed_headers: tuple[str, ...] = option(("*",), "Headers that browsers may send across origins.")
+    allow_credentials: bool = option(False, "Let browsers send cookies across origins.")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions:
     """How clients reach the server."""
 
     host: str = option("0.0.0.0", "Address to listen on.", heading="Network")
@@ -22,19 +61,10 @@ class NetworkOptions(ContentOptions):
         at_most=MOST_PROCESSES,
     )
     uds: str = option("", "Unix socket to listen on instead of address and port.", metavar="PATH")
-    ssl_certfile: str = option("", "Certificate to serve HTTPS with.", metavar="FILE")
-    ssl_keyfile: str = option("", "Key of the certificate, if that has it not inside.", metavar="FILE")
-    ssl_ca_certs: str = option("", "Certificates that those of clients are checked against.", metavar="FILE")
-    ssl_cert_reqs: int = option(
-        0, "Whether clients need a certificate: 0 no, 1 it is checked if given, 2 yes.", at_least=0, at_most=2
-    )
-    ssl_ciphers: str = option("", "Ciphers to offer up to TLS 1.2, in OpenSSL's notation.")
+    tls: TlsOptions = section(TlsOptions)
     root_path: str = option("", "Path under which a proxy shows the server; routes answer with and without it.")
     api_key: tuple[str, ...] = option((), "Keys of which clients must present one as a bearer token.")
-    allowed_origins: tuple[str, ...] = option((), "Origins that browsers may call from; * is all.")
-    allowed_methods: tuple[str, ...] = option(("*",), "Methods that browsers may use across origins.")
-    allowed_headers: tuple[str, ...] = option(("*",), "Headers that browsers may send across origins.")
-    allow_credentials: bool = option(False, "Let browsers send cookies across origins.")
+    cors: CorsOptions = section(CorsOptions)
     enable_request_id_headers: bool = option(
         False, "Give every reply an X-Request-Id: the request's own, or a new one."
     )
@@ -59,17 +89,6 @@ class NetworkOptions(ContentOptions):
     disable_fastapi_docs: bool = option(False, "Do not offer /docs, /redoc and /openapi.json.")
 
     def __post_init__(self) -> None:
-        ContentOptions.__post_init__(self)
-        if self.ssl_keyfile and not self.ssl_certfile:
-            raise OptionError("--ssl-keyfile needs --ssl-certfile")
-        for flag, value in (
-            ("--ssl-ca-certs", self.ssl_ca_certs),
-            ("--ssl-ciphers", self.ssl_ciphers),
-            ("--ssl-cert-reqs", self.ssl_cert_reqs),
-        ):
-            if value and not self.ssl_certfile:
-                raise OptionError(f"{flag} needs --ssl-certfile")
-        if self.ssl_cert_reqs and not self.ssl_ca_certs:
-            raise OptionError("--ssl-cert-reqs needs --ssl-ca-certs")
+        check_options(self)
         if self.root_path and not self.root_path.startswith("/"):
             raise OptionError(f"--root-path must start with /, got {self.root_path!r}")

@@ -20,39 +20,39 @@ def check_cluster(options: "ServeOptions") -> None:
 
 def _in_the_way_of_a_router(options: "ServeOptions") -> Iterator[str]:
     facts = {
-        "--data-parallel-size": options.dp > 1,
-        "--api-server-count": options.api_server_count > 1,
-        "--kv-transfer-config": options.kv_transfer.is_on,
+        "--data-parallel-size": options.deployment.dp > 1,
+        "--api-server-count": options.network.api_server_count > 1,
+        "--kv-transfer-config": options.kv_sharing.transfer.is_on,
     }
     yield from (setting for setting, is_set in facts.items() if is_set)
-    if options.instance_ports is not None and options.uds:
+    if options.instances.instance_ports is not None and options.network.uds:
         yield "--uds"
 
 
 def _cause(options: "ServeOptions") -> str:
-    if options.num_instances > 1:
-        return f"--num-instances {options.num_instances}"
-    if options.instance_ports is not None:
+    if options.cluster.num_instances > 1:
+        return f"--num-instances {options.cluster.num_instances}"
+    if options.instances.instance_ports is not None:
         return "--instance-ports"
-    return "--enable-instance-control" if options.enable_instance_control else "a router in front"
+    return "--enable-instance-control" if options.instances.enable_instance_control else "a router in front"
 
 
 def check_processes(options: "ServeOptions", environment: ServerEnvironment) -> None:
     """Raise OptionError for settings that need the engines in the process that answers, or one process alone."""
-    if options.api_server_count > 1:
+    if options.network.api_server_count > 1:
         for setting in _in_the_way_of_processes(options, environment):
-            raise OptionError(f"--api-server-count must be 1 with {setting}, got {options.api_server_count}")
+            raise OptionError(f"--api-server-count must be 1 with {setting}, got {options.network.api_server_count}")
 
 
 def _in_the_way_of_processes(options: "ServeOptions", environment: ServerEnvironment) -> Iterator[str]:
     facts = {
-        "--uds": bool(options.uds),
+        "--uds": bool(options.network.uds),
         "--speed max": math.isinf(options.speed),
-        "--enable-fault-control": options.enable_fault_control,
-        "--enable-scale-out": options.enable_scale_out,
-        "--tokens-only": options.tokens_only,
-        "--kv-transfer-config": options.kv_transfer.is_on,
-        "--kv-events-config": options.kv_events.publishes,
+        "--enable-fault-control": options.faults.enable_fault_control,
+        "--enable-scale-out": options.routes.enable_scale_out,
+        "--tokens-only": options.routes.tokens_only,
+        "--kv-transfer-config": options.kv_sharing.transfer.is_on,
+        "--kv-events-config": options.kv_sharing.events.publishes,
         "VLLM_SERVER_DEV_MODE": environment.dev_mode,
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": environment.allows_runtime_lora,
         "VLLM_ENABLE_RESPONSES_API_STORE": environment.stores_responses,

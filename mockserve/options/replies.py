@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 
-from blis_sim.options import option
-from mockserve.options.simulation import SimulationOptions
+from blis_sim.options import check_options, option
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
-class ReplyOptions(SimulationOptions):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyOptions:
     """Flags with vLLM's names and meanings, and one of our own for media."""
 
     enable_prompt_tokens_details: bool = option(
@@ -24,3 +23,6 @@ class ReplyOptions(SimulationOptions):
     tokens_per_medium: int = option(
         0, "Prompt tokens that each picture or recording counts; with 0 the model takes text only.", at_least=0
     )
+
+    def __post_init__(self) -> None:
+        check_options(self)

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from blis_sim.options import OptionError, option
+from blis_sim.options import OptionError, check_options, option
 from blis_sim.options.json_text import load_json
-from mockserve.options.replies import ReplyOptions
 
 POOLING_TASKS = ("embed", "classify", "token_embed", "token_classify")
 """In the order in which vLLM prefers one where a model has several."""
@@ -14,8 +13,8 @@ TASKS = ("generate", "transcription", *POOLING_TASKS)
 GENERATING_TASKS = frozenset({"generate", "transcription"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
-class RouteOptions(ReplyOptions):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteOptions:
     """What the served model can do, and which further interfaces the server offers."""
 
     runner: str = option(
@@ -44,8 +43,8 @@ class RouteOptions(ReplyOptions):
     )
 
     def __post_init__(self) -> None:
-        ReplyOptions.__post_init__(self)
-        config_overrides(self)
+        check_options(self)
+        config_overrides(self)  # reading them checks them
 
     @property
     def scales_out(self) -> bool:

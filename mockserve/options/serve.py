@@ -3,16 +3,61 @@
 import math
 from dataclasses import dataclass
 
-from blis_sim.options import OptionError, option
+from blis_sim.engine.cluster.options import MOST_INSTANCES, ClusterOptions
+from blis_sim.engine.cluster.policies import has_cluster
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.options import OptionError, check_options, option, section, with_settings
+from mockserve.options.content import ContentOptions
+from mockserve.options.engine_features import KVSharingOptions, LoraOptions, QueueOptions
+from mockserve.options.faults import FaultOptions
+from mockserve.options.instances import InstanceOptions
+from mockserve.options.kv_events import FLAG as KV_EVENTS_FLAG
+from mockserve.options.kv_transfer import FLAG as TRANSFER_FLAG
+from mockserve.options.network import NetworkOptions
 from mockserve.options.refusals import check_cluster
+from mockserve.options.replies import ReplyOptions
 from mockserve.options.routes import RouteOptions
+from mockserve.options.simulation import ProcessOptions
+from mockserve.options.timing import TimingOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeOptions(RouteOptions):
-    """What to serve and how. The model may be given as an argument, as vLLM wants it, or as --model."""
+class ServedDeploymentOptions(DeploymentOptions):
+    """The simulated deployment, whose data-parallel ranks are engines of their own."""
 
     model: str = option("", "The same as MODEL.", heading="Model and GPU")
+    dp: int = option(
+        1,
+        "Data-parallel ranks: engines of their own behind one endpoint, which shares requests out as vLLM does.",
+        flags=("--dp", "--data-parallel-size"),
+        at_least=1,
+        at_most=MOST_INSTANCES,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedClusterOptions(ClusterOptions):
+    """The simulated cluster behind the server."""
+
+    deployment: ServedDeploymentOptions = section(ServedDeploymentOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """What to serve and how. The model may be given as an argument, as vLLM has it, or as --model."""
+
+    cluster: ServedClusterOptions = section(ServedClusterOptions)
+    instances: InstanceOptions = section(InstanceOptions)
+    content: ContentOptions = section(ContentOptions)
+    network: NetworkOptions = section(NetworkOptions)
+    lora: LoraOptions = section(LoraOptions)
+    queue: QueueOptions = section(QueueOptions)
+    kv_sharing: KVSharingOptions = section(KVSharingOptions)
+    faults: FaultOptions = section(FaultOptions)
+    timing: TimingOptions = section(TimingOptions)
+    process: ProcessOptions = section(ProcessOptions)
+    replies: ReplyOptions = section(ReplyOptions)
+    routes: RouteOptions = section(RouteOptions)
     model_argument: str = option(
         "",
         "Model to serve: a name of the catalogue, with or without its organisation, "
@@ -50,17 +95,48 @@ class ServeOptions(RouteOptions):
     )
 
     def __post_init__(self) -> None:
-        if self.model and self.model_argument and self.model != self.model_argument:
-            raise OptionError(f"MODEL and --model must agree, got {self.model_argument!r} and {self.model!r}")
-        object.__setattr__(self, "model", self.model or self.model_argument)
-        if not self.model:
-            raise OptionError("MODEL must be given, as in: blis serve qwen/qwen3-14b")
-        RouteOptions.__post_init__(self)
+        check_options(self)
+        self._take_model_argument()
+        self.instances.check_ports(self.cluster.num_instances)
+        self._check_engine()
         check_cluster(self)
-        if math.isinf(self.speed) and (self.dp > 1 or self.serves_cluster):
+        if math.isinf(self.speed) and (self.deployment.dp > 1 or self.serves_cluster):
             raise OptionError("--speed max knows one engine: no --data-parallel-size and no cluster of instances")
+
+    @property
+    def deployment(self) -> ServedDeploymentOptions:
+        """One instance of the cluster."""
+        return self.cluster.deployment
 
     @property
     def model_names(self) -> tuple[str, ...]:
         """The names clients may ask for, in the user's own spelling."""
-        return self.served_model_name or (self.model,)
+        return self.served_model_name or (self.deployment.model,)
+
+    @property
+    def serves_cluster(self) -> bool:
+        """Whether there is more behind the server than one engine. Raises EngineError."""
+        instances = self.instances
+        return instances.enable_instance_control or instances.instance_ports is not None or has_cluster(self.cluster)
+
+    def _take_model_argument(self) -> None:
+        """Let MODEL stand for --model. Raises OptionError where they differ, or neither is given."""
+        model, argument = self.deployment.model, self.model_argument
+        if model and argument and model != argument:
+            raise OptionError(f"MODEL and --model must agree, got {argument!r} and {model!r}")
+        if not model and not argument:
+            raise OptionError("MODEL must be given, as in: blis serve qwen/qwen3-14b")
+        object.__setattr__(self, "cluster", with_settings(self.cluster, model=model or argument))
+        object.__setattr__(self, "model_argument", "")
+
+    def _check_engine(self) -> None:
+        """Raise OptionError for what only a server with vLLM's engine has."""
+        calculator = self.timing.latency_calculator
+        for flag, is_given in (
+            (TRANSFER_FLAG, self.kv_sharing.transfer.is_on),
+            (KV_EVENTS_FLAG, self.kv_sharing.events.publishes),
+            ("--enable-lora", self.lora.enable_lora),
+            (f"--latency-calculator {calculator}", self.timing.sets_times),
+        ):
+            if is_given and self.deployment.engine != "vllm":
+                raise OptionError(f"{flag} needs --engine vllm")

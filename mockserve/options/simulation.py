@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 
-from blis_sim.options import OptionError, option
+from blis_sim.options import OptionError, check_options, option
 from mockserve.log_lines import FORMATS
-from mockserve.options.timing import TimingOptions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
-class SimulationOptions(TimingOptions):
-    """What no vLLM has."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessOptions:
+    """The server's process and its page of metrics, with settings that vLLM does not have."""
 
     startup_s: float = option(
         0.0,
@@ -33,7 +32,7 @@ class SimulationOptions(TimingOptions):
     pod_headers: tuple[str, ...] = option((), "Headers of every reply, as name=value.", hidden=True)
 
     def __post_init__(self) -> None:
-        TimingOptions.__post_init__(self)
+        check_options(self)
         if self.fake_metrics:
             from mockserve.options.fake_metrics import read_fake_metrics  # few servers make figures up
 

@@ -57,7 +57,7 @@ def startup_problems(options: "ServeOptions", deployment: Deployment, environmen
     yield from _unknown_types(options)
     yield from _context_beyond_model(options, deployment, environment)
     yield from _steps(options, deployment)
-    if options.engine == "vllm" and tasks_of(options) & GENERATING_TASKS:
+    if options.deployment.engine == "vllm" and tasks_of(options.routes) & GENERATING_TASKS:
         yield from _context_beyond_cache(options, deployment)
 
 
@@ -73,7 +73,7 @@ def _unknown_types(options: "ServeOptions") -> Iterator[str]:
         yield f"Invalid kv_cache_dtype: {options.kv_cache_dtype!r}. Valid values are: {list(KV_CACHE_DTYPES)}"
     if options.quantization and options.quantization not in QUANTIZATION_METHODS:
         yield f"Unknown quantization method: {options.quantization}. Must be one of {list(QUANTIZATION_METHODS)}."
-    if options.quantization in CHECKPOINT_METHODS and _is_unquantized_folder(options.model):
+    if options.quantization in CHECKPOINT_METHODS and _is_unquantized_folder(options.deployment.model):
         yield f"Cannot find the config file for {options.quantization}"
 
 
@@ -88,10 +88,10 @@ def _is_unquantized_folder(model: str) -> bool:
 def _context_beyond_model(
     options: "ServeOptions", deployment: Deployment, environment: ServerEnvironment
 ) -> Iterator[str]:
-    longest = deployment.model.max_model_len
-    if 0 < longest < options.max_model_len and not environment.allows_long_context:
+    longest, asked = deployment.model.max_model_len, options.deployment.max_model_len
+    if 0 < longest < asked and not environment.allows_long_context:
         yield (
-            f"User-specified max_model_len ({options.max_model_len}) is greater than the derived max_model_len "
+            f"User-specified max_model_len ({asked}) is greater than the derived max_model_len "
             f"(max_position_embeddings={float(longest)} or model_max_length=None in model's config.json). "
             f"{LONG_CONTEXT_WARNING}"
         )
@@ -101,17 +101,15 @@ def _steps(options: "ServeOptions", deployment: Deployment) -> Iterator[str]:
     budget, most = deployment.config.max_num_batched_tokens, deployment.config.max_num_seqs
     if most > budget:
         yield f"max_num_batched_tokens ({budget}) must be greater than or equal to max_num_seqs ({most})."
-    context = options.max_model_len or deployment.model.max_model_len
-    if context and options.long_prefill_token_threshold > context:
-        yield (
-            f"long_prefill_token_threshold ({options.long_prefill_token_threshold}) cannot be greater than the "
-            f"max_model_len ({context})."
-        )
+    context = options.deployment.max_model_len or deployment.model.max_model_len
+    threshold = options.deployment.long_prefill_token_threshold
+    if context and threshold > context:
+        yield (f"long_prefill_token_threshold ({threshold}) cannot be greater than the max_model_len ({context}).")
 
 
 def _context_beyond_cache(options: "ServeOptions", deployment: Deployment) -> Iterator[str]:
     """A request as long as the context must fit, unless the context shall be what fits."""
-    wanted = options.max_model_len or deployment.model.max_model_len
+    wanted = options.deployment.max_model_len or deployment.model.max_model_len
     config = deployment.config
     if options.fits_max_model_len or wanted <= config.kv_capacity_tokens:
         return

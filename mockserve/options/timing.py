@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 
 from blis_sim.engine.latency.request_timing import RequestTiming
-from blis_sim.options import OptionError, option, options_of
-from mockserve.options.faults import FaultOptions
+from blis_sim.options import OptionError, check_options, option, options_of
 
 CALCULATORS = ("engine", "constant", "per-token")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
-class TimingOptions(FaultOptions):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimingOptions:
     """Times of requests, in milliseconds. Requests then run in --max-num-seqs slots, each on a clock of its own."""
 
     latency_calculator: str = option(
@@ -37,19 +36,19 @@ class TimingOptions(FaultOptions):
     )
 
     def __post_init__(self) -> None:
-        FaultOptions.__post_init__(self)
-        if self.latency_calculator == "engine":
-            _check_no_set_times(self)
-        elif self.engine != "vllm":
-            raise OptionError(f"--latency-calculator {self.latency_calculator} needs --engine vllm")
+        check_options(self)
+        if not self.sets_times:
+            for setting in options_of(TimingOptions):
+                if setting.of(self) != setting.default:
+                    raise OptionError(f"{setting.label} needs --latency-calculator constant or per-token")
 
     @property
     def sets_times(self) -> bool:
         """Whether latencies are set outright; otherwise the engine finds them."""
         return self.latency_calculator != "engine"
 
-    def request_timing(self, num_slots: int) -> RequestTiming | None:
-        """The set times of requests in `num_slots` slots; None lets the engine find them."""
+    def request_timing(self, num_slots: int, seed: int) -> RequestTiming | None:
+        """The set times of requests in `num_slots` slots, drawn by `seed`; None lets the engine find them."""
         if not self.sets_times:
             return None
         return RequestTiming(
@@ -67,12 +66,5 @@ class TimingOptions(FaultOptions):
             transfer_per_token_std_us=self.kv_cache_transfer_time_std_dev_ms * 1000,
             load_factor=self.time_factor_under_load,
             num_slots=num_slots,
-            seed=self.seed,
+            seed=seed,
         )
-
-
-def _check_no_set_times(options: TimingOptions) -> None:
-    others = {setting.name for setting in options_of(FaultOptions)}
-    for setting in options_of(TimingOptions):
-        if setting.name not in others and getattr(options, setting.name) != setting.default:
-            raise OptionError(f"{setting.label} needs --latency-calculator constant or per-token")

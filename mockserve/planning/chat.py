@@ -52,18 +52,18 @@ async def plan_chat(
     """
     service.check_queue(chat.sampling.n)
     if refuses_unavailable:
-        refuse_unavailable(body, service.options.calls_tools)
+        refuse_unavailable(body, service.options.content.tools.calls_tools)
     media = _media(service, chat)
     planner = service.planner
     sampling = planner.defaults.applied(chat.sampling, body)
-    beams = read_beams(sampling, service.options.max_logprobs) if sampling.use_beam_search else None
+    beams = read_beams(sampling, service.options.replies.max_logprobs) if sampling.use_beam_search else None
     sampling = sampling if beams is None else beams.sampling
     text = planner.conversations.prompt(body)
     is_tokenized = planner.conversations.makes_token_ids(body)
     adds_marks = chat.add_special_tokens and not is_tokenized
-    ids = conversation_ids(planner, text, media, service.options.tokens_per_medium, adds_marks, sampling)
+    ids = conversation_ids(planner, text, media, service.options.replies.tokens_per_medium, adds_marks, sampling)
     check_prompt_start(chat.common, len(ids))
-    form = chat_form(body, text, service.options, planner.composer.quotes)
+    form = chat_form(body, text, service.options.content, planner.composer.quotes)
     params = chat.common.kv_transfer_params
     check_with_model(service, body, sampling, params, searches_beams=beams is not None)
     if beams is not None:
@@ -98,7 +98,7 @@ async def plan_chat(
 
 def _media(service: Service, chat: ChatRequest) -> list[Medium]:
     """The pictures and recordings of a conversation. Raises ApiError where the model takes none."""
-    if service.options.tokens_per_medium:
+    if service.options.replies.tokens_per_medium:
         return media_of(chat.messages)
     if has_media(chat.messages):
         raise ApiError(f"{service.model_names[0]} is not a multimodal model")
@@ -124,10 +124,10 @@ def _bodies(
 def _style(service: Service, form: AnswerForm, chat: ChatRequest, body: Mapping[str, Any]) -> CallStyle:
     """How the parser of calls shows an answer; without one, what ends it is up to the parser of reasoning."""
     if form.tools is None:
-        ends_alone = not service.options.calls_tools and chat.includes_reasoning
-        after_words = reasoning_style(service.options.reasoning_parser).after_words
+        ends_alone = not service.options.content.tools.calls_tools and chat.includes_reasoning
+        after_words = reasoning_style(service.options.content.reasoning.reasoning_parser).after_words
         return PLAIN._replace(fillers=Fillers(after_words=after_words)) if ends_alone else PLAIN
-    return call_style(service.options.tool_call_parser, body.get("tool_choice", "auto"))
+    return call_style(service.options.content.tools.tool_call_parser, body.get("tool_choice", "auto"))
 
 
 def _shape(service: Service, chat: ChatRequest, body: Mapping[str, Any], form: AnswerForm) -> ChatShape:
@@ -142,7 +142,7 @@ def _shape(service: Service, chat: ChatRequest, body: Mapping[str, Any], form: A
         includes_reasoning=chat.includes_reasoning,
         empty_content="" if forces_tools else None,
         calls=_style(service, form, chat, body),
-        reasoning=reasoning_style(service.options.reasoning_parser),
+        reasoning=reasoning_style(service.options.content.reasoning.reasoning_parser),
         num_earlier_calls=sum(len(each.get("tool_calls") or ()) for each in body["messages"]),
     )
 
@@ -151,17 +151,19 @@ def _parsing(service: Service, form: AnswerForm, request_type: str) -> ParsingCo
     metrics = service.metrics_source.tool_parsing
     if metrics is None or form.tools is None:
         return None
-    return ParsingCounter(metrics, request_type, after_reasoning=service.options.reasoning_parser is not None)
+    return ParsingCounter(
+        metrics, request_type, after_reasoning=service.options.content.reasoning.reasoning_parser is not None
+    )
 
 
 def _accounting(service: Service, media: list[Medium], searches_beams: bool) -> Accounting:
     options = service.options
     return Accounting(
-        shows_prompt_details=options.enable_prompt_tokens_details and not searches_beams,
-        counts_reasoning=options.reasoning_parser is not None,
-        shows_metrics=options.enable_per_request_metrics,
+        shows_prompt_details=options.replies.enable_prompt_tokens_details and not searches_beams,
+        counts_reasoning=options.content.reasoning.reasoning_parser is not None,
+        shows_metrics=options.replies.enable_per_request_metrics,
         block_size_tokens=service.driver.engine.config.block_size_tokens,
-        media_tokens=_media_tokens(media, options.tokens_per_medium),
+        media_tokens=_media_tokens(media, options.replies.tokens_per_medium),
     )
 
 

@@ -41,7 +41,7 @@ async def plan_completion(
     service.check_queue(asked.sampling.n)
     planner, wanted = service.planner, asked.wanted
     sampling = planner.defaults.applied(asked.sampling, body)
-    beams = read_beams(sampling, service.options.max_logprobs) if sampling.use_beam_search else None
+    beams = read_beams(sampling, service.options.replies.max_logprobs) if sampling.use_beam_search else None
     sampling = sampling if beams is None else beams.sampling
     asked = asked._replace(sampling=sampling)
     ids = [_ids(service, each, asked) for each in asked.prompts]
@@ -77,8 +77,8 @@ async def plan_completion(
         delivery=delivery,
         prompts=prompts,
         accounting=Accounting(
-            shows_prompt_details=service.options.enable_prompt_tokens_details and not sampling.use_beam_search,
-            shows_metrics=service.options.enable_per_request_metrics,
+            shows_prompt_details=service.options.replies.enable_prompt_tokens_details and not sampling.use_beam_search,
+            shows_metrics=service.options.replies.enable_per_request_metrics,
         ),
         templates=service.templates,
         stream_interval=interval_of(service, sampling, wanted),
@@ -106,7 +106,7 @@ async def _planned(
 ) -> PlannedPrompt:
     planner = service.planner
     text = prompt if isinstance(prompt, str) else None
-    form = completion_form(body, text, service.options)
+    form = completion_form(body, text, service.options.content)
     if asked.sampling.use_beam_search:
         form = form._replace(constraint=None)
     external = service.external_prompt(asked.common.kv_transfer_params, len(ids))

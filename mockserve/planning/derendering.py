@@ -185,7 +185,7 @@ class ChatReader(NamedTuple):
 
     @property
     def _style(self) -> CallStyle:
-        return call_style(self.service.options.tool_call_parser)
+        return call_style(self.service.options.content.tools.tool_call_parser)
 
     @property
     def _hides_details(self) -> bool:
@@ -252,7 +252,9 @@ class ChatReader(NamedTuple):
 
     def _read(self, text: str, is_whole: bool) -> list[Delta]:
         # What the prompt has ended is known to a stream only.
-        has_reasoning = self.service.options.reasoning_parser is not None and (is_whole or not self._has_reasoned)
+        has_reasoning = self.service.options.content.reasoning.reasoning_parser is not None and (
+            is_whole or not self._has_reasoned
+        )
         return read_answer(text, has_reasoning, self.has_calls, is_whole)
 
     @property
@@ -276,8 +278,8 @@ def chat_reader(service: Service, body: Mapping[str, Any], prompt: Sequence[int]
     return ChatReader(
         service=service,
         asked=asked,
-        has_parser=options.parses_answers and given is not None,
-        has_calls=options.calls_tools and has_tools,
+        has_parser=options.content.parses_answers and given is not None,
+        has_calls=options.content.tools.calls_tools and has_tools,
         forces_calls=has_tools and choice != "auto",
         names_function=isinstance(choice, Mapping),
         prompt=prompt,

@@ -34,8 +34,8 @@ async def plan_generate(
     limit = planner.max_model_len
     check_room(len(asked.token_ids), limit)
     planner.check_ids(asked.token_ids)
-    check_vocabulary(sampling, asked.logit_bias, planner.vocabulary_size, service.options.max_logprobs)
-    refuse_thinking_budget(asked.thinking_token_budget, service.options.reasoning_parser is not None)
+    check_vocabulary(sampling, asked.logit_bias, planner.vocabulary_size, service.options.replies.max_logprobs)
+    refuse_thinking_budget(asked.thinking_token_budget, service.options.content.reasoning.reasoning_parser is not None)
     if sampling.max_tokens is not None:
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, limit))
     urgency = asked.common.priority if priority is None else priority
@@ -58,7 +58,7 @@ async def plan_generate(
         num_top=num_top(sampling, extra=1),
         shows_prompt_ids=asked.returns_prompt_ids,
         includes_reasoning=asked.includes_reasoning,
-        calls=call_style(service.options.tool_call_parser),
+        calls=call_style(service.options.content.tools.tool_call_parser),
     )
     return ReplyJob(
         bodies=GenerateBodies(
@@ -73,9 +73,9 @@ async def plan_generate(
         delivery=asked.delivery,
         prompts=[prompt],
         accounting=Accounting(
-            shows_prompt_details=service.options.enable_prompt_tokens_details,
+            shows_prompt_details=service.options.replies.enable_prompt_tokens_details,
         ),
-        stream_interval=service.options.stream_interval,
+        stream_interval=service.options.replies.stream_interval,
         kv_transfer_params=service.handover(params, generations),
         errors=OTHER_ERRORS,
         is_long=is_long_reply(sampling, [prompt], repeats_prompts=asked.returns_prompt_ids),
@@ -87,8 +87,8 @@ def _form(service: Service, asked: GenerateRequest) -> AnswerForm:
     context = asked.parse_context
     demanded = {"structured_outputs": asked.structured_outputs}
     if context is None:
-        return completion_form(demanded, None, service.options)
-    return chat_form({**context, **demanded, "messages": []}, "", service.options, quotes=False)
+        return completion_form(demanded, None, service.options.content)
+    return chat_form({**context, **demanded, "messages": []}, "", service.options.content, quotes=False)
 
 
 def _each_unread(generations: Generations) -> Generations:
@@ -110,12 +110,12 @@ def _check_server(service: Service, asked: GenerateRequest) -> None:
     most = service.deployment.config.max_num_seqs
     if asked.sampling.n > most:
         raise ApiError(f"sampling_params.n must be at most the server's max_num_seqs ({most}), got {asked.sampling.n}.")
-    if asked.output_mode == "derender" and asked.parse_context is None and service.options.parses_answers:
+    if asked.output_mode == "derender" and asked.parse_context is None and service.options.content.parses_answers:
         raise ApiError(
             "output_mode='derender' requires parse_context on a server with a tool or reasoning parser. "
             "Use the one returned by /render."
         )
-    if not service.options.tokens_only:
+    if not service.options.routes.tokens_only:
         return
     if asked.sampling.stop:
         raise ApiError(

@@ -19,6 +19,8 @@ def check_with_model(
     """Raise ApiError for fields that the served model cannot obey. Beam search looks at few of them, as in vLLM."""
     if not searches_beams:
         vocabulary_size = service.planner.vocabulary_size
-        check_vocabulary(sampling, body.get("logit_bias"), vocabulary_size, service.options.max_logprobs)
-        refuse_thinking_budget(body.get("thinking_token_budget"), service.options.reasoning_parser is not None)
+        check_vocabulary(sampling, body.get("logit_bias"), vocabulary_size, service.options.replies.max_logprobs)
+        refuse_thinking_budget(
+            body.get("thinking_token_budget"), service.options.content.reasoning.reasoning_parser is not None
+        )
     check_extra_arguments(body.get("vllm_xargs"), kv_transfer_params)

@@ -29,7 +29,7 @@ FULL_VOCABULARY = 100_000
 
 def delivery_of(service: Service, asked: Delivery) -> Delivery:
     """What the client asked for, with the token counts that the server forces on every stream."""
-    if asked.stream and service.options.enable_force_include_usage:
+    if asked.stream and service.options.replies.enable_force_include_usage:
         return Delivery(True, True, True)
     return asked
 
@@ -38,12 +38,12 @@ def interval_of(service: Service, sampling: Sampling, wanted: Wanted) -> int:
     """Tokens per event: the larger of what the server and the request want. Beams are known only at the end."""
     if sampling.use_beam_search:
         return AT_THE_END
-    return max(service.options.stream_interval, wanted.stream_interval)
+    return max(service.options.replies.stream_interval, wanted.stream_interval)
 
 
 def named_by_ids(service: Service, wanted: Wanted) -> bool:
     """Whether log-probabilities name tokens by their ids: as the request says, else as the server does."""
-    return service.options.return_tokens_as_token_ids if wanted.tokens_as_ids is None else wanted.tokens_as_ids
+    return service.options.replies.return_tokens_as_token_ids if wanted.tokens_as_ids is None else wanted.tokens_as_ids
 
 
 def num_top(sampling: Sampling, extra: int) -> int | None:

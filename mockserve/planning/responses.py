@@ -66,7 +66,7 @@ async def plan_response(service: Service, asked: ResponseRequest, priority: int 
         budget=prompt.generations[0].request.max_output_tokens or 0,
         kv_transfer_params=job.kv_transfer_params,
     )
-    has_parser = service.options.parses_answers
+    has_parser = service.options.content.parses_answers
     return ResponsePlan(response, job._replace(accounting=accounting), messages, has_parser, raw)
 
 

@@ -69,7 +69,7 @@ def answer_until_told(assignment: Assignment) -> None:
     """Serve until the engines' process says that it is enough. Signals are its business alone."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    set_up_logging(assignment.options.log_format)
+    set_up_logging(assignment.options.process.log_format)
     raise_file_limit()
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         runner.run(_serve(assignment))
@@ -107,12 +107,12 @@ async def _listening(
     options = assignment.options
     deployment = deployment_of(options)
     config, _ = with_features(options, deployment)
-    wire, slow_readers = Wire(Lateness()), SlowReaders(options.max_unsent_kib * 1024)
+    wire, slow_readers = Wire(Lateness()), SlowReaders(options.network.max_unsent_kib * 1024)
     driver = RemoteDriver(config, options.speed, assignment.origin_s, wire, channel.tell)
     metrics = RemoteMetrics(wire.lateness, slow_readers, channel.tell)
     loop = asyncio.get_running_loop()
     structured_outputs = StructuredOutputBackend(
-        options.lenient_structured_outputs,
+        options.content.structured_outputs.lenient_structured_outputs,
         # Requests may be planned in a thread, and a channel is used from the event loop only.
         lambda name: loop.call_soon_threadsafe(channel.tell, UsesBackend(name)),
     )

@@ -9,11 +9,10 @@ import signal
 import socket
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from blis_sim.engine.deployment import Deployment
-from blis_sim.options import OptionError
+from blis_sim.options import OptionError, with_settings
 from mockserve.connections.slow_readers import SlowReaders
 from mockserve.engines.backend import source_of
 from mockserve.engines.build import build_engines
@@ -81,10 +80,10 @@ async def serve_in_processes(options: ServeOptions, deployment: Deployment, envi
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, lambda: (at_once if stopping.is_set() else stopping).set())
     with suppress(TimeoutError):
-        await asyncio.wait_for(stopping.wait(), options.startup_s)
+        await asyncio.wait_for(stopping.wait(), options.process.startup_s)
     if stopping.is_set():
         return 0
-    with reserved_port(options.host, options.port) as holder:
+    with reserved_port(options.network.host, options.network.port) as holder:
         server = Processes(options, deployment, environment, holder.getsockname()[1])
         try:
             await server.start()
@@ -100,25 +99,25 @@ class Processes:
     def __init__(
         self, options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, port: int
     ) -> None:
-        self._options = replace(options, port=port)
+        self._options = with_settings(options, port=port)
         self._deployment = deployment
         self._environment = environment
         wire = Wire(Lateness(), is_timed=False)  # how late tokens leave is seen where they do
         self._ranks = build_engines(options, deployment, environment, wire)
         self._engines = EngineSide(self._ranks, wire)
-        slow_readers = SlowReaders(options.max_unsent_kib * 1024)
+        slow_readers = SlowReaders(options.network.max_unsent_kib * 1024)
         source = source_of(options, deployment, self._ranks, wire.lateness, slow_readers)
         self._gathering = Gathering(source)
-        self._faults = EngineFaults(self._ranks, FaultSource(options.faults, options.fault_seed))
+        self._faults = EngineFaults(self._ranks, FaultSource(options.faults.settings, options.faults.fault_seed))
         self._answering: list[Answering] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Start all processes."""
-        number = self._options.api_server_count
+        number = self._options.network.api_server_count
         origin_s = self._ranks[0].driver.seconds_at(0)
         # What happens to the engines happens here.
-        options = replace(self._options, model_argument="", fault_engine=())
+        options = with_settings(self._options, fault_engine=())
         for place in range(number):
             near_end, far_end = socket.socketpair()
             answering = Answering(place, self._engines, self._gathering, self._answer_metrics)
@@ -137,7 +136,7 @@ class Processes:
         if listening.done():
             first, *_ = listening.result()
             keep_what_exists()
-            self._faults.plan(self._options.timed_faults)
+            self._faults.plan(self._options.faults.timed)
             options, number = self._options, len(self._answering)
             where = address(options, first.host, first.port)
             told = fields(model=options.model_names[0], address=where, processes=number)
@@ -168,7 +167,7 @@ class Processes:
         self._keep(self._hurry(running, at_once))
         if running:
             await asyncio.wait(
-                [each.ended for each in running], timeout=self._options.shutdown_timeout + CLOSING_GRACE_S
+                [each.ended for each in running], timeout=self._options.network.shutdown_timeout + CLOSING_GRACE_S
             )
         for each in running:
             each.kill()
@@ -194,7 +193,7 @@ class Processes:
     async def _say_what_is_open(self, running: Sequence[Answering]) -> None:
         told = await asyncio.gather(*(each.stopping for each in running))
         if num_open := sum(each.num_open for each in told):
-            within_s = self._options.shutdown_timeout
+            within_s = self._options.network.shutdown_timeout
             _logger.info("stopping: open replies: %d, cut after %d s", num_open, within_s, extra=fields(open=num_open))
 
     async def _hurry(self, running: Sequence[Answering], at_once: asyncio.Event) -> None:

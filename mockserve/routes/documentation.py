@@ -75,7 +75,7 @@ async def oauth2_redirect(request: web.Request) -> web.StreamResponse:
 
 def _check_documented(request: web.Request) -> None:
     """Raise a 404 where `--disable-fastapi-docs` is given."""
-    if request.app[SERVICE].options.disable_fastapi_docs:
+    if request.app[SERVICE].options.network.disable_fastapi_docs:
         raise web.HTTPNotFound
 
 

@@ -98,16 +98,16 @@ def _asked(service: Service, body: dict[str, Any]) -> tuple[ChatRequest, dict[st
 
 
 def _chat_body(service: Service, body: dict[str, Any]) -> dict[str, Any]:
-    return chat_body(body, can_call_tools=service.options.calls_tools)
+    return chat_body(body, can_call_tools=service.options.content.tools.calls_tools)
 
 
 def _num_tokens(service: Service, body: dict[str, Any]) -> int:
-    asked = count_chat_body(body, service.options.calls_tools)
+    asked = count_chat_body(body, service.options.content.tools.calls_tools)
     chat = parse_chat(asked)
     service.check_model(chat.model)
-    refuse_unavailable(asked, service.options.calls_tools)
+    refuse_unavailable(asked, service.options.content.tools.calls_tools)
     text = service.planner.conversations.prompt(asked)
-    media, tokens_per_medium = media_of(chat.messages), service.options.tokens_per_medium
+    media, tokens_per_medium = media_of(chat.messages), service.options.replies.tokens_per_medium
     if media and not tokens_per_medium:
         raise ApiError(f"{service.model_names[0]} is not a multimodal model")
     return len(conversation_ids(service.planner, text, media, tokens_per_medium, False, chat.sampling))

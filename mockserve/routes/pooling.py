@@ -158,7 +158,7 @@ def _all_token_ids(service: Service, asked: PoolingRequest, body: dict[str, Any]
 
 def _token_ids(service: Service, prompt: Prompt, asked: PoolingRequest, body: dict[str, Any]) -> list[int]:
     if asked.is_chat:
-        if media_of(cast(list[Any], prompt)) and not service.options.tokens_per_medium:
+        if media_of(cast(list[Any], prompt)) and not service.options.replies.tokens_per_medium:
             raise ApiError(f"{service.model_names[0]} is not a multimodal model")
         told = {"add_generation_prompt": False, **body, "messages": prompt}
         prompt = service.planner.conversations.prompt(told)

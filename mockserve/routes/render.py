@@ -75,16 +75,18 @@ def rendered_chat(service: Service, body: dict[str, Any], name: str, refuses_too
     service.check_model(chat.model)
     _refuse_beams(chat.sampling.use_beam_search)
     planner, options = service.planner, service.options
-    refuse_unavailable(body, options.calls_tools or not refuses_tools)
+    refuse_unavailable(body, options.content.tools.calls_tools or not refuses_tools)
     text = planner.conversations.prompt(body)
     media = media_of(chat.messages)
-    if media and not options.tokens_per_medium:
+    if media and not options.replies.tokens_per_medium:
         raise ApiError(f"{service.model_names[0]} is not a multimodal model")
-    ids = conversation_ids(planner, text, media, options.tokens_per_medium, chat.add_special_tokens, chat.sampling)
+    ids = conversation_ids(
+        planner, text, media, options.replies.tokens_per_medium, chat.add_special_tokens, chat.sampling
+    )
     sampling = planner.defaults.applied(chat.sampling, body)
     budget = planner.defaults.output_budget(sampling, len(ids), planner.max_model_len)
     check_sampling(sampling, budget)
-    finds_calls = options.calls_tools and bool(body.get("tools")) and body.get("tool_choice") != "none"
+    finds_calls = options.content.tools.calls_tools and bool(body.get("tools")) and body.get("tool_choice") != "none"
     arguments = template_arguments(body, planner.conversations.default_arguments)
     return Rendered(
         request_id=name,
@@ -94,7 +96,9 @@ def rendered_chat(service: Service, body: dict[str, Any], name: str, refuses_too
         body=body,
         streams=chat.delivery.stream,
         reasoning_ended=_reasoning_ended(service, ids) if chat.includes_reasoning else True,
-        reasoning_parser_kwargs={"chat_template_kwargs": arguments} if options.reasoning_parser is not None else None,
+        reasoning_parser_kwargs={"chat_template_kwargs": arguments}
+        if options.content.reasoning.reasoning_parser is not None
+        else None,
         parse_context=parse_context(body, arguments),
     )
 
@@ -123,7 +127,7 @@ def _rendered_prompt(
 
 def _reasoning_ended(service: Service, prompt: Sequence[int]) -> bool | None:
     """Whether the prompt has ended the reasoning of the answer already; None without a parser of reasoning."""
-    if service.options.reasoning_parser is None:
+    if service.options.content.reasoning.reasoning_parser is None:
         return None
     start, end = (service.planner.tokenizer.marker_id(each) for each in (START, END))
     last = next((each for each in reversed(prompt) if each in (start, end)), None)
@@ -170,7 +174,7 @@ def _derendered_chat(service: Service, body: dict[str, Any]) -> Callable[[], dic
         raise ApiError(STOP_STRINGS)
     if not is_chunk:
         check_lengths(service.planner.max_model_len, _choices(service, body["generate_response"]), [_prompt(body)])
-    if service.options.parses_answers and body.get("chat_request") is None:
+    if service.options.content.parses_answers and body.get("chat_request") is None:
         raise ApiError(NO_REQUEST)
     found = _chat_chunk(service, body) if is_chunk else _whole_chat(service, body)
     return lambda: found
@@ -215,7 +219,7 @@ def _chat_choice(reader: ChatReader, given: GivenChoice) -> Choice:
 
 def _chat_chunk(service: Service, body: Mapping[str, Any]) -> dict[str, Any]:
     generated, prompt = body["generate_chunk"], body.get("prompt_token_ids")
-    if service.options.parses_answers and prompt is None:
+    if service.options.content.parses_answers and prompt is None:
         raise ApiError(NO_PROMPT)
     choice = _only_choice(service, generated, "derender_chat_stream")
     state = StreamState.read(body.get("stream_state"))

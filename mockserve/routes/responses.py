@@ -77,7 +77,11 @@ def _rendered(service: Service, given: dict[str, Any]) -> Callable[[], dict[str,
     if not any(asked.body.get(each) for each in ("kv_transfer_params", "ec_transfer_params")):
         body["vllm_xargs"] = body.get("vllm_xargs") or {}
     name = response_id(asked)
-    if asked.body.get("tools") and asked.body.get("tool_choice") != "none" and service.options.calls_tools:
+    if (
+        asked.body.get("tools")
+        and asked.body.get("tool_choice") != "none"
+        and service.options.content.tools.calls_tools
+    ):
         body["skip_special_tokens"] = False
     rendered = rendered_chat(service, body, name, refuses_tools=False)
     shown = replace(

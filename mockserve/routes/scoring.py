@@ -155,14 +155,14 @@ async def generative_scoring(request: web.Request) -> web.StreamResponse:
     check_labels(asked, service.deployment.model.vocab_size)
     id = reply_id(request, "generative-scoring", asked.request_id)
     prompts = await aside(request, _prompts, service.planner, asked)
-    check_number_of_labels(len(asked.label_token_ids), service.options.max_logprobs)
+    check_number_of_labels(len(asked.label_token_ids), service.options.replies.max_logprobs)
     await aside(request, prompts.check_ids, service.deployment.model.vocab_size)
     terms = Terms(id, asked.cache_salt, adapter, asked.priority)
     prompt_tokens = sum(prompts.lengths())
     await prefill(service, prompts, prompt_tokens, terms, arrived, "length")
 
     def reply() -> dict[str, Any]:
-        seed = service.options.seed
+        seed = service.options.content.seed
         scores = [label_score(token_digest(each), asked.label_token_ids, seed, asked.apply_softmax) for each in prompts]
         return scoring_reply(id, unix_time(), service.reply_name(adapter), scores, prompt_tokens)
 

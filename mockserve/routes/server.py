@@ -53,7 +53,7 @@ async def server_info(request: web.Request) -> web.StreamResponse:
 async def kv_event_sources(request: web.Request) -> web.StreamResponse:
     """Where KV-cache events are published, by data-parallel rank."""
     service = request.app[SERVICE]
-    config = service.options.kv_events
+    config = service.options.kv_sharing.events
     ranks = (service.engines or range(service.num_engines)) if config.publishes else ()
     return json_reply({str(rank): asdict(config.of_rank(rank)) for rank in ranks})
 
@@ -64,13 +64,13 @@ def _facts(service: Service) -> ConfigFacts:
     return ConfigFacts(
         model=service.root,
         served_model_names=tuple(service.model_names),
-        tokenizer=options.tokenizer or service.root,
-        runner=options.runner,
-        convert=options.convert,
-        seed=options.seed,
+        tokenizer=options.content.tokenizer or service.root,
+        runner=options.routes.runner,
+        convert=options.routes.convert,
+        seed=options.content.seed,
         max_model_len=service.planner.max_model_len,
         block_size=config.block_size_tokens,
-        gpu_memory_utilization=options.memory_utilization,
+        gpu_memory_utilization=options.deployment.memory_utilization,
         num_gpu_blocks=config.total_kv_blocks,
         enable_prefix_caching=config.enable_prefix_caching,
         tensor_parallel_size=deployment.tp,

@@ -105,7 +105,7 @@ async def received(request: web.Request) -> bytes:
 async def receiving(service: Service) -> AsyncIterator[None]:
     """Raises ApiError when what a client has to send takes too long."""
     try:
-        async with asyncio.timeout(service.options.request_receive_timeout):
+        async with asyncio.timeout(service.options.network.request_receive_timeout):
             yield
     except TimeoutError:
         raise ApiError("Request Timeout", status=408, kind="Request Timeout") from None

@@ -60,7 +60,7 @@ async def detokenize(request: web.Request) -> web.StreamResponse:
 async def show_tokenizer_info(request: web.Request) -> web.StreamResponse:
     """The configuration of the tokenizer."""
     service = request.app[SERVICE]
-    path = service.options.tokenizer
+    path = service.options.content.tokenizer
     settings = {} if path is None else read_json_object(_folder(Path(path)) / "tokenizer_config.json")
     class_name = type(service.planner.tokenizer).__name__
     return json_reply(tokenizer_info(settings, class_name, path, service.planner.max_model_len))
@@ -91,6 +91,6 @@ def _text(service: Service, asked: TokenizeRequest, body: dict[str, Any]) -> str
             "want the model to continue the final message, and add_generation_prompt when you want to add a header "
             "that will prompt it to start a new assistant message instead."
         )
-    if not service.options.tokens_per_medium and has_media(asked.messages):
+    if not service.options.replies.tokens_per_medium and has_media(asked.messages):
         raise ApiError(f"{service.model_names[0]} is not a multimodal model")
     return service.planner.conversations.prompt(conversation_fields(body))

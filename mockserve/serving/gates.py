@@ -5,6 +5,7 @@ from enum import StrEnum
 from mockserve.content.pooler import labels_of
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.routes import RouteOptions, config_overrides, pooling_task_of, tasks_of
+from mockserve.options.serve import ServeOptions
 
 
 class Gate(StrEnum):
@@ -30,28 +31,29 @@ class Gate(StrEnum):
     READY_ROUTE = "llm-d-inference-sim's settings"
 
 
-def open_gates(options: RouteOptions, environment: ServerEnvironment) -> frozenset[Gate]:
+def open_gates(options: ServeOptions, environment: ServerEnvironment) -> frozenset[Gate]:
     """The gates that these settings open."""
-    tasks = tasks_of(options)
+    routes = options.routes
+    tasks = tasks_of(routes)
     facts = {
         Gate.ALWAYS: True,
         Gate.GENERATION: "generate" in tasks,
         Gate.POOLING: bool(tasks & {"embed", "classify", "token_embed", "token_classify"}),
         Gate.EMBED: "embed" in tasks,
-        Gate.TOKEN_EMBED: pooling_task_of(options) == "token_embed",
+        Gate.TOKEN_EMBED: pooling_task_of(routes) == "token_embed",
         Gate.CLASSIFY: "classify" in tasks,
-        Gate.SCORE: _scores(options),
+        Gate.SCORE: _scores(routes),
         Gate.TRANSCRIPTION: "transcription" in tasks,
-        Gate.TOKENIZER_INFO: options.enable_tokenizer_info_endpoint,
-        Gate.SCALE_OUT: options.scales_out,
-        Gate.TOKENS_ONLY: options.tokens_only,
+        Gate.TOKENIZER_INFO: routes.enable_tokenizer_info_endpoint,
+        Gate.SCALE_OUT: routes.scales_out,
+        Gate.TOKENS_ONLY: routes.tokens_only,
         Gate.RUNTIME_LORA: environment.allows_runtime_lora,
         Gate.DEV_MODE: environment.dev_mode,
-        Gate.KV_TRANSFER: options.kv_transfer.is_on,
-        Gate.FAULT_CONTROL: options.enable_fault_control,
+        Gate.KV_TRANSFER: options.kv_sharing.transfer.is_on,
+        Gate.FAULT_CONTROL: options.faults.enable_fault_control,
         Gate.CLUSTER: options.serves_cluster,
-        Gate.INSTANCE_CONTROL: options.enable_instance_control,
-        Gate.READY_ROUTE: options.offers_ready_route,
+        Gate.INSTANCE_CONTROL: options.instances.enable_instance_control,
+        Gate.READY_ROUTE: options.process.offers_ready_route,
     }
     return frozenset(gate for gate, is_open in facts.items() if is_open)
 

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Protocol
 
+from blis_sim.options import with_settings
 from mockserve.serving.instances import InstanceControl
 from mockserve.serving.service import Service
 
@@ -42,7 +42,7 @@ class InstancePorts:
         """Listen for one instance. Raises OptionError likewise."""
         service = self._control.services[number]
         port = self._first_port + number if self._first_port else 0
-        service.options = replace(service.options, port=port, uds="")
+        service.options = with_settings(service.options, port=port, uds="")
         self._servers[number] = server = await self._listen(service)
         self._control.ports[number] = server.port
 

@@ -181,7 +181,7 @@ def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
     engine, source = live.engines[number], front.metrics_source
     assert isinstance(source, MetricsSource)
     alone = {0: replace(engine, kv_events=None)}  # whose sockets are the front's to close
-    faults = FaultSource(front.options.faults, front.options.fault_seed)
+    faults = FaultSource(front.options.faults.settings, front.options.faults.fault_seed)
 
     def tell_sleep(state: str) -> None:
         engine.metrics.sleep_state = state

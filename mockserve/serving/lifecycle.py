@@ -22,7 +22,7 @@ def refuse_while_stopping(request: web.Request, service: Service) -> None:
 async def drain(service: Service, at_once: asyncio.Event) -> None:
     """Return when nothing is being answered, when the time for that is up, or when `at_once` is set."""
     service.is_stopping = True
-    idle = asyncio.ensure_future(service.answering.wait_until_none(service.options.shutdown_timeout))
+    idle = asyncio.ensure_future(service.answering.wait_until_none(service.options.network.shutdown_timeout))
     hurry = asyncio.ensure_future(at_once.wait())
     await asyncio.wait((idle, hurry), return_when=asyncio.FIRST_COMPLETED)
     for task in (idle, hurry):

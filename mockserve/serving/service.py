@@ -128,7 +128,7 @@ class Service:
     @property
     def num_engines(self) -> int:
         """Data-parallel ranks, or all instances there have been."""
-        return max(self.options.dp, len(self.engines)) if self.cluster is None else self.cluster.num_made
+        return max(self.options.deployment.dp, len(self.engines)) if self.cluster is None else self.cluster.num_made
 
     def external_prompt(self, params: Mapping[str, Any] | None, prompt_tokens: int) -> ExternalPrompt | None:
         """What another instance has computed of a prompt, according to a request."""
@@ -187,12 +187,12 @@ def build_service(
     """Everything but the HTTP server."""
     config, _ = with_features(options, deployment)
     driver, engines = backend.driver, backend.engines
-    tokenizer, conversations = open_vocabulary(options, deployment.model.vocab_size)
+    tokenizer, conversations = open_vocabulary(options.content, options.deployment.model, deployment.model.vocab_size)
     check_parsers(options, tokenizer)
     names = options.model_names
-    faults = FaultSource(options.faults, options.fault_seed)
+    faults = FaultSource(options.faults.settings, options.faults.fault_seed)
     engine_faults = EngineFaults(engines, faults)
-    engine_faults.plan(options.timed_faults)
+    engine_faults.plan(options.faults.timed)
     network = network_of(options)
     answering = OpenReplies()
     aside = Aside(answering)
@@ -201,20 +201,21 @@ def build_service(
         heads=StreamHeads(network),
         environment=environment,
         model_names=names,
-        root=options.model,
+        root=options.deployment.model,
         fingerprint=_fingerprint(deployment),
-        api_keys=frozenset(key for key in options.api_key or (environment.api_key,) if key),
+        api_keys=frozenset(key for key in options.network.api_key or (environment.api_key,) if key),
         planner=Planner(
             tokenizer,
             deployment.config.limit_tokens,
-            block_naming(options, environment, config),
-            options.seed,
-            new_composer(options, tokenizer),
+            block_naming(options.kv_sharing, environment, config),
+            options.content.seed,
+            new_composer(options.content, tokenizer),
             replace(conversations, run_job=aside.done_from_thread),
             backend.request_numbers,
             aside,
-            backend.structured_outputs or StructuredOutputBackend(options.lenient_structured_outputs),
-            open_generation_defaults(options),
+            backend.structured_outputs
+            or StructuredOutputBackend(options.content.structured_outputs.lenient_structured_outputs),
+            open_generation_defaults(options.content, options.deployment.model),
             deployment.model.vocab_size,
         ),
         answering=answering,
@@ -222,17 +223,17 @@ def build_service(
         driver=driver,
         engines=engines,
         metrics_source=backend.metrics_source,
-        queue_limits=queue_limits(options, config.max_num_seqs, options.num_instances),
+        queue_limits=queue_limits(options, config.max_num_seqs, options.cluster.num_instances),
         faults=faults,
         engine_faults=engine_faults,
         options=options,
         deployment=deployment,
         gates=open_gates(options, environment),
         responses=ResponseStore(environment.stores_responses),
-        adapters=with_modules(Adapters(names, options.enable_lora), options.lora_modules),
+        adapters=with_modules(Adapters(names, options.lora.enable_lora), options.routes.lora_modules),
         suspension=Suspension(driver, lambda state: _tell_sleep(engines, state)),
         slow_readers=backend.slow_readers,
-        pooler=new_pooler(options, deployment.model, options.seed),
+        pooler=new_pooler(options.routes, deployment.model, options.deployment.model, options.content.seed),
         transfer=transfer_of(options, deployment, environment),
         tracks_load=options.enable_server_load_tracking,
     )
@@ -242,8 +243,9 @@ def check_parsers(options: ServeOptions, tokenizer: Tokenizer) -> None:
     """Refuse, as vLLM does, parsers whose tokens a tokenizer lacks; the built-in one stands for any tokenizer."""
     if isinstance(tokenizer, BuiltinTokenizer):
         return
-    tool_parser = options.tool_call_parser if options.calls_tools else None
-    problem = parser_problem(tool_parser, options.reasoning_parser, tokenizer, options.model)
+    tools, reasoning = options.content.tools, options.content.reasoning
+    tool_parser = tools.tool_call_parser if tools.calls_tools else None
+    problem = parser_problem(tool_parser, reasoning.reasoning_parser, tokenizer, options.deployment.model)
     if problem is not None:
         refuse_start(options, problem)
 
@@ -255,9 +257,9 @@ def _tell_sleep(engines: Mapping[int, RankEngine], state: str) -> None:
 
 def queue_limits(options: ServeOptions, max_num_seqs: int, num_instances: int) -> QueueLimits:
     """The limits of a server with so many instances at its start."""
-    waiting = options.max_waiting_requests
+    waiting = options.process.max_waiting_requests
     unfinished = None if waiting is None else num_instances * max_num_seqs + waiting
-    return QueueLimits(options.max_num_queued_reqs, options.max_num_queued_tokens, unfinished)
+    return QueueLimits(options.queue.max_num_queued_reqs, options.queue.max_num_queued_tokens, unfinished)
 
 
 def _fingerprint(deployment: Deployment) -> str:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from replay.report_options import ReportOptions
@@ -33,6 +33,16 @@ def questions_of(options: ReportOptions, targets: "Mapping[str, SloTargets]") ->
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """How requests were sent, as far as files about a run say so."""
+
+    is_decided_here: bool = False
+    """Whether the run itself decided when its requests were sent."""
+    keeps_schedule: bool = False
+    """Whether a trace of the run says when its requests were due as well as when they were sent."""
+
+
 @contextmanager
 def recording_tokens(options: ReportOptions) -> "Iterator[OnTokens | None]":
     """What writes the token times of a request as soon as it has completed, if they are wanted. Raises TraceError."""
@@ -53,6 +63,7 @@ def report(
     simulated: "Simulated",
     header: "TraceHeader",
     metrics: "JsonObject | None" = None,
+    sending: Sending = Sending(),
 ) -> None:
     """Write the files asked for, `header` on top of a trace, and print the summary. Raises TraceError.
 
@@ -63,7 +74,7 @@ def report(
     found = examine(simulated, questions)
     if metrics is not None:
         found = replace(found, metrics=metrics)
-    _write_files(options, questions, simulated, header, found)
+    _write_files(options, questions, simulated, header, found, sending)
     if options.json:
         from replay.output.breakdown_json import as_json
         from traces import dump_json
@@ -76,13 +87,18 @@ def report(
 
 
 def _write_files(
-    options: ReportOptions, questions: "Questions", simulated: "Simulated", header: "TraceHeader", found: "Findings"
+    options: ReportOptions,
+    questions: "Questions",
+    simulated: "Simulated",
+    header: "TraceHeader",
+    found: "Findings",
+    sending: Sending,
 ) -> None:
     from replay.output.metrics import judgements, metrics_file, result_rows
     from traces import write_json, write_results
 
     if options.results_path is not None:
-        write_results(options.results_path, result_rows(simulated.requests, options.decides_sending))
+        write_results(options.results_path, result_rows(simulated.requests, sending.is_decided_here))
     if options.metrics_path is not None:
         judged = judgements(found.labels, found.goodput)
         write_json(options.metrics_path, metrics_file(simulated, found.metrics, judged))
@@ -99,4 +115,4 @@ def _write_files(
     if options.trace_output is not None:
         from replay.output.trace import write_simulated
 
-        write_simulated(f"{options.trace_output}.yaml", header, simulated, options.keeps_schedule)
+        write_simulated(f"{options.trace_output}.yaml", header, simulated, sending.keeps_schedule)

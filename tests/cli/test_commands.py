@@ -3,13 +3,13 @@
 import dataclasses
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from blis_sim.cli.commands import COMMANDS
 from blis_sim.options import Option, options_of
-from blis_sim.options.option import Setting
+from blis_sim.options.option import Setting, sections_of
 from tests.cli.conftest import Said
 
 Blis = Callable[..., Said]
@@ -22,7 +22,7 @@ def options_class(command: str) -> type:
     return found
 
 
-def settings_of(command: str) -> list[Setting]:
+def settings_of(command: str) -> Sequence[Setting]:
     return options_of(options_class(command))
 
 
@@ -37,10 +37,16 @@ def test_a_row_leads_to_a_frozen_settings_table_and_a_function_that_runs_it(comm
     assert len(inspect.signature(run).parameters) == 1
 
 
+def values_in(kind: type) -> Iterator[str]:
+    """The fields of an options class and of its sections that hold values."""
+    sections = sections_of(kind)
+    for field in dataclasses.fields(kind):
+        yield from values_in(sections[field.name]) if field.name in sections else (field.name,)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_field_is_a_setting_with_a_help_text(command: str) -> None:
-    names = {field.name for field in dataclasses.fields(options_class(command))}
-    assert {setting.name for setting in settings_of(command)} == names
+    assert set(values_in(options_class(command))) == {setting.name for setting in settings_of(command)}
     assert [setting.name for setting in settings_of(command) if not setting.option.help.endswith((".", ")"))] == []
 
 

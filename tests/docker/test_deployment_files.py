@@ -41,7 +41,7 @@ def test_every_file_parses(path: Path) -> None:
 @pytest.mark.parametrize(("where", "arguments"), list(command_lines()))
 def test_every_command_line_is_one_of_blis_serve(where: str, arguments: list[str]) -> None:
     options = parsed(arguments)
-    assert options.port == int(instruction("EXPOSE").rest), where
+    assert options.network.port == int(instruction("EXPOSE").rest), where
     assert options.accepted_without_effect == (), where
     assert deployment_of(options).config.total_kv_blocks > 0
 
@@ -130,7 +130,7 @@ def test_services_find_each_other() -> None:
 def test_probes_and_scrapes_ask_for_routes_on_the_port_that_is_served(deployment: Any) -> None:
     container = container_of(deployment)
     (port,) = container["ports"]
-    assert port["containerPort"] == parsed(container["args"]).port
+    assert port["containerPort"] == parsed(container["args"]).network.port
     probes = {name: each for name, each in container.items() if name.endswith("Probe")}
     assert {"startupProbe", "readinessProbe"} <= set(probes)
     for probe in probes.values():
@@ -145,12 +145,12 @@ def test_probes_and_scrapes_ask_for_routes_on_the_port_that_is_served(deployment
 def test_a_pod_may_start_as_slowly_as_it_is_told_to(deployment: Any) -> None:
     container = container_of(deployment)
     probe = container["startupProbe"]
-    assert probe["periodSeconds"] * probe["failureThreshold"] > parsed(container["args"]).startup_s + 10
+    assert probe["periodSeconds"] * probe["failureThreshold"] > parsed(container["args"]).process.startup_s + 10
 
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda each: each["metadata"]["name"])
 def test_a_pod_that_stops_is_not_killed_before_its_replies_are_done(deployment: Any) -> None:
-    grace_s = parsed(container_of(deployment)["args"]).shutdown_timeout
+    grace_s = parsed(container_of(deployment)["args"]).network.shutdown_timeout
     assert pod_of(deployment)["terminationGracePeriodSeconds"] > grace_s
     probe = container_of(deployment).get("livenessProbe")
     assert probe is None or probe["periodSeconds"] * (probe["failureThreshold"] - 1) > grace_s
@@ -158,7 +158,7 @@ def test_a_pod_that_stops_is_not_killed_before_its_replies_are_done(deployment: 
 
 def test_compose_does_not_kill_a_server_before_its_replies_are_done() -> None:
     service = compose_services()["mockserve"]
-    assert int(service["stop_grace_period"].removesuffix("s")) > parsed(service["command"]).shutdown_timeout
+    assert int(service["stop_grace_period"].removesuffix("s")) > parsed(service["command"]).network.shutdown_timeout
 
 
 def test_each_service_selects_the_pods_of_one_deployment() -> None:
@@ -181,7 +181,10 @@ def test_the_autoscaler_scales_a_deployment_on_a_metric_that_the_adapter_offers(
 
 def test_prefill_hands_over_what_decode_takes() -> None:
     found = {each["metadata"]["name"]: parsed(container_of(each)["args"]) for each in DEPLOYMENTS}
-    prefill, decode = found["blis-prefill"].kv_transfer_config, found["blis-decode"].kv_transfer_config
+    prefill, decode = (
+        found["blis-prefill"].kv_sharing.kv_transfer_config,
+        found["blis-decode"].kv_sharing.kv_transfer_config,
+    )
     assert '"kv_producer"' in prefill
     assert '"kv_consumer"' in decode
     assert read_transfer_config(prefill).connector == read_transfer_config(decode).connector == "NixlConnector"

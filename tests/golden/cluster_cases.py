@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from blis_sim.options import options_of
+from blis_sim.options import options_from, options_of
 from replay.command import ReplayOptions
 
 
@@ -38,4 +38,4 @@ def replay_options(folder: Path, **more: object) -> ReplayOptions:
     for flag, text in zip(arguments[::2], arguments[1::2], strict=True):
         setting = settings[flag]
         values[setting.name] = setting.type(text) if setting.type in (int, float, str) else int(text)
-    return ReplayOptions(**values)  # type: ignore[arg-type]
+    return options_from(ReplayOptions, **values)

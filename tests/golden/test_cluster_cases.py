@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from blis_sim.cli.main import run
+from blis_sim.options import options_from
 from replay.command import ReplayOptions, replay
 from replay.command import run as run_replay
 from tests.golden.cluster_cases import recorded_draws, replay_options
@@ -69,7 +70,8 @@ def test_two_instances_print_what_the_original_prints(
         (each["num_prefill_tokens"], each["num_decode_tokens"])
         for each in (requests[f"request_{n}"] for n in range(60))
     ]
-    options = ReplayOptions(
+    options = options_from(
+        ReplayOptions,
         trace=str(generated_at_20_per_s(tmp_path, lengths)),
         model="qwen/qwen3-14b",
         engine="blis",

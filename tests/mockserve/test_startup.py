@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from blis_sim.engine.deployment import resolve
+from blis_sim.options import options_from
 from mockserve.options.serve import ServeOptions
 from mockserve.startup import startup_line
 
@@ -37,8 +38,8 @@ print(opened)
     ],
 )
 def test_the_first_line_says_what_is_served_and_by_what_times(given: dict[str, Any], said: str) -> None:
-    options = ServeOptions(model="qwen/qwen3-14b", **given)
-    assert startup_line(options, resolve(options), "there") == said
+    options = options_from(ServeOptions, model="qwen/qwen3-14b", **given)
+    assert startup_line(options, resolve(options.deployment), "there") == said
 
 
 def test_first_requests_read_no_files() -> None:

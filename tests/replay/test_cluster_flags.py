@@ -9,9 +9,10 @@ import pytest
 from blis_sim.cli.main import run
 from blis_sim.engine.cluster.build import build_simulation, notes_on_cluster
 from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policies import has_cluster, with_policies
 from blis_sim.engine.deployment import resolve
-from blis_sim.options import BlisError
+from blis_sim.options import BlisError, options_from
 from replay.command import ReplayOptions
 from tests import coefficients_file
 
@@ -53,16 +54,21 @@ def test_what_cannot_be_is_refused_in_a_line(
 
 
 def test_flags_of_what_is_not_there_are_named() -> None:
-    options = ReplayOptions(
-        model="qwen/qwen3-14b", queue_shedding=True, pd_transfer_contention=True, prefill_tp=2, per_band_capacity=3
+    options = options_from(
+        ReplayOptions,
+        model="qwen/qwen3-14b",
+        queue_shedding=True,
+        pd_transfer_contention=True,
+        prefill_tp=2,
+        per_band_capacity=3,
     )
-    assert list(notes_on_cluster(options, resolve(options))) == [
+    assert list(notes_on_cluster(options.cluster, resolve(options.cluster.deployment))) == [
         "--per-band-capacity has no effect without --flow-control",
         "--queue-shedding has no effect without --flow-control",
         "--pd-transfer-contention has no effect without --prefill-instances and --decode-instances",
         "--prefill-tp has no effect without --prefill-instances and --decode-instances",
     ]
-    assert not has_cluster(options)
+    assert not has_cluster(options.cluster)
 
 
 @pytest.mark.parametrize(
@@ -73,17 +79,18 @@ def test_flags_of_what_is_not_there_are_named() -> None:
     ],
 )
 def test_an_error_says_which_pool_is_meant(settings: dict[str, Any], message: str) -> None:
-    options = ReplayOptions(
-        model="qwen/qwen3-14b", num_instances=2, prefill_instances=1, decode_instances=1, **settings
+    options = options_from(
+        ReplayOptions, model="qwen/qwen3-14b", num_instances=2, prefill_instances=1, decode_instances=1, **settings
     )
     with pytest.raises(BlisError, match=message):
-        build_simulation(options, resolve(options))
+        build_simulation(options.cluster, resolve(options.cluster.deployment))
 
 
 def test_flags_of_another_policy_are_named(tmp_path: Path) -> None:
     policies = tmp_path / "policies.yaml"
     policies.write_text("admission: {tier_shed_threshold: 3}\n")
-    options = ReplayOptions(
+    options = options_from(
+        ReplayOptions,
         model="qwen/qwen3-14b",
         num_instances=2,
         prefill_instances=1,
@@ -96,7 +103,7 @@ def test_flags_of_another_policy_are_named(tmp_path: Path) -> None:
         token_bucket_refill_rate=1.0,
         policy_config=str(policies),
     )
-    assert list(notes_on_cluster(options, resolve(options))) == [
+    assert list(notes_on_cluster(options.cluster, resolve(options.cluster.deployment))) == [
         "tier_shed_ settings of --policy-config have no effect without admission policy tier-shed",
         "--token-bucket-refill-rate has no effect without --admission-policy token-bucket",
         "--slo-targets has no effect without --dispatch-order slo-deadline",
@@ -105,7 +112,8 @@ def test_flags_of_another_policy_are_named(tmp_path: Path) -> None:
 
 
 def test_pools_may_run_on_other_hardware() -> None:
-    options = ReplayOptions(
+    options = options_from(
+        ReplayOptions,
         model="qwen/qwen3-14b",
         num_instances=3,
         prefill_instances=1,
@@ -114,7 +122,7 @@ def test_pools_may_run_on_other_hardware() -> None:
         decode_hardware="A100-80",
         decode_max_model_len=4096,
     )
-    simulation = build_simulation(options, resolve(options))
+    simulation = build_simulation(options.cluster, resolve(options.cluster.deployment))
     assert isinstance(simulation, Cluster)
     configs = [engine.config for engine in simulation.instances]
     assert configs[0].total_kv_blocks > 2 * configs[2].total_kv_blocks
@@ -124,7 +132,8 @@ def test_pools_may_run_on_other_hardware() -> None:
 @pytest.mark.parametrize("names_file", [False, True])
 def test_step_times_of_one_pool_may_be_learned(names_file: bool, tmp_path: Path) -> None:
     coefficients = str(coefficients_file.written(tmp_path)) if names_file else None
-    options = ReplayOptions(
+    options = options_from(
+        ReplayOptions,
         model="qwen/qwen3-14b",
         num_instances=2,
         prefill_instances=1,
@@ -135,20 +144,21 @@ def test_step_times_of_one_pool_may_be_learned(names_file: bool, tmp_path: Path)
         prefill_tp=2,
         coefficients=coefficients,
     )
-    deployment = resolve(options)
-    simulation = build_simulation(options, deployment)
+    deployment = resolve(options.cluster.deployment)
+    simulation = build_simulation(options.cluster, deployment)
     assert isinstance(simulation, Cluster)
     prefill, decode = (type(engine.latency).__name__ for engine in simulation.instances)
     assert (prefill, decode) == ("RangeWatch", "TrainedPhysics")
     assert deployment.notes == ()
-    (note,) = notes_on_cluster(options, deployment)
+    (note,) = notes_on_cluster(options.cluster, deployment)
     whose = f"{coefficients} was" if names_file else "the shipped coefficients were"
     learned_for = f"prefill instances: warning: {whose} learned for qwen3-14b on H100 with tp 1, not for "
     assert note.startswith(f"{learned_for}qwen3-14b on H100 with tp 2")
 
 
 def test_learned_step_times_of_one_pool_leave_another_to_its_own_model(tmp_path: Path) -> None:
-    options = ReplayOptions(
+    options = options_from(
+        ReplayOptions,
         model="qwen/qwen3-14b",
         num_instances=2,
         prefill_instances=1,
@@ -158,7 +168,7 @@ def test_learned_step_times_of_one_pool_leave_another_to_its_own_model(tmp_path:
         coefficients=str(coefficients_file.written(tmp_path)),
         decode_latency_model="roofline",
     )
-    simulation = build_simulation(options, resolve(options))
+    simulation = build_simulation(options.cluster, resolve(options.cluster.deployment))
     assert isinstance(simulation, Cluster)
     assert [type(engine.latency).__name__ for engine in simulation.instances] == ["RangeWatch", "Roofline"]
 
@@ -166,16 +176,16 @@ def test_learned_step_times_of_one_pool_leave_another_to_its_own_model(tmp_path:
 def test_groups_and_node_pools_say_what_is_to_know_of_their_step_times(tmp_path: Path) -> None:
     policies = tmp_path / "policies.yaml"
     policies.write_text("instances: [{count: 2}, {hardware: A100-SXM}, {latency_model: roofline}]\n")
-    given = ReplayOptions(model="qwen/qwen3-14b", latency_model="fitted", max_model_len=2048)
+    given = options_from(ClusterOptions, model="qwen/qwen3-14b", latency_model="fitted", max_model_len=2048)
     options = with_policies(replace(given, policy_config=str(policies)))
-    (note,) = notes_on_cluster(options, resolve(options))
+    (note,) = notes_on_cluster(options, resolve(options.deployment))
     assert note.startswith("instances[1] of --policy-config: warning: the shipped coefficients were learned for qwen3")
     assert "nothing was measured on A100-SXM" in note
     policies.write_text("node_pools: [{name: slow, gpu_type: L40S, gpus_per_node: 1, initial_nodes: 1}]\n")
     options = with_policies(replace(given, policy_config=str(policies)))
-    (note,) = notes_on_cluster(options, resolve(options))
+    (note,) = notes_on_cluster(options, resolve(options.deployment))
     assert note.startswith("node pool 'slow': warning: the shipped coefficients were learned for qwen3-14b on H100")
 
 
 def test_one_instance_may_have_a_gateway() -> None:
-    assert has_cluster(ReplayOptions(model="qwen/qwen3-14b", flow_control=True))
+    assert has_cluster(options_from(ReplayOptions, model="qwen/qwen3-14b", flow_control=True).cluster)

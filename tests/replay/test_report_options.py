@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from blis_sim.options import OptionError
+from blis_sim.options import OptionError, options_from
 from replay.command import ReplayOptions
 from replay.report_options import ReportOptions
 from traces import SloTargets
 
 
 def options(**given: Any) -> ReportOptions:
-    return ReplayOptions(model="qwen/qwen3-14b", **given)
+    return options_from(ReplayOptions, model="qwen/qwen3-14b", **given).report
 
 
 def test_nothing_is_asked_by_default() -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.options import options_from
 from mockserve.engines.deployment import deployment_of
 from mockserve.listening import RunningServer, start
 from mockserve.options.serve import ServeOptions
@@ -37,7 +38,7 @@ def running_server(latency: LatencyModel | None = None, **settings: Any) -> Iter
     """A server on a free port with a step of 1 ms at 20 times real speed, unless told otherwise."""
     given: dict[str, Any] = {"model": "qwen/qwen3-14b", "hardware": "H100", "tp": 1, "served_model_name": ("m",)}
     given |= {"max_model_len": 2048, "speed": 20.0, "host": "127.0.0.1", "port": 0}
-    options = ServeOptions(**{**given, **settings})
+    options = options_from(ServeOptions, **{**given, **settings})
     deployment = dataclasses.replace(deployment_of(options), latency=latency or TestLatency(step_us=1000))
     started = threading.Event()
     found: list[RunningServer] = []

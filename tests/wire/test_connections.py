@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blis_sim.options import OptionError
+from blis_sim.options import OptionError, options_from
 from mockserve.connections.headers import PREFLIGHT_VARY, new_cors
 from mockserve.engines.deployment import deployment_of
 from mockserve.listening import start
@@ -162,7 +162,7 @@ def test_a_unix_socket_serves_and_goes_away(tmp_path: Path) -> None:
 def test_a_second_server_leaves_the_unix_socket_of_the_first_alone(tmp_path: Path) -> None:
     path = str(tmp_path / "server.sock")
     with running_server(uds=path):
-        options = ServeOptions(model="qwen/qwen3-14b", uds=path)
+        options = options_from(ServeOptions, model="qwen/qwen3-14b", uds=path)
         with pytest.raises(OptionError, match=rf"^cannot listen on {path}: Address already in use$"):
             asyncio.run(start(options, deployment_of(options)))
         connection = UnixConnection(path)

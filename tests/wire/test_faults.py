@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from blis_sim.options import OptionError
+from blis_sim.options import OptionError, options_from
 from mockserve.options.fault_kinds import ERRORS, SHAPES
 from mockserve.options.serve import ServeOptions
 from tests.fakes import TestLatency
@@ -319,4 +319,4 @@ def test_a_dead_engine_stays_dead() -> None:
 )
 def test_flags_that_cannot_be_are_refused(settings: dict[str, tuple[str, ...]], complaint: str) -> None:
     with pytest.raises(OptionError, match=f"^{complaint}"):
-        ServeOptions(model="m", **settings)  # type: ignore[arg-type]
+        options_from(ServeOptions, model="m", **settings)

@@ -153,24 +153,28 @@ def test_its_flags_become_settings_of_ours() -> None:
         {"POD_IP": "10.0.0.1", "POD_NAME": "p", "POD_NAMESPACE": "n"},
         rank=1,
     )
-    assert found.port == 8001
-    assert found.latency_calculator == "constant"
-    assert found.max_num_seqs == 5
-    timing = found.request_timing(found.max_num_seqs)
+    assert found.network.port == 8001
+    assert found.timing.latency_calculator == "constant"
+    assert found.deployment.max_num_seqs == 5
+    timing = found.timing.request_timing(found.deployment.max_num_seqs, found.content.seed)
     assert timing is not None
     assert (timing.first_token_us, timing.token_gap_us, timing.load_factor, timing.num_slots) == (200e3, 20e3, 3, 5)
-    assert (found.total_kv_blocks, found.enable_prefix_caching, found.max_waiting_requests) == (101, True, 7)
-    assert found.faults.rates == {"rate_limit": 0.25, "overloaded": 0.25}
-    assert found.kv_events.topic == "kv@10.0.0.1:8001@my/model"
-    assert found.kv_events.of_rank(found.data_parallel_rank).endpoint == "tcp://127.0.0.1:5558"
-    assert found.pod_headers == ("x-inference-pod=p", "x-inference-namespace=n", "x-inference-port=8001")
+    assert (
+        found.deployment.total_kv_blocks,
+        found.deployment.enable_prefix_caching,
+        found.process.max_waiting_requests,
+    ) == (101, True, 7)
+    assert found.faults.settings.rates == {"rate_limit": 0.25, "overloaded": 0.25}
+    assert found.kv_sharing.events.topic == "kv@10.0.0.1:8001@my/model"
+    assert found.kv_sharing.events.of_rank(found.kv_sharing.data_parallel_rank).endpoint == "tcp://127.0.0.1:5558"
+    assert found.process.pod_headers == ("x-inference-pod=p", "x-inference-namespace=n", "x-inference-port=8001")
 
 
 def test_without_a_time_to_the_first_token_it_depends_on_the_prompt() -> None:
     found = serve_options(options(prefill_time_per_token="1"), {}, rank=0)
-    assert found.latency_calculator == "per-token"
-    assert not found.kv_events.publishes
-    assert not found.enable_prefix_caching
+    assert found.timing.latency_calculator == "per-token"
+    assert not found.kv_sharing.events.publishes
+    assert not found.deployment.enable_prefix_caching
 
 
 def test_flags_without_meaning_are_named_and_wrong_ones_refused(

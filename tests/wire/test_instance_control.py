@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from blis_sim.engine.cluster.policies import with_policies
-from blis_sim.options import BlisError
+from blis_sim.options import BlisError, options_from
 from mockserve.options.serve import ServeOptions
 from mockserve.realtime.cluster import ClusterDriver
 from tests.fakes import TestLatency
@@ -397,7 +397,7 @@ def test_an_instance_that_hangs_can_be_killed() -> None:
 )
 def test_what_does_not_go_together_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(BlisError, match=message):
-        ServeOptions(model="qwen/qwen3-14b", **settings)
+        options_from(ServeOptions, model="qwen/qwen3-14b", **settings)
 
 
 def test_instances_may_differ_as_a_policy_file_says(tmp_path: Any) -> None:
@@ -405,8 +405,9 @@ def test_instances_may_differ_as_a_policy_file_says(tmp_path: Any) -> None:
     policy.write_text(
         "routing: {policy: least-loaded}\ninstances:\n  - {count: 1, max_num_seqs: 3}\n  - {count: 1, tp: 2}\n"
     )
-    options = with_policies(ServeOptions(model="qwen/qwen3-14b", hardware="H100", policy_config=str(policy)))
-    assert (options.num_instances, options.routing_policy) == (2, "least-loaded")
+    given = options_from(ServeOptions, model="qwen/qwen3-14b", hardware="H100", policy_config=str(policy))
+    cluster = with_policies(given.cluster)
+    assert (cluster.num_instances, cluster.routing_policy) == (2, "least-loaded")
     with running_server(policy_config=str(policy), num_instances=2, routing_policy="least-loaded") as server:
         first, second = (each.driver.engine.config for each in server.service.engines.values())
         assert first.max_num_seqs == 3 < second.max_num_seqs

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from blis_sim.options import options_from
 from mockserve.options.serve import ServeOptions
 from tests.patience import PATIENCE_S
 from tests.ports import reserved_port
@@ -186,7 +187,7 @@ def test_whole_digests_can_be_had_instead_of_numbers(monkeypatch: pytest.MonkeyP
 )
 def test_a_configuration_that_vllm_would_refuse_is_refused(config: str, complaint: str) -> None:
     with pytest.raises(Exception, match="^" + complaint.replace("[", r"\[").replace("]", r"\]")):
-        ServeOptions(model="m", kv_events_config=config)
+        options_from(ServeOptions, model="m", kv_events_config=config)
 
 
 def test_too_many_requests_are_refused_and_counted() -> None:

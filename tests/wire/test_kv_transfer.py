@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from blis_sim.options import BlisError
+from blis_sim.options import BlisError, options_from
 from mockserve.options.serve import ServeOptions
 from tests.wire.plain_http import call, chat, complete, events_of, metric
 from tests.wire.serving import TestServer, running_server
@@ -107,7 +107,7 @@ def test_set_times_have_one_of_their_own_for_transfers(both: TestServer) -> None
 )
 def test_configurations_that_vllm_would_refuse_are_refused(config: str, complaint: str) -> None:
     with pytest.raises(BlisError, match=f"^{complaint}"):
-        ServeOptions(model="m", kv_transfer_config=config)
+        options_from(ServeOptions, model="m", kv_transfer_config=config)
 
 
 def test_the_parameters_of_a_finished_decode_are_none(both: TestServer) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from blis_sim.engine.kv_cache.changes import BlocksStored
 from blis_sim.engine.request import Request
-from blis_sim.options import BlisError
+from blis_sim.options import BlisError, options_from
 from mockserve.kv_blocks.hashes import root_hash
 from mockserve.kv_blocks.naming import Scope, VllmNaming
 from mockserve.options.serve import ServeOptions
@@ -92,4 +92,4 @@ def test_events_name_the_adapter() -> None:
 )
 def test_settings_that_do_not_fit_together_are_refused(settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(BlisError, match=f"^{complaint}$"):
-        ServeOptions(model="m", enable_lora=True, **settings)
+        options_from(ServeOptions, model="m", enable_lora=True, **settings)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from blis_sim.engine.deployment import resolve
+from blis_sim.options import options_from
 from mockserve.engines.deployment import deployment_of
 from mockserve.options.serve import ServeOptions
 from tests.fakes import TestLatency
@@ -88,7 +89,7 @@ def test_a_dead_rank_takes_the_server_down() -> None:
 
 
 def test_ranks_of_a_dense_model_do_not_slow_each_other_down() -> None:
-    options = ServeOptions(model="qwen/qwen3-14b", hardware="H100", tp=1, dp=2)
-    alone = ServeOptions(model="qwen/qwen3-14b", hardware="H100", tp=1)
-    assert deployment_of(options).latency == resolve(alone).latency
-    assert deployment_of(options).config == resolve(alone).config
+    options = options_from(ServeOptions, model="qwen/qwen3-14b", hardware="H100", tp=1, dp=2)
+    alone = options_from(ServeOptions, model="qwen/qwen3-14b", hardware="H100", tp=1)
+    assert deployment_of(options).latency == resolve(alone.deployment).latency
+    assert deployment_of(options).config == resolve(alone.deployment).config

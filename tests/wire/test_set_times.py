@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from blis_sim.options import options_from
 from mockserve.engines.deployment import deployment_of
 from mockserve.options.serve import ServeOptions
 from tests.wire.plain_http import chat, complete, metric
@@ -40,7 +41,7 @@ def test_the_prefix_cache_shortens_the_first_token() -> None:
 
 
 def test_any_model_can_be_served() -> None:
-    options = ServeOptions(model="my/model", latency_calculator="constant")
+    options = options_from(ServeOptions, model="my/model", latency_calculator="constant")
     assert deployment_of(options).config.max_num_seqs == 1024
     with running_server(**TIMES) as server:
         assert chat(server, max_tokens=3).status == 200
@@ -48,4 +49,4 @@ def test_any_model_can_be_served() -> None:
 
 def test_set_times_need_slots() -> None:
     with pytest.raises(Exception, match=r"^--latency-calculator constant needs --engine vllm$"):
-        ServeOptions(model="m", latency_calculator="constant", engine="blis")
+        options_from(ServeOptions, model="m", latency_calculator="constant", engine="blis")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from blis_sim.options import BlisError
+from blis_sim.options import BlisError, options_from
 from mockserve.connections.tls import server_context
 from mockserve.options.serve import ServeOptions
 from tests.patience import PATIENCE_S, wait_until
@@ -77,13 +77,13 @@ def test_clients_need_a_certificate_when_they_must(certificate: Path) -> None:
 )
 def test_settings_that_do_not_fit_together_are_refused(settings: dict[str, str], complaint: str) -> None:
     with pytest.raises(BlisError, match=f"^{complaint}$"):
-        ServeOptions(model="m", **settings)  # type: ignore[arg-type]
+        options_from(ServeOptions, model="m", **settings)
 
 
 def test_a_file_that_is_no_certificate_is_named(tmp_path: Path) -> None:
     path = tmp_path / "cert.pem"
     with pytest.raises(BlisError, match=f"--ssl-certfile {path} cannot be used: No such file or directory"):
-        server_context(ServeOptions(model="m", ssl_certfile=str(path)))
+        server_context(options_from(ServeOptions, model="m", ssl_certfile=str(path)).network.tls)
     path.write_text("no certificate")
     with pytest.raises(BlisError, match=f"--ssl-certfile {path} cannot be used: "):
-        server_context(ServeOptions(model="m", ssl_certfile=str(path)))
+        server_context(options_from(ServeOptions, model="m", ssl_certfile=str(path)).network.tls)

@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.options import check_outputs, option
+from blis_sim.options import check_options, check_outputs, option, section
 from blis_sim.options.room import MOST_REQUESTS
 
 __all__ = ["LatencyOptions", "rewritten", "run"]
@@ -15,9 +15,17 @@ _VALUED = ("--tokenizer", "--tokenizer-mode", "--seed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LatencyOptions(DeploymentOptions):
+class BatchDeploymentOptions(DeploymentOptions):
+    """The engine of `blis bench latency`, which by default computes the same batch anew each time."""
+
+    enable_prefix_caching: bool = option(False, "Let a batch find the prompts of the one before it, which are its own.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyOptions:
     """The settings of `blis bench latency`: which batch, on which engine."""
 
+    deployment: BatchDeploymentOptions = section(BatchDeploymentOptions)
     input_len: int = option(32, "Prompt tokens of each request.", at_least=1, heading="Batch")
     output_len: int = option(128, "Output tokens of each request.", at_least=1)
     batch_size: int = option(8, "Requests in the batch.", at_least=1, at_most=MOST_REQUESTS)
@@ -28,10 +36,10 @@ class LatencyOptions(DeploymentOptions):
     output_json: str | None = option(
         None, "Write the results here (JSON).", metavar="FILE", writes={"": "offline results"}
     )
-    enable_prefix_caching: bool = option(False, "Let a batch find the prompts of the one before it, which are its own.")
 
     def __post_init__(self) -> None:
-        DeploymentOptions.__post_init__(self)
+        check_options(self)
+        self.deployment.check_coefficients()
         check_outputs(self)
 
 
@@ -52,7 +60,7 @@ def run(options: LatencyOptions) -> int:
     from blis_sim.bench.offline.results import write_results
     from blis_sim.bench.offline.simulation import check_fits, longest_s, offline_engine
 
-    offline = offline_engine("blis bench latency", options)
+    offline = offline_engine("blis bench latency", options.deployment)
     batch = [
         Sample(
             input_tokens=0,
@@ -70,7 +78,7 @@ def run(options: LatencyOptions) -> int:
     counted = np.array(latencies_s[options.num_iters_warmup :])
     percentiles = np.percentile(counted, PERCENTS)
     results = {
-        "model_id": options.model,
+        "model_id": options.deployment.model,
         "avg_latency": float(counted.mean()),
         "latencies": counted.tolist(),
         "percentiles": dict(zip(map(str, PERCENTS), percentiles.tolist(), strict=True)),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from blis_sim.bench.dataset_options import DatasetOptions
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.options import check_outputs, option
+from blis_sim.options import check_options, check_outputs, option, section
 from blis_sim.options.room import MOST_REQUESTS
 
 __all__ = ["ThroughputOptions", "rewritten", "run"]
@@ -15,9 +15,11 @@ _VALUED = ("--backend", "--tokenizer-mode")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThroughputOptions(DatasetOptions, DeploymentOptions):
+class ThroughputOptions:
     """The settings of `blis bench throughput`: what to compute, on which engine."""
 
+    deployment: DeploymentOptions = section(DeploymentOptions)
+    dataset: DatasetOptions = section(DatasetOptions)
     num_warmups: int = option(
         0, "Requests to compute before the time is taken.", at_least=0, at_most=MOST_REQUESTS, heading="Measuring"
     )
@@ -26,8 +28,8 @@ class ThroughputOptions(DatasetOptions, DeploymentOptions):
     )
 
     def __post_init__(self) -> None:
-        DeploymentOptions.__post_init__(self)
-        DatasetOptions.__post_init__(self)
+        check_options(self)
+        self.deployment.check_coefficients()
         check_outputs(self)
 
 
@@ -48,19 +50,20 @@ def run(options: ThroughputOptions) -> int:
     from blis_sim.bench.offline.results import write_results
     from blis_sim.bench.offline.simulation import check_fits, longest_s, offline_engine
 
-    offline = offline_engine("blis bench throughput", options)
-    samples = samples_of(options)
+    offline = offline_engine("blis bench throughput", options.deployment)
+    samples = samples_of(options.dataset)
     check_fits(samples, offline.engine.config)
     if options.num_warmups:
         # Other prompts than those that count, which a prefix cache would have otherwise.
-        warm_up = samples_of(replace(options, num_prompts=options.num_warmups, seed=options.seed + 1))
+        dataset = replace(options.dataset, num_prompts=options.num_warmups, seed=options.dataset.seed + 1)
+        warm_up = samples_of(dataset)
         check_fits(warm_up, offline.engine.config)
         offline.run(warm_up, len(samples))
     elapsed_s = longest_s(offline.run(samples))
     num_prompt = sum(sample.prompt_tokens for sample in samples)
     num_output = sum(sample.output_tokens for sample in samples)
     results = {
-        "model_id": options.model,
+        "model_id": options.deployment.model,
         "elapsed_time": elapsed_s,
         "num_requests": len(samples),
         "total_num_tokens": num_prompt + num_output,

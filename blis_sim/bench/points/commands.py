@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from blis_sim.options import OptionError, options_of
+from blis_sim.options import OptionError, options_from, options_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Simulation:
         for setting in options_of(self.options):
             if setting.required and setting.name not in settings:
                 raise OptionError(f"{setting.label} is required")
-        return self.options(**{**settings, "json": True})
+        return options_from(self.options, **{**settings, "json": True})
 
 
 def simulation(name: Any) -> Simulation:

@@ -76,7 +76,7 @@ class Plan:
         first: BlisError | None = None
         for point in points:
             try:
-                resolve(self.simulation.options_with(point.settings))
+                resolve(self.simulation.options_with(point.settings).cluster.deployment)
             except BlisError as error:
                 first = first or error
             except Exception:  # noqa: BLE001  (the point will say so)

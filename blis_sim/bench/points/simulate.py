@@ -9,7 +9,7 @@ from typing import Any
 
 from blis_sim.bench.points.commands import simulation
 from blis_sim.engine.cluster.assembly import first_deployments
-from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
+from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policies import with_policies
 from blis_sim.engine.deployment import resolve
 from blis_sim.options import BlisError
@@ -82,12 +82,12 @@ def _figures(command: str, settings: Mapping[str, Any]) -> Figures:
         chosen.run(options)
     found = json.loads(printed.getvalue())
     figures = {name: found.get(name) for name in _FROM_METRICS}
-    if options.slo_targets and figures["slo_attainment"] is None:  # zero is left out of what a run prints
+    if options.report.slo_targets and figures["slo_attainment"] is None:  # zero is left out of what a run prints
         figures |= {"goodput_rps": 0.0, "slo_attainment": 0.0}
     breakdown = found.get("breakdown", {})
     figures["rejected_requests"] = _num_rejected(breakdown)
     figures["cache_hit_rate"] = breakdown.get("cache_hit_rate")
-    num_gpus = gpus_of(options)
+    num_gpus = gpus_of(options.cluster)
     figures["num_gpus"] = num_gpus
     figures["gpu_hours_per_million_tokens"] = gpu_hours_per_million_tokens(num_gpus, found["tokens_per_sec"])
     return figures
@@ -101,10 +101,10 @@ def _num_rejected(breakdown: Mapping[str, Any]) -> int:
     return int(at_door + in_queue)
 
 
-def gpus_of(options: ScalingOptions) -> int:
+def gpus_of(options: ClusterOptions) -> int:
     """How many GPUs a deployment has at the beginning, all of its instances together."""
     merged = with_policies(options)
-    return sum(each.tp * each.dp for each in first_deployments(merged, resolve(merged)))
+    return sum(each.tp * each.dp for each in first_deployments(merged, resolve(merged.deployment)))
 
 
 def gpu_hours_per_million_tokens(num_gpus: int, tokens_per_s: float) -> float | None:

@@ -30,8 +30,8 @@ def step_time_warnings(simulation: Simulation, points: Sequence[Point]) -> list[
 
 def _warnings(simulation: Simulation, point: Point) -> list[str]:
     try:
-        options = with_policies(simulation.options_with(point.settings))
-        deployment = resolve(options)
+        options = with_policies(simulation.options_with(point.settings).cluster)
+        deployment = resolve(options.deployment)
         notes = [*deployment.notes, *notes_on_cluster(options, deployment)]
     except BlisError:
         return []

@@ -28,7 +28,7 @@ def run(options: BenchServeOptions) -> int:
     from observe.event_loop import allow_many_connections, run_loop
     from observe.messages import say
 
-    samples = samples_of(options)
+    samples = samples_of(options.dataset)
     if options.save_result or options.append_result:
         check_place(options)
     reporter = Reporter(options)

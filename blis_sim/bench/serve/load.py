@@ -91,7 +91,7 @@ class _Bench:
         """Send all samples at this rate; `number` counts the runs."""
         options = self.options
         plan = plan_at(options, self.samples, rate)
-        prompts = PromptBook(options.seed + number * _SEED_STEP, self.scale)
+        prompts = PromptBook(options.dataset.seed + number * _SEED_STEP, self.scale)
         stats = RunStats()
         answers: list[Answer | None] = [None] * len(plan)
 
@@ -115,7 +115,7 @@ class _Bench:
     async def ask_first(self) -> Outcome:
         """Send the first prompt by itself, and wait for its answer."""
         (planned, *_) = plan_at(self.options, self.samples, self.options.rates[0])
-        prepared = self._prepare(PromptBook(self.options.seed, self.scale), 0, planned)
+        prepared = self._prepare(PromptBook(self.options.dataset.seed, self.scale), 0, planned)
         answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self.client.send(prepared.request, streaming=True, finished=answered.set_result)
         return await answered
@@ -152,7 +152,7 @@ async def _prepared(client: Client, options: BenchServeOptions, samples: Sequenc
             backend=options.backend,
             model=model,
             logprobs=options.logprobs,
-            ignore_eos=options.ignore_eos or options.forces_length,
+            ignore_eos=options.ignore_eos or options.dataset.forces_length,
             extra=options.extra_fields,
         ),
         scale=TokenScale() if has_texts else await preparation.token_scale(style),

@@ -9,7 +9,7 @@ from typing import Any
 
 from blis_sim.bench.dataset_options import DatasetOptions
 from blis_sim.bench.serve.request_body import PATHS
-from blis_sim.options import OptionError, check_written, option
+from blis_sim.options import OptionError, check_options, check_written, option, section
 from blis_sim.options.json_text import load_json
 from blis_sim.options.room import MOST_REQUESTS
 from observe.extras import check_plot
@@ -31,9 +31,10 @@ _SAMPLING = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchServeOptions(DatasetOptions):
+class BenchServeOptions:
     """One run of `blis bench serve`. Raises OptionError or ObserveError for settings that do not fit together."""
 
+    dataset: DatasetOptions = section(DatasetOptions)
     backend: str = option("openai", "The API to send to.", choices=PATHS, heading="Server")
     base_url: str | None = option(None, "Base URL of the server. Default: made of --host and --port.")
     host: str = option("127.0.0.1", "Host of the server.")
@@ -117,7 +118,7 @@ class BenchServeOptions(DatasetOptions):
     )
 
     def __post_init__(self) -> None:
-        DatasetOptions.__post_init__(self)
+        check_options(self)
         # Making these checks them.
         _ = self.rates, self.limits_ms, self.headers, self.extra_fields, self.extra_results, self.server, self.path
         check_plot("--plot", self.plot)
@@ -221,7 +222,8 @@ class BenchServeOptions(DatasetOptions):
             written.append((str(path), "--result-filename", "benchmark results"))
         if self.plot is not None:
             written.append((self.plot, "--plot", "picture"))
-        check_written(written, [] if self.dataset_path is None else [(self.dataset_path, "--dataset-path reads")])
+        dataset = self.dataset.dataset_path
+        check_written(written, [] if dataset is None else [(dataset, "--dataset-path reads")])
 
     def _check_ramp(self) -> None:
         if self.ramp_up_strategy is None:

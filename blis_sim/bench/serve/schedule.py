@@ -74,7 +74,7 @@ def plan_at(options: BenchServeOptions, samples: Sequence[Sample], rate: float) 
         assert options.ramp_up_start_rps is not None
         assert options.ramp_up_end_rps is not None
         ramp = Ramp(options.ramp_up_strategy, options.ramp_up_start_rps, options.ramp_up_end_rps)
-    due_us = arrivals_us(len(samples), rate, options.burstiness, options.seed, ramp)
+    due_us = arrivals_us(len(samples), rate, options.burstiness, options.dataset.seed, ramp)
     models = _models(options, len(samples))
     return [
         Planned(
@@ -97,4 +97,4 @@ def _models(options: BenchServeOptions, count: int) -> list[str]:
         return [""] * count
     if options.lora_assignment == "round-robin":
         return [modules[place % len(modules)] for place in range(count)]
-    return Random(f"{options.seed}/models").choices(modules, k=count)
+    return Random(f"{options.dataset.seed}/models").choices(modules, k=count)

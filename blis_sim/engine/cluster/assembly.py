@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionPolicy, AdmissionSettings, TenantBudgets
-from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
 from blis_sim.engine.cluster.autoscaling.pipeline import Delay
 from blis_sim.engine.cluster.autoscaling.placement import Placement, placement_of, populate
 from blis_sim.engine.cluster.cluster import Cluster
@@ -19,6 +18,7 @@ from blis_sim.engine.cluster.disaggregation.options import pool_weights
 from blis_sim.engine.cluster.freshness import Freshness
 from blis_sim.engine.cluster.gateway.flow_control import FlowControl
 from blis_sim.engine.cluster.latencies import Latencies
+from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policies import deployments_of, deployments_of_groups, policies_of
 from blis_sim.engine.cluster.policy_file import PolicyFile
 from blis_sim.engine.cluster.routing import ROUTERS, Router, RouterSettings
@@ -30,7 +30,7 @@ from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES
 
 
 def build_cluster(
-    options: ScalingOptions,
+    options: ClusterOptions,
     deployment: Deployment,
     new_engine: Callable[[Deployment], Engine],
     ties: Ties | None = None,
@@ -52,7 +52,7 @@ def build_cluster(
         scorers=ScorerSettings(block_size_tokens=deployment.config.block_size_tokens),
     )
     router = ROUTERS[options.routing_policy](settings)
-    decode_router = _pool_router(options.decode_routing_scorers, settings)
+    decode_router = _pool_router(options.pools.decode_routing_scorers, settings)
     cluster = Cluster(
         engines,
         admission,
@@ -63,31 +63,31 @@ def build_cluster(
     )
     if placement is not None:
         populate(cluster, placement, new_engine)
-    if (flow_control := options.flow_control_settings) is not None:
+    if (flow_control := options.gateway.flow_control_settings) is not None:
         FlowControl(cluster, flow_control, policies.slo_priorities or DEFAULT_SLO_PRIORITIES)
     if (disaggregation := options.disaggregation) is not None:
         # In BLIS all pools share the round-robin counter, so pools of even sizes use half of their instances.
-        shared = router if options.engine == "blis" else ROUTERS[options.routing_policy](settings)
-        prefill_router = _pool_router(options.prefill_routing_scorers, settings) or shared
+        shared = router if options.deployment.engine == "blis" else ROUTERS[options.routing_policy](settings)
+        prefill_router = _pool_router(options.pools.prefill_routing_scorers, settings) or shared
         num_bytes = bytes_per_block(options, deployment)
         Disaggregation(cluster, disaggregation, num_bytes, prefill_router, keeps_history)
     return cluster
 
 
-def first_deployments(options: ScalingOptions, deployment: Deployment) -> list[Deployment]:
+def first_deployments(options: ClusterOptions, deployment: Deployment) -> list[Deployment]:
     """What the instances that are there at the beginning are built from, by number. Raises BlisError."""
     return _first_deployments(options, deployment, placement_of(options, deployment))
 
 
 def _first_deployments(
-    options: ScalingOptions, deployment: Deployment, placement: Placement | None
+    options: ClusterOptions, deployment: Deployment, placement: Placement | None
 ) -> list[Deployment]:
     if placement is not None:
         return placement.of_instances
     return deployments_of_instances(options, deployments_of(options, deployment))
 
 
-def notes_on_instances(options: ScalingOptions, deployment: Deployment) -> Iterator[str]:
+def notes_on_instances(options: ClusterOptions, deployment: Deployment) -> Iterator[str]:
     """What the user should know of the instances and their machines, in a line each."""
     placement = placement_of(options, deployment)
     if placement is not None and len(placement.placed) < options.num_instances:
@@ -105,7 +105,7 @@ def notes_on_instances(options: ScalingOptions, deployment: Deployment) -> Itera
 
 
 def _unlike_others(
-    options: ScalingOptions, deployment: Deployment, placement: Placement | None
+    options: ClusterOptions, deployment: Deployment, placement: Placement | None
 ) -> Iterator[tuple[str, Deployment]]:
     """What instances with settings of their own are built from, and whose it is."""
     for role, each in deployments_of_roles(options, deployment).items():
@@ -123,7 +123,7 @@ def _pool_router(scorers: str, settings: RouterSettings) -> Router | None:
     return None if weights is None else ROUTERS["weighted"](replace(settings, weights=weights))
 
 
-def _admission(options: ScalingOptions, policies: PolicyFile, num_seats: int) -> AdmissionPolicy:
+def _admission(options: ClusterOptions, policies: PolicyFile, num_seats: int) -> AdmissionPolicy:
     said = {
         "tier_shed_threshold": policies.tier_shed_threshold,
         "tier_shed_min_priority": policies.tier_shed_min_priority,

@@ -6,9 +6,9 @@ What only a cluster needs is imported for a cluster: most simulations have one e
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
 from blis_sim.engine.cluster.disaggregation.options import pool_flags_without_effect
 from blis_sim.engine.cluster.gateway.options import gateway_flags_without_effect
+from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policies import deployments_of, has_cluster
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def build_simulation(
-    options: ScalingOptions,
+    options: ClusterOptions,
     deployment: Deployment,
     *,
     ties: "Ties | None" = None,
@@ -48,15 +48,15 @@ def build_simulation(
     return new_engine(alone)
 
 
-def notes_on_cluster(options: ScalingOptions, deployment: Deployment) -> Iterator[str]:
+def notes_on_cluster(options: ClusterOptions, deployment: Deployment) -> Iterator[str]:
     """What the user should know of it, in a line each."""
     if options.policy_config is not None or has_cluster(options):
         from blis_sim.engine.cluster.assembly import notes_on_instances
 
         yield from notes_on_instances(options, deployment)
     yield from flags_without_effect_on_cluster(options)
-    yield from gateway_flags_without_effect(options)
-    yield from pool_flags_without_effect(options)
+    yield from gateway_flags_without_effect(options.gateway)
+    yield from pool_flags_without_effect(options.pools)
 
 
 def notes_after_run(simulation: Simulation) -> Iterator[str]:
@@ -69,10 +69,10 @@ def notes_after_run(simulation: Simulation) -> Iterator[str]:
         )
 
 
-def flags_without_effect_on_cluster(options: ScalingOptions) -> Iterator[str]:
+def flags_without_effect_on_cluster(options: ClusterOptions) -> Iterator[str]:
     """What was said that changes nothing, in a line each."""
     if options.admission_policy != "token-bucket":
-        of_bucket = [each.name for each in options_of(ScalingOptions) if each.name.startswith("token_bucket_")]
+        of_bucket = [each.name for each in options_of(ClusterOptions) if each.name.startswith("token_bucket_")]
         yield from in_vain(options, dict.fromkeys(of_bucket, "--admission-policy token-bucket"))
     if options.routing_policy != "weighted":
         scorers = ("routing_scorers", "lora_scorer_weight")

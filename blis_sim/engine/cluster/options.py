@@ -1,12 +1,18 @@
 """The flags of a cluster: how many instances, who is let in, who gets whom."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from blis_sim.engine.cluster.disaggregation.options import PoolOptions
 from blis_sim.engine.cluster.freshness import DEFAULT_CACHE_DELAY_US, DEFAULT_REFRESH_INTERVAL_US
+from blis_sim.engine.cluster.gateway.options import GatewayOptions
 from blis_sim.engine.cluster.scorer_weights import DEFAULT_WEIGHTS, Weights, parse_weights
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.units import LONGEST_DELAY_US
-from blis_sim.options import names_in, option
+from blis_sim.options import check_options, names_in, option, section
+
+if TYPE_CHECKING:
+    from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings
 
 MOST_INSTANCES = 10_000
 _LORA = "lora-affinity"
@@ -23,13 +29,11 @@ def _about_scorers() -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
-class ClusterOptions(DeploymentOptions):
-    """Several instances of one deployment behind one door.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """Several instances of one deployment behind one door."""
 
-    A subclass with a `__post_init__` of its own calls `ClusterOptions.__post_init__(self)`.
-    """
-
+    deployment: DeploymentOptions = section(DeploymentOptions)
     num_instances: int = option(
         1,
         "Instances behind one endpoint, each an engine of its own.",
@@ -82,9 +86,21 @@ class ClusterOptions(DeploymentOptions):
         metavar="FILE",
     )
 
+    gateway: GatewayOptions = section(GatewayOptions)
+    pools: PoolOptions = section(PoolOptions)
+    model_autoscaler_interval_us: int = option(
+        0,
+        "Microseconds between decisions of the autoscaler; needs node_pools in --policy-config (default: interval_us "
+        "of that file).",
+        at_least=0,
+        metavar="US",
+        heading="Autoscaler",
+    )
+
     def __post_init__(self) -> None:
-        DeploymentOptions.__post_init__(self)
-        _ = self.scorer_weights  # making it checks it
+        check_options(self)
+        self.deployment.check_coefficients(self.pools.prefill_latency_model, self.pools.decode_latency_model)
+        _ = self.scorer_weights, self.disaggregation  # making them checks them
 
     @property
     def scorer_weights(self) -> Weights:
@@ -97,7 +113,14 @@ class ClusterOptions(DeploymentOptions):
         return (*((name, weight) for name, weight in weights if name != _LORA), (_LORA, self.lora_scorer_weight))
 
     @property
+    def disaggregation(self) -> "DisaggregationSettings | None":
+        """The roles of the instances; None when all compute prompts and answers. Raises EngineError."""
+        return self.pools.disaggregation(self.num_instances)
+
+    @property
     def has_cluster(self) -> bool:
-        """Whether there is more to simulate than one engine: several, or decisions before it."""
-        latencies = (self.admission_latency, self.routing_latency)
-        return self.num_instances > 1 or self.admission_policy != "always-admit" or any(latencies)
+        """Whether flags ask for more than one engine: several of them, decisions before it, or its scaling."""
+        if self.num_instances > 1 or self.admission_policy != "always-admit":
+            return True
+        before_or_beside = (self.admission_latency, self.routing_latency, self.model_autoscaler_interval_us)
+        return self.gateway.flow_control or self.pools.num_pooled > 0 or any(before_or_beside)

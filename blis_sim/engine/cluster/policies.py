@@ -3,11 +3,10 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.engine_defaults import AUTO
-from blis_sim.options import BlisError, OptionError, options_of
+from blis_sim.options import BlisError, OptionError, options_of, with_settings
 from blis_sim.options.option import Setting
 from blis_sim.options.text import value_of_yaml
 
@@ -42,9 +41,9 @@ def policies_of(options: ClusterOptions) -> "PolicyFile":
     return PolicyFile() if options.policy_config is None else read_policy_file(options.policy_config)
 
 
-def has_cluster(options: ScalingOptions) -> bool:
+def has_cluster(options: ClusterOptions) -> bool:
     """Whether there is more to simulate than one engine. Raises EngineError for a policy file that is none."""
-    if options.has_cluster or options.flow_control or options.num_pooled > 0 or options.model_autoscaler_interval_us:
+    if options.has_cluster:
         return True
     if options.policy_config is None:
         return False
@@ -67,11 +66,13 @@ def with_policies(options: Options) -> Options:
         "scheduler": file.scheduler,
         "num_instances": sum(group.count for group in file.instances) or None,
     }
-    defaults = {setting.name: setting.default for setting in options_of(type(options))}
+    settings = {setting.name: setting for setting in options_of(type(options))}
     taken = {
-        name: value for name, value in said.items() if value is not None and getattr(options, name) == defaults[name]
+        name: value
+        for name, value in said.items()
+        if value is not None and settings[name].of(options) == settings[name].default
     }
-    merged = replace(options, **taken)  # type: ignore[arg-type]
+    merged = with_settings(options, **taken)
     _check_count(merged, file)
     return merged
 
@@ -111,12 +112,12 @@ def _resolved(options: ClusterOptions, group: "InstanceGroup", number: int) -> D
     for name in group.settings:
         if name not in GROUP_SETTINGS:
             raise OptionError(f"{where}: unknown key {name!r}, known are count, {', '.join(GROUP_SETTINGS)}")
-    known = {setting.name: setting for setting in options_of(type(options))}
+    known = {setting.name: setting for setting in options_of(type(options.deployment))}
     try:
         given = {name: _value(known[name], value) for name, value in group.settings.items()}
         if given.get("latency_model", "fitted") not in (AUTO, "fitted"):
             given.setdefault("coefficients", None)  # those of the flag are for the others
-        return resolve(replace(options, **given))  # type: ignore[arg-type]
+        return resolve(with_settings(options.deployment, **given))
     except BlisError as error:
         raise OptionError(f"{where}: {error}") from None
 

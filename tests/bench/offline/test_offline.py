@@ -8,7 +8,7 @@ import pytest
 
 from blis_sim.bench.offline import latency, throughput
 from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
-from blis_sim.options import BlisError
+from blis_sim.options import BlisError, options_from
 from tests.bench.nobody import Nobody
 
 MODEL: dict[str, Any] = {"model": "qwen/qwen3-14b", "hardware": "H100", "tp": 1}
@@ -16,14 +16,14 @@ MODEL: dict[str, Any] = {"model": "qwen/qwen3-14b", "hardware": "H100", "tp": 1}
 
 def throughput_of(tmp_path: Path, **options: Any) -> dict[str, Any]:
     given = {"num_prompts": 50, "input_len": 200, "output_len": 20, "output_json": str(tmp_path / "out.json")}
-    assert throughput.run(throughput.ThroughputOptions(**(MODEL | given | options))) == 0
+    assert throughput.run(options_from(throughput.ThroughputOptions, **(MODEL | given | options))) == 0
     found: dict[str, Any] = json.loads((tmp_path / "out.json").read_text())
     return found
 
 
 def latency_of(tmp_path: Path, **options: Any) -> dict[str, Any]:
     given = {"num_iters_warmup": 1, "num_iters": 3, "output_json": str(tmp_path / "out.json")}
-    assert latency.run(latency.LatencyOptions(**(MODEL | given | options))) == 0
+    assert latency.run(options_from(latency.LatencyOptions, **(MODEL | given | options))) == 0
     found: dict[str, Any] = json.loads((tmp_path / "out.json").read_text())
     return found
 

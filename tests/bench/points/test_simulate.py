@@ -8,14 +8,14 @@ import pytest
 
 from blis_sim.bench.points.simulate import FIGURES, Job, compute, costs, gpu_hours_per_million_tokens
 from blis_sim.bench.points.workers import on_processes
-from blis_sim.options import BlisError
+from blis_sim.options import BlisError, options_from
 from replay.run_command import RunOptions, run
 
 SETTINGS: dict[str, Any] = {"model": "qwen/qwen3-14b", "num_requests": 10, "rate": 5.0, "output_tokens": 20}
 
 
 def test_a_point_has_the_figures_that_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    run(RunOptions(**SETTINGS, json=True, slo_ttft="default=45ms"))
+    run(options_from(RunOptions, **SETTINGS, json=True, slo_ttft="default=45ms"))
     printed = json.loads(capsys.readouterr().out)
     figures = compute(Job("", "run", {**SETTINGS, "slo_ttft": "default=45ms"})).figures
     assert list(figures) == list(FIGURES)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from blis_sim.bench.serve.command import BenchServeOptions, run
-from blis_sim.options import BlisError
+from blis_sim.options import BlisError, options_from
 from tests.bench.nobody import Nobody
 from tests.observe.conftest import seen, server_url
 
@@ -35,7 +35,7 @@ def bench(server_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
             "input_len": 20,
             "output_len": 4,
         }
-        code = run(BenchServeOptions(**(given | {"result_dir": str(tmp_path / "results")} | options)))
+        code = run(options_from(BenchServeOptions, **(given | {"result_dir": str(tmp_path / "results")} | options)))
         written = capsys.readouterr()
         files = sorted((tmp_path / "results").glob("*"))
         results = [json.loads(line) for file in files for line in file.read_text().splitlines()]

@@ -7,7 +7,7 @@ import pytest
 from blis_sim.bench.serve.command import rewritten
 from blis_sim.bench.serve.options import BenchServeOptions
 from blis_sim.bench.serve.request_body import BodyStyle
-from blis_sim.options import BlisError
+from blis_sim.options import BlisError, options_from
 
 
 def test_lists_follow_their_flag_as_with_vllm() -> None:
@@ -23,21 +23,25 @@ def test_flags_that_change_nothing_are_named(capsys: pytest.CaptureFixture[str])
 
 
 def test_rates_and_limits_are_read() -> None:
-    options = BenchServeOptions(request_rate=("1", "2.5", "inf"), goodput=("ttft:200", "tpot:50,e2el:1e3"))
+    options = options_from(
+        BenchServeOptions, request_rate=("1", "2.5", "inf"), goodput=("ttft:200", "tpot:50,e2el:1e3")
+    )
     assert options.rates == [1, 2.5, inf]
     assert options.limits_ms == {"ttft": 200, "tpot": 50, "e2el": 1000}
 
 
 def test_the_server_is_made_of_host_and_port_and_the_path_of_the_backend() -> None:
-    assert BenchServeOptions(port=8123).server.url == "http://127.0.0.1:8123"
-    assert BenchServeOptions(host="::1").server.host == "::1"
-    assert BenchServeOptions(backend="openai-chat").path == "/v1/chat/completions"
-    assert BenchServeOptions(endpoint="/other/completions").path == "/other/completions"
+    assert options_from(BenchServeOptions, port=8123).server.url == "http://127.0.0.1:8123"
+    assert options_from(BenchServeOptions, host="::1").server.host == "::1"
+    assert options_from(BenchServeOptions, backend="openai-chat").path == "/v1/chat/completions"
+    assert options_from(BenchServeOptions, endpoint="/other/completions").path == "/other/completions"
 
 
 def test_sampling_parameters_and_extra_fields_are_in_every_body(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    options = BenchServeOptions(temperature=0.5, top_k=3, extra_body='{"top_k": 4, "x": [1]}', header=("Team=a",))
+    options = options_from(
+        BenchServeOptions, temperature=0.5, top_k=3, extra_body='{"top_k": 4, "x": [1]}', header=("Team=a",)
+    )
     assert options.extra_fields == {"temperature": 0.5, "top_k": 4, "x": [1]}
     assert options.headers == {"authorization": "Bearer secret", "team": "a"}
 
@@ -95,4 +99,4 @@ def test_bodies_are_those_of_vllm(backend: str, body: dict[str, Any]) -> None:
 )
 def test_settings_that_do_not_fit_together_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(BlisError, match=message):
-        BenchServeOptions(**options)
+        options_from(BenchServeOptions, **options)

@@ -15,7 +15,6 @@ from blis_sim.engine.cluster.autoscaling.autoscaler import (
     Nodes,
     Scaling,
 )
-from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
 from blis_sim.engine.cluster.autoscaling.pipeline import (
     ANALYZERS,
     AutoscalerSettings,
@@ -34,12 +33,14 @@ from blis_sim.engine.cluster.build import build_simulation, notes_on_cluster
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.gateway.flow_control import FlowControl
 from blis_sim.engine.cluster.gateway.rules import FlowControlSettings
+from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policy_file import read_policy_file
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import Event, Finished
 from blis_sim.engine.request import Request
+from blis_sim.options import options_from
 from tests.engine.cluster.clusters import cluster, endings
 from tests.fakes import TestLatency, config, request
 
@@ -281,11 +282,12 @@ def written_policy(folder: Path, text: str) -> str:
     return str(folder / "policy.yaml")
 
 
-def scaling_options(path: str, **more: object) -> ScalingOptions:
-    return ScalingOptions(
+def scaling_options(path: str, **more: object) -> ClusterOptions:
+    return options_from(
+        ClusterOptions,
         model="meta-llama/llama-3.1-8b-instruct",
         policy_config=path,
-        **more,  # type: ignore[arg-type]
+        **more,
     )
 
 
@@ -299,7 +301,7 @@ def test_the_policy_file_describes_node_pools_and_the_autoscaler(tmp_path: Path)
 
 def test_instances_take_memory_and_speed_of_the_gpus_of_their_node_pool(tmp_path: Path) -> None:
     given = scaling_options(written_policy(tmp_path, POOLS), num_instances=5)
-    deployment = resolve(given)
+    deployment = resolve(given.deployment)
     placement = placement_of(given, deployment)
     assert placement is not None
     assert [node.pool.name for node in placement.placed] == ["small", "big", "big"]
@@ -314,14 +316,14 @@ def test_instances_take_memory_and_speed_of_the_gpus_of_their_node_pool(tmp_path
 
 def test_the_flag_switches_the_autoscaler_on(tmp_path: Path) -> None:
     given = scaling_options(written_policy(tmp_path, POOLS), model_autoscaler_interval_us=500)
-    simulation = build_simulation(given, resolve(given))
+    simulation = build_simulation(given, resolve(given.deployment))
     assert isinstance(simulation, Cluster)
     assert simulation.autoscaler is not None
 
 
 def test_a_loading_delay_without_node_pools_is_reported_as_ineffective(tmp_path: Path) -> None:
     given = scaling_options(written_policy(tmp_path, "instance_lifecycle: {loading_delay: {mean: 1}}"))
-    (note,) = notes_on_cluster(given, resolve(given))
+    (note,) = notes_on_cluster(given, resolve(given.deployment))
     assert note == "instance_lifecycle of --policy-config has no effect without node_pools"
 
 
@@ -355,4 +357,4 @@ def test_an_invalid_scaling_policy_is_refused_in_one_line(
 ) -> None:
     given = scaling_options(written_policy(tmp_path, text), **more)
     with pytest.raises(EngineError, match=message):
-        placement_of(given, resolve(given))
+        placement_of(given, resolve(given.deployment))

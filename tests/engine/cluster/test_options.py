@@ -2,15 +2,15 @@
 
 import pytest
 
-from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
 from blis_sim.engine.cluster.build import flags_without_effect_on_cluster
 from blis_sim.engine.cluster.disaggregation.options import pool_flags_without_effect
 from blis_sim.engine.cluster.gateway.options import gateway_flags_without_effect
-from blis_sim.options import BlisError
+from blis_sim.engine.cluster.options import ClusterOptions
+from blis_sim.options import BlisError, options_from
 
 
-def options(**given: object) -> ScalingOptions:
-    return ScalingOptions(model="qwen/qwen3-14b", **given)  # type: ignore[arg-type]
+def options(**given: object) -> ClusterOptions:
+    return options_from(ClusterOptions, model="qwen/qwen3-14b", **given)
 
 
 def test_the_weight_of_adapters_comes_after_the_other_scorers() -> None:
@@ -61,11 +61,11 @@ def test_flags_without_effect_are_named(given: dict[str, object], notes: list[st
     ],
 )
 def test_what_a_gateway_does_not_look_at_is_named(given: dict[str, object], notes: list[str]) -> None:
-    assert list(gateway_flags_without_effect(options(flow_control=True, **given))) == notes
+    assert list(gateway_flags_without_effect(options(flow_control=True, **given).gateway)) == notes
 
 
 def test_a_prefill_pool_without_work_is_named() -> None:
     pools: dict[str, object] = {"num_instances": 2, "prefill_instances": 1, "decode_instances": 1}
     note = "instances of --prefill-instances get nothing to do without --pd-decider"
-    assert list(pool_flags_without_effect(options(**pools))) == [note]
-    assert list(pool_flags_without_effect(options(**pools, pd_decider="always"))) == []
+    assert list(pool_flags_without_effect(options(**pools).pools)) == [note]
+    assert list(pool_flags_without_effect(options(**pools, pd_decider="always").pools)) == []

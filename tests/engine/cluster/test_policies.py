@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
 from blis_sim.engine.cluster.build import build_simulation
 from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policies import with_policies
 from blis_sim.engine.cluster.policy_file import PolicyFile, read_policy_file
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
-from blis_sim.options import BlisError
+from blis_sim.options import BlisError, options_from
 from tests.engine.cluster.small_clusters import endings
 from tests.fakes import request
 
@@ -43,8 +43,8 @@ def written(folder: Path, text: str) -> str:
     return str(path)
 
 
-def options(path: str, **more: object) -> ScalingOptions:
-    return with_policies(ScalingOptions(model="qwen/qwen3-14b", policy_config=path, **more))  # type: ignore[arg-type]
+def options(path: str, **more: object) -> ClusterOptions:
+    return with_policies(options_from(ClusterOptions, model="qwen/qwen3-14b", policy_config=path, **more))
 
 
 def test_all_that_a_file_says_is_taken(tmp_path: Path) -> None:
@@ -54,8 +54,8 @@ def test_all_that_a_file_says_is_taken(tmp_path: Path) -> None:
     assert merged.token_bucket_refill_rate == 20.5
     assert merged.routing_policy == "weighted"
     assert merged.scorer_weights == (("queue-depth", 2.0), ("prefix-affinity", 0.5))
-    assert merged.priority_policy == "slo-based"
-    assert merged.scheduler == "sjf"
+    assert merged.deployment.priority_policy == "slo-based"
+    assert merged.deployment.scheduler == "sjf"
     assert merged.num_instances == 3
 
 
@@ -72,7 +72,7 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
 
 def test_instances_are_as_their_groups_say(tmp_path: Path) -> None:
     merged = options(written(tmp_path, ALL))
-    simulation = build_simulation(merged, resolve(merged))
+    simulation = build_simulation(merged, resolve(merged.deployment))
     assert isinstance(simulation, Cluster)
     assert [engine.config.max_num_seqs for engine in simulation.instances] == [8, 8, 256]
     assert simulation.instances[2].latency.post_decode_time == 2
@@ -83,7 +83,7 @@ def test_instances_are_as_their_groups_say(tmp_path: Path) -> None:
 
 def test_budgets_alone_make_a_cluster_of_one(tmp_path: Path) -> None:
     merged = options(written(tmp_path, "tenant_budgets: {alice: 0}"))
-    simulation = build_simulation(merged, resolve(merged))
+    simulation = build_simulation(merged, resolve(merged.deployment))
     assert isinstance(simulation, Cluster)
     for number in range(3):
         simulation.submit(request(f"r{number}", slo_class="batch")._replace(tenant="alice"), number)
@@ -91,13 +91,13 @@ def test_budgets_alone_make_a_cluster_of_one(tmp_path: Path) -> None:
 
 
 def test_without_anything_of_a_cluster_there_is_one_engine() -> None:
-    given = ScalingOptions(model="qwen/qwen3-14b")
-    assert isinstance(build_simulation(given, resolve(given)), Engine)
+    given = options_from(ClusterOptions, model="qwen/qwen3-14b")
+    assert isinstance(build_simulation(given, resolve(given.deployment)), Engine)
 
 
 def build(path: str) -> Engine | Cluster:
     merged = options(path)
-    return build_simulation(merged, resolve(merged))
+    return build_simulation(merged, resolve(merged.deployment))
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ import pytest
 
 from blis_sim.options import OptionError
 from mockserve.content.generation_config import open_generation_defaults
-from mockserve.options.serve import ServeOptions
+from mockserve.options.content import ContentOptions
 from mockserve.protocol.asked.sampling import NO_DEFAULTS, GenerationDefaults, Sampling
 
 
-def opened(folder: Path, config: dict[str, Any] | str, **settings: Any) -> GenerationDefaults:
+def opened(folder: Path, config: dict[str, Any] | str, model: str = "", **settings: Any) -> GenerationDefaults:
     text = config if isinstance(config, str) else json.dumps(config)
     (folder / "generation_config.json").write_text(text)
-    return open_generation_defaults(ServeOptions(**{"model": str(folder), **settings}))
+    return open_generation_defaults(ContentOptions(**settings), model or str(folder))
 
 
 def test_reads_the_file_of_the_model_folder(tmp_path: Path) -> None:
@@ -57,12 +57,12 @@ def test_refuses_values_that_make_no_sense(tmp_path: Path, config: dict[str, Any
 
 def test_refuses_a_folder_without_the_file(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="--generation-config must be auto, vllm or a folder"):
-        open_generation_defaults(ServeOptions(model="qwen/qwen3-14b", generation_config=str(tmp_path)))
+        open_generation_defaults(ContentOptions(generation_config=str(tmp_path)), "qwen/qwen3-14b")
 
 
 def test_refuses_an_override_that_is_no_object() -> None:
     with pytest.raises(OptionError, match="--override-generation-config must be a JSON object"):
-        ServeOptions(model="qwen/qwen3-14b", override_generation_config="[]")
+        ContentOptions(override_generation_config="[]")
 
 
 def test_leaves_what_a_request_says() -> None:

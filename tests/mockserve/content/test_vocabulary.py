@@ -6,7 +6,7 @@ import pytest
 
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer
 from mockserve.content.vocabulary import open_vocabulary
-from mockserve.options.serve import ServeOptions
+from mockserve.options.content import ContentOptions
 from tests.mockserve.content.vocabularies import write_vocabulary
 
 
@@ -21,23 +21,23 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_model_that_is_a_folder_has_its_own_tokenizer(model: Path) -> None:
-    tokenizer, _ = open_vocabulary(ServeOptions(model=str(model)), 1000)
+    tokenizer, _ = open_vocabulary(ContentOptions(), str(model), 1000)
     assert tokenizer.token_strings(tokenizer.encode("the first", add_special_tokens=True))[0] == "[CLS]"
 
 
 def test_a_tokenizer_that_is_named_wins(model: Path, other: Path) -> None:
-    tokenizer, _ = open_vocabulary(ServeOptions(model=str(model), tokenizer=str(other)), 1000)
+    tokenizer, _ = open_vocabulary(ContentOptions(tokenizer=str(other)), str(model), 1000)
     assert tokenizer.count("the") == 3
 
 
 def test_a_model_without_files_has_the_built_in_tokenizer() -> None:
-    tokenizer, _ = open_vocabulary(ServeOptions(model="no/folder"), 1000)
+    tokenizer, _ = open_vocabulary(ContentOptions(), "no/folder", 1000)
     assert isinstance(tokenizer, BuiltinTokenizer)
     assert tokenizer.vocabulary_size == 1000
 
 
 def test_marks_are_part_of_a_text_unless_they_are_skipped(model: Path) -> None:
-    tokenizer, _ = open_vocabulary(ServeOptions(model=str(model)), 1000)
+    tokenizer, _ = open_vocabulary(ContentOptions(), str(model), 1000)
     ids = tokenizer.encode("the first", add_special_tokens=True)
     assert tokenizer.decode(ids) == "[CLS] the first [SEP]"
     assert tokenizer.decode(ids, skip_special_tokens=True) == "the first"

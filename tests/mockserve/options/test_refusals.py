@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from blis_sim.options import OptionError
+from blis_sim.options import OptionError, options_from, with_settings
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.refusals import check_processes
 from mockserve.options.serve import ServeOptions
@@ -27,10 +27,10 @@ EVENTS = '{"enable_kv_cache_events": true, "publisher": "zmq"}'
     ],
 )
 def test_a_flag_in_the_way_is_named(settings: dict[str, Any], what: str) -> None:
-    options = ServeOptions(model="qwen/qwen3-14b", api_server_count=2, **settings)
+    options = options_from(ServeOptions, model="qwen/qwen3-14b", api_server_count=2, **settings)
     with pytest.raises(OptionError, match=f"^--api-server-count must be 1 with {what}, got 2$"):
         check_processes(options, ServerEnvironment())
-    check_processes(dataclasses.replace(options, model_argument="", api_server_count=1), ServerEnvironment())
+    check_processes(with_settings(options, api_server_count=1), ServerEnvironment())
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_flag_in_the_way_is_named(settings: dict[str, Any], what: str) -> None
     ],
 )
 def test_a_variable_in_the_way_is_named(variable: str, field: str) -> None:
-    options = ServeOptions(model="qwen/qwen3-14b", api_server_count=2)
+    options = options_from(ServeOptions, model="qwen/qwen3-14b", api_server_count=2)
     environment = dataclasses.replace(ServerEnvironment(), **{field: True})  # type: ignore[arg-type]
     with pytest.raises(OptionError, match=f"^--api-server-count must be 1 with {variable}, got 2$"):
         check_processes(options, environment)
@@ -50,5 +50,5 @@ def test_a_variable_in_the_way_is_named(variable: str, field: str) -> None:
 
 def test_everything_else_is_fine() -> None:
     certificate = str(Path("certificate.pem"))
-    options = ServeOptions(model="qwen/qwen3-14b", api_server_count=8, dp=2, ssl_certfile=certificate)
+    options = options_from(ServeOptions, model="qwen/qwen3-14b", api_server_count=8, dp=2, ssl_certfile=certificate)
     check_processes(options, ServerEnvironment())

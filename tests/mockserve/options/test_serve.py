@@ -4,28 +4,28 @@ import math
 
 import pytest
 
-from blis_sim.options import OptionError
+from blis_sim.options import OptionError, options_from
 from mockserve.options.serve import ServeOptions
 
 
 def test_the_model_is_an_argument_or_a_flag() -> None:
-    assert ServeOptions(model_argument="Org/Model").model == "Org/Model"
-    assert ServeOptions(model="Org/Model").model_names == ("Org/Model",)
-    assert ServeOptions(model="a", model_argument="a").model == "a"
+    assert options_from(ServeOptions, model_argument="Org/Model").deployment.model == "Org/Model"
+    assert options_from(ServeOptions, model="Org/Model").model_names == ("Org/Model",)
+    assert options_from(ServeOptions, model="a", model_argument="a").deployment.model == "a"
 
 
 def test_two_different_models_are_refused() -> None:
     with pytest.raises(OptionError, match="MODEL and --model must agree, got 'b' and 'a'"):
-        ServeOptions(model="a", model_argument="b")
+        options_from(ServeOptions, model="a", model_argument="b")
 
 
 def test_a_model_is_needed() -> None:
     with pytest.raises(OptionError, match="MODEL must be given"):
-        ServeOptions()
+        options_from(ServeOptions)
 
 
 def test_served_names_replace_that_of_the_model() -> None:
-    assert ServeOptions(model="a", served_model_name=("x", "y")).model_names == ("x", "y")
+    assert options_from(ServeOptions, model="a", served_model_name=("x", "y")).model_names == ("x", "y")
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_served_names_replace_that_of_the_model() -> None:
 )
 def test_values_out_of_bounds_are_refused(settings: dict[str, float], complaint: str) -> None:
     with pytest.raises(OptionError, match=complaint):
-        ServeOptions(model="a", **settings)  # type: ignore[arg-type]
+        options_from(ServeOptions, model="a", **settings)

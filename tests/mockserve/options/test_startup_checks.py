@@ -12,7 +12,7 @@ import pytest
 
 import mockserve.server
 from blis_sim.cli.main import run
-from blis_sim.options import OptionError
+from blis_sim.options import OptionError, options_from
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer, load_tokenizer
 from mockserve.content.vocabulary import REASONING_PARSERS, TOOL_PARSERS, parser_problem
 from mockserve.options import parser_names
@@ -128,7 +128,7 @@ def test_server_refuses_a_tokenizer_file_without_the_tokens_of_a_parser(tmp_path
     file = tmp_path / "tokenizer.json"
     file.write_text(json.dumps({"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}))
     tokenizer = load_tokenizer(str(file), 10)
-    options = ServeOptions(model="m", reasoning_parser="deepseek_r1")
+    options = options_from(ServeOptions, model="m", reasoning_parser="deepseek_r1")
     with pytest.raises(OptionError, match="--reasoning-parser deepseek_r1 cannot be used with the tokenizer of 'm'"):
         check_parsers(options, tokenizer)
     check_parsers(replace(options, model_argument="", lenient_start=True), tokenizer)

@@ -1,11 +1,13 @@
 """Times that are set instead of simulated: flags in milliseconds to what the engine is told."""
 
 from blis_sim.engine.latency.request_timing import RequestTiming
+from blis_sim.options import options_from
 from mockserve.options.serve import ServeOptions
 
 
 def test_every_set_time_comes_to_the_engine_in_microseconds() -> None:
-    options = ServeOptions(
+    options = options_from(
+        ServeOptions,
         model="m",
         latency_calculator="per-token",
         time_to_first_token_ms=1.0,
@@ -20,9 +22,8 @@ def test_every_set_time_comes_to_the_engine_in_microseconds() -> None:
         kv_cache_transfer_time_per_token_ms=6.0,
         kv_cache_transfer_time_std_dev_ms=0.6,
         time_factor_under_load=7.0,
-        seed=9,
     )
-    assert options.request_timing(num_slots=8) == RequestTiming(
+    assert options.timing.request_timing(num_slots=8, seed=9) == RequestTiming(
         first_token_us=1000,
         first_token_std_us=100,
         token_gap_us=2000,
@@ -42,4 +43,4 @@ def test_every_set_time_comes_to_the_engine_in_microseconds() -> None:
 
 
 def test_without_set_times_the_engine_finds_them() -> None:
-    assert ServeOptions(model="m").request_timing(num_slots=8) is None
+    assert options_from(ServeOptions, model="m").timing.request_timing(num_slots=8, seed=9) is None

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from blis_sim.options import OptionError, options_of
+from blis_sim.options import OptionError, options_from, options_of
 from mockserve.options.serve import ServeOptions
 from mockserve.options.timing import TimingOptions
 from mockserve.options.without_effect import flags_without_effect
@@ -21,7 +21,7 @@ from mockserve.options.without_effect import flags_without_effect
     ],
 )
 def test_flags_that_lack_another_one_are_noted(given: dict[str, Any], notes: list[str]) -> None:
-    assert list(flags_without_effect(ServeOptions(model="m", **given))) == notes
+    assert list(flags_without_effect(options_from(ServeOptions, model="m", **given))) == notes
 
 
 @pytest.mark.parametrize("name", ["time_to_first_token_ms", "prefill_time_per_token_ms", "time_factor_under_load"])
@@ -30,5 +30,5 @@ def test_a_set_time_is_refused_where_the_engine_finds_them(name: str) -> None:
     flag = f"--{name.replace('_', '-')}"
     given: Any = {name: 20.0}
     with pytest.raises(OptionError, match=f"^{flag} needs --latency-calculator constant or per-token$"):
-        ServeOptions(model="m", **given)
-    ServeOptions(model="m", latency_calculator="constant", **given)
+        options_from(ServeOptions, model="m", **given)
+    options_from(ServeOptions, model="m", latency_calculator="constant", **given)

@@ -4,6 +4,7 @@ import asyncio
 
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.options import options_from
 from mockserve.connections.slow_readers import SlowReaders
 from mockserve.engines.backend import source_of
 from mockserve.engines.build import build_engines
@@ -18,7 +19,9 @@ from mockserve.realtime.wire import Wire
 
 
 def gathering() -> Gathering:
-    options = ServeOptions(model="qwen/qwen3-14b", hardware="H100", tp=1, api_server_count=2, tool_call_parser="hermes")
+    options = options_from(
+        ServeOptions, model="qwen/qwen3-14b", hardware="H100", tp=1, api_server_count=2, tool_call_parser="hermes"
+    )
     deployment = resolve(DeploymentOptions(model="qwen/qwen3-14b", hardware="H100", tp=1))
     wire = Wire(Lateness())
     ranks = build_engines(options, deployment, ServerEnvironment(), wire)

@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 
 from blis_sim.engine.cluster.assembly import build_cluster
-from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.member import Life
+from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.events import Finished
 from blis_sim.engine.request import PrefixGroupBlocks, Request
 from blis_sim.engine.units import Micros
 from blis_sim.engine.virtual import run_virtual
+from blis_sim.options import options_from
 from mockserve.flight import Flight
 from mockserve.metrics.lateness import Lateness
 from mockserve.realtime.cluster import ClusterDriver
@@ -38,8 +39,10 @@ LIMITS: dict[str, Any] = {
 
 
 def built(num_instances: int = 3, **settings: Any) -> Cluster:
-    options = ScalingOptions(model="qwen/qwen3-14b", hardware="H100", tp=1, num_instances=num_instances, **settings)
-    return build_cluster(options, resolve(options), lambda _: Engine(config(**LIMITS), LATENCY))
+    options = options_from(
+        ClusterOptions, model="qwen/qwen3-14b", hardware="H100", tp=1, num_instances=num_instances, **settings
+    )
+    return build_cluster(options, resolve(options.deployment), lambda _: Engine(config(**LIMITS), LATENCY))
 
 
 def driven(cluster: Cluster, speed: float = 50.0) -> tuple[ClusterDriver, list[Logbook]]:

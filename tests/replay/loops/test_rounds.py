@@ -10,7 +10,7 @@ from blis_sim.cli.main import run
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.options import BlisError
+from blis_sim.options import BlisError, options_from
 from replay.arrivals.recorded import arrivals_of
 from replay.command import ReplayOptions
 from replay.loops.closed_loop import run_closed_loop
@@ -122,4 +122,4 @@ def test_the_command_has_all_rounds_in_its_results(reference: Path, tmp_path: Pa
 )
 def test_what_does_not_fit_together_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(BlisError, match=message):
-        ReplayOptions(model="qwen/qwen3-14b", trace="x.yaml", **given)
+        options_from(ReplayOptions, model="qwen/qwen3-14b", trace="x.yaml", **given)

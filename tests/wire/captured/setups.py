@@ -3,12 +3,13 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from blis_sim.options import options_of
 from mockserve.options.serve import ServeOptions
 from tests.wire.serving import TestServer, running_server
 
@@ -97,7 +98,7 @@ SETUPS = (
 @contextmanager
 def server_like(setup: Setup, shared: Path) -> Iterator[TestServer]:
     """Our server with the settings of a captured one, as far as it has them."""
-    known = {each.name for each in fields(ServeOptions)}
+    known = {each.name for each in options_of(ServeOptions)}
     settings = {name: value for name, value in setup.settings.items() if name in known}
     folder, tokenizer = (str(shared / "oracle" / name) for name in (setup.model, setup.tokenizer))
     with pytest.MonkeyPatch.context() as patch:

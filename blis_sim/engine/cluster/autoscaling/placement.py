@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from blis_sim.engine.cluster.autoscaling.autoscaler import Autoscaler, Fleet, InstanceResources, Node, NodePool, Nodes
-from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
 from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policies import policies_of
 from blis_sim.engine.cluster.policy_file import ScalingPolicy, with_interval
 from blis_sim.engine.core import Engine
@@ -33,7 +33,7 @@ class Placement:
         return [self.deployments[node.pool.name] for node in self.placed]
 
 
-def placement_of(options: ScalingOptions, deployment: Deployment) -> Placement | None:
+def placement_of(options: ClusterOptions, deployment: Deployment) -> Placement | None:
     """Place the initial instances; None when the policy file has no node pools. Raises EngineError."""
     file = policies_of(options)
     policy = with_interval(file.scaling, options.model_autoscaler_interval_us)
@@ -41,7 +41,7 @@ def placement_of(options: ScalingOptions, deployment: Deployment) -> Placement |
         if policy.autoscaler is not None:
             raise EngineError("an autoscaler needs node_pools in --policy-config, on which to start instances")
         return None
-    others = {"separate pools for prompts and answers": options.num_pooled, "instances": file.instances}
+    others = {"separate pools for prompts and answers": options.pools.num_pooled, "instances": file.instances}
     for what, is_there in others.items():
         if is_there:
             raise EngineError(f"node_pools of --policy-config cannot be used together with {what}")
@@ -71,7 +71,7 @@ def populate(cluster: Cluster, placement: Placement, new_engine: Callable[[Deplo
         Autoscaler(cluster, placement.policy.autoscaler, fleet)
 
 
-def _on(options: ScalingOptions, deployment: Deployment, pool: NodePool) -> Deployment:
+def _on(options: ClusterOptions, deployment: Deployment, pool: NodePool) -> Deployment:
     """Return the deployment on the GPUs of a pool. Raises EngineError."""
     try:
         return _resolved_on(options, deployment, pool)
@@ -79,17 +79,17 @@ def _on(options: ScalingOptions, deployment: Deployment, pool: NodePool) -> Depl
         raise EngineError(f"{options.policy_config}: node pool {pool.name!r}: {error}") from None
 
 
-def _resolved_on(options: ScalingOptions, deployment: Deployment, pool: NodePool) -> Deployment:
+def _resolved_on(options: ClusterOptions, deployment: Deployment, pool: NodePool) -> Deployment:
     own = deployment
     if pool.gpu_type.lower() != deployment.gpu.name.lower():
-        own = resolve(replace(options, hardware=pool.gpu_type))
+        own = resolve(replace(options.deployment, hardware=pool.gpu_type))
         own = replace(own, config=replace(own.config, slo_priorities=deployment.config.slo_priorities))
-    if not pool.gpu_memory_gib or options.total_kv_blocks is not None:
+    if not pool.gpu_memory_gib or options.deployment.total_kv_blocks is not None:
         return own
     size = own.config.block_size_tokens
     gpu = replace(own.gpu, memory_gib=pool.gpu_memory_gib)
     scheduling = own.config.scheduling
-    blocks = kv_blocks(own.model, gpu, own.tp, own.dp, size, options.memory_utilization, scheduling)
+    blocks = kv_blocks(own.model, gpu, own.tp, own.dp, size, options.deployment.memory_utilization, scheduling)
     usable = blocks - (scheduling == "vllm")
     config = replace(own.config, total_kv_blocks=blocks, max_model_len=min(own.config.max_model_len, usable * size))
     return replace(own, gpu=gpu, config=config)

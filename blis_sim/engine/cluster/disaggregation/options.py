@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blis_sim.engine.cluster.disaggregation.transfer import LONGEST_BASE_LATENCY_MS, SLOWEST_GB_PER_S, TransferSettings
-from blis_sim.engine.cluster.gateway.options import GatewayOptions
 from blis_sim.engine.cluster.scorer_weights import Weights, parse_weights
 from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.engine.latency.registry import LATENCY_MODELS
-from blis_sim.options import OptionError, in_vain, names_in, option, options_of
+from blis_sim.options import OptionError, check_options, in_vain, names_in, option, options_of
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings
@@ -18,12 +17,9 @@ DEFAULT_THRESHOLD_TOKENS = 16
 _LATENCY_MODELS = ("", AUTO, *LATENCY_MODELS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
-class PoolOptions(GatewayOptions):
-    """Which instances compute prompts, which answer.
-
-    A subclass with a `__post_init__` of its own calls `PoolOptions.__post_init__(self)`.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolOptions:
+    """Which instances compute prompts, which answer."""
 
     prefill_instances: int = option(
         0,
@@ -76,22 +72,20 @@ class PoolOptions(GatewayOptions):
     decode_max_model_len: int = option(0, "--max-model-len of decode instances, if another.", at_least=0)
 
     def __post_init__(self) -> None:
-        GatewayOptions.__post_init__(self)
+        check_options(self)
         for flag, text in (
             ("--prefill-routing-scorers", self.prefill_routing_scorers),
             ("--decode-routing-scorers", self.decode_routing_scorers),
         ):
             _ = pool_weights(text, flag)  # making it checks it
-        _ = self.disaggregation  # likewise
         if self.pd_decider != "never" and not self.num_pooled:
             raise OptionError(
                 f"--pd-decider {self.pd_decider} needs --prefill-instances and --decode-instances, "
                 "or --prefill-decode-instances"
             )
 
-    @property
-    def disaggregation(self) -> "DisaggregationSettings | None":
-        """Who computes prompts, who answers; None when all do both. Raises EngineError."""
+    def disaggregation(self, num_instances: int) -> "DisaggregationSettings | None":
+        """The roles of a cluster's instances; None when all compute prompts and answers. Raises EngineError."""
         if not self.num_pooled:
             return None
         # What separates prompts from answers is imported where something does.
@@ -99,7 +93,7 @@ class PoolOptions(GatewayOptions):
         from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings
 
         pools = Pools(
-            self.num_instances,
+            num_instances,
             self.prefill_instances,
             self.decode_instances,
             self.prefill_decode_instances,
@@ -113,10 +107,6 @@ class PoolOptions(GatewayOptions):
         return DisaggregationSettings(
             pools=pools, decider=self.pd_decider, threshold_tokens=self.pd_prefix_threshold, transfer=transfer
         )
-
-    @property
-    def latency_models(self) -> tuple[str, ...]:
-        return (self.step_times, self.prefill_latency_model, self.decode_latency_model)
 
     @property
     def num_pooled(self) -> int:
@@ -140,8 +130,7 @@ def pool_flags_without_effect(options: PoolOptions) -> Iterator[str]:
             yield "instances of --prefill-instances get nothing to do without --pd-decider"
     elif options.pd_decider != "prefix-threshold" and options.pd_prefix_threshold != DEFAULT_THRESHOLD_TOKENS:
         yield "--pd-prefix-threshold has no effect without --pd-decider prefix-threshold"
-    general = {setting.name for setting in options_of(GatewayOptions)}
-    own = {setting.name for setting in options_of(PoolOptions)} - general
+    own = {setting.name for setting in options_of(PoolOptions)}
     transfers = ("pd_prefix_threshold", "pd_transfer_bandwidth", "pd_transfer_base_latency", "pd_transfer_contention")
     if needed:
         yield from in_vain(options, dict.fromkeys(transfers if options.num_pooled else own, needed))

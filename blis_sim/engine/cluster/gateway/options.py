@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.units import LONGEST_DELAY_US, Micros
-from blis_sim.options import OptionError, in_vain, names_in, option, options_of
+from blis_sim.options import OptionError, check_options, in_vain, names_in, option, options_of
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.gateway.rules import FlowControlSettings
@@ -15,12 +14,9 @@ DEFAULT_MAX_CONCURRENCY = 100
 DEFAULT_TICK_INTERVAL_US: Micros = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
-class GatewayOptions(ClusterOptions):
-    """A queue in front of all instances.
-
-    A subclass with a `__post_init__` of its own calls `GatewayOptions.__post_init__(self)`.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions:
+    """A queue in front of all instances."""
 
     flow_control: bool = option(
         False,
@@ -98,8 +94,13 @@ class GatewayOptions(ClusterOptions):
     )
 
     def __post_init__(self) -> None:
-        ClusterOptions.__post_init__(self)
+        check_options(self)
         _ = self.slo_targets_us  # raises for bad text
+
+    @property
+    def counts_requests_in_flight(self) -> bool:
+        """Whether --max-concurrency is a limit of the gateway's saturation detector."""
+        return self.flow_control and self.saturation_detector == "concurrency"
 
     @property
     def slo_targets_us(self) -> dict[str, Micros]:
@@ -151,8 +152,7 @@ def gateway_flags_without_effect(options: GatewayOptions) -> Iterator[str]:
         if options.gateway_slo_targets and options.dispatch_order != "slo-deadline":
             yield "--slo-targets has no effect without --dispatch-order slo-deadline"
         return
-    general = {setting.name for setting in options_of(ClusterOptions)}
-    own = {setting.name for setting in options_of(GatewayOptions)} - general
+    own = {setting.name for setting in options_of(GatewayOptions)}
     # --max-concurrency also limits the concurrency of replayed requests.
     yield from in_vain(options, dict.fromkeys(own - {"max_concurrency"}, "--flow-control"))
 

@@ -2,16 +2,18 @@
 
 import pytest
 
-from blis_sim.engine.cluster.autoscaling.options import ScalingOptions
 from blis_sim.engine.cluster.build import build_simulation
+from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.virtual import run_virtual
+from blis_sim.options import options_from
 from tests.fakes import request
 
 
 def num_requests_of_instances(scheduling: str, num_prefill: int, num_decode: int) -> list[int]:
     """How many requests each instance finished of 60 whose prompts are all computed apart."""
-    options = ScalingOptions(
+    options = options_from(
+        ClusterOptions,
         model="qwen3-14b",
         engine=scheduling,
         num_instances=num_prefill + num_decode,
@@ -19,7 +21,7 @@ def num_requests_of_instances(scheduling: str, num_prefill: int, num_decode: int
         decode_instances=num_decode,
         pd_decider="always",
     )
-    simulation = build_simulation(options, resolve(options))
+    simulation = build_simulation(options, resolve(options.deployment))
     arrivals = [(number * 10_000, request(f"r{number}", 100, 4)) for number in range(60)]
     list(run_virtual(simulation, arrivals))
     return [sum(engine.counters.ended.values()) for engine in simulation.instances]

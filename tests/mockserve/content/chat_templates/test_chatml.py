@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from blis_sim.options import OptionError
+from blis_sim.options import OptionError, options_from
 from mockserve.content.chat_templates.conversations import Conversations, open_conversations
 from mockserve.content.chat_templates.turns import turns_of
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer, load_tokenizer
@@ -23,8 +23,8 @@ def prompt(conversations: Conversations, messages: list[Any], **fields: Any) -> 
 
 
 def opened(template: str | None = None, folder: Path | None = None, **settings: Any) -> Conversations:
-    options = ServeOptions(model="qwen/qwen3-14b", chat_template=template, **settings)
-    return open_conversations(options, folder)
+    options = options_from(ServeOptions, model="qwen/qwen3-14b", chat_template=template, **settings)
+    return open_conversations(options.content, folder)
 
 
 def test_without_a_template_prompts_are_chatml() -> None:
