@@ -29,7 +29,7 @@ from blis_sim.engine.virtual import run_virtual
 class Case:
     """One workload on one engine."""
 
-    scheduling: str
+    engine: str
     rate: float
     num_requests: int
     max_num_seqs: int = 256
@@ -77,7 +77,7 @@ def measure(case: Case) -> Cost:
             model="qwen/qwen3-14b",
             hardware="H100",
             tp=1,
-            engine=case.scheduling,
+            engine=case.engine,
             latency_model="trained-physics",
             max_num_seqs=case.max_num_seqs,
             total_kv_blocks=max(15_909, case.max_num_seqs * 100),

@@ -69,7 +69,7 @@ def config(total_kv_blocks: int = 1000, block_size_tokens: int = 4, **settings: 
     return EngineConfig(
         total_kv_blocks=total_kv_blocks,
         block_size_tokens=block_size_tokens,
-        **({"scheduling": "blis"} | settings),
+        **({"engine": "blis"} | settings),
     )
 
 

@@ -51,7 +51,7 @@ def workloads(
     num_blocks = draw(st.integers(4, 40))
     capacity = (num_blocks - 1) * block_size
     settings = _settings(draw, num_blocks, block_size, draw(st.sampled_from(schedulings)))
-    if with_cpu_tier and settings["scheduling"] == "blis":
+    if with_cpu_tier and settings["engine"] == "blis":
         settings["cpu_tier"] = draw(st.sampled_from([None, *CPU_TIERS]))
     latency = TestLatency(
         step_us=draw(st.sampled_from([1, GRID_US, 2 * GRID_US])),
@@ -85,7 +85,7 @@ def workloads(
             )
         )
     speculation = None
-    if with_speculation and settings["scheduling"] == "vllm":
+    if with_speculation and settings["engine"] == "vllm":
         speculation = draw(st.one_of(st.none(), speculations(int(settings["max_num_batched_tokens"]))))
     return Workload(settings, latency, arrivals, sorted(hang_ups), speculation)
 
@@ -108,7 +108,7 @@ def usual_workloads(draw: st.DrawFn) -> Workload:
         "max_model_len": min(draw(st.sampled_from([0, 0, 30])), capacity),
         "scheduler": draw(st.sampled_from(["fcfs", "fcfs", "sjf"])),
         "preemption_policy": draw(st.sampled_from(["fcfs", "fcfs", "priority"])),
-        "scheduling": "vllm",
+        "engine": "vllm",
         "async_scheduling": draw(st.sampled_from([True, True, True, False])),
         "enable_prefix_caching": draw(st.sampled_from([True, True, False])),
         "reserve_full_prompt": draw(st.sampled_from([True, True, False])),
@@ -167,7 +167,7 @@ def _settings(draw: st.DrawFn, num_blocks: int, block_size: int, scheduling: str
         "scheduler": draw(st.sampled_from(["fcfs", "fcfs", "priority-fcfs", "sjf", "reverse-priority"])),
         "priority_policy": draw(st.sampled_from(["slo-class", "slo-class", *PRIORITIES])),
         "preemption_policy": draw(st.sampled_from(["fcfs", "priority"])),
-        "scheduling": scheduling,
+        "engine": scheduling,
         "async_scheduling": draw(st.booleans()),
     }
     if scheduling == "vllm":

@@ -206,7 +206,7 @@ def _draw_config(generator: np.random.Generator, async_scheduling: bool) -> Engi
         max_model_len=max_model_len,
         scheduler="priority-fcfs" if by_priority else "fcfs",
         preemption_policy="priority" if by_priority else "fcfs",
-        scheduling="vllm",
+        engine="vllm",
         async_scheduling=async_scheduling,
         enable_chunked_prefill=chunked,
         enable_prefix_caching=bool(generator.random() < 0.8),

@@ -35,7 +35,7 @@ class EngineConfig:
     """How important each SLO class is."""
     preemption_policy: str = "fcfs"
     """Choice of the request that is preempted, a key of `blis_sim.engine.scheduler.preemption.VICTIMS`."""
-    scheduling: str = "vllm"
+    engine: str = "vllm"
     """Engine whose rules compose the steps, a key of `blis_sim.engine.scheduler.registry.ENGINES`."""
     cpu_tier: "CpuTierConfig | None" = None
     """CPU memory behind the KV cache. BLIS's scheduling only; what follows is vLLM's only."""
@@ -70,7 +70,7 @@ class EngineConfig:
         for name in ("long_prefill_token_threshold", "max_model_len"):
             _at_least(name, getattr(self, name), 0)
         if not self.kv_capacity_tokens:
-            raise EngineError("total_kv_blocks must be at least 2 with vllm scheduling, which keeps one, got 1")
+            raise EngineError("total_kv_blocks must be at least 2 with engine vllm, which keeps one, got 1")
         if self.max_model_len > self.kv_capacity_tokens:
             raise EngineError(
                 f"max_model_len must fit in the KV cache of {self.kv_capacity_tokens} tokens, got {self.max_model_len}"
@@ -85,7 +85,7 @@ class EngineConfig:
     @property
     def kv_capacity_tokens(self) -> int:
         """Tokens the whole KV cache holds. vLLM keeps one block for itself."""
-        usable = self.total_kv_blocks - (self.scheduling == "vllm")
+        usable = self.total_kv_blocks - (self.engine == "vllm")
         return usable * self.block_size_tokens
 
     @property
@@ -103,8 +103,8 @@ class EngineConfig:
         return max(0, num_tokens - self.num_hash_lookahead_tokens) // self.block_size_tokens
 
     def _check_speculation(self, speculation: "Speculation") -> None:
-        if self.scheduling != "vllm":
-            raise EngineError(f"speculation needs vllm scheduling, got {self.scheduling}")
+        if self.engine != "vllm":
+            raise EngineError(f"speculation needs engine vllm, got {self.engine}")
         lookahead = speculation.num_lookahead_tokens
         if self.max_num_batched_tokens <= lookahead:
             raise EngineError(
@@ -113,8 +113,8 @@ class EngineConfig:
             )
 
     def _check_cpu_tier(self, tier: "CpuTierConfig") -> None:
-        if self.scheduling != "blis":
-            raise EngineError(f"a CPU tier needs blis scheduling, got {self.scheduling}")
+        if self.engine != "blis":
+            raise EngineError(f"a CPU tier needs engine blis, got {self.engine}")
         tier.transfer_us(self.block_size_tokens)
 
 

@@ -57,7 +57,7 @@ class Engine:
         """How far the engine has been advanced; None before the first time."""
         self._instance = Instance(config, latency, self._catch_up, steps, tells_admissions)
         self._queue = self._instance.queue
-        self._stepping = ENGINES[config.scheduling](self._instance, reports_steps)
+        self._stepping = ENGINES[config.engine](self._instance, reports_steps)
         self._reports_steps = reports_steps
         self._num_surely_served = num_surely_served(config)
         self._priority = PRIORITIES[config.priority_policy](config.slo_priorities)
@@ -161,9 +161,7 @@ class Engine:
         from blis_sim.engine.scheduler.vllm import VllmScheduler
 
         if not isinstance(self._stepping, VllmScheduler | SlotStepping):
-            raise EngineError(
-                f"KV blocks can only be withheld with vLLM's scheduling, not with {self.config.scheduling}"
-            )
+            raise EngineError(f"KV blocks can only be withheld with vLLM's scheduling, not with {self.config.engine}")
         self._stepping.withhold_blocks(num_blocks, at)
 
     def reserve(self, sequence: Sequence) -> bool:
@@ -281,7 +279,7 @@ class Engine:
         from blis_sim.engine.scheduler.blis import BlisStepping  # engines of other schedulings do not need it
 
         if not isinstance(self._stepping, BlisStepping):
-            raise EngineError(f"blocks can only be reserved with BLIS's scheduling, not with {self.config.scheduling}")
+            raise EngineError(f"blocks can only be reserved with BLIS's scheduling, not with {self.config.engine}")
         return self._stepping
 
     def _demand_steps(self) -> None:

@@ -16,7 +16,7 @@ def output_overheads(config: EngineConfig, latency: LatencyModel, num_outputs: i
     Together, for token n of a request, they are its `output_delay` unless it is the last.
     """
     token_us, step_us = latency.output_token_time, num_outputs * latency.output_sequence_time
-    return (step_us, token_us) if config.scheduling == "blis" else (step_us + token_us, 0)
+    return (step_us, token_us) if config.engine == "blis" else (step_us + token_us, 0)
 
 
 def output_delay(

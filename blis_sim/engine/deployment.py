@@ -87,7 +87,7 @@ def _latency(
         alpha=options.alpha_coeffs,
         beta=options.beta_coeffs,
         coefficients=options.coefficients,
-        scheduling=options.engine,
+        engine=options.engine,
     )
     name = _latency_model(options, notes)
     with _naming_files(options):
@@ -95,11 +95,14 @@ def _latency(
     if name == "fitted":
         from blis_sim.engine.latency import coefficients_notes, range_watch  # with one latency model of several
 
+        assert isinstance(latency, range_watch.RangeWatch)
         learned_elsewhere = list(
-            coefficients_notes.notes_on_coefficients(options.coefficients, model, gpu, tp, options.engine)
+            coefficients_notes.notes_on_coefficients(
+                latency.learned_for, options.coefficients, model, gpu, tp, options.engine
+            )
         )
         notes.extend(learned_elsewhere)
-        if learned_elsewhere and options.step_times == AUTO and isinstance(latency, range_watch.RangeWatch):
+        if learned_elsewhere and options.step_times == AUTO:
             latency = latency.model  # the note above says more than a line on each range that a run leaves
     return name, latency
 
@@ -119,7 +122,7 @@ def _config(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int,
         scheduler=options.scheduler,
         priority_policy=options.priority_policy,
         preemption_policy=options.preemption_policy,
-        scheduling=options.engine,
+        engine=options.engine,
         async_scheduling=options.async_scheduling,
         cpu_tier=_cpu_tier(options),
         speculation=_speculation(options, notes),
@@ -160,7 +163,7 @@ def _check_whole_prompts(config: EngineConfig) -> None:
     """Refuse, as vLLM does, what would let a long prompt wait for ever: a budget it cannot fit unless it is split."""
     ahead = config.speculation.num_lookahead_tokens if config.speculation else 0
     least = config.max_model_len + ahead
-    if config.scheduling == "vllm" and not config.enable_chunked_prefill and config.max_num_batched_tokens < least:
+    if config.engine == "vllm" and not config.enable_chunked_prefill and config.max_num_batched_tokens < least:
         raise EngineError(
             f"--max-num-batched-tokens must be at least the longest context, {least}, with "
             f"--no-enable-chunked-prefill, got {config.max_num_batched_tokens}"
@@ -260,7 +263,7 @@ def _speculation(options: DeploymentOptions, notes: list[str]) -> "Speculation |
 
 def _capacity_tokens(options: DeploymentOptions, blocks: int) -> int:
     """Tokens that fit in the KV cache under the chosen scheduling."""
-    config = EngineConfig(blocks, options.block_size, scheduling=options.engine)
+    config = EngineConfig(blocks, options.block_size, engine=options.engine)
     return config.kv_capacity_tokens
 
 

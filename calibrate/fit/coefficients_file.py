@@ -23,7 +23,7 @@ _HEAD = """\
 # slower_than_usual: the server's step times in parts of equal length of the recording, as a fraction.
 # held_out: errors on the last fifth of each recording, predicted from the rest; means are signed.
 """
-_ENGINE_SETTINGS = ("total_kv_blocks", "block_size_tokens", "max_num_seqs", "max_num_batched_tokens", "scheduling")
+_ENGINE_SETTINGS = ("total_kv_blocks", "block_size_tokens", "max_num_seqs", "max_num_batched_tokens", "engine")
 
 
 class _OnOneLine(list[float]):

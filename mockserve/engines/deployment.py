@@ -60,7 +60,7 @@ def transfer_of(options: ServeOptions, deployment: Deployment, environment: Serv
     transfer = options.kv_sharing.transfer
     if not transfer.is_on:
         return None
-    bytes_per_token = kv_bytes_per_token(deployment.model, deployment.tp, deployment.config.scheduling)
+    bytes_per_token = kv_bytes_per_token(deployment.model, deployment.tp, deployment.config.engine)
     return KVTransfer(
         engine_id=transfer.engine_id,
         host=environment.side_channel_host,

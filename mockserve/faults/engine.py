@@ -52,8 +52,8 @@ class EngineFaults:
         for config in configs:
             if "slow" in kinds and config.timing is not None:
                 raise OptionError("an engine whose times are set cannot be slow: it takes no steps")
-            if "kv_exhaustion" in kinds and config.scheduling != "vllm":
-                raise OptionError(f"kv_exhaustion needs vLLM's scheduling, got {config.scheduling}")
+            if "kv_exhaustion" in kinds and config.engine != "vllm":
+                raise OptionError(f"kv_exhaustion needs vLLM's scheduling, got {config.engine}")
 
     def start(self, kind: str, for_s: float | None = None) -> None:
         """Let something go wrong, for so many real seconds or until it is ended. Raises OptionError as `check` does."""

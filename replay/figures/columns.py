@@ -33,7 +33,7 @@ def columns_of(simulated: Simulated, instance: int | None = None) -> Columns:
     separated = cluster.disaggregation.separated
     view = ClientView(simulation.instances[instance])
     parts = _prompts(view, instance, separated)
-    if view.engine.config.scheduling == "blis":
+    if view.engine.config.engine == "blis":
         ids = {sequence.request.id for sequence in separated}
         is_its &= np.array([request_id not in ids for request_id in record.ids], np.bool_)
         parts += _answers(view, instance, separated)

@@ -37,7 +37,7 @@ class ClientView:
         """Whether tokens wait for the others of their step."""
         self.output_token_time = engine.latency.output_token_time
         self.post_decode_time = engine.latency.post_decode_time
-        self.counts_steps = engine.config.scheduling == "blis"
+        self.counts_steps = engine.config.engine == "blis"
         self._steps = engine.steps
 
     def latencies(self, sequence: Sequence, at: Micros) -> Latencies:
@@ -104,7 +104,7 @@ def token_times(engine: Engine, sequence: Sequence) -> npt.NDArray[np.int64]:
     overhead_us = engine.latency.output_token_time
     first_us = sequence.first_token_at + overhead_us
     spans = [engine.steps.span(first, count) for first, count in sequence.token_runs]
-    if engine.config.scheduling == "blis":
+    if engine.config.engine == "blis":
         gaps_us = [ends - starts + overhead_us for starts, ends in spans]
         times_us = first_us + np.cumsum(np.concatenate([np.zeros(1, np.int64), *gaps_us]))
     else:

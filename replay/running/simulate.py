@@ -39,7 +39,7 @@ def refuse_endless(configs: Iterable[EngineConfig], requests: Iterable[Request],
     With BLIS's scheduling a request whose prompt and output outgrow the whole KV cache preempts itself again and again,
     until its deadline or the horizon.
     """
-    unlimited = [config for config in configs if config.scheduling == "blis" and not config.max_model_len]
+    unlimited = [config for config in configs if config.engine == "blis" and not config.max_model_len]
     if horizon_us is not None or not unlimited:
         return
     for request in requests:

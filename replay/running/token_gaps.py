@@ -87,7 +87,7 @@ class InstanceGaps(NamedTuple):
         """All gaps counted so far. Steps are gone through in blocks, as there may be as many as tokens."""
         befores, firsts, counts = self.befores, self.firsts, self.counts
         pauses_us = np.array([], np.int64)
-        if self.engine.config.scheduling != "blis":
+        if self.engine.config.engine != "blis":
             # A token whose predecessor's is not the step before. BLIS counts its own step, whatever was between them.
             ends_us = self.engine.steps.ends()
             pauses_us = ends_us[firsts] - ends_us[befores]
@@ -107,6 +107,6 @@ class InstanceGaps(NamedTuple):
     def _gaps_us(self, first: int, count: int) -> npt.NDArray[np.int64]:
         """The time between the token of a step and the one before it, for `count` steps."""
         starts_us, ends_us = self.engine.steps.span(first, count)
-        if self.engine.config.scheduling == "blis":
+        if self.engine.config.engine == "blis":
             return ends_us - starts_us + self.engine.latency.output_token_time
         return np.diff(ends_us, prepend=self.engine.steps.end(first - 1) if first else 0)

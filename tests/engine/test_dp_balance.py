@@ -148,7 +148,7 @@ def test_a_rank_reports_when_its_numbers_change_and_its_cache_usage_with_them() 
 
 
 def test_an_engine_says_its_own_load() -> None:
-    limits = config(total_kv_blocks=11, scheduling="vllm", max_num_seqs=1)
+    limits = config(total_kv_blocks=11, engine="vllm", max_num_seqs=1)
     engine = Engine(replace(limits, async_scheduling=False), TestLatency())
     engine.submit(request("a", input_tokens=16), 0)
     engine.submit(request("b"), 0)

@@ -13,7 +13,7 @@ STEP_US = 1000
 
 
 def new_engine(scheduling: str, **settings: int) -> Engine:
-    return Engine(config(**settings, scheduling=scheduling), TestLatency(step_us=STEP_US))
+    return Engine(config(**settings, engine=scheduling), TestLatency(step_us=STEP_US))
 
 
 def shared_prompt(request_id: str, output_tokens: int = 3) -> Request:
@@ -126,6 +126,6 @@ def test_a_reset_may_preempt_whatever_runs_which_then_completes(scheduling: str)
 
 
 def test_an_engine_that_takes_many_steps_at_once_cannot_be_held() -> None:
-    engine = Engine(config(scheduling="vllm"), TestLatency(), reports_steps=False)
+    engine = Engine(config(engine="vllm"), TestLatency(), reports_steps=False)
     with pytest.raises(ValueError, match="cannot be interrupted"):
         engine.hold(Hold.EVERYTHING, 1)

@@ -16,7 +16,7 @@ def request(name: str, adapter: str = "", output_tokens: int = 3) -> Request:
 
 
 def new_engine(settings: LoraSettings | None = None) -> Engine:
-    config = EngineConfig(100, scheduling="vllm", async_scheduling=False, lora=settings or LoraSettings())
+    config = EngineConfig(100, engine="vllm", async_scheduling=False, lora=settings or LoraSettings())
     return Engine(config, TestLatency(step_us=1000))
 
 

@@ -14,7 +14,7 @@ PROMPTS = (30, 25, 19)
 def turn_and_turn_about(preemption_policy: str) -> Engine:
     """Three equal requests that are admitted chunk by chunk and need more blocks together than there are."""
     settings = {
-        "scheduling": "vllm",
+        "engine": "vllm",
         "preemption_policy": preemption_policy,
         "priority_policy": "constant",
         "long_prefill_token_threshold": 3,

@@ -48,7 +48,7 @@ class _Noting(WrappedLatency):
 def test_the_latency_model_is_told_by_vllms_scheduling() -> None:
     for reports_steps in (False, True):
         latency = _Noting(TestLatency(step_us=HALF_LIFE_US))
-        config = EngineConfig(1000, max_num_batched_tokens=2048, max_num_seqs=8, scheduling="vllm")
+        config = EngineConfig(1000, max_num_batched_tokens=2048, max_num_seqs=8, engine="vllm")
         engine = Engine(config, latency, reports_steps=reports_steps)
         requests = [(at, Request(f"r{at}", 640, 9, UniqueBlocks(f"r{at}"), 9)) for at in (1, 5, HALF_LIFE_US + 5)]
         list(run_virtual(engine, iter(requests)))

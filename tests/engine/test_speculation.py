@@ -62,18 +62,18 @@ def test_settings_out_of_bounds_are_refused(settings: dict[str, Any], message: s
 
 
 def test_an_engine_takes_them_only_where_they_can_work() -> None:
-    with pytest.raises(EngineError, match=r"^speculation needs vllm scheduling, got blis$"):
-        EngineConfig(100, scheduling="blis", speculation=speculation())
+    with pytest.raises(EngineError, match=r"^speculation needs engine vllm, got blis$"):
+        EngineConfig(100, engine="blis", speculation=speculation())
     with pytest.raises(
         EngineError, match=r"^max_num_batched_tokens must be above the 3 tokens that eagle drafts ahead"
     ):
-        EngineConfig(100, max_num_batched_tokens=3, scheduling="vllm", speculation=speculation("eagle"))
-    EngineConfig(100, max_num_batched_tokens=3, scheduling="vllm", speculation=speculation())
+        EngineConfig(100, max_num_batched_tokens=3, engine="vllm", speculation=speculation("eagle"))
+    EngineConfig(100, max_num_batched_tokens=3, engine="vllm", speculation=speculation())
 
 
 def test_a_block_at_the_end_of_known_tokens_is_identified_only_when_nothing_after_it_matters() -> None:
-    plain = EngineConfig(100, block_size_tokens=4, scheduling="vllm")
-    ahead = EngineConfig(100, block_size_tokens=4, scheduling="vllm", speculation=speculation("eagle"))
+    plain = EngineConfig(100, block_size_tokens=4, engine="vllm")
+    ahead = EngineConfig(100, block_size_tokens=4, engine="vllm", speculation=speculation("eagle"))
     assert [plain.num_identified_blocks(tokens) for tokens in (0, 7, 8, 9)] == [0, 1, 2, 2]
     assert [ahead.num_identified_blocks(tokens) for tokens in (0, 7, 8, 9)] == [0, 1, 1, 2]
 

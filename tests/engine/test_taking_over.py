@@ -87,6 +87,6 @@ def test_prompts_that_wait_lose_their_blocks_when_else_nobody_could_ever_run(rep
 
 
 def test_only_the_scheduling_of_blis_reserves() -> None:
-    each = Engine(config(scheduling="vllm"), TestLatency())
+    each = Engine(config(engine="vllm"), TestLatency())
     with pytest.raises(EngineError, match="not with vllm"):
         each.reserve(computed())

@@ -148,7 +148,7 @@ SCENARIOS: dict[str, Scenario] = {
 def record(scenario: Scenario, max_steps: int = 200) -> list[dict[str, Any]]:
     """Drive our scheduling as the recorder drove vLLM's: one composition a line, outputs one or two calls later."""
     config = EngineConfig(
-        **{"total_kv_blocks": WHOLE_CACHE, "block_size_tokens": BLOCK} | scenario.settings, scheduling="vllm"
+        **{"total_kv_blocks": WHOLE_CACHE, "block_size_tokens": BLOCK} | scenario.settings, engine="vllm"
     )
     instance = Instance(config, TestLatency())
     scheduler = _scheduler(instance)

@@ -11,7 +11,7 @@ from tests.fakes import TestLatency, config, request
 def test_the_clock_is_that_of_the_last_thing_that_happened(scheduling: str, until: int) -> None:
     clocks = []
     for reports_steps in (True, False):
-        engine = Engine(config(scheduling=scheduling), TestLatency(), reports_steps)
+        engine = Engine(config(engine=scheduling), TestLatency(), reports_steps)
         engine.submit(request("a", 10, 60), 0)
         engine.submit(request("b", 10, 30), 0)
         engine.advance(until)

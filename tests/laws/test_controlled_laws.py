@@ -97,7 +97,7 @@ def test_with_the_concurrency_detector_instances_never_have_more_than_they_may(g
             entered_at = sequence.arrived_at + given_.latencies.admission_us + sequence.gateway_wait_us
             changes += [(entered_at, 1), (event.at, -1)]
     # With BLIS's scheduling a place is free when the last step of a request begins, so count none of that time.
-    if given_.workload.settings["scheduling"] == "blis":
+    if given_.workload.settings["engine"] == "blis":
         return
     present = 0
     for _, change in sorted(changes):
@@ -137,6 +137,6 @@ def test_nobody_answers_before_the_prompt_has_come(given_: ControlledWorkload) -
         assert sequence.queued_at is not None
         assert sequence.scheduled_at is not None
         assert sequence.arrived_at <= prompt.scheduled_at < sequence.queued_at <= sequence.scheduled_at < event.at
-        if given_.workload.settings["scheduling"] == "vllm":
+        if given_.workload.settings["engine"] == "vllm":
             assert prompt.first_token_at is not None
             assert prompt.first_token_at < sequence.queued_at

@@ -15,7 +15,7 @@ SPECULATION = Speculation(method="ngram", num_tokens=2, acceptance_rates=(1.0, 1
 
 def simulated(output_tokens: int) -> Simulated:
     """Each step takes 1000 us and after the first brings 3 tokens, but for the end."""
-    limits = replace(config(scheduling="vllm"), speculation=SPECULATION)
+    limits = replace(config(engine="vllm"), speculation=SPECULATION)
     engine = Engine(limits, TestLatency(step_us=1_000), reports_steps=False)
     return simulate(engine, [Arrival(0, request(output_tokens=output_tokens), row())])
 
@@ -32,7 +32,7 @@ def test_gaps_lie_between_steps_for_the_tokens_of_one_step_come_together() -> No
 
 
 def test_tokens_that_come_together_are_one_chunk_of_the_recording() -> None:
-    limits = replace(config(scheduling="vllm"), speculation=SPECULATION)
+    limits = replace(config(engine="vllm"), speculation=SPECULATION)
     told: list[list[int]] = []
     engine = Engine(limits, TestLatency(step_us=1_000, output_token_time=5))
     simulate(engine, [Arrival(0, request(output_tokens=8), row())], on_tokens=lambda _, us: told.append(us.tolist()))

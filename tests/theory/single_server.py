@@ -13,8 +13,8 @@ from tests.fakes import TestLatency, config
 from traces import TraceRow
 
 SCHEDULINGS: dict[str, dict[str, int | str]] = {
-    "blis": {"scheduling": "blis"},
-    "vllm": {"scheduling": "vllm", "async_scheduling": False},
+    "blis": {"engine": "blis"},
+    "vllm": {"engine": "vllm", "async_scheduling": False},
 }
 """Schedulings whose steps follow each other like services; an asynchronous one composes a step ahead."""
 

@@ -61,7 +61,7 @@ def test_each_further_token_costs_a_decode_step_and_an_output_overhead(
 def test_with_vllm_scheduling_output_overheads_overlap_the_steps(
     async_scheduling: bool, latency: TestLatency, prompt: int, output: int
 ) -> None:
-    measured = lone(latency, prompt, output, scheduling="vllm", async_scheduling=async_scheduling)
+    measured = lone(latency, prompt, output, engine="vllm", async_scheduling=async_scheduling)
     assert measured.ttft_us is not None
     gap_us = latency.step_us + latency.decode_us
     assert measured.e2e_us == measured.ttft_us + (output - 1) * gap_us + latency.post_decode_time

@@ -120,7 +120,7 @@ def _operated_story(random: Random) -> Story:
 def _operation(random: Random, engine: Engine) -> Callable[[Micros], object]:
     kind = random.choice(["hold", "admissions", "resume", "clear", "preempt", "withhold"])
     num_blocks = random.randint(0, 50)
-    if kind == "withhold" and engine.config.scheduling == "vllm":
+    if kind == "withhold" and engine.config.engine == "vllm":
         return lambda at: engine.withhold_blocks(num_blocks, at)
     if kind in ("clear", "preempt"):
         return lambda at: engine.reset_prefix_cache(at, preempts_running=kind == "preempt")

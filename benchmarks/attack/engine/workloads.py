@@ -103,7 +103,7 @@ def _config(random: Random, scheduling: str, with_pools: bool) -> EngineConfig:
         scheduler=random.choice(["fcfs", "fcfs", *ORDERS]),
         priority_policy=random.choice(["slo-class", *PRIORITIES]),
         preemption_policy=random.choice(list(VICTIMS)),
-        scheduling=scheduling,
+        engine=scheduling,
         async_scheduling=random.random() < 0.7,
     )
     if scheduling == "vllm":

@@ -22,7 +22,7 @@ def kv_blocks(
     dp: int = 1,
     block_size_tokens: int = 16,
     gpu_memory_utilization: float = 0.9,
-    scheduling: str = "vllm",
+    engine: str = "vllm",
 ) -> int:
     """Blocks of `block_size_tokens` that fit on `tp` GPUs, times `dp` replicas of a model with experts.
 
@@ -33,14 +33,14 @@ def kv_blocks(
     then names the smallest tp that does.
     """
     _check(model, gpu)
-    sharded = _sharded(model, tp, scheduling)
+    sharded = _sharded(model, tp, engine)
     free_bytes = _free_gib(sharded, gpu, tp, gpu_memory_utilization) * _GIB
-    if scheduling == "vllm":
+    if engine == "vllm":
         free_bytes /= tp
-    block_bytes = int(kv_bytes_per_token(model, tp, scheduling) * block_size_tokens)
+    block_bytes = int(kv_bytes_per_token(model, tp, engine) * block_size_tokens)
     blocks = int(free_bytes) // block_bytes if free_bytes > 0 else 0
     if blocks < 1:
-        raise EngineError(_no_room(model, gpu, tp, gpu_memory_utilization, scheduling))
+        raise EngineError(_no_room(model, gpu, tp, gpu_memory_utilization, engine))
     return blocks * dp if model.is_moe else blocks
 
 
@@ -65,7 +65,7 @@ def _mlp_parameters(model: ModelSpec) -> int:
     return num_dense * 3 * hidden * model.dense_size + (model.num_layers - num_dense) * moe_layer
 
 
-def kv_bytes_per_token(model: ModelSpec, tp: int, scheduling: str = "vllm") -> float:
+def kv_bytes_per_token(model: ModelSpec, tp: int, engine: str = "vllm") -> float:
     """Bytes of one token's keys and values on one GPU. Every GPU holds a compressed latent in full.
 
     Where GPUs outnumber KV heads, each GPU holds one head in vLLM, and a fraction of one in BLIS.
@@ -74,13 +74,13 @@ def kv_bytes_per_token(model: ModelSpec, tp: int, scheduling: str = "vllm") -> f
         return model.num_layers * (model.kv_lora_rank + model.qk_rope_head_dim) * model.bytes_per_activation
     if model.num_kv_heads >= tp and model.num_kv_heads % tp:
         raise EngineError(f"{model.name} has {model.num_kv_heads} KV heads, which tp {tp} does not divide")
-    per_layer = 2 * model.cache_head_dim * _sharded(model, tp, scheduling).num_kv_heads
+    per_layer = 2 * model.cache_head_dim * _sharded(model, tp, engine).num_kv_heads
     return model.num_layers * per_layer * model.bytes_per_activation / tp
 
 
-def _sharded(model: ModelSpec, tp: int, scheduling: str) -> ModelSpec:
+def _sharded(model: ModelSpec, tp: int, engine: str) -> ModelSpec:
     """`model` with as many KV heads as all of its GPUs hold. vLLM copies heads until each GPU has one."""
-    if scheduling != "vllm" or model.is_mla or model.num_kv_heads >= tp:
+    if engine != "vllm" or model.is_mla or model.num_kv_heads >= tp:
         return model
     return replace(model, num_kv_heads=tp, head_dim=model.cache_head_dim)
 
@@ -92,11 +92,11 @@ def _free_gib(model: ModelSpec, gpu: GpuSpec, tp: int, gpu_memory_utilization: f
     return available - (weight_bytes(model) / _GIB + activation + other)
 
 
-def _no_room(model: ModelSpec, gpu: GpuSpec, tp: int, gpu_memory_utilization: float, scheduling: str) -> str:
+def _no_room(model: ModelSpec, gpu: GpuSpec, tp: int, gpu_memory_utilization: float, engine: str) -> str:
     def fits(count: int) -> bool:
-        return _free_gib(_sharded(model, count, scheduling), gpu, count, gpu_memory_utilization) > 0
+        return _free_gib(_sharded(model, count, engine), gpu, count, gpu_memory_utilization) > 0
 
-    most = model.num_heads if scheduling == "vllm" else model.num_kv_heads
+    most = model.num_heads if engine == "vllm" else model.num_kv_heads
     shardings = (
         count
         for count in range(tp + 1, most + 1)

@@ -25,6 +25,11 @@ class LearnedCoefficients:
     seen_prompts: tuple[int, int] | None
     """Tokens of the shortest and the longest prompt; None if the file does not say."""
 
+    @property
+    def learned_for(self) -> str:
+        """The deployment whose recordings taught them."""
+        return f"{self.model} on {self.hardware} with tp {self.tp}"
+
 
 def read_coefficients(path: str | Path) -> LearnedCoefficients:
     """Read a file. Raises EngineError that names the file and the key for what is missing, unknown or no number."""

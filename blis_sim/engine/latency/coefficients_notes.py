@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 
 from blis_sim.engine.gpu_spec import GpuSpec
-from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
-from blis_sim.engine.latency.coefficients_file import read_coefficients
 from blis_sim.engine.model_spec import ModelSpec
 
 SHIPPED = "the shipped coefficients"
@@ -15,18 +13,20 @@ EXPERTS_MEASURED = "mixtral-8x7b"
 GPUs, were sharded over so many of them, and of models with experts ran this one."""
 
 
-def notes_on_coefficients(path: str | None, model: ModelSpec, gpu: GpuSpec, tp: int, scheduling: str) -> Iterator[str]:
-    """What the coefficients were learned for, where that is not what they are used for, in a line each. A `path` of
-    None stands for those that ship."""
-    learned = read_coefficients(LEARNED_COEFFICIENTS if path is None else path)
+def notes_on_coefficients(
+    learned_for: str, path: str | None, model: ModelSpec, gpu: GpuSpec, tp: int, engine: str
+) -> Iterator[str]:
+    """Yield a line on each difference between the deployment that coefficients were learned for and this one.
+
+    The coefficients of the file `path`, or those that ship where it is None, were learned for `learned_for`.
+    """
     origin = f"{SHIPPED} were" if path is None else f"{path} was"
-    learned_for = f"{learned.model} on {learned.hardware} with tp {learned.tp}"
     used_for = f"{model.name} on {gpu.name} with tp {tp}"
     if learned_for != used_for:
         more = _more_on_shipped(model, gpu, tp) if path is None else ""
         yield f"warning: {origin} learned for {learned_for}, not for {used_for}{more}"
-    if scheduling != "vllm":
-        yield f"warning: {origin} learned with --engine vllm, not with {scheduling}"
+    if engine != "vllm":
+        yield f"warning: {origin} learned with --engine vllm, not with {engine}"
 
 
 def _more_on_shipped(model: ModelSpec, gpu: GpuSpec, tp: int) -> str:

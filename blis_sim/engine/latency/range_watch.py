@@ -21,7 +21,7 @@ NEARLY_SEEN = 1.1
 class RangeWatch(WrappedLatency):
     """`model`, with the largest batches and the shortest and longest prompts that it was asked about. `seen` has the
     largest batches of the recordings, `seen_prompts` the tokens of their shortest and longest prompts. `origin` names
-    the coefficients for people.
+    the coefficients for people, `learned_for` the deployment that was recorded.
 
     Contexts that grow while many steps are taken at once are noticed at the next call.
     """
@@ -29,6 +29,7 @@ class RangeWatch(WrappedLatency):
     seen: Mapping[str, int]
     seen_prompts: tuple[int, int] | None = None
     origin: str = "--coefficients"
+    learned_for: str = ""
     _asked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(WATCHED, 0))
     _asked_prompts: tuple[int, int] | None = None
 

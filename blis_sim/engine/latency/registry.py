@@ -28,7 +28,7 @@ class LatencyChoice:
     beta: tuple[float, ...] = ()
     coefficients: str | None = None
     """The file of a fitted model; None for the one that ships."""
-    scheduling: str = "vllm"
+    engine: str = "vllm"
     """Whose rules shard the model. BLIS's physics refuses more GPUs than KV heads, of which vLLM makes copies."""
 
 
@@ -46,7 +46,7 @@ def _trained_physics(choice: LatencyChoice) -> LatencyModel:
     from blis_sim.engine.latency.trained_physics import TrainedPhysics
 
     model, tp = choice.model, choice.tp
-    if choice.scheduling == "blis" and model.num_heads % tp == 0 and model.num_kv_heads % tp:
+    if choice.engine == "blis" and model.num_heads % tp == 0 and model.num_kv_heads % tp:
         raise EngineError(f"{model.name} has {model.num_kv_heads} KV heads, which tp {tp} does not divide")
     alpha, beta = (choice.alpha, choice.beta) if choice.beta else trained_coefficients("trained-physics")
     return TrainedPhysics(model, choice.gpu, tp, alpha, beta, choice.dp, choice.moe_comm_backend)
@@ -93,7 +93,7 @@ def _fitted(choice: LatencyChoice) -> LatencyModel:
     learned = read_coefficients(LEARNED_COEFFICIENTS if choice.coefficients is None else choice.coefficients)
     fitted = Fitted(choice.model, choice.gpu, choice.tp, learned.step, learned.request)
     origin = SHIPPED if choice.coefficients is None else "--coefficients"
-    return RangeWatch(fitted, learned.seen, learned.seen_prompts, origin)
+    return RangeWatch(fitted, learned.seen, learned.seen_prompts, origin, learned.learned_for)
 
 
 LATENCY_MODELS: Mapping[str, Callable[[LatencyChoice], LatencyModel]] = {

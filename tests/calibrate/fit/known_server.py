@@ -15,7 +15,7 @@ from replay.running.simulate import simulate
 from tests.replay.small_traces import row
 
 DEPLOYED = Deployed(load_model("qwen3-14b"), load_gpu("H100"), 1)
-CONFIG = EngineConfig(18_000, max_num_batched_tokens=4096, max_num_seqs=128, scheduling="vllm")
+CONFIG = EngineConfig(18_000, max_num_batched_tokens=4096, max_num_seqs=128, engine="vllm")
 KNOWN = {
     "weights": 1.03,
     "layer_us": 42.0,

@@ -37,7 +37,7 @@ def test_a_model_name_is_enough() -> None:
 def test_blis_brings_defaults_of_its_own() -> None:
     deployment = resolve(DeploymentOptions(model="Qwen/Qwen3-14B", engine="blis"))
     assert deployment.config == EngineConfig(
-        total_kv_blocks=15_909, max_model_len=40_960, max_num_seqs=256, max_num_batched_tokens=2048, scheduling="blis"
+        total_kv_blocks=15_909, max_model_len=40_960, max_num_seqs=256, max_num_batched_tokens=2048, engine="blis"
     )
     assert isinstance(deployment.latency, TrainedPhysics)
 

@@ -21,7 +21,7 @@ def test_each_limit_has_a_least_value(name: str, least: int) -> None:
     with pytest.raises(EngineError) as refusal:
         EngineConfig(**{"total_kv_blocks": 10, name: least - 1})  # type: ignore[arg-type]
     assert str(refusal.value) == f"{name} must be at least {least}, got {least - 1}"
-    config = EngineConfig(**{"total_kv_blocks": 10, "scheduling": "blis", name: least})  # type: ignore[arg-type]
+    config = EngineConfig(**{"total_kv_blocks": 10, "engine": "blis", name: least})  # type: ignore[arg-type]
     assert getattr(config, name) == least
 
 
@@ -33,9 +33,9 @@ def test_the_longest_request_must_fit_in_the_kv_cache() -> None:
 
 def test_vllm_keeps_one_block_and_needs_another() -> None:
     assert EngineConfig(total_kv_blocks=2).kv_capacity_tokens == 16
-    with pytest.raises(EngineError, match="total_kv_blocks must be at least 2 with vllm scheduling"):
+    with pytest.raises(EngineError, match="total_kv_blocks must be at least 2 with engine vllm"):
         EngineConfig(total_kv_blocks=1)
 
 
 def test_blis_has_every_block_for_requests() -> None:
-    assert EngineConfig(total_kv_blocks=10, scheduling="blis").kv_capacity_tokens == 160
+    assert EngineConfig(total_kv_blocks=10, engine="blis").kv_capacity_tokens == 160

@@ -35,7 +35,7 @@ SMALL = ModelSpec(
     ],
 )
 def test_blis_counts_the_memory_of_all_gpus(model: str, gpu: str, tp: int, dp: int, blocks: int) -> None:
-    assert kv_blocks(load_model(model), load_gpu(gpu), tp, dp, 16, 0.9, scheduling="blis") == blocks
+    assert kv_blocks(load_model(model), load_gpu(gpu), tp, dp, 16, 0.9, engine="blis") == blocks
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_blis_counts_the_memory_of_all_gpus(model: str, gpu: str, tp: int, dp: i
 def test_vllm_counts_the_memory_of_one_gpu(model: str, tp: int, blocks: int) -> None:
     found = kv_blocks(load_model(model), H100, tp)
     assert found == blocks
-    assert abs(found - kv_blocks(load_model(model), H100, tp, scheduling="blis") / tp) < 1
+    assert abs(found - kv_blocks(load_model(model), H100, tp, engine="blis") / tp) < 1
 
 
 _KV_GIB = 37
@@ -143,7 +143,7 @@ def test_the_tp_advised_may_exceed_the_kv_heads_with_vllm() -> None:
         kv_blocks(large, H100, 8)
     assert kv_blocks(large, H100, 32) > 0
     with pytest.raises(EngineError, match="no tp is enough"):
-        kv_blocks(large, H100, 8, scheduling="blis")
+        kv_blocks(large, H100, 8, engine="blis")
 
 
 def test_too_small_a_gpu_is_answered_with_the_smallest_tp_that_works() -> None:

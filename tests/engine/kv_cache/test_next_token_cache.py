@@ -18,7 +18,7 @@ def cache(hashes_next_token: bool = True, keeps_last_hit_block: bool = False) ->
         hashes_next_token=hashes_next_token,
         keeps_last_hit_block=keeps_last_hit_block,
     )
-    limits = EngineConfig(50, block_size_tokens=BLOCK, scheduling="vllm", speculation=speculation)
+    limits = EngineConfig(50, block_size_tokens=BLOCK, engine="vllm", speculation=speculation)
     return NextTokenKVCache(limits, speculation)
 
 

@@ -15,7 +15,7 @@ BLOCK = 4
 
 
 def cache(total_kv_blocks: int = 9, **settings: bool | float | int) -> VllmKVCache:
-    return VllmKVCache(config(total_kv_blocks, BLOCK, scheduling="vllm", **settings))
+    return VllmKVCache(config(total_kv_blocks, BLOCK, engine="vllm", **settings))
 
 
 def sequence(

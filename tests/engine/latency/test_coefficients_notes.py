@@ -1,5 +1,6 @@
 """What is said before a deployment is timed with coefficients that were learned from another one."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,8 @@ import pytest
 
 from blis_sim.engine.deployment import notes_after, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.latency import coefficients_file
+from blis_sim.engine.latency.catalogue.files import read_mapping
 from tests.coefficients_file import written
 
 LEARNED_FOR = "warning: the shipped coefficients were learned for qwen3-14b on H100 with tp 1, not for "
@@ -66,6 +69,19 @@ def test_a_file_is_named_and_needs_no_advice(tmp_path: Path) -> None:
         f"warning: {path} was learned for qwen3-14b on H100 with tp 1, not for llama-3.1-8b on A100-SXM with tp 1",
         f"warning: {path} was learned with --engine vllm, not with blis",
     ]
+
+
+def test_a_file_of_coefficients_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Path] = []
+
+    def read(path: Path) -> Mapping[str, Any]:
+        opened.append(path)
+        return read_mapping(path)
+
+    monkeypatch.setattr(coefficients_file, "read_mapping", read)
+    path = written(tmp_path)
+    assert notes("qwen3-14b", coefficients=str(path), tp=2)
+    assert opened == [path]
 
 
 def test_other_latency_models_have_nothing_to_say_of_it() -> None:

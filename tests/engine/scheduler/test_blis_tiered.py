@@ -74,8 +74,8 @@ def test_requests_whose_fetched_blocks_leave_them_too_few_end_all_the_same() -> 
 
 
 def test_vllm_scheduling_has_no_tier() -> None:
-    with pytest.raises(EngineError, match="needs blis scheduling, got vllm"):
-        config(cpu_tier=TIER, scheduling="vllm")
+    with pytest.raises(EngineError, match="needs engine blis, got vllm"):
+        config(cpu_tier=TIER, engine="vllm")
 
 
 def test_an_absurd_transfer_time_is_refused() -> None:

@@ -85,7 +85,7 @@ def test_schedulers_go_by_the_priority_policy(scheduler: str, priority_policy: s
 @pytest.mark.parametrize("scheduling", ["blis", "vllm"])
 def test_the_victim_of_a_preemption_is_the_least_urgent(scheduling: str, priority_policy: str, victim: str) -> None:
     num_blocks = 6 if scheduling == "vllm" else 5  # vLLM keeps one for itself
-    limits = config(num_blocks, scheduling=scheduling, preemption_policy="priority", priority_policy=priority_policy)
+    limits = config(num_blocks, engine=scheduling, preemption_policy="priority", priority_policy=priority_policy)
     arrivals = [(0, request("old", 7, 9, slo_class="batch")), (1, request("young", 7, 9, slo_class="critical"))]
     events = run(Engine(limits, TestLatency()), arrivals)
     assert next(event.sequence.request.id for event in events if isinstance(event, Preempted)) == victim

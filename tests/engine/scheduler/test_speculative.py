@@ -19,7 +19,7 @@ def drafting(method: str = "ngram", rates: tuple[float, ...] = (1.0, 1.0, 1.0), 
 
 def engine(speculation: Speculation, **settings: Any) -> Engine:
     """Each step takes 1000 us; one step at a time, for these are easier to read."""
-    given: dict[str, Any] = {"scheduling": "vllm", "async_scheduling": False, **settings}
+    given: dict[str, Any] = {"engine": "vllm", "async_scheduling": False, **settings}
     return Engine(replace(config(**given), speculation=speculation), TestLatency(step_us=1000))
 
 

@@ -8,7 +8,7 @@ from tests.fakes import TestLatency, config, request, run
 
 def engine(**settings: int | str) -> Engine:
     """Each step takes 1000 us."""
-    return Engine(config(scheduling="vllm", **settings), TestLatency(step_us=1000))  # type: ignore[arg-type]
+    return Engine(config(engine="vllm", **settings), TestLatency(step_us=1000))  # type: ignore[arg-type]
 
 
 def token_instants(events: list[Event], request_id: str) -> list[int]:

@@ -33,7 +33,7 @@ LIMITS: dict[str, Any] = {
     "total_kv_blocks": 32,
     "max_num_seqs": 6,
     "max_num_batched_tokens": 32,
-    "scheduling": "vllm",
+    "engine": "vllm",
     "max_model_len": 96,
 }
 

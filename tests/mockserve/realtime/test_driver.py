@@ -47,7 +47,7 @@ async def test_a_served_run_replayed_in_virtual_time_has_identical_instants(
         "total_kv_blocks": 24,
         "max_num_seqs": 6,
         "max_num_batched_tokens": 32,
-        "scheduling": scheduling,
+        "engine": scheduling,
     }
     logbook = Logbook()
     driver = drive(latency, 50.0, logbook, **limits)
@@ -133,7 +133,7 @@ async def test_an_aborted_request_hears_nothing_more_and_leaves_the_engine(
 async def test_a_clock_that_jumps_lets_no_time_pass_but_the_engines(drive: Callable[..., RealtimeDriver]) -> None:
     logbook = Logbook()
     latency = TestLatency(step_us=3_600_000_000, queueing_us=500, output_token_time=70)
-    driver = drive(latency, math.inf, logbook, scheduling="vllm")
+    driver = drive(latency, math.inf, logbook, engine="vllm")
     listeners = [Listener() for _ in range(3)]
     for number, listener in enumerate(listeners):
         driver.submit(request(f"r{number}", output_tokens=100), listener, siblings=None)
@@ -148,7 +148,7 @@ async def test_a_clock_that_jumps_waits_for_requests_that_are_coming_in(
     drive: Callable[..., RealtimeDriver],
 ) -> None:
     logbook = Logbook()
-    driver = drive(TestLatency(step_us=1_000_000), math.inf, logbook, scheduling="vllm")
+    driver = drive(TestLatency(step_us=1_000_000), math.inf, logbook, engine="vllm")
     first, second = Listener(), Listener()
     driver.submit(request("a", output_tokens=10), first)
     driver.wire.num_received += 1
@@ -161,7 +161,7 @@ async def test_tokens_of_many_steps_that_are_due_come_one_by_one_and_are_counted
     drive: Callable[..., RealtimeDriver],
 ) -> None:
     logbook = Logbook()
-    driver = drive(TestLatency(step_us=10), 1.0, logbook, scheduling="vllm")
+    driver = drive(TestLatency(step_us=10), 1.0, logbook, engine="vllm")
     listeners = [Listener(on_token=lambda number: time.sleep(0.001) if number == 3 else None) for _ in range(3)]
     for number, listener in enumerate(listeners):
         driver.submit(request(f"r{number}", output_tokens=300), listener)
@@ -209,7 +209,7 @@ async def test_every_token_is_recorded_once_with_the_gap_before_it(drive: Callab
 
 async def test_tokens_of_one_step_are_handed_over_together_and_counted_one_by_one() -> None:
     speculation = Speculation(method="ngram", num_tokens=3, acceptance_rates=(1.0, 1.0, 0.0))
-    limits = replace(config(scheduling="vllm"), speculation=speculation)
+    limits = replace(config(engine="vllm"), speculation=speculation)
     logbook, listener = Logbook(), Listener()
     driver = RealtimeDriver(Engine(limits, TestLatency(step_us=1_000)), logbook, Wire(Lateness()), speed=10.0)
     driver.submit(request(output_tokens=9), listener)
@@ -222,7 +222,7 @@ async def test_tokens_of_one_step_are_handed_over_together_and_counted_one_by_on
 
 async def test_a_served_run_accepts_the_drafts_that_its_replay_accepts() -> None:
     speculation = Speculation(method="eagle", num_tokens=3, acceptance_rates=(0.7, 0.7, 0.7))
-    limits = replace(config(total_kv_blocks=40, scheduling="vllm"), speculation=speculation)
+    limits = replace(config(total_kv_blocks=40, engine="vllm"), speculation=speculation)
     latency, logbook = TestLatency(step_us=3_000, prefill_token_us=70), Logbook()
     driver = RealtimeDriver(Engine(limits, latency), logbook, Wire(Lateness()), speed=50.0)
     listeners = [Listener() for _ in range(12)]

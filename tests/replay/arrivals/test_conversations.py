@@ -28,12 +28,12 @@ def said(round_index: int, context_tokens: int, tokens: int, session: str = "s",
     )
 
 
-def hit_blocks(folder: Path, *rows: TraceRow, scheduling: str = "vllm") -> int:
-    limits = config(block_size_tokens=4, total_kv_blocks=200, scheduling=scheduling)
-    engine = Engine(limits, TestLatency(step_us=1_000), reports_steps=False)
-    simulate(engine, arrivals_of(trace(folder, rows, "real"), "m", limits).arrivals)
-    assert engine.kv.hit_tokens % 4 == 0
-    return engine.kv.hit_tokens // 4
+def hit_blocks(folder: Path, *rows: TraceRow, engine: str = "vllm") -> int:
+    limits = config(block_size_tokens=4, total_kv_blocks=200, engine=engine)
+    simulated = Engine(limits, TestLatency(step_us=1_000), reports_steps=False)
+    simulate(simulated, arrivals_of(trace(folder, rows, "real"), "m", limits).arrivals)
+    assert simulated.kv.hit_tokens % 4 == 0
+    return simulated.kv.hit_tokens // 4
 
 
 @pytest.mark.parametrize("scheduling", ["vllm", "blis"])
@@ -42,7 +42,7 @@ def test_a_round_finds_the_prompt_and_the_reply_before_it_but_for_the_last_token
 ) -> None:
     """16 + 8 tokens less one fill 5 blocks, 29 + 8 less one 9."""
     rows = [said(0, 0, 16), said(1, 24, 29), said(2, 37, 42)]
-    assert hit_blocks(tmp_path, *rows, scheduling=scheduling) == 5 + 9
+    assert hit_blocks(tmp_path, *rows, engine=scheduling) == 5 + 9
 
 
 def test_rounds_that_say_nothing_of_the_kind_find_nothing(tmp_path: Path) -> None:

@@ -197,6 +197,6 @@ def test_with_a_drafter_that_reads_ahead_a_block_is_shared_when_the_token_after_
     tmp_path: Path, prefix_tokens: int, plain: int, ahead: int
 ) -> None:
     written = trace(tmp_path, [row(0, 0, prefix_group="g", prefix_length=prefix_tokens)], "generated")
-    limits = replace(LIMITS, scheduling="vllm", speculation=HEAD)
+    limits = replace(LIMITS, engine="vllm", speculation=HEAD)
     shared = [arrivals_of(written, MODEL, each).arrivals[0].request.blocks.num_shareable for each in (LIMITS, limits)]
     assert shared == [plain, ahead]

@@ -23,7 +23,7 @@ def due(*instants_us: int, output_tokens: int = 3) -> list[Arrival]:
 
 
 def reissued(arrivals: list[Arrival], cap: int, horizon_us: int | None = None, **latency: int) -> Simulated:
-    engine = Engine(config(scheduling="vllm", async_scheduling=False), TestLatency(step_us=MS, **latency))
+    engine = Engine(config(engine="vllm", async_scheduling=False), TestLatency(step_us=MS, **latency))
     return simulate_reissued(engine, arrivals, cap, horizon_us)
 
 
@@ -56,7 +56,7 @@ def test_latencies_count_from_the_sending() -> None:
 
 def test_without_a_cap_all_is_as_in_an_open_loop() -> None:
     arrivals = due(0, 100, 100, 2_000, 2_050, 9_000)
-    open_loop = simulate(Engine(config(scheduling="vllm", async_scheduling=False), LATENCY), arrivals)
+    open_loop = simulate(Engine(config(engine="vllm", async_scheduling=False), LATENCY), arrivals)
     assert list(reissued(arrivals, cap=0).requests) == list(open_loop.requests)
 
 

@@ -42,7 +42,7 @@ def test_a_follow_up_is_sent_a_pause_after_the_last_token_has_arrived() -> None:
 
 
 def test_with_vllm_scheduling_overheads_do_not_delay_a_reply_more_than_once() -> None:
-    simulated = run(workload(sessions=[conversation(500)]), SLOW, scheduling="vllm")
+    simulated = run(workload(sessions=[conversation(500)]), SLOW, engine="vllm")
     (first, _) = simulated.requests
     assert first.e2e_us == 300 + 3 * STEP_US + 7 + 50
     assert arrivals(simulated)[1] == ("s", first.e2e_us + 500)
@@ -176,7 +176,7 @@ def test_a_run_is_the_same_step_by_step_and_at_the_cost_of_what_changes(
     results = []
     for reports_steps in (True, False):
         simulated = run(
-            given_workload, latency, reports_steps=reports_steps, scheduling=scheduling, max_num_seqs=max_num_seqs
+            given_workload, latency, reports_steps=reports_steps, engine=scheduling, max_num_seqs=max_num_seqs
         )
         simulated.engine.check_integrity()
         results.append(in_detail(simulated))
@@ -186,7 +186,7 @@ def test_a_run_is_the_same_step_by_step_and_at_the_cost_of_what_changes(
 @given(workloads_with_sessions(), st.sampled_from(["blis", "vllm"]))
 @settings(max_examples=60)
 def test_every_follow_up_waits_for_its_reply(given_workload: Workload, scheduling: str) -> None:
-    simulated = run(given_workload, SLOW, scheduling=scheduling)
+    simulated = run(given_workload, SLOW, engine=scheduling)
     measured = {(each.row.session_id, each.row.round_index): each for each in simulated.requests}
     for (session_id, round_index), each in measured.items():
         if session_id and round_index:

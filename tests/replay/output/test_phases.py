@@ -20,7 +20,7 @@ LATENCY = TestLatency(step_us=12_000, prefill_token_us=40, decode_us=80)
 
 def measured(phase: int) -> Record:
     arrivals = [Arrival(number * 37_001, request(f"r{number}", 200, 30), row(number)) for number in range(60)]
-    engine = Engine(config(scheduling="vllm"), PhaseShifted(LATENCY, phase), reports_steps=False)
+    engine = Engine(config(engine="vllm"), PhaseShifted(LATENCY, phase), reports_steps=False)
     return simulate(engine, arrivals).requests
 
 
@@ -61,7 +61,7 @@ def test_requests_are_found_again_whatever_their_order() -> None:
         arrivals = [
             Arrival(1 + place, request(f"r{number}", 100 * number, 3), row()) for place, number in enumerate(numbers)
         ]
-        return simulate(Engine(config(scheduling="vllm", max_num_seqs=1), LATENCY), arrivals).requests
+        return simulate(Engine(config(engine="vllm", max_num_seqs=1), LATENCY), arrivals).requests
 
     one, other = run(1, 2), run(2, 1)
     mean = averaged([one, other])
@@ -72,7 +72,7 @@ def test_requests_are_found_again_whatever_their_order() -> None:
 def test_requests_that_runs_sent_at_different_instants_are_sent_at_their_mean() -> None:
     def run(*instants: int) -> Record:
         arrivals = [Arrival(at, request(f"r{number}"), row()) for number, at in enumerate(instants)]
-        return simulate(Engine(config(scheduling="vllm"), LATENCY), arrivals).requests
+        return simulate(Engine(config(engine="vllm"), LATENCY), arrivals).requests
 
     assert averaged([run(10, 500), run(20, 900)]).arrived_at.tolist() == [15, 700]
 

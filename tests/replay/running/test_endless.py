@@ -18,7 +18,7 @@ def test_what_just_fits_is_run() -> None:
     refuse_endless([config(total_kv_blocks=10)], [OUTGROWS], None)
 
 
-@pytest.mark.parametrize("settings", [{"scheduling": "vllm"}, {"max_model_len": 36}])
+@pytest.mark.parametrize("settings", [{"engine": "vllm"}, {"max_model_len": 36}])
 def test_rules_that_end_it_by_themselves_need_no_refusal(settings: dict[str, int | str]) -> None:
     refuse_endless([config(total_kv_blocks=9, **settings)], [OUTGROWS], None)  # type: ignore[arg-type]
 

@@ -17,7 +17,7 @@ from tests.strategies import Workload, workloads
 @given(workload=workloads(with_hang_ups=False, with_speculation=False))
 @settings(max_examples=60, deadline=None)
 def test_latencies_of_many_are_those_of_each(scheduling: str, workload: Workload) -> None:
-    workload.settings["scheduling"] = scheduling
+    workload.settings["engine"] = scheduling
     if scheduling == "vllm":
         workload.settings["total_kv_blocks"] = int(workload.settings["total_kv_blocks"]) + 1
     engine, events = drained(workload)

@@ -162,7 +162,7 @@ def test_each_request_that_ends_is_told_once() -> None:
 
 
 def test_with_vllm_scheduling_overheads_do_not_add_up() -> None:
-    measured = lone(request(input_tokens=20, output_tokens=3), scheduling="vllm")
+    measured = lone(request(input_tokens=20, output_tokens=3), engine="vllm")
     assert measured.ttft_us == 300 + 1_200 + 7
     assert measured.e2e_us == measured.ttft_us + 2 * 1_100 + 50
 
@@ -170,9 +170,9 @@ def test_with_vllm_scheduling_overheads_do_not_add_up() -> None:
 def test_with_vllm_scheduling_time_in_which_a_request_got_nothing_is_between_its_tokens() -> None:
     arrivals = ((0, request("a", 8, 12)), (0, request("b", 9, 12)))
     plain = TestLatency(step_us=1_000)
-    found = simulated(*arrivals, latency=plain, total_kv_blocks=8, scheduling="vllm")
+    found = simulated(*arrivals, latency=plain, total_kv_blocks=8, engine="vllm")
     assert found.engine.counters.num_preemptions > 0
-    all_runs = token_runs(*arrivals, latency=plain, total_kv_blocks=8, scheduling="vllm")
+    all_runs = token_runs(*arrivals, latency=plain, total_kv_blocks=8, engine="vllm")
     for measured, runs in zip(found.requests, all_runs, strict=True):
         (first, count) = runs[-1]
         assert measured.e2e_us == found.engine.steps.end(first + count - 1)
@@ -182,13 +182,13 @@ def test_with_vllm_scheduling_time_in_which_a_request_got_nothing_is_between_its
 def test_tokens_of_one_step_are_handed_out_in_turn() -> None:
     latency = TestLatency(step_us=1_000, output_sequence_time=5)
     arrivals = ((0, request("a", output_tokens=4)), (0, request("b", output_tokens=2)))
-    first, second = simulated(*arrivals, latency=latency, scheduling="vllm").requests
+    first, second = simulated(*arrivals, latency=latency, engine="vllm").requests
     assert (first.ttft_us, second.ttft_us) == (1_010, 1_010)
     assert (first.e2e_us, second.e2e_us) == (4_000 + 5, 2_000 + 10)
     assert (first.itl_mean_us, second.itl_mean_us) == (2_995 / 3, 1_000)
 
 
 def test_with_blis_scheduling_who_ends_with_the_step_under_way_at_the_horizon_has_completed() -> None:
-    (measured,) = simulated((0, request(input_tokens=20, output_tokens=1)), horizon_us=700, scheduling="blis").requests
+    (measured,) = simulated((0, request(input_tokens=20, output_tokens=1)), horizon_us=700, engine="blis").requests
     assert measured.outcome is Outcome.COMPLETED
     assert measured.ttft_us == 300 + 1_200 + 7

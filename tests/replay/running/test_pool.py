@@ -66,7 +66,7 @@ def test_percentiles_rise_from_the_least_to_the_greatest(sample: list[int]) -> N
 @settings(max_examples=60, deadline=None)
 @given(workloads(with_hang_ups=False), st.sampled_from(["blis", "vllm"]))
 def test_times_between_tokens_are_those_of_the_tokens_one_by_one(workload: Workload, scheduling: str) -> None:
-    workload.settings["scheduling"] = scheduling
+    workload.settings["engine"] = scheduling
     if scheduling == "vllm":
         workload.settings["total_kv_blocks"] = int(workload.settings["total_kv_blocks"]) + 1
     else:
@@ -85,11 +85,11 @@ def itls_one_by_one(engine: Engine, events: list[Event]) -> list[int]:
         if isinstance(event, StepDone):
             for sequence in event.emitted:
                 steps.setdefault(sequence.request.id, []).append(event)
-        elif isinstance(event, Preempted) and engine.config.scheduling == "blis":
+        elif isinstance(event, Preempted) and engine.config.engine == "blis":
             steps.pop(event.sequence.request.id, None)  # all tokens are generated again
         elif isinstance(event, Finished) and event.outcome in COMPLETED:
             completed.append(event.sequence.request.id)
-    if engine.config.scheduling == "blis":
+    if engine.config.engine == "blis":
         overhead_us = engine.latency.output_token_time
         return [step.at - step.started_at + overhead_us for name in completed for step in steps.get(name, [])[1:]]
     return [later.at - earlier.at for name in completed for earlier, later in pairwise(steps.get(name, []))]

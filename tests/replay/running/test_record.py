@@ -47,7 +47,7 @@ def test_places_by_id_follow_the_text_of_ids() -> None:
 @given(workload=workloads(with_hang_ups=False, with_speculation=False))
 @settings(max_examples=60, deadline=None)
 def test_token_times_are_those_of_the_tokens_one_by_one(scheduling: str, workload: Workload) -> None:
-    workload.settings["scheduling"] = scheduling
+    workload.settings["engine"] = scheduling
     if scheduling == "vllm":
         workload.settings["total_kv_blocks"] = int(workload.settings["total_kv_blocks"]) + 1
     engine, events = drained(workload)
@@ -69,10 +69,10 @@ def times_one_by_one(engine: Engine, events: list[Event], request_id: str) -> li
     for event in events:
         if isinstance(event, StepDone) and any(each.request.id == request_id for each in event.emitted):
             steps.append(event)
-        elif isinstance(event, Preempted) and _is_of(event, request_id) and engine.config.scheduling == "blis":
+        elif isinstance(event, Preempted) and _is_of(event, request_id) and engine.config.engine == "blis":
             steps = []  # all tokens are generated again
     overhead_us = engine.latency.output_token_time
-    if engine.config.scheduling == "vllm":
+    if engine.config.engine == "vllm":
         return [step.at + overhead_us for step in steps]
     times_us = [step.at + overhead_us for step in steps[:1]]
     for step in steps[1:]:

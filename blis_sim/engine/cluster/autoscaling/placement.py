@@ -88,7 +88,7 @@ def _resolved_on(options: ClusterOptions, deployment: Deployment, pool: NodePool
         return own
     size = own.config.block_size_tokens
     gpu = replace(own.gpu, memory_gib=pool.gpu_memory_gib)
-    scheduling = own.config.scheduling
+    scheduling = own.config.engine
     blocks = kv_blocks(own.model, gpu, own.tp, own.dp, size, options.deployment.memory_utilization, scheduling)
     usable = blocks - (scheduling == "vllm")
     config = replace(own.config, total_kv_blocks=blocks, max_model_len=min(own.config.max_model_len, usable * size))

@@ -45,7 +45,7 @@ def bytes_per_block(options: ClusterOptions, deployment: Deployment) -> float:
     """Of a block on its way, which is as much as one GPU of a prefill instance holds of it: GPUs send side by side."""
     of_roles = deployments_of_roles(options, deployment)
     sender = of_roles.get(Role.PREFILL, deployment)
-    per_token = kv_bytes_per_token(sender.model, sender.tp, sender.config.scheduling)
+    per_token = kv_bytes_per_token(sender.model, sender.tp, sender.config.engine)
     return per_token * sender.config.block_size_tokens
 
 

@@ -71,7 +71,7 @@ class Disaggregation:
         self._prefilling: dict[int, list[Handover]] = {number: [] for number in settings.pools.prefill}
         self._num_ended = dict.fromkeys(settings.pools.prefill, 0)
         """On each prefill instance, when it was looked at last."""
-        self._reserves = all(engine.config.scheduling == "blis" for engine in cluster.instances)
+        self._reserves = all(engine.config.engine == "blis" for engine in cluster.instances)
         cluster.disaggregation = self
         cluster.place = self._place
         cluster.hides_parts = True

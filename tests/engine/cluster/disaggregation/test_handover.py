@@ -14,9 +14,9 @@ from tests.fakes import request
 
 
 def separated(
-    decider: str = "always", threshold_tokens: int = 0, scheduling: str = "blis", total_kv_blocks: int = 100
+    decider: str = "always", threshold_tokens: int = 0, engine: str = "blis", total_kv_blocks: int = 100
 ) -> tuple[Cluster, Disaggregation]:
-    simulated = cluster(2, scheduling=scheduling, total_kv_blocks=total_kv_blocks)
+    simulated = cluster(2, engine=engine, total_kv_blocks=total_kv_blocks)
     settings = DisaggregationSettings(
         pools=Pools(2, num_prefill=1, num_decode=1),
         decider=decider,
@@ -38,7 +38,7 @@ def test_with_the_scheduling_of_blis_the_transfer_runs_beside_the_last_step_of_t
 
 
 def test_with_the_scheduling_of_vllm_it_begins_when_the_prompt_has_been_computed() -> None:
-    simulated, disaggregation = separated(scheduling="vllm")
+    simulated, disaggregation = separated(engine="vllm")
     ended = endings(simulated, [(100, request("a", 10, 3))])
     (sequence,) = disaggregation.separated
     assert sequence.queued_at == 1600
@@ -61,7 +61,7 @@ def test_a_prompt_without_room_is_dropped() -> None:
 
 @pytest.mark.parametrize(("at", "num_transfers"), [(300, 0), (800, 1)])
 def test_a_client_may_hang_up_while_its_prompt_is_computed_or_on_its_way(at: int, num_transfers: int) -> None:
-    simulated, disaggregation = separated(scheduling="vllm" if not num_transfers else "blis")
+    simulated, disaggregation = separated(engine="vllm" if not num_transfers else "blis")
     simulated.abort("a", at)
     ended = endings(simulated, [(100 if not num_transfers else 700, request("a", 10, 3))])
     assert ended["a"] == (at, "aborted")
@@ -95,7 +95,7 @@ def test_on_one_instance_prompt_and_answer_can_find_the_blocks_of_each_other() -
 
 
 def test_nobody_outside_hears_of_the_prompts() -> None:
-    simulated, _ = separated(scheduling="vllm")
+    simulated, _ = separated(engine="vllm")
     simulated.submit(request("a", 10, 3), 0)
     events: list[Event] = []
     while (due_at := simulated.next_event_at()) is not None:
