@@ -27,6 +27,7 @@ from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.latency.catalogue import reader
 from blis_sim.engine.latency.catalogue.files import read_mapping
 from blis_sim.options import options_from, options_of
+from blis_sim.options.command_line import flags_of
 from blis_sim.options.option import Setting
 from mockserve.listening import start
 from mockserve.options.serve import ServeOptions
@@ -88,7 +89,7 @@ def metrics() -> str:
 
 def flags_without_effect() -> str:
     """The flags of vLLM that mean nothing here, by what they are about."""
-    own = {flag for setting in options_of(ServeOptions) for flag in setting.flags} | {CONFIG_FILE}
+    own = flags_of(ServeOptions) | {CONFIG_FILE}
     groups: dict[str, dict[str, None]] = {}
     for flag in read_table().values():
         if not own.intersection(flag.spellings):

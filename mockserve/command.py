@@ -1,6 +1,6 @@
 """`blis serve`: what the command line needs to know of it."""
 
-from blis_sim.options import options_of
+from blis_sim.options.command_line import flags_of
 from mockserve.options.serve import ServeOptions
 
 __all__ = ["ServeOptions", "rewritten", "run"]
@@ -11,8 +11,7 @@ def rewritten(arguments: list[str]) -> list[str]:
     from mockserve.vllm_arguments.rewrite import rewritten as from_vllm
     from mockserve.vllm_arguments.table import read_table
 
-    own = {flag for setting in options_of(ServeOptions) for flag in setting.flags}
-    return from_vllm(arguments, own, read_table())
+    return from_vllm(arguments, flags_of(ServeOptions), read_table())
 
 
 def run(options: ServeOptions) -> int:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable, Sequence
 
-from blis_sim.options import options_of
+from blis_sim.options.command_line import flags_of
 from mockserve.vllm_arguments.rewrite import NO_EFFECT_FLAG
 from mockserve.vllm_arguments.rewrite import rewritten as from_vllm
 from mockserve.vllm_arguments.table import VllmFlag, read_table
@@ -30,9 +30,8 @@ def rewritten(
 
     `with_engine` takes the flags of vLLM's engine, too.
     """
-    own = {flag for setting in options_of(options) for flag in setting.flags}
     table = {**(read_table() if with_engine else {}), **{flag.name: flag for flag in flags}}
-    ours = from_vllm(arguments, own, table)
+    ours = from_vllm(arguments, flags_of(options), table)
     if NO_EFFECT_FLAG in ours:
         place = ours.index(NO_EFFECT_FLAG)
         names = ours[place + 1].replace(",", ", ")

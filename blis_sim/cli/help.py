@@ -1,38 +1,57 @@
-"""What `--help` says of a command: its settings under headings, those of the command itself first."""
+"""Pages of help: of a command, its settings under headings; of `blis` itself and of groups, their commands."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
 
-from typer.core import TyperCommand
-
+from blis_sim.cli.commands import COMMANDS, GROUPS, members
 from blis_sim.options import options_of
 from blis_sim.options.option import Setting
 from blis_sim.options.text import NUMBERS
 
-WIDEST = 120
-"""Columns; more are hard to read."""
+DESCRIPTION = """Test everything around LLM inference without a GPU, and prove the fake is true.
+
+Serve a vLLM look-alike, observe any server, replay the recording in virtual time, calibrate one against the other.
+"""
 
 OTHERS = "Options"
 """What settings without a heading stand under."""
 
+_WIDEST, _NARROWEST = 120, 52
+"""Columns: longer lines are hard to read, and shorter ones are broken wherever the terminal does."""
+_WIDEST_NAME = 30
+"""Columns; the text behind a longer name begins on the next line."""
+
 Row = tuple[str, str]
-"""How a setting is spelled, and what it is for."""
+"""How a setting is spelled, or the name of a command, and what it is for."""
+
+HELP_ROW = ("--help", "Show this message and exit.")
 
 
-def command_with_help(options_class: type) -> type[TyperCommand]:
-    """The class of a typer command that writes the help of these settings."""
+def command_page(options_class: type, help_text: str, program: str) -> str:
+    """The help of a command."""
+    arguments = map(_usage, by_heading(options_class).get("", ()))
+    return _page(f"{program} {' '.join(['[OPTIONS]', *arguments])}", help_text, _sections(options_class))
 
-    class Command(TyperCommand):
-        def collect_usage_pieces(self, ctx: Any) -> list[str]:
-            return ["[OPTIONS]", *map(_usage, by_heading(options_class).get("", ()))]
 
-        def format_options(self, ctx: Any, formatter: Any) -> None:
-            for heading, rows in _sections(options_class).items():
-                with formatter.section(heading):
-                    formatter.write_dl(rows)
-
-    return Command
+def overview_page(group: str, program: str) -> str:
+    """The help of `blis`, or of the commands of a group, none of them imported."""
+    options = [
+        ("--version", "Print the version and exit."),
+        (
+            "--completion SHELL",
+            'Print what completes commands and flags in bash, zsh or fish: eval "$(blis --completion bash)".',
+        ),
+        HELP_ROW,
+    ]
+    commands = [(name.removeprefix(f"{group} "), COMMANDS[name].help) for name in members(group)]
+    return _page(
+        f"{program} [OPTIONS] COMMAND [ARGS]...",
+        GROUPS.get(group, DESCRIPTION),
+        {OTHERS: options, "Commands": commands},
+        f"`{program} COMMAND --help` tells the flags of a command.",
+    )
 
 
 def by_heading(options_class: type) -> Mapping[str, list[Setting]]:
@@ -45,13 +64,44 @@ def by_heading(options_class: type) -> Mapping[str, list[Setting]]:
     return found
 
 
+def _page(usage: str, text: str, sections: Mapping[str, Iterable[Row]], end: str = "") -> str:
+    width = max(min(shutil.get_terminal_size().columns, _WIDEST), _NARROWEST) - 2
+    parts = [_usage_lines(usage, width), *(_wrapped(each, width, "  ") for each in re.split(r"\n\s*\n", text.strip()))]
+    parts += ["\n".join((f"{heading}:", *_table(list(rows), width))) for heading, rows in sections.items() if rows]
+    return "\n\n".join([*parts, _wrapped(end, width, "  ")] if end else parts) + "\n"
+
+
+def _usage_lines(usage: str, width: int) -> str:
+    program, _, arguments = usage.partition(" [OPTIONS]")
+    start = f"Usage: {program} "
+    return textwrap.fill(
+        f"[OPTIONS]{arguments}", width, initial_indent=start, subsequent_indent=" " * len(start), break_on_hyphens=False
+    )
+
+
+def _wrapped(text: str, width: int, indent: str) -> str:
+    return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent)
+
+
+def _table(rows: list[Row], width: int) -> Iterator[str]:
+    first_width = min(max(len(name) for name, _ in rows), _WIDEST_NAME)
+    for name, text in rows:
+        lines = textwrap.wrap(text, width - first_width - 4) or [""]
+        if len(name) > first_width:
+            yield f"  {name}"
+        else:
+            lines[0] = f"  {name.ljust(first_width)}  {lines[0]}"
+        for number, line in enumerate(lines):
+            yield (line if number == 0 and len(name) <= first_width else f"{' ' * (first_width + 4)}{line}").rstrip()
+
+
 def _sections(options_class: type) -> Mapping[str, list[Row]]:
     sections: dict[str, list[Row]] = {}
     for heading, settings in by_heading(options_class).items():
         for setting in settings:
             if not setting.option.hidden:
                 sections.setdefault(heading or "Arguments", []).append((_spelled(setting), _explained(setting)))
-    sections.setdefault(OTHERS, []).append(("--help", "Show this message and exit."))
+    sections.setdefault(OTHERS, []).append(HELP_ROW)
     return sections
 
 

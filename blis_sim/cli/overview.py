@@ -1,63 +1,35 @@
-"""`blis` by itself, and the first words that commands share: what there is."""
+"""`blis` by itself, and the first words that commands share: their list, the version, scripts for shells."""
 
-from typing import Any
+import sys
 
-import typer
-from typer.core import TyperGroup
-
-from blis_sim.cli.commands import COMMANDS, GROUPS, members
 from blis_sim.cli.completion import SCRIPTS
-from blis_sim.cli.flags import CONTEXT, answer, new_app
+from blis_sim.cli.help import overview_page
 from blis_sim.options import OptionError
 
-DESCRIPTION = """Test everything around LLM inference without a GPU, and prove the fake is true.
-
-Serve a vLLM look-alike, observe any server, replay the recording in virtual time, calibrate one against the other.
-"""
-
-
-class Overview(TyperGroup):
-    """A list of commands that says all of each, on as many lines as that takes."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Typer's own list cuts what is longer than a line."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, str(command.help)) for name, command in self.commands.items()])
+_VERSION, _COMPLETION, _HELP = "--version", "--completion", "--help"
 
 
 def show_overview(group: str, arguments: list[str], program: str) -> int:
-    """List the commands, or those of a group, none of them imported. Returns the exit code. Raises OptionError."""
-    app = new_app()
+    """Print what the flags of `blis` or of a group ask for, by default its help. Returns the exit code.
 
-    @app.callback(
-        cls=Overview,
-        help=GROUPS.get(group, DESCRIPTION),
-        epilog=f"`{program} COMMAND --help` tells the flags of a command.",
-        invoke_without_command=True,
-        context_settings=CONTEXT,
-    )
-    def overview(
-        version: bool = typer.Option(False, "--version", help="Print the version and exit."),
-        completion: str = typer.Option(
-            "",
-            "--completion",
-            metavar="SHELL",
-            show_default=False,
-            help='Print what completes commands and flags in bash, zsh or fish: eval "$(blis --completion bash)".',
-        ),
-    ) -> None:
-        if version:
-            typer.echo(_version())
-        if completion:
-            typer.echo(_script(completion), nl=False)
-
-    for name in members(group):
-        app.command(name=name.removeprefix(f"{group} "), help=COMMANDS[name].help)(_never_called)
-    asked = ["--completion", "bash"] if arguments == ["--completion"] else arguments
-    return answer(app, asked or ["--help"], program)
+    Raises OptionError for other arguments.
+    """
+    flag, equals, value = (arguments or [_HELP])[0].partition("=")
+    words = [value] if equals else arguments[1:]
+    if flag == _HELP:
+        text = overview_page(group, program)
+    elif flag == _VERSION and not words:
+        text = f"{_version()}\n"
+    elif flag == _COMPLETION and len(words) <= 1:
+        text = _script(*words)
+    else:
+        known = ", ".join((_VERSION, f"{_COMPLETION} SHELL", _HELP))
+        raise OptionError(f"no such option: {' '.join(arguments)}, known are {known}")
+    sys.stdout.write(text)
+    return 0
 
 
-def _script(shell: str) -> str:
+def _script(shell: str = "bash") -> str:
     if shell not in SCRIPTS:
         raise OptionError(f"--completion must be one of {', '.join(SCRIPTS)}, got {shell!r}")
     return SCRIPTS[shell]
@@ -70,7 +42,3 @@ def _version() -> str:
     core = find_spec("blis_sim.engine.core")
     is_compiled = core is not None and core.origin is not None and not core.origin.endswith(".py")
     return f"{version('blis-mockserve')}{' (compiled engine)' if is_compiled else ''}"
-
-
-def _never_called() -> None:
-    """Stands for a command in the list; `run` dispatches to the real one before typer could."""

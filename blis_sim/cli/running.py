@@ -4,59 +4,12 @@ import errno
 import importlib
 import os
 import sys
-import typing
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from blis_sim.cli.commands import COMMANDS, GROUPS, PROGRAMS, CommandRow, members
 from blis_sim.cli.search_path import blaming_foreign_modules
-from blis_sim.options import BlisError, OptionError, options_from, options_of
-from blis_sim.options.command_line import said_in
-from blis_sim.options.option import Setting
-from blis_sim.options.text import NUMBERS, read_list, read_number
-
-
-def with_present_flags(options_class: type, arguments: Sequence[str], notes: list[str]) -> Iterator[str]:
-    """The arguments with the present name of each flag; `notes` gets a line for each former one."""
-    present = {former: each.flags[0] for each in options_of(options_class) for former in each.former_flags}
-    for argument in arguments:
-        flag, equals, value = argument.partition("=")
-        if flag in present:
-            notes.append(f"{flag} is the former name of {present[flag]}")
-            yield f"{present[flag]}{equals}{value}"
-        else:
-            yield argument
-
-
-def plain_values(options_class: type, arguments: list[str]) -> Mapping[str, Any] | None:
-    """The settings that a command line gives, by name, exactly as typer would read them.
-
-    None for what typer is to answer: a request for help, a mistake, and values attached to short flags.
-    """
-    settings = options_of(options_class)
-    given: dict[str, Any] = {}
-    try:
-        for setting, flag, text in said_in(settings, arguments):
-            if setting.kind is bool:
-                if text is not None:
-                    return None
-                given[setting.name] = flag in setting.flags
-            elif setting.is_repeated:
-                given[setting.name] = (*given.get(setting.name, ()), text)
-            else:
-                given[setting.name] = _value(setting, text or "")
-    except OptionError:
-        return None
-    return None if any(each.required and each.name not in given for each in settings) else given
-
-
-def _value(setting: Setting, text: str) -> Any:
-    """What the text behind a flag means. Raises OptionError."""
-    if setting.kind in NUMBERS:
-        return read_number(setting.kind, setting.label, text, setting.option.infinity)
-    return read_list(typing.get_args(setting.kind)[0], setting.label, text) if setting.is_list else text
-
+from blis_sim.options import BlisError, OptionError, options_from
+from blis_sim.options.command_line import check_required, read_command_line
 
 CANDIDATES_FLAG = "--complete"
 """Asks what may follow the words after it; the script for shells says it."""
@@ -120,20 +73,20 @@ def _explained(program: str, error: BaseException) -> int | None:
 
 
 def _run_command(row: CommandRow, arguments: list[str], program: str) -> int:
-    """Run the one command that is wanted; only its module is imported."""
+    """Run one command, or print its help; only its module is imported."""
     module = importlib.import_module(row.module)
     options_class = getattr(module, row.options)
-    notes: list[str] = []
-    arguments = list(with_present_flags(options_class, arguments, notes))
-    sys.stderr.writelines(f"{program}: {note}\n" for note in notes)
     if row.has_other_syntax:
         arguments = module.rewritten(arguments)
-    values = plain_values(options_class, arguments)
-    if values is None:
-        from blis_sim.cli.flags import run_with_typer
+    found = read_command_line(options_class, arguments)
+    if found.asks_for_help:
+        from blis_sim.cli.help import command_page
 
-        return run_with_typer(options_class, module.run, row.help, arguments, program)
-    code: int = module.run(options_from(options_class, **values))
+        sys.stdout.write(command_page(options_class, row.help, program))
+        return 0
+    sys.stderr.writelines(f"{program}: {note}\n" for note in found.notes)
+    check_required(options_class, found.values)
+    code: int = module.run(options_from(options_class, **found.values))
     return code
 
 

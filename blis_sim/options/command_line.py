@@ -1,20 +1,70 @@
-"""What a command line says of settings."""
+"""From the words of a command line to values of settings."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from blis_sim.options.errors import OptionError
 from blis_sim.options.option import Setting, options_of
-from blis_sim.options.text import value_of
+from blis_sim.options.text import value_of_flag
 
-Said: TypeAlias = tuple[Setting, str, str | None]
-"""A setting, the flag that names it, empty for an argument, and the text behind the flag, None for a switch alone."""
+HELP = "--help"
+
+_LETTER = len("-o")
+
+Spelled: TypeAlias = tuple[Setting | None, str, str | None]
+"""A setting, None for --help, the flag that names it, empty for an argument, and its text, None for a switch alone."""
 
 
-def said_in(settings: Sequence[Setting], arguments: Sequence[str]) -> Iterator[Said]:
-    """All that is said, in order, arguments last. Raises OptionError for what belongs to no setting, or lacks a text.
+@dataclass(slots=True)
+class CommandLine:
+    """What a command line says: values by name of the setting, a note on each former flag, a request for help."""
 
-    A flag takes what comes next for its value, whatever that looks like; behind `--` there are only arguments.
+    values: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    asks_for_help: bool = False
+
+
+def read_command_line(
+    options_class: type, arguments: Sequence[str], read: Callable[[Setting, str], Any] = value_of_flag
+) -> CommandLine:
+    """The settings that a command line gives, each value by `read`; nothing of them where it asks for help.
+
+    Raises OptionError for what cannot be read. Bounds are checked where the options are made.
+    """
+    settings = options_of(options_class)
+    found = CommandLine()
+    for setting, flag, text in _spelled(settings, arguments):
+        if setting is None:
+            return CommandLine(asks_for_help=True)
+        if flag in setting.former_flags:
+            found.notes.append(f"{flag} is the former name of {setting.flags[0]}")
+        if text is None:
+            found.values[setting.name] = flag != setting.spellings[-1]
+        elif setting.is_repeated:
+            found.values[setting.name] = (*found.values.get(setting.name, ()), text)
+        else:
+            found.values[setting.name] = read(setting, text)
+    return found
+
+
+def check_required(options_class: type, values: Mapping[str, Any]) -> None:
+    """Raise OptionError for the first setting without a default that has no value."""
+    for setting in options_of(options_class):
+        if setting.required and setting.name not in values:
+            raise OptionError(f"{setting.label} must be given")
+
+
+def flags_of(options_class: type) -> set[str]:
+    """Every flag that a command reads but those that turn a switch off, former ones included."""
+    return {flag for setting in options_of(options_class) for flag in (*setting.flags, *setting.former_flags)}
+
+
+def _spelled(settings: Sequence[Setting], arguments: Sequence[str]) -> Iterator[Spelled]:
+    """Every setting that is named, in order, arguments last. Raises OptionError for what belongs to no setting.
+
+    A flag takes the next word for its value, whatever that looks like; after `--` there are only arguments.
     """
     by_flag = {flag: each for each in settings if not each.option.positional for flag in each.spellings}
     by_flag |= {flag: each for each in settings for flag in each.former_flags}
@@ -25,12 +75,10 @@ def said_in(settings: Sequence[Setting], arguments: Sequence[str]) -> Iterator[S
             words += rest
         elif not argument.startswith("-") or argument == "-":
             words.append(argument)
+        elif argument == HELP:
+            yield None, HELP, None
         else:
-            flag, has_value, text = argument.partition("=")
-            setting = by_flag.get(flag)
-            if setting is None or (has_value and not flag.startswith("--")):
-                raise OptionError(f"no such option: {flag}")
-            yield setting, flag, text if has_value else None if setting.kind is bool else _next(rest, flag)
+            yield _flag(by_flag, argument, rest)
     positional = [each for each in settings if each.option.positional]
     if words and len(positional) == 1 and positional[0].is_repeated:
         positional *= len(words)
@@ -39,24 +87,26 @@ def said_in(settings: Sequence[Setting], arguments: Sequence[str]) -> Iterator[S
     yield from ((setting, "", word) for setting, word in zip(positional, words, strict=False))
 
 
+def _flag(by_flag: Mapping[str, Setting], argument: str, rest: Iterator[str]) -> Spelled:
+    """The setting that a word names, with its value: after `=`, next to a flag of one letter, or the next word."""
+    flag, equals, value = argument.partition("=")
+    text = value if equals else None
+    if not flag.startswith("--") and len(argument) > _LETTER:
+        flag, text = argument[:_LETTER], argument[_LETTER:].removeprefix("=")
+    setting = by_flag.get(flag)
+    if setting is None:
+        named = argument.partition("=")[0]
+        (alike,) = get_close_matches(named, by_flag, n=1) or ("",)
+        raise OptionError(f"no such option: {named}{f', did you mean {alike}?' if alike else ''}")
+    if setting.kind is not bool:
+        return setting, flag, _next(rest, flag) if text is None else text
+    if text is not None:
+        raise OptionError(f"{flag} takes no value, got {text!r}")
+    return setting, flag, None
+
+
 def _next(rest: Iterator[str], flag: str) -> str:
     text = next(rest, None)
     if text is None:
         raise OptionError(f"{flag} must be given a value")
     return text
-
-
-def values_of_flags(options_class: type, arguments: Sequence[str]) -> dict[str, Any]:
-    """The settings that a command line gives, by name, in the spellings that YAML files have as well.
-
-    Raises OptionError for what cannot be read. Bounds are checked where the options are made.
-    """
-    given: dict[str, Any] = {}
-    for setting, flag, text in said_in(options_of(options_class), arguments):
-        if text is None:
-            given[setting.name] = flag in setting.flags
-        elif setting.is_repeated:
-            given[setting.name] = (*given.get(setting.name, ()), *value_of(setting, text))
-        else:
-            given[setting.name] = value_of(setting, text)
-    return given

@@ -35,6 +35,13 @@ def read_list(element: Callable[[str], Any], label: str, text: str) -> tuple[Any
         raise OptionError(f"{label} must be a list, comma-separated or in JSON, got {text!r}") from error
 
 
+def value_of_flag(setting: Setting, text: str) -> Any:
+    """What a text behind a flag means for a setting that is no switch. Raises OptionError."""
+    if setting.kind in NUMBERS:
+        return read_number(setting.kind, setting.label, text, setting.option.infinity)
+    return read_list(typing.get_args(setting.kind)[0], setting.label, text) if setting.is_list else text
+
+
 def value_of(setting: Setting, text: str) -> Any:
     """What a text means for a setting; `none` means "not given" where that is possible. Raises OptionError."""
     kind = setting.kind

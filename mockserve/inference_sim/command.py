@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from blis_sim.options import options_of
+from blis_sim.options.command_line import flags_of
 from mockserve.inference_sim.options import InferenceSimOptions
 from mockserve.vllm_arguments.table import VllmFlag
 
@@ -19,10 +19,9 @@ def rewritten(arguments: list[str]) -> list[str]:
     from mockserve.vllm_arguments.rewrite import rewritten as in_our_syntax
     from mockserve.vllm_arguments.table import read_table
 
-    own = {flag for setting in options_of(InferenceSimOptions) for flag in setting.flags}
     table = {**read_table(), **read_table(TABLE)}
     plain = [_without_value(each) if _is_switch(each, table) else each for each in arguments]
-    found = in_our_syntax(plain, own, table)
+    found = in_our_syntax(plain, flags_of(InferenceSimOptions), table)
     model = os.environ.get("SIM_MODEL")
     if model and not any(each.partition("=")[0] == "--model" for each in found):
         found += ["--model", model]

@@ -113,3 +113,11 @@ def spellings(setting: Setting) -> list[str]:
     first, *others = setting.flags
     negated = [f"--no-{first.removeprefix('--')}"] if setting.type is bool and setting.default else []
     return [first, *others, *negated]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_default_has_the_type_of_its_setting(command: str) -> None:
+    """The same value given by its flag must be equal, and print alike: a whole number is none with a point."""
+    for setting in settings_of(command):
+        if setting.default is not None and not setting.required:
+            assert type(setting.default) is (tuple if setting.is_list else setting.kind), setting.name

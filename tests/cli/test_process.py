@@ -46,7 +46,7 @@ def among(names: Iterable[str], loaded: set[str]) -> list[str]:
 def test_help_loads_neither_a_command_nor_what_commands_need() -> None:
     depths = {"blis_sim": 2}
     loaded = {".".join(name.split(".")[: depths.get(name.partition(".")[0], 1)]) for name in loaded_by("--help")}
-    assert {"typer", "blis_sim.cli", "blis_sim.options"} <= loaded
+    assert {"blis_sim.cli", "blis_sim.options"} <= loaded
     ours = {"blis_sim.engine", "blis_sim.bench", "traces", "replay", "calibrate", "observe", "mockserve"}
     others = {"aiohttp", "matplotlib", "numpy", "orjson", "prometheus_client", "rich", "scipy", "uvloop", "yaml"}
     assert loaded & (ours | others | {"asyncio"}) == set()
@@ -66,7 +66,7 @@ def loaded_by_a_replay(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def test_a_replay_loads_no_library_that_it_has_no_use_for(loaded_by_a_replay: set[str]) -> None:
-    others = ["aiohttp", "asyncio", "matplotlib", "prometheus_client", "pydantic", "rich", "scipy", "typer", "uvloop"]
+    others = ["aiohttp", "asyncio", "matplotlib", "prometheus_client", "pydantic", "rich", "scipy", "uvloop"]
     assert "numpy" in loaded_by_a_replay
     assert among(others, loaded_by_a_replay) == []
 

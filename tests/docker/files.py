@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import typer
 import yaml
 
-from blis_sim.cli.flags import command_function
+from blis_sim.options import options_from
+from blis_sim.options.command_line import read_command_line
 from mockserve.command import ServeOptions, rewritten
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -81,16 +81,7 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
 
 def parsed(arguments: list[str]) -> ServeOptions:
     """What `blis serve` makes of a command line. Raises what the command complains about."""
-    found: list[ServeOptions] = []
-
-    def keep(options: ServeOptions) -> int:
-        found.append(options)
-        return 0
-
-    app = typer.Typer(add_completion=False)
-    app.command()(command_function(ServeOptions, keep))
-    typer.main.get_command(app).main(args=rewritten(arguments), standalone_mode=False)
-    return found[0]
+    return options_from(ServeOptions, **read_command_line(ServeOptions, rewritten(arguments)).values)
 
 
 METRIC = re.compile(r"\b(?:vllm:\w+|blis_\w+|http_\w+)")

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
+from blis_sim.options import OptionError
 from mockserve.engines.deployment import deployment_of
 from mockserve.options.kv_transfer import read_transfer_config
 from mockserve.routes.table import ROUTES
@@ -47,7 +47,7 @@ def test_every_command_line_is_one_of_blis_serve(where: str, arguments: list[str
 
 
 def test_a_flag_that_does_not_exist_would_be_found() -> None:
-    with pytest.raises(typer.TyperException):
+    with pytest.raises(OptionError):
         parsed(["qwen/qwen3-14b", "--no-such-flag"])
 
 

@@ -2,15 +2,11 @@
 
 import importlib
 import re
-from collections.abc import Callable
-from typing import Any
 
 import pytest
-import typer
 
 from blis_sim.cli.commands import COMMANDS
-from blis_sim.cli.flags import command_function
-from mockserve.inference_sim import command as inference_sim
+from blis_sim.options import options_of
 from mockserve.inference_sim.options import InferenceSimOptions
 from mockserve.vllm_arguments.table import read_table
 from tests.docs.figures import replay_keys
@@ -32,18 +28,13 @@ def section(text: str, heading: str) -> str:
 
 
 def shown_flags(name: str) -> set[str]:
-    """Every flag that `--help` of a command shows."""
-    module = importlib.import_module(COMMANDS[name].module)
-    return flags_of(getattr(module, COMMANDS[name].options), module.run)
+    """Every flag of a command, those that turn a switch off included."""
+    row = COMMANDS[name]
+    return flags_in(getattr(importlib.import_module(row.module), row.options))
 
 
-def flags_of(options: type[Any], run: Callable[[Any], int]) -> set[str]:
-    app = typer.Typer(add_completion=False)
-    app.command()(command_function(options, run))
-    command: Any = typer.main.get_command(app)
-    return {flag for each in command.params for flag in (*each.opts, *each.secondary_opts) if flag.startswith("-")} - {
-        "--help"
-    }
+def flags_in(options_class: type) -> set[str]:
+    return {flag for each in options_of(options_class) if not each.option.positional for flag in each.spellings}
 
 
 def test_the_generated_parts_are_up_to_date() -> None:
@@ -63,7 +54,7 @@ def test_every_setting_of_a_command_is_on_the_page_of_flags(name: str) -> None:
 
 def test_every_flag_that_pages_speak_of_exists() -> None:
     known = {flag for name in COMMANDS for flag in shown_flags(name)} | {"--help", "--version", "--completion"}
-    known |= flags_of(InferenceSimOptions, inference_sim.run)
+    known |= flags_in(InferenceSimOptions)
     known |= set(re.findall(r"`(--[\w-]+)`", page("cli.md")))
     known |= {spelling for spelling in read_table() if spelling.startswith("--")}
     others = {"--check", "--recording", "--output", "--flag", "--enable-x", "--disable-x", "--no-enable-x"}

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from blis_sim.options import OptionError, options_from, options_of
+from blis_sim.options import OptionError, options_from
+from blis_sim.options.command_line import check_required
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,7 @@ class Simulation:
         for name in _OF_ONE_RUN:
             if settings.get(name):
                 raise OptionError(f"--{name.replace('_', '-')} is for one run, here are many")
-        for setting in options_of(self.options):
-            if setting.required and setting.name not in settings:
-                raise OptionError(f"{setting.label} is required")
+        check_required(self.options, settings)
         return options_from(self.options, **{**settings, "json": True})
 
 

@@ -13,11 +13,11 @@ import yaml
 from blis_sim.bench.errors import BenchError
 from blis_sim.bench.points.commands import RECORDINGS, SIMULATIONS, Simulation, simulation
 from blis_sim.engine.deployment import resolve
-from blis_sim.options import BlisError, OptionError
-from blis_sim.options.command_line import values_of_flags
+from blis_sim.options import BlisError, OptionError, options_of
+from blis_sim.options.command_line import read_command_line
 from blis_sim.options.json_text import load_json
 from blis_sim.options.option import Setting
-from blis_sim.options.text import setting_named, value_of_yaml
+from blis_sim.options.text import setting_named, value_of, value_of_yaml
 from blis_sim.options.yaml_text import load_yaml
 from traces import beside
 
@@ -47,6 +47,8 @@ class Plan:
     simulation: Simulation
     settings: Mapping[str, Any]
     vary: Mapping[str, Sequence[Any]]
+    notes: tuple[str, ...] = ()
+    """What the user should know of the names of settings, in a line each."""
 
     def points(self, sample: int | None = None, seed: int = 0) -> list[Point]:
         """Every combination, the last setting varying fastest; with `sample`, so many of them by chance, in order."""
@@ -102,7 +104,8 @@ def plan_of(words: Sequence[str], vary: Sequence[str], config: str | None) -> Pl
     command = words[0] if has_command else given.get("command", _DEFAULT_COMMAND)
     found = simulation(command)
     settings = dict(_settings_of_file(found, config, given.get("settings", {})))
-    by_flags = values_of_flags(found.options, words[1:] if has_command else words)
+    flags = read_command_line(found.options, words[1:] if has_command else words, value_of)
+    by_flags, notes = flags.values, flags.notes
     vary_by_flags = _vary_of_flags(found, vary)
     for name in by_flags.keys() & vary_by_flags.keys():
         raise OptionError(f"--vary {name} and one value for it exclude each other, got {by_flags[name]!r}")
@@ -110,7 +113,21 @@ def plan_of(words: Sequence[str], vary: Sequence[str], config: str | None) -> Pl
     varied = dict(_vary_of_file(found, config, given.get("vary", {}))) | vary_by_flags
     for name in varied:
         settings.pop(name, None)
-    return Plan(found, settings, varied)
+    notes += _notes_on_names([*(each.partition("=")[0] for each in vary), *_names_in_file(given)], found)
+    return Plan(found, settings, varied, tuple(notes))
+
+
+def _names_in_file(given: Mapping[str, Any]) -> list[str]:
+    return [name for key in ("settings", "vary") for name in given.get(key, ())]
+
+
+def _notes_on_names(names: Sequence[str], found: Simulation) -> Iterator[str]:
+    """A note on each name of a setting that is a former flag."""
+    present = {former: each.flags[0] for each in options_of(found.options) for former in each.former_flags}
+    for name in dict.fromkeys(names):
+        former = f"--{name.strip().removeprefix('--').replace('_', '-')}"
+        if former in present:
+            yield f"{name} is the former name of {present[former]}"
 
 
 def _vary_of_flags(found: Simulation, vary: Sequence[str]) -> dict[str, Sequence[Any]]:

@@ -35,6 +35,8 @@ def run(options: SweepOptions) -> int:
     from blis_sim.bench.sweep.rows import open_rows, read_rows, table_of
 
     plan = plan_of(options.simulation, options.vary, options.config)
+    for note in plan.notes:
+        _say(note)
     if not plan.vary:
         raise OptionError("--vary NAME=VALUE,... must say what is to vary")
     check_outputs(options, *plan.paths_read())

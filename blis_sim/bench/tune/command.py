@@ -27,6 +27,8 @@ def run(options: TuneOptions) -> int:
     from blis_sim.bench.tune.report import best_of, draw, rate_text, table_text, write_trials
 
     plan = _plan(options)
+    for note in plan.notes:
+        sys.stderr.write(f"blis bench tune: {note}\n")
     check_outputs(options, *plan.paths_read())
     setups = _searched(options, plan)
     try:

@@ -258,7 +258,7 @@ def test_a_ray_cluster_computes_the_same_bytes(sweep: Sweep) -> None:
         ({"processes": 2, "ray": True}, "--processes and --ray exclude each other"),
         ({"ray_address": "auto"}, "--ray-address needs --ray"),
         ({"sample_seed": 3}, "--sample-seed needs --sample"),
-        ({"simulation": ("--num-requests", "3")}, "--model is required"),
+        ({"simulation": ("--num-requests", "3")}, "--model must be given"),
         ({"simulation": (*BASE, "--model", "nope")}, "model 'nope' is not in the catalogue"),
         ({"simulation": (*BASE, "--loud")}, "no such option: --loud"),
         ({"plot": "x.gif"}, "--plot must be a file that ends in"),
