@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import orjson
-import yaml
 
-from blis_sim.options.yaml_text import load_yaml
+from blis_sim.options.yaml_text import YamlError, load_yaml
 from traces.errors import TraceError
 
 _STREAMS = ("/dev/", "/proc/")
@@ -56,15 +55,13 @@ def read_yaml(path: Path) -> Any:
     return parse_yaml(path, read_text(path))
 
 
-def parse_yaml(path: Path, text: str) -> Any:
+def parse_yaml(path: Path | str, text: str) -> Any:
     """The value of the text of a YAML file that has been read, as a pipe can be only once. Raises TraceError."""
     try:
         return load_yaml(text)
-    except yaml.MarkedYAMLError as error:
-        place = "" if error.problem_mark is None else f" line {error.problem_mark.line + 1}"
-        raise TraceError(f"{path}{place}: expected YAML, {error.problem or error.context}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise TraceError(f"{path}: expected YAML, {' '.join(str(error).split())}") from error
+    except YamlError as error:
+        place = "" if error.line is None else f" line {error.line}"
+        raise TraceError(f"{path}{place}: expected YAML, {error.problem}") from error
 
 
 def write_text(path: Path, text: str) -> None:

@@ -55,10 +55,32 @@ _Event: TypeAlias = Any
 """Of PyYAML's classes of events, whose attributes differ."""
 
 
+class YamlError(ValueError):
+    """A text that cannot be read: the problem, and its line, counted from 1, None where no line is to blame."""
+
+    def __init__(self, problem: str, line: int | None = None) -> None:
+        super().__init__(problem if line is None else f"line {line}: {problem}")
+        self.problem = problem
+        self.line = line
+
+
 def load_yaml(text: str) -> Any:
-    """The value of a YAML text, None of an empty one. Raises ValueError, or yaml.YAMLError with a line."""
+    """The value of a YAML text, None of an empty one. Raises YamlError."""
     if len(text) > MOST_CHARACTERS:
-        raise yaml.YAMLError(f"the text has {len(text):,} characters, allowed are {MOST_CHARACTERS:,}")
+        raise YamlError(f"the text has {len(text):,} characters, allowed are {MOST_CHARACTERS:,}")
+    try:
+        return _value_of(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        problem = error.problem or error.context or "it cannot be parsed"
+        raise YamlError(problem, None if mark is None else mark.line + 1) from error
+    except (yaml.YAMLError, ValueError) as error:
+        if isinstance(error, YamlError):
+            raise
+        raise YamlError(" ".join(str(error).split())) from error
+
+
+def _value_of(text: str) -> Any:
     try:
         return _Reader(yaml.parse(text, Loader=_PARSER)).document()
     except (yaml.scanner.ScannerError, yaml.parser.ParserError) as mistake:
@@ -276,7 +298,7 @@ def _check_tag(event: _Event, kind: str) -> None:
 
 
 def _refuse(event: _Event, problem: str) -> NoReturn:
-    raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+    raise YamlError(problem, event.start_mark.line + 1)
 
 
 def _shown(value: Any) -> str:

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from blis_sim.options import OptionError
 from blis_sim.options.yaml_text import load_yaml
 
@@ -45,8 +43,8 @@ def _read(path: str) -> dict[str, Any]:
         raise OptionError(f"--config must name a file that ends in .yaml or .yml, got {path!r}")
     try:
         settings = load_yaml(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
         raise OptionError(f"--config {path} cannot be read: {reason}") from error
     if settings is None:
         return {}

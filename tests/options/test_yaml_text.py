@@ -5,20 +5,18 @@ import time
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from blis_sim.options import yaml_text
-from blis_sim.options.yaml_text import dump_yaml, load_yaml
+from blis_sim.options.yaml_text import YamlError, dump_yaml, load_yaml
 
 
 def test_a_key_may_stand_only_once_in_a_mapping() -> None:
-    with pytest.raises(yaml.MarkedYAMLError) as mistake:
+    with pytest.raises(YamlError) as mistake:
         load_yaml("a: 1\nb: {c: 1, d: 2}\nb: 3\n")
     assert mistake.value.problem == "the key 'b' stands twice"
-    assert mistake.value.problem_mark is not None
-    assert mistake.value.problem_mark.line == 2
+    assert mistake.value.line == 3
 
 
 def test_mappings_may_share_their_keys_and_be_merged() -> None:
@@ -31,7 +29,7 @@ def test_mappings_may_share_their_keys_and_be_merged() -> None:
 @pytest.mark.parametrize("start", ["[", "{a: ", "- ", "? ", "[a: b, "])
 def test_refuses_deep_nesting_with_its_line_and_without_delay(start: str) -> None:
     begun = time.process_time()
-    with pytest.raises(yaml.MarkedYAMLError) as mistake:
+    with pytest.raises(YamlError) as mistake:
         load_yaml(start * 100_000)
     assert mistake.value.problem == "values nest deeper than 100 levels"
     assert time.process_time() - begun < 1
@@ -40,14 +38,14 @@ def test_refuses_deep_nesting_with_its_line_and_without_delay(start: str) -> Non
 @pytest.mark.parametrize("piece", ["1,", "{},", "a: b,"])
 def test_bounds_the_number_of_values_of_a_flow_list(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(yaml_text, "_MOST_EVENTS", 1000)
-    with pytest.raises(yaml.MarkedYAMLError, match="more than 1,000 values"):
+    with pytest.raises(YamlError, match="more than 1,000 values"):
         load_yaml("[" + piece * 1001 + "]")
 
 
 def test_bounds_the_length_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(yaml_text, "MOST_CHARACTERS", 10)
     assert load_yaml("0123456789") == "0123456789"
-    with pytest.raises(yaml.YAMLError, match="11 characters, allowed are 10"):
+    with pytest.raises(YamlError, match="11 characters, allowed are 10"):
         load_yaml("0123456789a")
 
 
@@ -87,21 +85,21 @@ def test_reads_a_scalar_as_its_text_says(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["1e400", "1" + "0" * 400, "1" * 5000, "0x" + "f" * 400])
 def test_refuses_a_number_that_no_float_holds(text: str) -> None:
-    with pytest.raises(yaml.MarkedYAMLError, match="no number between -1e300 and 1e300"):
+    with pytest.raises(YamlError, match="no number between -1e300 and 1e300"):
         load_yaml(f"a: {text}")
 
 
 @pytest.mark.parametrize("text", ["a: 1\n'a': 2", "10: a\n1e1: b", "true: 1\nyes: 2"])
 def test_refuses_equal_keys_however_they_are_written(text: str) -> None:
-    with pytest.raises(yaml.MarkedYAMLError, match="stands twice"):
+    with pytest.raises(YamlError, match="stands twice"):
         load_yaml(text)
 
 
 @pytest.mark.parametrize("text", ["a: 1\n--- \nb: 2", "? [a]\n: 1", "<<: a", "a: &a {b: *a}"])
 def test_refuses_what_has_no_place_in_one_value(text: str) -> None:
-    with pytest.raises(yaml.MarkedYAMLError) as mistake:
+    with pytest.raises(YamlError) as mistake:
         load_yaml(text)
-    assert mistake.value.problem_mark is not None
+    assert mistake.value.line is not None
 
 
 @given(
@@ -124,13 +122,13 @@ def test_reads_back_whatever_was_written(value: Any) -> None:
     "text", ["a: &a [*a]", "- " * 200 + "a", "\n".join(f"- &a{n + 1} [*a{n}]" for n in range(200))]
 )
 def test_values_that_no_message_could_show_are_refused(text: str) -> None:
-    with pytest.raises(yaml.YAMLError, match="deep"):
+    with pytest.raises(YamlError, match="deep"):
         load_yaml("- &a0 b\n" + text if text.startswith("- &") else text)
 
 
 def test_aliases_that_multiply_are_refused_before_anything_counts_what_they_stand_for() -> None:
     lines = ["- &a0 [b]", *(f"- &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]" for n in range(20))]
-    with pytest.raises(yaml.YAMLError, match="10,000,000 in all"):
+    with pytest.raises(YamlError, match="10,000,000 in all"):
         load_yaml("\n".join(lines))
 
 
@@ -138,19 +136,18 @@ def test_aliases_that_multiply_are_refused_before_anything_counts_what_they_stan
     "value", ["!!bool maybe", "!!timestamp no", '!!int ""', '!!float ""', "!!int a", "!!int 010", "!!set x"]
 )
 def test_a_value_that_is_not_what_its_tag_says_has_a_line(value: str) -> None:
-    with pytest.raises(yaml.MarkedYAMLError, match=" is no ") as mistake:
+    with pytest.raises(YamlError, match=" is no ") as mistake:
         load_yaml(f"a: 1\nb: {value}\n")
-    assert mistake.value.problem_mark is not None
-    assert mistake.value.problem_mark.line == 1
+    assert mistake.value.line == 2
 
 
 @pytest.mark.parametrize("text", ["!!map [a]", "a: !!map x", '"\\UFFFFFFFF"'])
 def test_what_pyyaml_stumbles_over_is_a_mistake_like_others(text: str) -> None:
-    with pytest.raises((yaml.YAMLError, ValueError)):
+    with pytest.raises(YamlError):
         load_yaml(text)
 
 
 @pytest.mark.parametrize("text", ["a: [", "a: *b", "a: !!python/name:os.system", "\x00"])
 def test_what_is_no_yaml_is_an_error_of_yaml(text: str) -> None:
-    with pytest.raises(yaml.YAMLError):
+    with pytest.raises(YamlError):
         load_yaml(text)

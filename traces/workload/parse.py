@@ -13,11 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
-from blis_sim.options.yaml_text import load_yaml
 from traces.errors import TraceError
-from traces.text_file import read_text
+from traces.text_file import parse_yaml, read_text
 from traces.workload.bounds import Bounds
 from traces.workload.checks import checked
 from traces.workload.spec import Client, WorkloadSpec
@@ -55,7 +52,7 @@ def read_spec(path: Path | str) -> WorkloadSpec:
 
 def parse_spec(text: str, source: str) -> WorkloadSpec:
     """Read a workload spec from its text; `source` names it in errors. Raises TraceError."""
-    loaded = _loaded(text, source)
+    loaded = parse_yaml(source, text)
     if loaded is None:
         raise TraceError(f"{source}: the file is empty, expected a workload spec")
     return checked(upgraded(_Reader(source).part(WorkloadSpec, "", loaded)), source)
@@ -173,13 +170,3 @@ def _kind_and_bounds(declared: Any) -> tuple[Any, Bounds]:
         kind, bounds = typing.get_args(declared)
         return kind, bounds
     return declared, Bounds()
-
-
-def _loaded(text: str, source: str) -> Any:
-    try:
-        return load_yaml(text)
-    except yaml.MarkedYAMLError as error:
-        line = "" if error.problem_mark is None else f" line {error.problem_mark.line + 1}"
-        raise TraceError(f"{source}{line}: expected YAML, {error.problem or error.context}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise TraceError(f"{source}: expected YAML, {' '.join(str(error).split())}") from error

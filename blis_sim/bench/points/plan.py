@@ -8,8 +8,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import yaml
-
 from blis_sim.bench.errors import BenchError
 from blis_sim.bench.points.commands import RECORDINGS, SIMULATIONS, Simulation, simulation
 from blis_sim.engine.deployment import resolve
@@ -18,8 +16,8 @@ from blis_sim.options.command_line import read_command_line
 from blis_sim.options.json_text import load_json
 from blis_sim.options.option import Setting
 from blis_sim.options.text import setting_named, value_of, value_of_yaml
-from blis_sim.options.yaml_text import load_yaml
 from traces import beside
+from traces.text_file import read_yaml
 
 _DEFAULT_COMMAND = "run"
 _KEYS = ("command", "settings", "vary")
@@ -193,12 +191,7 @@ def _mapping(path: str | None, key: str, value: Any) -> Mapping[str, Any]:
 
 
 def _read(path: str) -> Mapping[str, Any]:
-    try:
-        content = load_yaml(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise BenchError(f"{path}: {reason}") from error
-    found = _mapping(path, "(top)", content)
+    found = _mapping(path, "(top)", read_yaml(Path(path)))
     unknown = [key for key in found if key not in _KEYS]
     if unknown:
         raise BenchError(f"{path} key {unknown[0]}: unknown, known are {', '.join(_KEYS)}")

@@ -87,7 +87,7 @@ def test_what_cannot_vary_is_refused(vary: str, message: str) -> None:
         ("vary: {rate: [1, {}]}", r"key vary\.rate: --rate must be a number, got '{}'"),
         ("command: [1]", r"unknown command \[1\], known are run, replay"),
         ("command: fly", "unknown command 'fly', known are run, replay"),
-        ("vary: {rate: [1", "sweep.yaml: "),
+        ("vary: {rate: [1", "sweep.yaml line 1: expected YAML, "),
     ],
 )
 def test_a_file_that_describes_nothing_is_refused(text: str, message: str, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_the_command_line_comes_after_the_file_and_so_wins(file: str) -> None:
     [
         ("a.json", "{}", "--config must name a file that ends in .yaml or .yml, got '.*a.json'"),
         ("a.yaml", "[1]", "--config .*a.yaml must map names of flags to values, got list"),
-        ("a.yaml", "{", "--config .*a.yaml cannot be read: while parsing"),
+        ("a.yaml", "{", "--config .*a.yaml cannot be read: line 1: expected the node content"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, name: str, text: str, complaint: str) -> None:

@@ -45,15 +45,10 @@ def _parse_json(path: Path, text: str) -> Any:
 
 
 def _parse_yaml(path: Path, text: str) -> Any:
-    import yaml
-
-    from blis_sim.options.yaml_text import load_yaml
+    from blis_sim.options.yaml_text import YamlError, load_yaml  # which few deployments need
 
     try:
         return load_yaml(text)
-    except ValueError as error:
-        raise EngineError(f"{path}: it is not valid YAML: {' '.join(str(error).split())}") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f"line {mark.line + 1} is" if mark else "it is"
-        raise EngineError(f"{path}: {line} not valid YAML: {getattr(error, 'problem', error)}") from None
+    except YamlError as error:
+        place = "it is" if error.line is None else f"line {error.line} is"
+        raise EngineError(f"{path}: {place} not valid YAML: {error.problem}") from None
