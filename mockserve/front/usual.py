@@ -8,6 +8,8 @@ from typing import NamedTuple
 from aiohttp import hdrs
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from blis_sim.options.memo import Memo
+
 LARGEST_HEAD_BYTES = 8192
 LARGEST_BODY_BYTES = 256 * 1024
 """Larger ones come in many parts, and reading them costs more than the rest."""
@@ -70,7 +72,7 @@ class RequestReader:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._known: dict[bytes, UsualHead] = {}
+        self._known = Memo[bytes, UsualHead](MOST_KNOWN_HEADS)
 
     def first(self, data: bytes) -> UsualRequest | Unready:
         """The request that `data` begins with."""
@@ -91,9 +93,7 @@ class RequestReader:
         if found is None:
             found = usual_head(data, self._limits)
             if found is not None:
-                if len(self._known) >= MOST_KNOWN_HEADS:
-                    self._known.clear()
-                self._known[data] = found
+                self._known.keep(data, found)
         return found
 
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
+from blis_sim.options.memo import Memo
 from mockserve.protocol.bodies import Bodies, Ending, Piece, Prompted
 from mockserve.protocol.completions.bodies import ChatBodies, CompletionBodies
 from mockserve.protocol.errors import ApiError, paused
@@ -96,7 +97,7 @@ class EventTemplates:
     """Templates of one server, by all that bodies say beside their ids, the second of their creation included."""
 
     def __init__(self) -> None:
-        self._known: dict[object, list[tuple[bytes, ...]]] = {}
+        self._known = Memo[object, list[tuple[bytes, ...]]](MOST_KNOWN)
 
     def token(self, bodies: UsualBodies, index: int, new_piece: NewPiece, chunked: bool) -> EventTemplate:
         """Of an event that brings text to choice `index`."""
@@ -138,9 +139,7 @@ class EventTemplates:
         key = (bodies.__class__, bodies[1:], what)
         found = self._known.get(key)
         if found is None:
-            if len(self._known) >= MOST_KNOWN:
-                self._known.clear()
-            found = self._known[key] = build(bodies._replace(id=ID))
+            found = self._known.keep(key, build(bodies._replace(id=ID)))
         return found
 
 

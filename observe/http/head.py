@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from blis_sim.options.memo import Memo
 from observe.errors import ResponseError
 
 _NO_BODY = frozenset({204, 304})
@@ -58,15 +59,13 @@ class KnownHeads:
     __slots__ = ("_heads",)
 
     def __init__(self) -> None:
-        self._heads: dict[bytes, Head] = {}
+        self._heads = Memo[bytes, Head](_MOST_KNOWN)
 
     def parse(self, head: bytes) -> Head:
         """The same as `parse_head`. Raises ResponseError."""
         known = self._heads.get(head)
         if known is None:
-            if len(self._heads) >= _MOST_KNOWN:
-                self._heads.clear()
-            known = self._heads[head] = parse_head(head)
+            known = self._heads.keep(head, parse_head(head))
         return known
 
 

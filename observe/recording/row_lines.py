@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from blis_sim.options.memo import Memo
 from observe.clock import Clock
 from observe.dispatch import Sent
 from traces import TraceRow, TraceWriter
@@ -62,7 +63,7 @@ class RowLines:
         self._writer = writer
         self._clock = clock
         self._ahead_ns = clock.epoch_ns - clock.counter_ns
-        self._forms: dict[tuple[Any, ...], str] = {}
+        self._forms = Memo[tuple[Any, ...], str](_MOST_FORMS)
 
     def line(self, sent: Sent) -> str:
         """What the writer would write for the row of this request."""
@@ -84,9 +85,8 @@ class RowLines:
         )
         form = self._forms.get(key)
         if form is None:
-            if len(self._forms) >= _MOST_FORMS:
-                self._forms.clear()
-            form = self._forms[key] = self._writer.form(row_of(sent, self._clock), _NUMBERS, ("x_request_id",))
+            form = self._writer.form(row_of(sent, self._clock), _NUMBERS, ("x_request_id",))
+            self._forms.keep(key, form)
         return form % self._values(sent)
 
     def _values(self, sent: Sent) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ import marshal
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from blis_sim.options.memo import Memo
 from mockserve.protocol.completions.chat import ChatRequest, parse_chat
 from mockserve.protocol.completions.text import CompletionRequest, parse_completion
 
@@ -38,7 +39,7 @@ class KnownBodies(Generic[T]):
         self._varying = varying
         self._is_plain = is_plain
         self._with_varying = with_varying
-        self._known: dict[bytes, T] = {}
+        self._known = Memo[bytes, T](MOST_KNOWN)
 
     def parse(self, body: dict[str, Any]) -> T:
         """What the body asks for. Raises ApiError."""
@@ -48,10 +49,7 @@ class KnownBodies(Generic[T]):
         found = self._known.get(key)
         if found is not None:
             return self._with_varying(found, body[self._varying])
-        if len(self._known) >= MOST_KNOWN:
-            self._known.clear()
-        found = self._known[key] = self._parse(body)
-        return found
+        return self._known.keep(key, self._parse(body))
 
     def parse_long(self, body: dict[str, Any]) -> T:
         """What a long body asks for, which is not remembered. Raises ApiError."""
