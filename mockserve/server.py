@@ -15,10 +15,8 @@ from mockserve.engines.deployment import deployment_of
 from mockserve.listening import RunningServer, start
 from mockserve.log_lines import fields, set_up_logging
 from mockserve.options.environment import ServerEnvironment, read_environment
-from mockserve.options.refusals import check_processes
-from mockserve.options.serve import ServeOptions
-from mockserve.options.startup_checks import refuse_start, startup_problems
-from mockserve.options.without_effect import flags_without_effect
+from mockserve.options.serve import ServeOptions, check_processes
+from mockserve.options.startup_checks import flags_without_effect, refuse_start, startup_problems
 from mockserve.serving.lifecycle import engine_death
 from mockserve.serving.service import Service
 from mockserve.startup import address, fastest_loop, keep_what_exists, startup_line

@@ -52,7 +52,7 @@ def _answer(row: CommandRow | None, name: str, given: list[str], program: str) -
         raise OptionError(_unknown(given[0], [each.removeprefix(f"{name} ") for each in members(name)]))
     if given[:1] == [CANDIDATES_FLAG]:
         return _print_candidates(given[1:])
-    from blis_sim.cli.overview import show_overview
+    from blis_sim.cli.help import show_overview
 
     return show_overview(name, given, program)
 

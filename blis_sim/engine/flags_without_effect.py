@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from blis_sim.options import in_vain
+from blis_sim.options import ineffective_flags
 
 if TYPE_CHECKING:
     from blis_sim.engine.deployment_options import DeploymentOptions
@@ -30,4 +30,4 @@ def flags_without_effect(options: "DeploymentOptions") -> Iterator[str]:
         missing |= dict.fromkeys(_OF_CPU_TIER, "--kv-cpu-blocks")
     elif options.kv_offload_policy != "threshold":
         missing["kv_offload_threshold"] = "--kv-offload-policy threshold"
-    return in_vain(options, missing)
+    return ineffective_flags(options, missing)

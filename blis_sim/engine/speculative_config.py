@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from blis_sim.engine.speculation import DRAFTERS, MOST_DRAFTS, Speculation
 from blis_sim.options import OptionError
-from blis_sim.options.json_text import load_json
+from blis_sim.options.text import load_json
 
 FLAG = "--speculative-config"
 RATE_FLAG = "--speculative-acceptance-rate"

@@ -5,10 +5,10 @@ Read `option.py` first: a frozen dataclass whose fields are made by `option()` a
 """
 
 from blis_sim.options.errors import BlisError, OptionError
-from blis_sim.options.in_vain import in_vain
 from blis_sim.options.option import (
     Option,
     check_options,
+    ineffective_flags,
     names_in,
     option,
     options_from,
@@ -25,7 +25,7 @@ __all__ = [
     "check_options",
     "check_outputs",
     "check_written",
-    "in_vain",
+    "ineffective_flags",
     "names_in",
     "option",
     "options_from",

@@ -280,3 +280,10 @@ def _check_value(setting: Setting, value: Any) -> None:
         raise OptionError(f"{setting.label} must be at least {known.at_least:.10g}, got {value}")
     if known.at_most is not None and value > known.at_most:
         raise OptionError(f"{setting.label} must be at most {known.at_most:.10g}, got {value}")
+
+
+def ineffective_flags(options: Any, missing: Mapping[str, str]) -> Iterator[str]:
+    """A note on each setting that has another value than its default; `missing` has their names and what they lack."""
+    for setting in options_of(type(options)) if missing else ():
+        if setting.name in missing and setting.of(options) != setting.default:
+            yield f"{setting.label} has no effect without {missing[setting.name]}"

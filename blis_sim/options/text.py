@@ -1,4 +1,4 @@
-"""Values of settings from how users write them: behind a flag, or in a YAML file."""
+"""Values of settings from the text of users: after a flag, in a YAML file, or as JSON."""
 
 import json
 import math
@@ -7,8 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 from blis_sim.options.errors import OptionError
-from blis_sim.options.json_text import load_json
 from blis_sim.options.option import Setting, options_of
+
+
+def load_json(text: str) -> Any:
+    """The value of a JSON text. Raises ValueError, too, where values nest deeper than the parser follows."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("values nest too deep") from None
+
 
 NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
 _SWITCHES = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}

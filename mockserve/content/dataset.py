@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from blis_sim.options import OptionError
-from blis_sim.options.json_text import load_json
+from blis_sim.options.text import load_json
 
 SQLITE_HEADER = b"SQLite format 3\x00"
 ANSWER_FIELDS = ("answer", "response", "completion", "output")

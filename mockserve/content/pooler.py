@@ -7,7 +7,7 @@ from typing import Any
 
 from blis_sim.engine.model_spec import ModelSpec
 from blis_sim.options import OptionError
-from blis_sim.options.json_text import load_json
+from blis_sim.options.text import load_json
 from mockserve.content.vectors import VectorSource, probabilities
 from mockserve.options.routes import RouteOptions, config_overrides, pooling_task_of, tasks_of
 from mockserve.protocol.errors import ApiError, bad_value

@@ -6,8 +6,7 @@ from random import Random
 from multidict import istr
 
 from blis_sim.options import OptionError
-from mockserve.options.fault_kinds import ERRORS, REPLY_FAULTS
-from mockserve.options.fault_settings import FaultSettings
+from mockserve.options.faults import ERRORS, REPLY_FAULTS, FaultSettings
 
 HEADER = istr("X-Blis-Fault")
 """`kind`, or a status, with settings for this request after semicolons: `stall; stall_s=2; after_events=1`."""

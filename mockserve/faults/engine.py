@@ -10,8 +10,7 @@ from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError
 from mockserve.engines.build import RankEngine
 from mockserve.faults.draw import FaultSource
-from mockserve.options.fault_kinds import ENGINE_FAULTS
-from mockserve.options.faults import TimedFault
+from mockserve.options.faults import ENGINE_FAULTS, TimedFault
 
 _logger = logging.getLogger(__name__)
 

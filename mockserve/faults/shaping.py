@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from mockserve.options.fault_settings import FaultSettings
+from mockserve.options.faults import FaultSettings
 
 _END_OF_HEAD = b"\r\n\r\n"
 

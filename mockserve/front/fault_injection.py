@@ -9,8 +9,7 @@ from blis_sim.options import OptionError
 from mockserve.connections.aiohttp_internals import writing_through
 from mockserve.connections.network import Network
 from mockserve.faults.shaping import ShapedTransport
-from mockserve.options.fault_kinds import ERRORS
-from mockserve.options.fault_settings import FaultSettings
+from mockserve.options.faults import ERRORS, FaultSettings
 from mockserve.protocol.errors import ApiError
 from mockserve.routes.handlers import Handler, json_response
 from mockserve.serving.service import SERVICE

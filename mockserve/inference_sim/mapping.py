@@ -7,7 +7,7 @@ from typing import Any
 
 from blis_sim.options import options_from
 from mockserve.inference_sim.options import FAILURE_TYPES, InferenceSimOptions
-from mockserve.options.kv_events import KVEventsConfig
+from mockserve.options.engine_features import KVEventsConfig
 from mockserve.options.serve import ServeOptions
 
 FAULTS: Mapping[str, str] = {**{name: name for name in FAILURE_TYPES}, "server_error": "overloaded"}

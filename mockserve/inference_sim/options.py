@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from blis_sim.options import OptionError, check_options, option
-from mockserve.options.durations import milliseconds
+from mockserve.options.fake_metrics import milliseconds
 
 MOST_STD_DEV_FRACTION = 0.3
 """Of the mean: as much noise as that project allows."""

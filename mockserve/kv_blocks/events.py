@@ -14,7 +14,7 @@ from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlockRemoved, Blo
 from blis_sim.options import OptionError
 from mockserve.kv_blocks.hashes import as_number
 from mockserve.kv_blocks.naming import TokenBlocks
-from mockserve.options.kv_events import FLAG, KVEventsConfig
+from mockserve.options.engine_features import KV_EVENTS_FLAG, KVEventsConfig
 
 MEDIUM = "GPU"
 GROUP = 0
@@ -138,7 +138,7 @@ class KVEventPublisher:
         except zmq.ZMQError as error:
             self.close()
             raise OptionError(
-                f"{FLAG}: {config.endpoint} or {config.replay_endpoint} cannot be used: {error.strerror}"
+                f"{KV_EVENTS_FLAG}: {config.endpoint} or {config.replay_endpoint} cannot be used: {error.strerror}"
             ) from error
 
     def publish(self, changes: Sequence[CacheChange]) -> None:

@@ -6,9 +6,8 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.options import OptionError
 from mockserve.kv_blocks.hashes import root_hash
 from mockserve.kv_blocks.naming import FastNaming, NameBlocks, VllmNaming
-from mockserve.options.engine_features import KVSharingOptions
+from mockserve.options.engine_features import KV_EVENTS_FLAG, KVSharingOptions
 from mockserve.options.environment import ServerEnvironment
-from mockserve.options.kv_events import FLAG
 
 if TYPE_CHECKING:
     from mockserve.kv_blocks.events import KVEventPublisher
@@ -37,7 +36,7 @@ def open_publisher(
     try:
         from mockserve.kv_blocks.events import BatchEncoder, KVEventPublisher
     except ImportError as error:
-        raise _missing(FLAG) from error
+        raise _missing(KV_EVENTS_FLAG) from error
     encoder = BatchEncoder(
         config.block_size_tokens, environment.kv_events_use_int_hashes, config.num_hash_lookahead_tokens
     )

@@ -4,10 +4,44 @@ from dataclasses import dataclass
 from typing import Any
 
 from blis_sim.options import OptionError, check_options, option, section
-from blis_sim.options.json_text import load_json
-from mockserve.options.parser_names import REASONING_PARSERS, TOOL_CALL_PARSERS
+from blis_sim.options.text import load_json
 from mockserve.options.structured_outputs import StructuredOutputsConfig, read_structured_outputs_config
-from mockserve.options.taste import Taste
+
+TOOL_CALL_PARSERS = (
+    *("apertus", "beam", "cohere_command3", "cohere_command4", "deepseek_v3", "deepseek_v31", "deepseek_v32"),
+    *("deepseek_v4", "deepseek_v41", "dots", "ernie45", "functiongemma", "gemma4", "gigachat3", "glm45", "glm47"),
+    *("granite", "granite-20b-fc", "granite4", "hermes", "hf", "hunyuan_a13b", "hy_v3", "hy_v4", "inkling"),
+    *("internlm", "jamba", "k2_horizon", "kimi_k2", "kimi_k3", "lfm2", "ling3", "llama3_json", "llama4_json"),
+    *("llama4_pythonic", "longcat", "mimo", "minicpm5", "minimax_m2", "minimax_m3", "mistral", "muse", "muse_glimmer"),
+    *("musespark1x", "olmo3", "openai", "phi4_mini_json", "plamo3", "poolside_v1", "pythonic", "qwen3_coder"),
+    *("qwen3_json", "qwen3_xml", "seed_oss", "step3", "step3p5", "step5", "xlam"),
+)
+REASONING_PARSERS = (
+    *("beam", "cohere_command3", "cohere_command4", "deepseek_r1", "deepseek_v3", "deepseek_v4", "deepseek_v41"),
+    *("ernie45", "gemma4", "glm45", "glm47", "granite", "granite_thinking_parser", "hf", "holo2", "hunyuan_a13b"),
+    *("hy_v3", "hy_v4", "inkling", "k2_horizon", "kimi_k2", "kimi_k3", "ling3", "mimo", "minicpmv", "minimax_m2"),
+    *("minimax_m2_append_think", "minimax_m3", "mistral", "muse", "muse_glimmer", "musespark1x", "nemotron_v3"),
+    *("olmo3", "openai_gptoss", "plamo3", "poolside_v1", "qwen3", "seed_oss", "step3", "step3p5", "step5"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taste:
+    """Ranges of numbers and lengths that a schema does not bound; each includes both of its ends.
+
+    `array_lengths` of None makes arrays a little longer than they must be; `optional_probability` and
+    `optional_field_probability` of None, that of a value and of a field within an object among them, follow the
+    generosity.
+    """
+
+    integers: tuple[int, int] = (0, 100)
+    numbers: tuple[float, float] = (0.0, 100.0)
+    array_lengths: tuple[int, int] | None = None
+    optional_probability: float | None = None
+    optional_field_probability: float | None = None
+
+
+ANY = Taste()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

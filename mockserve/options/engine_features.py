@@ -1,11 +1,127 @@
-"""The settings of `blis serve` that concern what vLLM's engine does beside scheduling: queue limits, KV events."""
+"""The settings of `blis serve` that concern what vLLM's engine does beside scheduling: LoRA, queue limits, KV events,
+KV transfers.
+"""
 
-from dataclasses import dataclass
+import typing
+import uuid
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from blis_sim.engine.lora import LoraSettings
 from blis_sim.options import OptionError, check_options, names_in, option
-from mockserve.options.kv_events import KVEventsConfig, read_kv_events_config
-from mockserve.options.kv_transfer import TransferConfig, read_transfer_config
+from blis_sim.options.text import load_json
+
+KV_EVENTS_FLAG = "--kv-events-config"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVEventsConfig:
+    """Where events go. Fields and defaults are vLLM's."""
+
+    enable_kv_cache_events: bool = False
+    publisher: str = ""
+    """`zmq` or `null`; empty is zmq where events are on."""
+    endpoint: str = "tcp://*:5557"
+    """Bound where it has a wildcard or is a local path, else connected to."""
+    replay_endpoint: str | None = None
+    """Where to ask for batches that were missed."""
+    buffer_steps: int = 10_000
+    """Batches kept for those who ask."""
+    hwm: int = 100_000
+    """Batches waiting for a slow subscriber before some are dropped."""
+    max_queue_size: int = 100_000
+    topic: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.publisher:
+            object.__setattr__(self, "publisher", "zmq" if self.enable_kv_cache_events else "null")
+        if self.publisher not in ("zmq", "null"):
+            raise OptionError(f"{KV_EVENTS_FLAG}: publisher must be zmq or null, got {self.publisher!r}")
+
+    @property
+    def publishes(self) -> bool:
+        """Whether anything is published at all."""
+        return self.enable_kv_cache_events and self.publisher == "zmq"
+
+    def of_rank(self, rank: int) -> "KVEventsConfig":
+        """The same for one data-parallel rank: ports count up from that of rank 0."""
+        replay = self.replay_endpoint
+        return KVEventsConfig(
+            **{
+                **asdict(self),
+                "endpoint": _of_rank(self.endpoint, rank),
+                "replay_endpoint": None if replay is None else _of_rank(replay, rank),
+            }
+        )
+
+
+def read_kv_events_config(text: str) -> KVEventsConfig:
+    """The configuration in `text`, empty for none. Raises OptionError for an unknown field or a wrong type."""
+    if not text:
+        return KVEventsConfig()
+    try:
+        given = load_json(text)
+    except ValueError as error:
+        raise OptionError(f"{KV_EVENTS_FLAG} must be a JSON object, got {text!r}") from error
+    if not isinstance(given, dict):
+        raise OptionError(f"{KV_EVENTS_FLAG} must be a JSON object, got {text!r}")
+    types = typing.get_type_hints(KVEventsConfig)
+    unknown = sorted(given.keys() - types.keys())
+    if unknown:
+        known = ", ".join(field.name for field in fields(KVEventsConfig))
+        raise OptionError(f"{KV_EVENTS_FLAG}: unknown field {unknown[0]!r}, known are {known}")
+    for name, value in given.items():
+        if not isinstance(value, types[name]) or (isinstance(value, bool) and types[name] is not bool):
+            raise OptionError(f"{KV_EVENTS_FLAG}: {name} has a value of the wrong type: {value!r}")
+    found: dict[str, Any] = given
+    return KVEventsConfig(**found)
+
+
+def _of_rank(endpoint: str, rank: int) -> str:
+    if rank == 0:
+        return endpoint
+    if endpoint.startswith("inproc"):
+        return f"{endpoint}_dp{rank}"
+    base, _, port = endpoint.rpartition(":")
+    if not port.isdigit():
+        raise OptionError(
+            f"{KV_EVENTS_FLAG}: {endpoint!r} must be a TCP endpoint with a port for several data-parallel ranks"
+        )
+    return endpoint if port == "0" else f"{base}:{int(port) + rank}"
+
+
+KV_TRANSFER_FLAG = "--kv-transfer-config"
+ROLES = ("kv_producer", "kv_consumer", "kv_both")
+
+
+@dataclass(frozen=True, slots=True)
+class TransferConfig:
+    """What of vLLM's configuration matters here."""
+
+    connector: str
+    engine_id: str
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self.connector)
+
+
+def read_transfer_config(text: str) -> TransferConfig:
+    """The configuration in a JSON object, off for an empty text. Raises OptionError for what vLLM would refuse."""
+    if not text:
+        return TransferConfig("", "")
+    try:
+        given = load_json(text)
+    except ValueError as error:
+        raise OptionError(f"{KV_TRANSFER_FLAG} must be a JSON object, got {text!r}") from error
+    if not isinstance(given, dict):
+        raise OptionError(f"{KV_TRANSFER_FLAG} must be a JSON object, got {text!r}")
+    connector, role = given.get("kv_connector"), given.get("kv_role")
+    if not isinstance(connector, str) or not connector:
+        raise OptionError(f"{KV_TRANSFER_FLAG}: kv_connector must name a connector, got {connector!r}")
+    if role not in ROLES:
+        raise OptionError(f"{KV_TRANSFER_FLAG}: kv_role must be one of {', '.join(ROLES)}, got {role!r}")
+    return TransferConfig(connector, str(given.get("engine_id") or uuid.uuid4()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

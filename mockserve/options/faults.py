@@ -1,11 +1,161 @@
-"""The settings of `blis serve` that let things go wrong on purpose."""
+"""The settings of `blis serve` that let things go wrong on purpose: kinds of faults, their figures, their flags.
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+All times are real seconds.
+"""
+
+import math
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from blis_sim.options import OptionError, check_options, option
-from mockserve.options.fault_kinds import ENGINE_FAULTS
-from mockserve.options.fault_settings import LONGEST_S, FaultSettings
+from mockserve.protocol.errors import ApiError
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFault:
+    """An error instead of an answer."""
+
+    status: int
+    type: str
+    message: str
+    param: str | None = None
+    asks_to_retry: bool = False
+    """Whether it comes with Retry-After."""
+
+    def error(self) -> ApiError:
+        """The error as a reply."""
+        return ApiError(self.message, status=self.status, kind=self.type, param=self.param)
+
+
+ERRORS: Mapping[str, ErrorFault] = {
+    "invalid_request": ErrorFault(400, "BadRequestError", "The request is invalid (a fault on purpose)."),
+    "context_length": ErrorFault(
+        400,
+        "BadRequestError",
+        "This model's maximum context length is exceeded (a fault on purpose).",
+        "input_tokens",
+    ),
+    "invalid_api_key": ErrorFault(401, "AuthenticationError", "The API key is invalid (a fault on purpose)."),
+    "permission_denied": ErrorFault(403, "PermissionDeniedError", "This is not permitted (a fault on purpose)."),
+    "model_not_found": ErrorFault(404, "NotFoundError", "The model does not exist (a fault on purpose).", "model"),
+    "timeout": ErrorFault(408, "Request Timeout", "The request took too long (a fault on purpose)."),
+    "conflict": ErrorFault(409, "Conflict", "The request conflicts with another (a fault on purpose)."),
+    "too_large": ErrorFault(413, "Request Entity Too Large", "The request is too large (a fault on purpose)."),
+    "unprocessable": ErrorFault(
+        422, "UnprocessableEntityError", "The request cannot be processed (a fault on purpose)."
+    ),
+    "rate_limit": ErrorFault(
+        429, "RateLimitError", "Too many requests, retry later (a fault on purpose).", asks_to_retry=True
+    ),
+    "server_error": ErrorFault(500, "InternalServerError", "Internal server error (a fault on purpose)."),
+    "bad_gateway": ErrorFault(502, "Bad Gateway", "The server behind gave no answer (a fault on purpose)."),
+    "overloaded": ErrorFault(
+        503, "Service Unavailable", "The engine is currently busy (a fault on purpose).", asks_to_retry=True
+    ),
+    "gateway_timeout": ErrorFault(504, "Gateway Timeout", "The server behind took too long (a fault on purpose)."),
+}
+
+SHAPES: Mapping[str, str] = {
+    "slow_first_token": "nothing comes for a while, then everything that is due",
+    "trickle": "what comes, comes in small pieces with a pause after each",
+    "stall": "after some events nothing comes for a while",
+    "disconnect": "after some events the connection is cut",
+    "malformed": "after some events one is not JSON",
+}
+"""Replies that go wrong on their way: kind to what the client sees."""
+
+REPLY_FAULTS = (*ERRORS, *SHAPES)
+
+ENGINE_FAULTS: Mapping[str, str] = {
+    "hang": "no step is taken; requests are taken in and wait",
+    "death": "the engine is gone for good: errors for all, and /health says 503",
+    "kv_exhaustion": "most of the KV cache is in use by nobody",
+    "slow": "steps take longer",
+}
+"""What can happen to the engine: kind to what that means."""
+
+
+LONGEST_S = 1e9
+"""No fault lasts longer, in seconds: it is 31 years, and a server's timers can still tell it."""
+LARGEST_FACTOR = 1e6
+"""A step of a second takes 11 days then. A larger factor leads beyond the last instant that an engine can count."""
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    "retry_after_s": (0, LONGEST_S),
+    "first_token_delay_s": (0, LONGEST_S),
+    "stall_s": (0, LONGEST_S),
+    "after_events": (0, 1e9),
+    "trickle_pause_s": (0, LONGEST_S),
+    "trickle_bytes": (1, 1e9),
+    "rank": (-1, 1e9),
+    "slow_factor": (1, LARGEST_FACTOR),
+}
+"""Least and largest value of each setting."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultSettings:
+    """Raises OptionError for values out of bounds; `rates` are fractions of requests, together at most 1."""
+
+    rates: Mapping[str, float] = field(default_factory=dict)
+    retry_after_s: int = 1
+    """What Retry-After says."""
+    first_token_delay_s: float = 5.0
+    stall_s: float = 30.0
+    after_events: int = 3
+    """Events of a stream that come before it stalls, breaks off or is garbled; a reply that is no stream has none."""
+    trickle_pause_s: float = 0.02
+    trickle_bytes: int = 16
+    slow_factor: float = 4.0
+    """How many times as long the steps of a slow engine take."""
+    rank: int = -1
+    """The data-parallel rank that engine faults hit; -1 is all. Death takes all, as it does in vLLM."""
+    kv_fraction: float = 0.9
+    """Share of the free KV blocks that exhaustion takes away."""
+
+    def __post_init__(self) -> None:
+        for kind, rate in self.rates.items():
+            if kind not in REPLY_FAULTS:
+                raise OptionError(f"unknown fault {kind!r}, known are {', '.join(REPLY_FAULTS)}")
+            if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
+                raise OptionError(f"the rate of {kind} must be from 0 to 1, got {rate!r}")
+        if sum(self.rates.values()) > 1 + 1e-9:
+            raise OptionError(f"the rates of faults must add up to at most 1, got {sum(self.rates.values()):g}")
+        for name, (least, most) in BOUNDS.items():
+            value = getattr(self, name)
+            if value < least:
+                raise OptionError(f"{name} must be at least {least:g}, got {value:g}")
+            if value > most:
+                raise OptionError(f"{name} must be at most {most:g}, got {value:g}")
+        if not 0 <= self.kv_fraction <= 1:
+            raise OptionError(f"kv_fraction must be from 0 to 1, got {self.kv_fraction}")
+
+    def changed(self, changes: Mapping[str, Any]) -> "FaultSettings":
+        """These settings with some replaced. Raises OptionError for an unknown name or a value of a wrong type."""
+        types = typing.get_type_hints(FaultSettings)
+        checked: dict[str, Any] = {}
+        for name, value in changes.items():
+            if name not in types:
+                known = ", ".join(each.name for each in fields(FaultSettings))
+                raise OptionError(f"unknown setting {name!r}, known are {known}")
+            checked[name] = value if name == "rates" else _number(name, value, types[name])
+        if not isinstance(checked.get("rates", {}), Mapping):
+            raise OptionError(f"rates must map faults to fractions, got {checked['rates']!r}")
+        return replace(self, **checked)
+
+
+def _number(name: str, value: Any, kind: type) -> int | float:
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError as error:
+            raise OptionError(f"{name} must be a number, got {value!r}") from error
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise OptionError(f"{name} must be a number, got {value!r}")
+    if kind is int and value != int(value):
+        raise OptionError(f"{name} must be a whole number, got {value!r}")
+    return int(value) if kind is int else float(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +194,7 @@ class FaultOptions:
     def settings(self) -> FaultSettings:
         """The settings that these flags say."""
         try:
-            rates = {kind: _number(value) for kind, value in _pairs(self.fault_rates)}
+            rates = {kind: _rate(value) for kind, value in _pairs(self.fault_rates)}
         except OptionError as error:
             raise OptionError(f"--fault-rates: {error}") from error
         try:
@@ -70,7 +220,7 @@ def _pairs(texts: Iterable[str]) -> Iterable[tuple[str, str]]:
         yield name.strip(), value.strip()
 
 
-def _number(text: str) -> float:
+def _rate(text: str) -> float:
     try:
         return float(text)
     except ValueError as error:

@@ -1,6 +1,7 @@
 """The settings of `blis serve`: those of the deployment it simulates, and those of the server itself."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from blis_sim.engine.cluster.options import MOST_INSTANCES, ClusterOptions
@@ -8,16 +9,18 @@ from blis_sim.engine.cluster.policies import has_cluster
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.options import OptionError, check_options, option, section, with_settings
 from mockserve.options.content import ContentOptions
-from mockserve.options.engine_features import KVSharingOptions, LoraOptions, QueueOptions
+from mockserve.options.engine_features import (
+    KV_EVENTS_FLAG,
+    KV_TRANSFER_FLAG,
+    KVSharingOptions,
+    LoraOptions,
+    QueueOptions,
+)
+from mockserve.options.environment import ServerEnvironment
 from mockserve.options.faults import FaultOptions
-from mockserve.options.instances import InstanceOptions
-from mockserve.options.kv_events import FLAG as KV_EVENTS_FLAG
-from mockserve.options.kv_transfer import FLAG as TRANSFER_FLAG
 from mockserve.options.network import NetworkOptions
-from mockserve.options.refusals import check_cluster
-from mockserve.options.replies import ReplyOptions
-from mockserve.options.routes import RouteOptions
-from mockserve.options.simulation import ProcessOptions
+from mockserve.options.process import InstanceOptions, ProcessOptions
+from mockserve.options.routes import ReplyOptions, RouteOptions
 from mockserve.options.timing import TimingOptions
 
 
@@ -133,10 +136,59 @@ class ServeOptions:
         """Raise OptionError for what only a server with vLLM's engine has."""
         calculator = self.timing.latency_calculator
         for flag, is_given in (
-            (TRANSFER_FLAG, self.kv_sharing.transfer.is_on),
+            (KV_TRANSFER_FLAG, self.kv_sharing.transfer.is_on),
             (KV_EVENTS_FLAG, self.kv_sharing.events.publishes),
             ("--enable-lora", self.lora.enable_lora),
             (f"--latency-calculator {calculator}", self.timing.sets_times),
         ):
             if is_given and self.deployment.engine != "vllm":
                 raise OptionError(f"{flag} needs --engine vllm")
+
+
+def check_cluster(options: "ServeOptions") -> None:
+    """Raise OptionError for settings that do not go with a router in front."""
+    if options.serves_cluster:
+        for setting in _in_the_way_of_a_router(options):
+            raise OptionError(f"{setting} cannot be used with {_cause(options)}")
+
+
+def _in_the_way_of_a_router(options: "ServeOptions") -> Iterator[str]:
+    facts = {
+        "--data-parallel-size": options.deployment.dp > 1,
+        "--api-server-count": options.network.api_server_count > 1,
+        "--kv-transfer-config": options.kv_sharing.transfer.is_on,
+    }
+    yield from (setting for setting, is_set in facts.items() if is_set)
+    if options.instances.instance_ports is not None and options.network.uds:
+        yield "--uds"
+
+
+def _cause(options: "ServeOptions") -> str:
+    if options.cluster.num_instances > 1:
+        return f"--num-instances {options.cluster.num_instances}"
+    if options.instances.instance_ports is not None:
+        return "--instance-ports"
+    return "--enable-instance-control" if options.instances.enable_instance_control else "a router in front"
+
+
+def check_processes(options: "ServeOptions", environment: ServerEnvironment) -> None:
+    """Raise OptionError for settings that need the engines in the process that answers, or one process alone."""
+    if options.network.api_server_count > 1:
+        for setting in _in_the_way_of_processes(options, environment):
+            raise OptionError(f"--api-server-count must be 1 with {setting}, got {options.network.api_server_count}")
+
+
+def _in_the_way_of_processes(options: "ServeOptions", environment: ServerEnvironment) -> Iterator[str]:
+    facts = {
+        "--uds": bool(options.network.uds),
+        "--speed max": math.isinf(options.speed),
+        "--enable-fault-control": options.faults.enable_fault_control,
+        "--enable-scale-out": options.routes.enable_scale_out,
+        "--tokens-only": options.routes.tokens_only,
+        "--kv-transfer-config": options.kv_sharing.transfer.is_on,
+        "--kv-events-config": options.kv_sharing.events.publishes,
+        "VLLM_SERVER_DEV_MODE": environment.dev_mode,
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": environment.allows_runtime_lora,
+        "VLLM_ENABLE_RESPONSES_API_STORE": environment.stores_responses,
+    }
+    return (setting for setting, is_set in facts.items() if is_set)

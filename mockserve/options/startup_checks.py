@@ -1,4 +1,6 @@
-"""What vLLM refuses at its start although each flag by itself is well-formed, in its own sentences."""
+"""What vLLM refuses at its start although each flag by itself is well-formed, in its own sentences, and notes on flags
+that have no effect.
+"""
 
 import logging
 import math
@@ -8,13 +10,15 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.kv_cache.sizing import kv_bytes_per_token
-from blis_sim.options import OptionError
-from blis_sim.options.json_text import load_json
+from blis_sim.options import OptionError, ineffective_flags
+from blis_sim.options.text import load_json
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.routes import GENERATING_TASKS, tasks_of
+from mockserve.options.serve import ServeOptions
 
 if TYPE_CHECKING:
     from mockserve.options.serve import ServeOptions
+
 
 KV_CACHE_DTYPES = (
     *("auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "nvfp4_ds_mla"),
@@ -125,3 +129,24 @@ def _context_beyond_cache(options: "ServeOptions", deployment: Deployment) -> It
 
 def _gib(num_bytes: float) -> float:
     return round(num_bytes / 2**30, 2)
+
+
+def flags_without_effect(options: ServeOptions) -> Iterator[str]:
+    """One note for each, for the user to read."""
+    needs = (
+        (options.content.tools.enable_auto_tool_choice, "--enable-auto-tool-choice", ("tool_call_probability",)),
+        (options.content.reasoning.reasoning_parser, "--reasoning-parser", ("default_reasoning_tokens",)),
+        (options.content.dataset_path, "--dataset-path", ("dataset_table_name",)),
+        (options.lora.enable_lora, "--enable-lora", ("max_loras", "max_cpu_loras", "lora_load_ms", "lora_swap_ms")),
+        (
+            options.kv_sharing.kv_transfer_config,
+            "--kv-transfer-config",
+            ("kv_transfer_gb_per_s", "kv_transfer_latency_ms"),
+        ),
+    )
+    for flag, value in (("--quantization", options.quantization), ("--kv-cache-dtype", options.kv_cache_dtype)):
+        if value not in ("", "auto"):
+            yield f"warning: {flag} {value} is ignored: sizes and times are those of the model's own types"
+    yield from ineffective_flags(
+        options, {name: flag for is_there, flag, names in needs if not is_there for name in names}
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from blis_sim.options import OptionError
-from blis_sim.options.json_text import load_json
+from blis_sim.options.text import load_json
 
 FLAG = "--structured-outputs-config"
 BACKENDS = ("auto", "xgrammar", "guidance", "outlines", "lm-format-enforcer")

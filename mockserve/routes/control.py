@@ -8,7 +8,7 @@ from aiohttp import web
 
 from blis_sim.engine.cluster.autoscaling.pipeline import LONGEST_DELAY_S
 from blis_sim.options import BlisError, OptionError
-from mockserve.options.fault_settings import LONGEST_S
+from mockserve.options.faults import LONGEST_S
 from mockserve.protocol.errors import ApiError, bad_request, wrong_media_type
 from mockserve.protocol.json_text import compact_json
 from mockserve.routes.handlers import json_response

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from blis_sim.options import OptionError
-from blis_sim.options.json_text import load_json
+from blis_sim.options.text import load_json
 from mockserve.protocol.errors import ApiError, internal_error
 
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from blis_sim.options import OptionError
-from blis_sim.options.json_text import load_json
+from blis_sim.options.text import load_json
 from mockserve.vllm_arguments.values import read_size
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from blis_sim.options import OptionError
 from mockserve.engines.deployment import deployment_of
-from mockserve.options.kv_transfer import read_transfer_config
+from mockserve.options.engine_features import read_transfer_config
 from mockserve.routes.table import ROUTES
 from tests.architecture.project import PACKAGES, pyproject
 from tests.docker.files import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blis_sim.options.file_kinds import KINDS, is_of_kind, obstacle
+from blis_sim.options.outputs import KINDS, is_of_kind, obstacle
 
 SAMPLES = {
     "header": b"trace_version: 3\ntime_unit: us\n",

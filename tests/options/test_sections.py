@@ -7,7 +7,7 @@ import pytest
 from blis_sim.options import (
     OptionError,
     check_options,
-    in_vain,
+    ineffective_flags,
     option,
     options_from,
     options_of,
@@ -146,6 +146,6 @@ def test_two_settings_of_one_name_are_a_mistake_in_the_table() -> None:
 
 def test_settings_in_vain_are_named_wherever_they_are() -> None:
     options = options_from(Command, model="m", certfile="c")
-    assert list(in_vain(options, {"certfile": "--https", "host": "--https"})) == [
+    assert list(ineffective_flags(options, {"certfile": "--https", "host": "--https"})) == [
         "--certfile has no effect without --https"
     ]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from blis_sim.options import OptionError, options_from
-from mockserve.options.fault_kinds import ERRORS, SHAPES
+from mockserve.options.faults import ERRORS, SHAPES
 from mockserve.options.serve import ServeOptions
 from tests.fakes import TestLatency
 from tests.patience import PATIENCE_S, wait_until

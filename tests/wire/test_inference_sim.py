@@ -19,8 +19,8 @@ from blis_sim.options import BlisError
 from mockserve.inference_sim.command import rewritten
 from mockserve.inference_sim.mapping import serve_options
 from mockserve.inference_sim.options import InferenceSimOptions
-from mockserve.options.durations import milliseconds
-from mockserve.options.without_effect import flags_without_effect
+from mockserve.options.fake_metrics import milliseconds
+from mockserve.options.startup_checks import flags_without_effect
 from tests.patience import PATIENCE_S
 
 PROGRAM = (sys.executable, "-c", "from blis_sim.cli.main import inference_sim; inference_sim()")

@@ -29,7 +29,7 @@ from benchmarks.vllm_oracle.wire_search.fields import field_questions
 from benchmarks.vllm_oracle.wire_search.markup import CALLS, WITHOUT_MARKUP
 from benchmarks.vllm_oracle.wire_search.questions import CHAT, Question, questions
 from benchmarks.vllm_oracle.wire_search.said import Parsers, Said, read_chat
-from mockserve.options.parser_names import REASONING_PARSERS
+from mockserve.options.content import REASONING_PARSERS
 
 SHOWN_PER_QUESTION = 3
 PATIENCE_S = 60.0

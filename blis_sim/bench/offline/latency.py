@@ -57,8 +57,7 @@ def run(options: LatencyOptions) -> int:
     import numpy as np
 
     from blis_sim.bench.datasets import Sample
-    from blis_sim.bench.offline.results import write_results
-    from blis_sim.bench.offline.simulation import check_fits, longest_s, offline_engine
+    from blis_sim.bench.offline.simulation import check_fits, longest_s, offline_engine, write_results
 
     offline = offline_engine("blis bench latency", options.deployment)
     batch = [

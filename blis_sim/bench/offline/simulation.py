@@ -1,8 +1,11 @@
-"""Requests through a simulated engine at given instants of virtual time."""
+"""Requests through a simulated engine at given instants of virtual time, and the file of results."""
 
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from blis_sim.bench.datasets import Sample
 from blis_sim.bench.errors import BenchError
@@ -17,6 +20,7 @@ from replay.arrivals.arrival import Arrival
 from replay.running.record import Record
 from replay.running.simulate import simulate
 from traces import TraceRow
+from traces.text_file import write_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +87,9 @@ def _arrival(sample: Sample, at: Micros, number: int, config: EngineConfig) -> A
         prefix_length=sample.prefix_tokens,
     )
     return Arrival(at=at, request=request, row=row)
+
+
+def write_results(path: str | None, results: Mapping[str, Any]) -> None:
+    """Write the results, if a file is wanted. Raises TraceError when that fails."""
+    if path is not None:
+        write_text(Path(path), json.dumps(results, indent=4))

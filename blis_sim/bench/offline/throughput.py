@@ -47,8 +47,7 @@ def run(options: ThroughputOptions) -> int:
     from dataclasses import replace
 
     from blis_sim.bench.datasets import samples_of
-    from blis_sim.bench.offline.results import write_results
-    from blis_sim.bench.offline.simulation import check_fits, longest_s, offline_engine
+    from blis_sim.bench.offline.simulation import check_fits, longest_s, offline_engine, write_results
 
     offline = offline_engine("blis bench throughput", options.deployment)
     samples = samples_of(options.dataset)

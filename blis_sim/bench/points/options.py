@@ -1,8 +1,10 @@
-"""Settings that all commands share which compute points."""
+"""Settings and command lines of the commands that compute points."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from blis_sim.options import option
+from blis_sim.options import OptionError, option, options_of
 from blis_sim.options.room import MOST_PROCESSES
 
 
@@ -19,3 +21,34 @@ def simulation_option(help_text: str) -> Any:
 def processes_option() -> Any:
     """How much of this machine is used."""
     return option(None, "How many processes compute. Default: one per core.", at_least=1, at_most=MOST_PROCESSES)
+
+
+def own_flags_first(arguments: Sequence[str], options_class: type) -> list[str]:
+    """The arguments with those of `options_class` in front, and all others behind `--`, as positional arguments.
+
+    Raises OptionError for a flag whose value is missing.
+    """
+    settings = [setting for setting in options_of(options_class) if not setting.option.positional]
+    valued = {flag for each in settings if each.kind is not bool for flag in each.flags}
+    switches = {flag for each in settings if each.kind is bool for flag in each.spellings} | {"--help"}
+    own, others = [], []
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        spelling, has_value, _ = argument.partition("=")
+        if spelling in switches:
+            own.append(argument)
+        elif spelling in valued:
+            if not has_value and not rest:
+                raise OptionError(f"{spelling} must be given a value")
+            own += [argument] if has_value else [argument, *rest[:1]]
+            rest = rest if has_value else rest[1:]
+        elif argument != "--":
+            others.append(argument)
+    return [*own, "--", *others]
+
+
+def check_table(flag: str, path: str | None) -> None:
+    """Raise OptionError when the CSV file that a flag names is not named as one. None asks for no file."""
+    if path is not None and Path(path).suffix != ".csv":
+        raise OptionError(f"{flag} must be a file that ends in .csv, got {path}")

@@ -13,9 +13,8 @@ from blis_sim.bench.points.commands import RECORDINGS, SIMULATIONS, Simulation, 
 from blis_sim.engine.deployment import resolve
 from blis_sim.options import BlisError, OptionError, options_of
 from blis_sim.options.command_line import read_command_line
-from blis_sim.options.json_text import load_json
 from blis_sim.options.option import Setting
-from blis_sim.options.text import setting_named, value_of, value_of_yaml
+from blis_sim.options.text import load_json, setting_named, value_of, value_of_yaml
 from traces import beside
 from traces.text_file import read_yaml
 

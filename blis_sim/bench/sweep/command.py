@@ -3,15 +3,80 @@
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_sim.bench.sweep.options import SweepOptions
-from blis_sim.options import OptionError, check_outputs
+from blis_sim.bench.points.options import check_table, processes_option, simulation_option, vary_option
+from blis_sim.options import OptionError, check_options, check_outputs, option
+from observe.extras import check_plot, check_ray
 
 if TYPE_CHECKING:
     from blis_sim.bench.points.plan import Plan
     from blis_sim.bench.sweep.rows import Row, Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepOptions:
+    """One sweep. Raises OptionError for settings that do not fit together."""
+
+    simulation: tuple[str, ...] = simulation_option(
+        "The command to repeat, run or replay (default: run), and its flags, which may stand anywhere."
+    )
+    vary: tuple[str, ...] = vary_option(
+        "A setting of that command and its values, such as rate=1,2,4 or tensor_parallel_size=1,2; values with commas"
+        " as a JSON list. May be given again: all combinations are computed."
+    )
+    config: str | None = option(
+        None, "YAML file with the keys command, settings and vary; flags come before it.", metavar="FILE"
+    )
+    sample: int | None = option(None, "Compute so many combinations, chosen by chance, instead of all.", at_least=1)
+    sample_seed: int = option(0, "Seed of that choice.")
+    output: str = option(
+        "sweep.csv",
+        "Write a row per point here; points that it has are not computed again.",
+        flags=("--output", "-o"),
+        metavar="FILE",
+        writes={"": "points"},
+    )
+    overwrite: bool = option(False, "Begin anew where --output exists.")
+    parquet: str | None = option(
+        None, "Write the rows here too (Parquet; needs pyarrow).", metavar="FILE", writes={"": "parquet"}
+    )
+    plot: str | None = option(
+        None,
+        "Draw throughput against p99 TTFT, p99 ITL and cost (.png, .svg or .pdf; needs matplotlib).",
+        metavar="FILE",
+        writes={"": "picture"},
+    )
+    gpu_cost_per_hour: float | None = option(None, "Dollars per GPU-hour. Adds costs.", above=0)
+    processes: int | None = processes_option()
+    ray: bool = option(False, "Compute on a Ray cluster instead (needs ray): the one of --ray-address, else one here.")
+    ray_address: str | None = option(None, "Address of the cluster, such as auto or ray://host:10001.")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        check_plot("--plot", self.plot)
+        check_table("--output", self.output)
+        if self.ray:
+            if self.processes is not None:
+                raise OptionError("--processes and --ray exclude each other: a Ray cluster has its own")
+            check_ray()
+        elif self.ray_address is not None:
+            raise OptionError("--ray-address needs --ray")
+        if self.sample_seed and self.sample is None:
+            raise OptionError("--sample-seed needs --sample")
+        if self.parquet is not None:
+            check_parquet()
+
+
+def check_parquet() -> None:
+    """Raise OptionError where Parquet files cannot be written."""
+    from importlib.util import find_spec
+
+    if find_spec("pyarrow") is None:
+        raise OptionError("--parquet needs pyarrow: pip install 'blis-mockserve[parquet]'")
+
 
 __all__ = ["SweepOptions", "rewritten", "run"]
 
@@ -20,7 +85,7 @@ _MOST_LINES = 40
 
 def rewritten(arguments: list[str]) -> list[str]:
     """A command line with the flags of the simulation behind those of the sweep."""
-    from blis_sim.bench.points.words import own_flags_first
+    from blis_sim.bench.points.options import own_flags_first
 
     return own_flags_first(arguments, SweepOptions)
 
@@ -29,10 +94,9 @@ def run(options: SweepOptions) -> int:
     """Compute what is missing, write the files, print the frontier. Exit codes: 0 done, 1 nothing could be
     computed, or a point failed in a way that its settings do not explain."""
     from blis_sim.bench.points.plan import plan_of
-    from blis_sim.bench.points.step_time_warnings import step_time_warnings
+    from blis_sim.bench.points.simulate import step_time_warnings
     from blis_sim.bench.sweep.frontier import answered, draw, frontier, table_text
-    from blis_sim.bench.sweep.parquet import write_parquet
-    from blis_sim.bench.sweep.rows import open_rows, read_rows, table_of
+    from blis_sim.bench.sweep.rows import open_rows, read_rows, table_of, write_parquet
 
     plan = plan_of(options.simulation, options.vary, options.config)
     for note in plan.notes:
@@ -74,7 +138,7 @@ def run(options: SweepOptions) -> int:
 
 def _computed(options: SweepOptions, plan: "Plan", table: "Table", rows: "Sequence[Row]") -> "list[Row]":
     """Compute the points that have no row yet, and write each as soon as it is there."""
-    from blis_sim.bench.points.digest import with_whole_paths
+    from blis_sim.bench.points.commands import with_whole_paths
     from blis_sim.bench.points.simulate import Job, compute
     from blis_sim.bench.points.workers import on_processes, on_ray
     from blis_sim.bench.sweep.rows import Row, open_rows

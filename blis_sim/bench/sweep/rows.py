@@ -1,4 +1,4 @@
-"""The rows of a sweep: a CSV file that grows as points are computed, and is in order when all are."""
+"""The rows of a sweep: a CSV file that grows as points are computed, in order when all are, and a Parquet file."""
 
 import csv
 import json
@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from blis_sim.bench.errors import BenchError
-from blis_sim.bench.points.digest import digest_of
+from blis_sim.bench.points.commands import digest_of
 from blis_sim.bench.points.plan import Plan, Point
 from blis_sim.bench.points.simulate import COSTS, FIGURES, Outcome, costs
 from traces.append_file import AppendFile, open_with_header, whole_records
+from traces.text_file import replacing
 
 KEY = "point"
 ERROR = "error"
@@ -137,3 +138,20 @@ def _number(text: str) -> float | int | None:
     if not isfinite(number):
         raise ValueError
     return number
+
+
+def write_parquet(path: str, table: Table, rows: Sequence[Row]) -> None:
+    """Write all rows, whole numbers and others as such, lists as lists. Raises BenchError."""
+    import pyarrow
+    from pyarrow import parquet
+
+    cells = [table.cells(row) for row in rows]
+    columns = {
+        name: [list(each[name]) if isinstance(each[name], tuple) else each[name] for each in cells]
+        for name in table.columns
+    }
+    try:
+        with replacing(Path(path)) as place:
+            parquet.write_table(pyarrow.table(columns), place)
+    except OSError as error:
+        raise BenchError(f"cannot write {path}: {' '.join(str(error).split()).lower()}") from error

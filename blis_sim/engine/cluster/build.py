@@ -14,7 +14,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.simulation import Simulation
-from blis_sim.options import in_vain, options_of
+from blis_sim.options import ineffective_flags, options_of
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.cluster import Cluster
@@ -73,9 +73,9 @@ def flags_without_effect_on_cluster(options: ClusterOptions) -> Iterator[str]:
     """What was said that changes nothing, in a line each."""
     if options.admission_policy != "token-bucket":
         of_bucket = [each.name for each in options_of(ClusterOptions) if each.name.startswith("token_bucket_")]
-        yield from in_vain(options, dict.fromkeys(of_bucket, "--admission-policy token-bucket"))
+        yield from ineffective_flags(options, dict.fromkeys(of_bucket, "--admission-policy token-bucket"))
     if options.routing_policy != "weighted":
         scorers = ("routing_scorers", "lora_scorer_weight")
-        yield from in_vain(options, dict.fromkeys(scorers, "--routing-policy weighted"))
+        yield from ineffective_flags(options, dict.fromkeys(scorers, "--routing-policy weighted"))
     if options.routing_policy != "round-robin" and not has_cluster(options):
         yield f"--routing-policy {options.routing_policy} has no effect with one instance"

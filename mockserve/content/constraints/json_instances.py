@@ -18,7 +18,7 @@ from mockserve.content.constraints.json_schema import (
 from mockserve.content.constraints.read_keywords import with_read_keywords
 from mockserve.content.constraints.regex_parser import parse_regex
 from mockserve.content.tokens.words import WORDS
-from mockserve.options.taste import ANY, Taste
+from mockserve.options.content import ANY, Taste
 
 MOST_TRIES = 40
 MOST_ITEMS = 10_000

@@ -30,8 +30,8 @@ from mockserve.content.constraints.structural_tags import TagError, tag_text
 from mockserve.content.constraints.xgrammar.ebnf import parse_ebnf
 from mockserve.content.constraints.xgrammar.lark import is_likely_lark
 from mockserve.content.constraints.xgrammar.regex import regex_to_ebnf
+from mockserve.options.content import ANY, Taste
 from mockserve.options.structured_outputs import AUTO, StructuredOutputsConfig
-from mockserve.options.taste import ANY, Taste
 from mockserve.protocol.errors import ApiError, bad_value, internal_error, late
 from mockserve.protocol.json_text import compact_json
 

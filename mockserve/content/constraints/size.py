@@ -11,7 +11,7 @@ from typing import Any
 
 from mockserve.content.constraints.json_instances import mentions_checked
 from mockserve.content.constraints.json_schema import SchemaError, follow
-from mockserve.options.taste import ANY, Taste
+from mockserve.options.content import ANY, Taste
 
 MOST_VALUES = 400
 """Values that a schema may ask for, references followed and arrays at their length, and other nodes that it has."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_sim.options import OptionError
-from blis_sim.options.json_text import load_json
+from blis_sim.options.text import load_json
 from mockserve.content.tokens.split import Split, split_at, whole_characters
 
 LONG_TEXT_CHARS = 20_000

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_sim.bench.points.digest import digest_of, with_whole_paths
+from blis_sim.bench.points.commands import digest_of, with_whole_paths
+from blis_sim.bench.points.options import own_flags_first
 from blis_sim.bench.points.plan import Plan, plan_of
-from blis_sim.bench.points.words import own_flags_first
-from blis_sim.bench.sweep.options import SweepOptions
+from blis_sim.bench.sweep.command import SweepOptions
 from blis_sim.options import BlisError
 
 MODEL = ("--model", "qwen/qwen3-14b")

@@ -2,8 +2,7 @@ from typing import Any
 
 import pytest
 
-from blis_sim.bench.serve.answers import Answer, answer_of
-from blis_sim.bench.serve.figures import Asked, Figures, as_result, figures_of
+from blis_sim.bench.serve.figures import Answer, Asked, Figures, answer_of, as_result, figures_of
 from blis_sim.bench.serve.report import table
 from tests.observe.ended_requests import ended
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mockserve.faults.shaping import ShapedTransport
-from mockserve.options.fault_settings import FaultSettings
+from mockserve.options.faults import FaultSettings
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 

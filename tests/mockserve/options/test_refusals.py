@@ -8,8 +8,7 @@ import pytest
 
 from blis_sim.options import OptionError, options_from, with_settings
 from mockserve.options.environment import ServerEnvironment
-from mockserve.options.refusals import check_processes
-from mockserve.options.serve import ServeOptions
+from mockserve.options.serve import ServeOptions, check_processes
 
 TRANSFER = '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'
 EVENTS = '{"enable_kv_cache_events": true, "publisher": "zmq"}'

@@ -15,7 +15,7 @@ from blis_sim.cli.main import run
 from blis_sim.options import OptionError, options_from
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer, load_tokenizer
 from mockserve.content.vocabulary import REASONING_PARSERS, TOOL_PARSERS, parser_problem
-from mockserve.options import parser_names
+from mockserve.options import content
 from mockserve.options.serve import ServeOptions
 from mockserve.serving.service import check_parsers
 
@@ -135,5 +135,5 @@ def test_server_refuses_a_tokenizer_file_without_the_tokens_of_a_parser(tmp_path
 
 
 def test_parsers_with_tokens_are_known() -> None:
-    assert set(TOOL_PARSERS) <= set(parser_names.TOOL_CALL_PARSERS)
-    assert set(REASONING_PARSERS) <= set(parser_names.REASONING_PARSERS)
+    assert set(TOOL_PARSERS) <= set(content.TOOL_CALL_PARSERS)
+    assert set(REASONING_PARSERS) <= set(content.REASONING_PARSERS)

@@ -4,8 +4,8 @@ import pytest
 
 from blis_sim.options import OptionError, options_from, options_of
 from mockserve.options.serve import ServeOptions
+from mockserve.options.startup_checks import flags_without_effect
 from mockserve.options.timing import TimingOptions
-from mockserve.options.without_effect import flags_without_effect
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from mockserve.content.answer import Delta, Kind
-from mockserve.options.parser_names import TOOL_CALL_PARSERS
+from mockserve.options.content import TOOL_CALL_PARSERS
 from mockserve.replies.arranging import arranged
 from mockserve.replies.call_style import (
     STYLES,

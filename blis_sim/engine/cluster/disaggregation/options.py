@@ -8,7 +8,7 @@ from blis_sim.engine.cluster.disaggregation.transfer import LONGEST_BASE_LATENCY
 from blis_sim.engine.cluster.scorer_weights import Weights, parse_weights
 from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.engine.latency.registry import LATENCY_MODELS
-from blis_sim.options import OptionError, check_options, in_vain, names_in, option, options_of
+from blis_sim.options import OptionError, check_options, ineffective_flags, names_in, option, options_of
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings
@@ -133,4 +133,4 @@ def pool_flags_without_effect(options: PoolOptions) -> Iterator[str]:
     own = {setting.name for setting in options_of(PoolOptions)}
     transfers = ("pd_prefix_threshold", "pd_transfer_bandwidth", "pd_transfer_base_latency", "pd_transfer_contention")
     if needed:
-        yield from in_vain(options, dict.fromkeys(transfers if options.num_pooled else own, needed))
+        yield from ineffective_flags(options, dict.fromkeys(transfers if options.num_pooled else own, needed))

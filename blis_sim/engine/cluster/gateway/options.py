@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blis_sim.engine.units import LONGEST_DELAY_US, Micros
-from blis_sim.options import OptionError, check_options, in_vain, names_in, option, options_of
+from blis_sim.options import OptionError, check_options, ineffective_flags, names_in, option, options_of
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.gateway.rules import FlowControlSettings
@@ -154,7 +154,7 @@ def gateway_flags_without_effect(options: GatewayOptions) -> Iterator[str]:
         return
     own = {setting.name for setting in options_of(GatewayOptions)}
     # --max-concurrency also limits the concurrency of replayed requests.
-    yield from in_vain(options, dict.fromkeys(own - {"max_concurrency"}, "--flow-control"))
+    yield from ineffective_flags(options, dict.fromkeys(own - {"max_concurrency"}, "--flow-control"))
 
 
 def _detector_flags_without_effect(options: GatewayOptions) -> Iterator[str]:
@@ -162,4 +162,4 @@ def _detector_flags_without_effect(options: GatewayOptions) -> Iterator[str]:
         yield "--flow-control holds no request back without --saturation-detector utilization or concurrency"
     elif options.saturation_detector != "utilization":
         limits = ("queue_depth_threshold", "kv_cache_util_threshold")
-        yield from in_vain(options, dict.fromkeys(limits, "--saturation-detector utilization"))
+        yield from ineffective_flags(options, dict.fromkeys(limits, "--saturation-detector utilization"))

@@ -14,7 +14,7 @@ from jsonschema import Draft7Validator, Draft202012Validator
 from mockserve.content.constraints.json_instances import instance_text
 from mockserve.content.constraints.json_schema import SchemaError
 from mockserve.content.constraints.regex_parser import RegexError
-from mockserve.options.taste import Taste
+from mockserve.options.content import Taste
 
 PERSON = {
     "type": "object",

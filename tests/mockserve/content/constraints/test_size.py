@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.attack.constraints import HOSTILE, doubling
 from mockserve.content.constraints.kinds import DeferredForm, constrained_text, demanded_form, read_constraint
 from mockserve.content.constraints.size import is_small_pattern, is_small_schema
-from mockserve.options.taste import Taste
+from mockserve.options.content import Taste
 from mockserve.protocol.errors import ApiError
 
 MOST_CALLS = 100_000

@@ -1,6 +1,6 @@
 from dataclasses import dataclass
 
-from blis_sim.options import in_vain, option
+from blis_sim.options import ineffective_flags, option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,11 +12,11 @@ class Oven:
 
 def test_what_was_given_and_lacks_another_flag_is_noted_in_the_order_of_the_settings() -> None:
     missing = {"label": "--door", "fan_speed": "--fan", "heat": "--power"}
-    assert list(in_vain(Oven(fan_speed=3, label="x"), missing)) == [
+    assert list(ineffective_flags(Oven(fan_speed=3, label="x"), missing)) == [
         "--fan-speed has no effect without --fan",
         "--label has no effect without --door",
     ]
 
 
 def test_what_lacks_nothing_is_not() -> None:
-    assert list(in_vain(Oven(fan_speed=3), {})) == []
+    assert list(ineffective_flags(Oven(fan_speed=3), {})) == []

@@ -1,4 +1,4 @@
-"""The settings of `blis serve` that make it a better stand-in: slow starts, made-up figures, refusals of its own."""
+"""The settings of `blis serve` about its process and about the instances behind it."""
 
 from dataclasses import dataclass
 
@@ -40,3 +40,35 @@ class ProcessOptions:
         for header in self.pod_headers:
             if "=" not in header:
                 raise OptionError(f"--pod-headers must be name=value, got {header!r}")
+
+
+LARGEST_PORT = 65_535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceOptions:
+    """How instances are reached and controlled."""
+
+    instance_ports: int | None = option(
+        None,
+        "Port on which instance 0 listens as a server of its own, past the router; the others follow. 0 takes free "
+        "ones.",
+        at_least=0,
+        at_most=LARGEST_PORT,
+        heading="Instances of a server",
+    )
+    enable_instance_control: bool = option(
+        False, "Offer to add, drain and kill instances while running, below /blis/instances."
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def check_ports(self, num_instances: int) -> None:
+        """Raise OptionError when the last of so many instances would have a port beyond the largest."""
+        last_port = (self.instance_ports or 0) + num_instances - 1
+        if last_port > LARGEST_PORT:
+            raise OptionError(
+                f"--instance-ports must be at most {LARGEST_PORT + 1 - num_instances} with {num_instances} "
+                f"instances, got {self.instance_ports}"
+            )
