@@ -91,8 +91,8 @@ def workloads(
 
 
 @st.composite
-def usual_workloads(draw: st.DrawFn) -> Workload:
-    """What vLLM's scheduling mostly gets, only denser: prompts that nobody shares and that fit, long answers.
+def usual_workloads(draw: st.DrawFn, scheduling: str = "vllm") -> Workload:
+    """What a scheduler mostly gets, only denser: prompts that nobody shares and that fit, long answers.
 
     Now and then somebody hangs up, a deadline passes, blocks or budget run short, or a prompt is one that others share.
     """
@@ -108,7 +108,7 @@ def usual_workloads(draw: st.DrawFn) -> Workload:
         "max_model_len": min(draw(st.sampled_from([0, 0, 30])), capacity),
         "scheduler": draw(st.sampled_from(["fcfs", "fcfs", "sjf"])),
         "preemption_policy": draw(st.sampled_from(["fcfs", "fcfs", "priority"])),
-        "engine": "vllm",
+        "engine": scheduling,
         "async_scheduling": draw(st.sampled_from([True, True, True, False])),
         "enable_prefix_caching": draw(st.sampled_from([True, True, False])),
         "reserve_full_prompt": draw(st.sampled_from([True, True, False])),

@@ -5,7 +5,7 @@ from collections import Counter
 from benchmarks.vllm_oracle.workload import MANY_LINES, Arrival, Composed, HungUp, Processed, Story, Workload
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
-from blis_sim.engine.events import Finished, Outcome, Preempted, Scheduled, StepDone
+from blis_sim.engine.events import Event, Finished, Outcome, Preempted, Scheduled, StepDone
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.request import HashedBlocks, Request
 from blis_sim.engine.scheduler.vllm import VllmScheduler
@@ -75,14 +75,12 @@ class TellingScheduler(VllmScheduler):
         )
         return is_scheduled
 
-    def update(self, at: Micros) -> None:
-        events = self._instance.events
-        first = len(events)
+    def update(self, at: Micros) -> list[Event]:
         before = _drafts(self._instance)
-        super().update(at)
+        events = super().update(at)
         tokens: dict[str, int] = {}
         reasons: dict[str, str] = {}
-        for event in events[first:]:
+        for event in events:
             if isinstance(event, StepDone):
                 tokens |= {s.request.id: s.tokens_at(event.index) - s.tokens_at(event.index - 1) for s in event.emitted}
             elif isinstance(event, Finished) and event.outcome in (Outcome.COMPLETED, Outcome.LENGTH_CAPPED):
@@ -97,6 +95,7 @@ class TellingScheduler(VllmScheduler):
                 counted if any(counted) else (),
             )
         )
+        return events
 
     def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
         super()._take_out(sequence, outcome, at)

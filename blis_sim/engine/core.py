@@ -27,7 +27,7 @@ from blis_sim.engine.step_log import StepLog
 from blis_sim.engine.units import Micros
 
 if TYPE_CHECKING:
-    from blis_sim.engine.scheduler.blis import BlisStepping
+    from blis_sim.engine.scheduler.blis import BlisScheduler
 
 _STEP_END, _QUEUED, _DEADLINE = Due.STEP_END, Due.QUEUED, Due.DEADLINE
 
@@ -170,11 +170,11 @@ class Engine:
         False, and nothing changed, when too few are free now. Raises EngineError except for BLIS's scheduling; with
         others a request says itself what of its prompt is `external`.
         """
-        return self._blis_stepping.reserve(sequence)
+        return self._blis_scheduler.reserve(sequence)
 
     def give_up(self, sequence: Sequence) -> None:
         """Free the blocks of a `reserve`d prompt that will not come."""
-        self._blis_stepping.give_up(sequence)
+        self._blis_scheduler.give_up(sequence)
 
     def take_over(self, sequence: Sequence, at: Micros) -> None:
         """Let a request join the wait queue at `at`, which must be ahead, with the prompt that was reserved for it.
@@ -275,10 +275,10 @@ class Engine:
             raise ValueError(f"the engine has already done everything up to {self.now} us, so not at {at} us")
 
     @property
-    def _blis_stepping(self) -> "BlisStepping":
-        from blis_sim.engine.scheduler.blis import BlisStepping  # engines of other schedulings do not need it
+    def _blis_scheduler(self) -> "BlisScheduler":
+        from blis_sim.engine.scheduler.blis import BlisScheduler  # engines of other schedulings do not need it
 
-        if not isinstance(self._stepping, BlisStepping):
+        if not isinstance(self._stepping, BlisScheduler):
             raise EngineError(f"blocks can only be reserved with BLIS's scheduling, not with {self.config.engine}")
         return self._stepping
 

@@ -32,17 +32,6 @@ class Outcome(StrEnum):
 
 
 @dataclass(slots=True)
-class Cruise:
-    """A stretch of consecutive steps in which a sequence decodes: what is not counted then follows from these."""
-
-    first_step: int
-    last_step: int
-    """The step that brings its last token."""
-    last_granted_step: int
-    """The last step composed with it; one more than `last_step` when its end could not be foreseen."""
-
-
-@dataclass(slots=True)
 class DecodeSpan:
     """Consecutive steps in each of which `sequence` decodes one token; its counters follow from these."""
 
@@ -67,7 +56,6 @@ class Sequence:
         "arrived_at",
         "block_ids",
         "blocks_aligned",
-        "cruise",
         "extra_tokens",
         "first_token_at",
         "first_token_step",
@@ -77,14 +65,12 @@ class Sequence:
         "is_prefilling",
         "max_output_tokens",
         "named_blocks",
-        "new_tokens",
         "num_blocks",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_drafts",
         "num_external_tokens",
         "num_found_blocks",
-        "num_granted_tokens",
         "num_in_flight_tokens",
         "num_output_tokens",
         "num_placeholders",
@@ -122,16 +108,12 @@ class Sequence:
         """The declared budget; without one, what max_model_len leaves."""
         self.running = False
         self.running_number = 0  # grows with each admission, so that it orders running sequences
-        self.cruise: Cruise | None = None  # set while BLIS's scheduling derives the counters
         self.span: DecodeSpan | None = None  # set while in the decode cohort; counters are then derived
         self.outcome: Outcome | None = None
         self.num_computed_tokens = 0
         """Prompt tokens done (cached ones included), then one more for each decode step."""
         self.num_cached_tokens = self.num_external_tokens = 0
         """Prompt tokens found at the first admission, and those of them that another instance has computed."""
-        self.num_granted_tokens = 0
-        """Tokens the scheduler has granted so far; it runs ahead of `num_computed_tokens` inside a step only."""
-        self.new_tokens = 0  # granted in the step under way
         self.block_ids: list[int] = []
         self.blocks_aligned = True
         """Whether block i holds stretch i. Not so after a prompt found whole in the cache: BLIS claims none of it."""
@@ -229,9 +211,7 @@ class Sequence:
             self.superseded_runs += ((self.first_token_step, self.token_runs),)
         self.running = False
         self.blocks_aligned = True
-        self.new_tokens = 0
         self.num_computed_tokens = 0
-        self.num_granted_tokens = 0
         self.first_token_step = None
         self.token_runs = []
         self.num_preemptions += 1

@@ -81,9 +81,7 @@ def test_a_replay_on_one_instance_loads_nothing_of_a_cluster_but_its_flags(loade
 
 
 def test_a_replay_loads_one_scheduling_and_one_latency_model(loaded_by_a_replay: set[str]) -> None:
-    schedulings = [
-        f"blis_sim.engine.scheduler.{name}" for name in ("blis", "blis_fast", "slots", "vllm", "vllm_speculative")
-    ]
+    schedulings = [f"blis_sim.engine.scheduler.{name}" for name in ("blis", "slots", "vllm", "vllm_speculative")]
     models = [f"blis_sim.engine.latency.{name}" for name in ("blackbox", "fitted", "roofline", "trained_physics")]
     assert among(schedulings, loaded_by_a_replay) == ["blis_sim.engine.scheduler.vllm"]
     assert among(models, loaded_by_a_replay) == ["blis_sim.engine.latency.fitted"]

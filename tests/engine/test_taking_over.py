@@ -5,6 +5,7 @@ import pytest
 from blis_sim.engine.core import Engine
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import Event, Finished, Preempted
+from blis_sim.engine.request import PrefixGroupBlocks
 from blis_sim.engine.sequence import Outcome, Sequence
 from tests.fakes import TestLatency, config, request
 
@@ -64,9 +65,9 @@ def test_what_is_given_up_leaves_no_blocks() -> None:
 
 
 def test_reserved_prompts_are_found_by_others_as_their_blocks_are_full() -> None:
-    each, sequence = engine(), computed("a", 10)
-    assert each.reserve(sequence)
-    again = request("b", 10, 1, blocks=sequence.request.blocks)
+    each, blocks = engine(), PrefixGroupBlocks("a", "shared", 2)
+    assert each.reserve(Sequence(request("a", 10, 3, blocks=blocks), arrived_at=0))
+    again = request("b", 10, 1, blocks=blocks)
     each.submit(again, 1_000)
     drain(each)
     assert each.stats.prefix_hit_tokens == 8

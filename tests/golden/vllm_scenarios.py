@@ -200,7 +200,7 @@ def _one_call(
     in_flight.append(is_scheduled)
     # An empty batch takes its place in the queue of batches, and a call of its own to be processed.
     if (len(in_flight) == depth or not is_scheduled) and in_flight.pop(0):
-        scheduler.update(number)
+        instance.events += scheduler.update(number)
     for event in instance.events:
         if isinstance(event, StepDone):
             line["out"] |= {

@@ -1,4 +1,4 @@
-"""vLLM's scheduler gives equal results with and without a decode cohort, and those of the previous release."""
+"""The schedulers give equal results with and without a decode cohort, and those of the previous release."""
 
 import os
 from collections.abc import Callable
@@ -11,14 +11,20 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from blis_sim.engine.core import Engine
+from blis_sim.engine.cpu_tier_config import CpuTierConfig
 from blis_sim.engine.events import Event, Finished, Preempted, Scheduled, StepDone, StepsDone
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.request import ExternalPrompt
+from blis_sim.engine.scheduler.blis import BlisScheduler
+from blis_sim.engine.scheduler.blis_tiered import TieredBlisScheduler
 from blis_sim.engine.scheduler.hold import Hold
 from blis_sim.engine.scheduler.vllm import VllmScheduler
 from blis_sim.engine.scheduler.vllm_speculative import SpeculativeScheduler
+from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 from tests.laws.test_fast_equals_plain import assert_same, figures
+from tests.oracle_scheduler.blis import BlisStepping
+from tests.oracle_scheduler.blis_tiered import TieredBlisStepping
 from tests.oracle_scheduler.vllm import VllmStepping
 from tests.oracle_scheduler.vllm_speculative import SpeculativeStepping
 from tests.strategies import GRID_US, Workload, usual_workloads, workloads
@@ -55,22 +61,50 @@ class Driving:
     chunk_us: Micros = 40_000
     leaps: bool = False
     interferences: tuple[Interference, ...] = ()
+    transfer_us: Micros | None = None
+    """How long transfers of prompts take that were computed elsewhere. BLIS's rules only; None without such prompts."""
+
+
+def submit(workload: Workload, engine: Engine, driving: Driving) -> list[Event]:
+    """Let the requests of a workload arrive; those of even number that find room with a prompt computed elsewhere.
+
+    Every third of these prompts does not come after all, which shows when the next request arrives.
+    """
+    events: list[Event] = []
+    if driving.transfer_us is None:
+        engine.submit_all([request for _, request in workload.arrivals], [at for at, _ in workload.arrivals])
+        return events
+    given_up: list[Sequence] = []
+    for number, (at, request) in enumerate(workload.arrivals):
+        events += engine.advance(at - 1, driving.leaps)
+        while given_up:
+            engine._stepping.give_up(given_up.pop())  # type: ignore[attr-defined]
+        sequence = Sequence(request, at)
+        if number % 2 or not request.input_tokens or not engine._stepping.reserve(sequence):  # type: ignore[attr-defined]
+            engine.submit(request, at)
+        elif number % 6:
+            engine.take_over(sequence, at + driving.transfer_us)
+        else:
+            given_up.append(sequence)
+    for sequence in given_up:
+        engine._stepping.give_up(sequence)  # type: ignore[attr-defined]
+    return events
 
 
 def result(workload: Workload, new_scheduler: NewScheduler, driving: Driving) -> dict[str, object]:
     """Everything that can be observed of a run, as plain values."""
     engine = Engine(workload.config(), workload.latency)
     engine._stepping = new_scheduler(engine._instance)
-    engine.submit_all([request for _, request in workload.arrivals], [at for at, _ in workload.arrivals])
+    events = [submit(workload, engine, driving)]
     for at, request_id in workload.hang_ups:
         engine.abort(request_id, at)
-    events: list[list[Event]] = []
     for interference in driving.interferences:
         if engine.now is None or interference.at >= engine.now:
             events.append(engine.advance(interference.at, driving.leaps))
             interference.act(engine)
     if driving.interferences:
-        engine._stepping.withhold_blocks(0, driving.interferences[-1].at + 2)  # type: ignore[attr-defined]
+        if workload.settings["engine"] == "vllm":
+            engine._stepping.withhold_blocks(0, driving.interferences[-1].at + 2)  # type: ignore[attr-defined]
         engine.hold(Hold.NONE, driving.interferences[-1].at + 2)
     while (due_at := engine.next_event_at()) is not None:
         assume(len(engine.steps) < MANY_STEPS)
@@ -109,18 +143,57 @@ def tokens(event: Event) -> list[tuple[Micros, str, int]]:
 
 def check(workload: Workload, driving: Driving) -> None:
     """Compare the previous release with each way of the present scheduler."""
-    expected = result(workload, VllmStepping, driving)
+    is_vllm = workload.settings["engine"] == "vllm"
+    expected = result(workload, VllmStepping if is_vllm else BlisStepping, driving)
+    scheduler = VllmScheduler if is_vllm else BlisScheduler
     for has_cohort in (False, True):
         for leaps in (False, True):
             reporting = replace(driving, leaps=leaps)
             assert_same(
-                expected, result(workload, partial(VllmScheduler, reports_steps=True, has_cohort=has_cohort), reporting)
+                expected, result(workload, partial(scheduler, reports_steps=True, has_cohort=has_cohort), reporting)
             )
-        silent = result(workload, partial(VllmScheduler, reports_steps=False, has_cohort=has_cohort), driving)
+        silent = result(workload, partial(scheduler, reports_steps=False, has_cohort=has_cohort), driving)
         assert_same(expected | {"tokens": []}, silent)
 
 
 CHUNKS = st.sampled_from([0, 1000, 40_000, 10**9])
+
+
+@given(workloads(schedulings=("blis",)), CHUNKS)
+@settings(max_examples=EXAMPLES)
+def test_a_cohort_changes_no_result_of_the_rules_of_blis(workload: Workload, chunk_us: Micros) -> None:
+    check(workload, Driving(chunk_us))
+
+
+@given(
+    workloads(schedulings=("blis",), with_hang_ups=False),
+    st.sampled_from([1, GRID_US, 3 * GRID_US]),
+    st.sampled_from([0, 40_000]),
+)
+@settings(max_examples=EXAMPLES)
+def test_a_cohort_changes_no_result_of_the_rules_of_blis_with_prompts_computed_elsewhere(
+    workload: Workload, transfer_us: Micros, chunk_us: Micros
+) -> None:
+    check(workload, Driving(chunk_us, transfer_us=transfer_us))
+
+
+@given(usual_workloads("blis"), CHUNKS)
+@settings(max_examples=EXAMPLES)
+def test_a_cohort_changes_no_result_of_the_rules_of_blis_where_nearly_all_sequences_only_decode(
+    workload: Workload, chunk_us: Micros
+) -> None:
+    check(workload, Driving(chunk_us))
+
+
+@given(workloads(schedulings=("blis",), with_cpu_tier=True), CHUNKS)
+@settings(max_examples=EXAMPLES)
+def test_a_cpu_tier_gives_the_results_of_the_previous_release(workload: Workload, chunk_us: Micros) -> None:
+    tier: CpuTierConfig = workload.settings["cpu_tier"]
+    assume(tier is not None)
+    expected = result(workload, partial(TieredBlisStepping, tier=tier), Driving(chunk_us))
+    for leaps in (False, True):
+        driving = Driving(chunk_us, leaps)
+        assert_same(expected, result(workload, partial(TieredBlisScheduler, reports_steps=True, tier=tier), driving))
 
 
 @given(workloads(schedulings=("vllm",), with_speculation=False), CHUNKS)
@@ -149,12 +222,12 @@ def test_a_cohort_changes_no_result_with_prompts_computed_elsewhere(workload: Wo
 
 
 @st.composite
-def interferences(draw: st.DrawFn) -> tuple[Interference, ...]:
+def interferences(draw: st.DrawFn, withholds: bool = True) -> tuple[Interference, ...]:
     instants = sorted(draw(st.lists(st.integers(0, 400).map(lambda tick: tick * 100), min_size=1, max_size=6)))
     kinds = st.one_of(
         st.builds(Interference, st.just(0), hold=st.sampled_from(Hold)),
         st.just(Interference(0, preempts=True)),
-        st.builds(Interference, st.just(0), num_withheld_blocks=st.sampled_from([0, 5, 100])),
+        *([st.builds(Interference, st.just(0), num_withheld_blocks=st.sampled_from([0, 5, 100]))] if withholds else []),
     )
     return tuple(replace(draw(kinds), at=at) for at in instants)
 
@@ -162,6 +235,14 @@ def interferences(draw: st.DrawFn) -> tuple[Interference, ...]:
 @given(st.one_of(workloads(schedulings=("vllm",), with_speculation=False), usual_workloads()), interferences())
 @settings(max_examples=EXAMPLES)
 def test_a_cohort_changes_no_result_under_holds_resets_and_withheld_blocks(
+    workload: Workload, interfering: tuple[Interference, ...]
+) -> None:
+    check(workload, Driving(interferences=interfering))
+
+
+@given(st.one_of(workloads(schedulings=("blis",)), usual_workloads("blis")), interferences(withholds=False))
+@settings(max_examples=EXAMPLES)
+def test_a_cohort_changes_no_result_of_the_rules_of_blis_under_holds_and_resets(
     workload: Workload, interfering: tuple[Interference, ...]
 ) -> None:
     check(workload, Driving(interferences=interfering))

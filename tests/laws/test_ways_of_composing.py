@@ -45,11 +45,11 @@ class TracedScheduler(VllmScheduler):
         if self._late:
             self.taken.add("late tokens")
 
-    def _preempt(self, victim: Sequence) -> None:
+    def preempt(self, victim: Sequence) -> None:
         self.taken.add("preemption")
         if self.cohort.members:
             self.taken.add("preemption beside the cohort")
-        super()._preempt(victim)
+        super().preempt(victim)
 
     def _leap(self, at: Micros, last: Micros, most: int) -> tuple[Micros, Micros]:
         num_decodes = self.cohort.num_decodes

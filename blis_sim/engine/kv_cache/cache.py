@@ -3,11 +3,11 @@
 from collections.abc import Sequence as SequenceOf
 
 from blis_sim.engine.kv_cache.block_pool import BlockPool
-from blis_sim.engine.kv_cache.prefix_index import PrefixIndex
+from blis_sim.engine.kv_cache.prompt_cache import PromptCache
 from blis_sim.engine.sequence import Sequence
 
 
-class KVCache:
+class KVCache(PromptCache):
     """Blocks of `block_size_tokens` tokens for the sequences of one engine.
 
     Every call either does all it says or changes nothing. A prompt's full blocks and every block filled up token by
@@ -15,59 +15,23 @@ class KVCache:
     Cost: O(blocks touched).
     """
 
-    __slots__ = ("block_size_tokens", "index", "num_hit_blocks", "num_missed_blocks", "pool")
+    __slots__ = ("pool",)
 
     def __init__(self, num_blocks: int, block_size_tokens: int) -> None:
-        self.block_size_tokens = block_size_tokens
+        super().__init__(num_blocks, block_size_tokens)
         self.pool = BlockPool(num_blocks)
-        self.index = PrefixIndex()
-        self.num_hit_blocks = 0
-        """Blocks claimed because they already held the prompt's beginning."""
-        self.num_missed_blocks = 0
-        """Blocks newly filled, for prompts and for generated tokens alike."""
-
-    @property
-    def num_blocks(self) -> int:
-        return self.pool.num_blocks
 
     @property
     def num_used_blocks(self) -> int:
         return self.pool.num_used
 
-    @property
-    def hit_tokens(self) -> int:
-        """Tokens of blocks claimed instead of filled."""
-        return self.num_hit_blocks * self.block_size_tokens
-
-    @property
-    def queried_tokens(self) -> int:
-        """Tokens of all blocks claimed or filled."""
-        return (self.num_hit_blocks + self.num_missed_blocks) * self.block_size_tokens
-
     def check(self) -> None:
-        """Raise AssertionError unless every block is either free or held."""
         self.pool.check()
 
-    def forget(self) -> bool:
-        """Let nothing be found any more. False, and nothing changed, while any block is held."""
-        if self.num_used_blocks:
-            return False
-        self.index = PrefixIndex()
-        return True
-
-    def cached_prefix(self, sequence: Sequence) -> list[int]:
-        """Blocks that already hold the beginning of the prompt: full blocks only, free or in use. Changes nothing."""
-        request = sequence.request
-        return self.index.longest_prefix(request.blocks, request.input_tokens // self.block_size_tokens)
-
     def allocate_prompt(self, sequence: Sequence, num_tokens: int, cached: SequenceOf[int] = ()) -> bool:
-        """Blocks for the next `num_tokens` prompt tokens, on top of `cached` ones claimed on first use.
-
-        False, and nothing changed, when the pool has too few. Zero tokens do nothing, not even claim `cached`.
-        """
         if num_tokens == 0:
             return True
-        size = self.block_size_tokens
+        size = self.block_size
         spare = len(sequence.block_ids) * size - sequence.num_stored_tokens
         needed = -(-max(0, num_tokens - spare) // size) + sum(map(self.pool.is_free, cached))
         if needed > self.pool.num_free:
@@ -87,8 +51,7 @@ class KVCache:
         return True
 
     def allocate_token(self, sequence: Sequence) -> bool:
-        """Room for one generated token. False, and nothing changed, when it needs a block and none is free."""
-        if sequence.num_stored_tokens < len(sequence.block_ids) * self.block_size_tokens:
+        if sequence.num_stored_tokens < len(sequence.block_ids) * self.block_size:
             self._fill_last(sequence, 1)
             return True
         if self.pool.num_free == 0:
@@ -97,14 +60,13 @@ class KVCache:
         return True
 
     def release(self, sequence: Sequence) -> None:
-        """Give all blocks back, the last first, so that a prefix outlives its continuation."""
+        """Give the last block back first, so that a prefix outlives its continuation."""
         for block in reversed(sequence.block_ids):
             self.pool.give_back(block)
         sequence.block_ids = []
         sequence.num_stored_tokens = 0
 
     def evict(self, sequence: Sequence) -> None:
-        """Give all blocks back from a request that will return: what it can find again, others can too."""
         self.release(sequence)
 
     def _claim(self, sequence: Sequence, cached: SequenceOf[int]) -> None:
@@ -112,7 +74,7 @@ class KVCache:
         for block in cached:
             self.pool.share(block)
             sequence.block_ids.append(block)
-            sequence.num_stored_tokens += self.block_size_tokens
+            sequence.num_stored_tokens += self.block_size
         self.num_hit_blocks += len(cached)
 
     def _take_block(self, sequence: Sequence, num_tokens: int) -> None:
@@ -124,7 +86,7 @@ class KVCache:
 
     def _fill_last(self, sequence: Sequence, num_tokens: int) -> None:
         sequence.num_stored_tokens += num_tokens
-        if sequence.num_stored_tokens == len(sequence.block_ids) * self.block_size_tokens:
+        if sequence.num_stored_tokens == len(sequence.block_ids) * self.block_size:
             self._register_last(sequence)
 
     def _register_last(self, sequence: Sequence) -> None:

@@ -3,66 +3,35 @@
 from collections.abc import Sequence as SequenceOf
 
 from blis_sim.engine.kv_cache.free_runs import FreeRuns
-from blis_sim.engine.kv_cache.prefix_index import PrefixIndex
+from blis_sim.engine.kv_cache.prompt_cache import PromptCache
 from blis_sim.engine.request import BlockIdentities
 from blis_sim.engine.sequence import Sequence
 
 
-class CountingPromptCache:
+class CountingPromptCache(PromptCache):
     """Drop-in for `KVCache` with equal results. Cost: O(shareable blocks + runs of free blocks reused).
 
     Blocks get names when another request may find them, or their own request after a preemption; only prompts are ever
     looked for. All others are counted.
     """
 
-    __slots__ = ("_block_size", "free", "index", "num_hit_blocks", "num_missed_blocks")
+    __slots__ = ("free",)
 
     def __init__(self, num_blocks: int, block_size_tokens: int) -> None:
-        self._block_size = block_size_tokens
+        super().__init__(num_blocks, block_size_tokens)
         self.free = FreeRuns(num_blocks)
-        self.index = PrefixIndex()
-        self.num_hit_blocks = 0
-        self.num_missed_blocks = 0
-
-    @property
-    def num_blocks(self) -> int:
-        return self.free.num_blocks
 
     @property
     def num_used_blocks(self) -> int:
-        return self.free.num_blocks - self.free.num_free
-
-    @property
-    def hit_tokens(self) -> int:
-        """Tokens of blocks claimed instead of filled."""
-        return self.num_hit_blocks * self._block_size
-
-    @property
-    def queried_tokens(self) -> int:
-        """Tokens of all blocks claimed or filled."""
-        return (self.num_hit_blocks + self.num_missed_blocks) * self._block_size
+        return self.num_blocks - self.free.num_free
 
     def check(self) -> None:
-        """Raise AssertionError unless every block is either free or held."""
         self.free.check()
 
-    def forget(self) -> bool:
-        """Let nothing be found any more. False, and nothing changed, while any block is held."""
-        if self.num_used_blocks:
-            return False
-        self.index = PrefixIndex()
-        return True
-
-    def cached_prefix(self, sequence: Sequence) -> list[int]:
-        """Names of the blocks that hold the beginning of the prompt. Changes nothing."""
-        request = sequence.request
-        return self.index.longest_prefix(request.blocks, request.input_tokens // self._block_size)
-
     def allocate_prompt(self, sequence: Sequence, num_tokens: int, cached: SequenceOf[int] = ()) -> bool:
-        """Blocks for the next `num_tokens` prompt tokens, on top of `cached` ones; False when too few are free."""
         if num_tokens == 0:
             return True
-        size, free, num_cached = self._block_size, self.free, len(cached)
+        size, free, num_cached = self.block_size, self.free, len(cached)
         spare = sequence.num_blocks * size - sequence.num_stored_tokens
         remaining = max(0, num_tokens - spare)
         new_blocks = -(-remaining // size)
@@ -88,8 +57,7 @@ class CountingPromptCache:
         return True
 
     def allocate_token(self, sequence: Sequence) -> bool:
-        """Room for one generated token; False when it needs a block and none is free."""
-        if sequence.num_stored_tokens == sequence.num_blocks * self._block_size:
+        if sequence.num_stored_tokens == sequence.num_blocks * self.block_size:
             if self.free.num_free == 0:
                 return False
             self.take(1)
@@ -97,6 +65,21 @@ class CountingPromptCache:
         sequence.num_stored_tokens += 1
         self._name_full_blocks(sequence)
         return True
+
+    def blocks_lacking(self, sequence: Sequence, num_tokens: int) -> int:
+        """New blocks that a sequence needs for so many more tokens."""
+        return -(-(sequence.num_stored_tokens + num_tokens) // self.block_size) - sequence.num_blocks
+
+    def hold_prompt(self, sequence: Sequence, num_tokens: int) -> int:
+        """Count a whole prompt as stored, which no request shares. Returns how many blocks are to be taken for it."""
+        sequence.num_stored_tokens = num_tokens
+        sequence.num_blocks = num_blocks = -(-num_tokens // self.block_size)
+        return num_blocks
+
+    def grow(self, sequence: Sequence, num_tokens: int) -> None:
+        """Count what has been taken for so many more tokens."""
+        sequence.num_stored_tokens = stored = sequence.num_stored_tokens + num_tokens
+        sequence.num_blocks = -(-stored // self.block_size)
 
     def take(self, num_blocks: int) -> None:
         """Take free blocks, of which there must be enough, and forget what they held."""
@@ -130,13 +113,13 @@ class CountingPromptCache:
         """Full blocks of the prompt it holds, if its blocks are those of its beginning."""
         if not sequence.blocks_aligned:
             return 0
-        return min(sequence.num_stored_tokens, sequence.request.input_tokens) // self._block_size
+        return min(sequence.num_stored_tokens, sequence.request.input_tokens) // self.block_size
 
     def _name_full_blocks(self, sequence: Sequence) -> None:
         """Name those of its full blocks that may be looked for while they are held."""
         named, last = len(sequence.named_blocks), self._last_name(sequence)
         if named < last and sequence.blocks_aligned:
-            last = min(last, sequence.num_stored_tokens // self._block_size)
+            last = min(last, sequence.num_stored_tokens // self.block_size)
             if named < last:
                 names = self.free.new_names(last - named, references=1)
                 self.index.register_all(names, _identities(sequence.request.blocks, named, last))
@@ -158,7 +141,7 @@ class CountingPromptCache:
         """How many leading blocks get names while they are held."""
         if sequence.num_preemptions:
             # It may meet its own blocks of before: what they hold must be told apart by name.
-            return max(sequence.request.input_tokens // self._block_size, self._num_shared(sequence))
+            return max(sequence.request.input_tokens // self.block_size, self._num_shared(sequence))
         return self._num_shared(sequence)
 
     def _num_shared(self, sequence: Sequence) -> int:
@@ -167,7 +150,7 @@ class CountingPromptCache:
         BLIS gives a block its name when a token fills it up, not when one is taken and full at once.
         """
         num_shareable = sequence.num_shareable_blocks
-        return min(num_shareable, sequence.request.input_tokens) if self._block_size == 1 else num_shareable
+        return min(num_shareable, sequence.request.input_tokens) if self.block_size == 1 else num_shareable
 
     def _give_back_named(self, sequence: Sequence) -> None:
         self.free.let_go(sequence.named_blocks, sequence.num_found_blocks)

@@ -1,57 +1,58 @@
-"""The seam between BLIS's batch formation and its KV cache."""
+"""What BLIS's two KV caches have in common: prompts that can be found again, and tokens stored one after the other."""
 
+from abc import abstractmethod
 from collections.abc import Sequence as SequenceOf
-from typing import Protocol
 
+from blis_sim.engine.kv_cache.paged import PagedCache
 from blis_sim.engine.kv_cache.prefix_index import PrefixIndex
 from blis_sim.engine.sequence import Sequence
 
 
-class PromptCache(Protocol):
-    """A paged KV cache whose prompts can be found again. Every call does all it says or changes nothing."""
+class PromptCache(PagedCache):
+    """Blocks for prompts, all or nothing, of which `index` finds those that are full."""
 
-    num_hit_blocks: int
-    num_missed_blocks: int
+    __slots__ = ("index", "num_hit_blocks", "num_missed_blocks")
 
-    @property
-    def index(self) -> PrefixIndex: ...
-
-    @property
-    def num_blocks(self) -> int: ...
-
-    @property
-    def num_used_blocks(self) -> int: ...
+    def __init__(self, num_blocks: int, block_size_tokens: int) -> None:
+        super().__init__(num_blocks, block_size_tokens)
+        self.index = PrefixIndex()
+        self.num_hit_blocks = 0
+        """Blocks claimed because they already held the prompt's beginning."""
+        self.num_missed_blocks = 0
+        """Blocks newly filled, for prompts and for generated tokens alike."""
 
     @property
-    def hit_tokens(self) -> int: ...
+    def hit_tokens(self) -> int:
+        """Tokens of blocks claimed instead of filled."""
+        return self.num_hit_blocks * self.block_size
 
     @property
-    def queried_tokens(self) -> int: ...
-
-    def check(self) -> None:
-        """Raise AssertionError unless every block is either free or held."""
-        ...
+    def queried_tokens(self) -> int:
+        """Tokens of all blocks claimed or filled."""
+        return (self.num_hit_blocks + self.num_missed_blocks) * self.block_size
 
     def forget(self) -> bool:
-        """Let nothing be found any more. False, and nothing changed, while any block is held."""
-        ...
+        if self.num_used_blocks:
+            return False
+        self.index = PrefixIndex()
+        return True
 
     def cached_prefix(self, sequence: Sequence) -> list[int]:
-        """Blocks that already hold the beginning of the prompt. Changes nothing."""
-        ...
+        request = sequence.request
+        return self.index.longest_prefix(request.blocks, request.input_tokens // self.block_size)
 
+    def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
+        if sequence.num_computed_tokens < sequence.request.input_tokens:
+            return self.allocate_prompt(sequence, num_tokens)
+        return self.allocate_token(sequence)
+
+    @abstractmethod
     def allocate_prompt(self, sequence: Sequence, num_tokens: int, cached: SequenceOf[int] = ()) -> bool:
-        """Blocks for the next `num_tokens` prompt tokens, on top of `cached` ones; False when too few are free."""
-        ...
+        """Blocks for the next `num_tokens` prompt tokens, on top of `cached` ones claimed on first use.
 
+        False, and nothing changed, when too few are free. Zero tokens do nothing, not even claim `cached`.
+        """
+
+    @abstractmethod
     def allocate_token(self, sequence: Sequence) -> bool:
-        """Room for one generated token; False when it needs a block and none is free."""
-        ...
-
-    def release(self, sequence: Sequence) -> None:
-        """Give all blocks back at the end of a request."""
-        ...
-
-    def evict(self, sequence: Sequence) -> None:
-        """Give all blocks back from a request that will return."""
-        ...
+        """Room for one generated token. False, and nothing changed, when it needs a block and none is free."""

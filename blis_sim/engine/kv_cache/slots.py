@@ -1,25 +1,21 @@
 """The interface between vLLM's scheduling and its KV cache: slots for tokens, and content that is already there."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence as SequenceOf
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.kv_cache.content_index import ContentIndex
+from blis_sim.engine.kv_cache.paged import PagedCache
 from blis_sim.engine.sequence import Sequence
 
 
-class SlotCache(ABC):
-    """A paged KV cache with prefix caching. Every call does all it says or changes nothing.
+class SlotCache(PagedCache):
+    """A paged KV cache with prefix caching. One of the configured blocks is vLLM's null block and never handed out."""
 
-    One of the configured blocks is vLLM's null block and never handed out.
-    """
-
-    __slots__ = ("_limit_tokens", "block_size", "caches", "hit_tokens", "index", "num_blocks", "queried_tokens",
-                 "watermark_blocks")  # fmt: skip
+    __slots__ = ("_limit_tokens", "caches", "hit_tokens", "index", "queried_tokens", "watermark_blocks")
 
     def __init__(self, config: EngineConfig) -> None:
-        self.num_blocks = config.total_kv_blocks - 1
-        self.block_size = config.block_size_tokens
+        super().__init__(config.total_kv_blocks - 1, config.block_size_tokens)
         self.caches = config.enable_prefix_caching
         self.watermark_blocks = int(config.watermark_fraction * config.total_kv_blocks)
         """Blocks that an admission must leave free while other sequences run."""
@@ -30,34 +26,17 @@ class SlotCache(ABC):
         """Prompt tokens looked for, counted once per request."""
         self._limit_tokens = config.limit_tokens
 
-    @property
-    @abstractmethod
-    def num_used_blocks(self) -> int: ...
-
-    @abstractmethod
-    def check(self) -> None:
-        """Raise AssertionError unless every block is either free or held."""
-
     def forget(self) -> bool:
-        """Let nothing be found any more. False, and nothing changed, while any block is held."""
         if self.num_used_blocks:
             return False
         self.index = ContentIndex()
         return True
-
-    @abstractmethod
-    def cached_prefix(self, sequence: Sequence) -> list[int]:
-        """Blocks that hold the sequence's beginning, at most all but its last token. Changes nothing."""
 
     def count_lookup(self, sequence: Sequence, num_hit_blocks: int) -> None:
         """Count an admission in the cache's hit rate; a request that was preempted before does not count again."""
         if self.caches and sequence.request.reads_prefix_cache and sequence.num_preemptions == 0:
             self.queried_tokens += sequence.request.input_tokens + sequence.num_output_tokens
             self.hit_tokens += num_hit_blocks * self.block_size
-
-    @abstractmethod
-    def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Slots for the next `num_tokens` tokens of a running sequence. False, and nothing changed, if too few."""
 
     @abstractmethod
     def admit(
@@ -71,14 +50,6 @@ class SlotCache(ABC):
     @abstractmethod
     def register(self, sequence: Sequence, num_tokens: int) -> None:
         """Make the full blocks among the first `num_tokens` tokens findable."""
-
-    @abstractmethod
-    def release(self, sequence: Sequence) -> None:
-        """Give all blocks back at the end of a request."""
-
-    @abstractmethod
-    def evict(self, sequence: Sequence) -> None:
-        """Give all blocks back from a request that will return: what it can find again, others can too."""
 
     @abstractmethod
     def withhold(self, num_blocks: int) -> None:

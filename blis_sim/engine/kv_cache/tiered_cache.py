@@ -4,7 +4,7 @@ Facts: sim/kv/tiered.go. What comes back changes where a prompt is found and how
 tokens it computes: those are counted before anything is fetched.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
 
@@ -45,7 +45,7 @@ def content_after(before: object, position: int, size: int, blocks: BlockIdentit
     return Displaced(after, distance, position, blocks.identity(index), blocks.identity((position + size - 1) // size))
 
 
-class TieredKVCache(KVCache, ABC):
+class TieredKVCache(KVCache):
     """A cache whose blocks can return from CPU memory. Subclasses say when they go there, and when they return."""
 
     __slots__ = ("_pending_us", "_shift_tokens", "_transfer_us", "now", "num_misses_in_tier", "tier")
@@ -64,7 +64,7 @@ class TieredKVCache(KVCache, ABC):
 
     @property
     def queried_tokens(self) -> int:
-        return super().queried_tokens + self.num_misses_in_tier * self.block_size_tokens
+        return (self.num_hit_blocks + self.num_missed_blocks + self.num_misses_in_tier) * self.block_size
 
     @property
     @abstractmethod
@@ -96,7 +96,7 @@ class TieredKVCache(KVCache, ABC):
         """
         if sequence.num_preemptions >= MOST_PREEMPTIONS:
             return 0
-        size, blocks, owned = self.block_size_tokens, sequence.request.blocks, sequence.block_ids
+        size, blocks, owned = self.block_size, sequence.request.blocks, sequence.block_ids
         known = cached if len(cached) > len(owned) else owned
         content = self.index.identity_of(known[-1]) if known else None
         most, count = self.pool.num_free, 0
@@ -123,9 +123,9 @@ class TieredKVCache(KVCache, ABC):
 
         Where it is not, BLIS claims `cached` although some of it may have been overwritten.
         """
-        start = sequence.num_computed_tokens if sequence.running else len(cached) * self.block_size_tokens
+        start = sequence.num_computed_tokens if sequence.running else len(cached) * self.block_size
         prefix = self.cached_prefix(sequence)
-        missing = start + num_tokens - len(prefix) * self.block_size_tokens
+        missing = start + num_tokens - len(prefix) * self.block_size
         if missing >= num_tokens:
             return super().allocate_prompt(sequence, num_tokens, cached)
         returned = prefix[len(sequence.block_ids) :]
@@ -135,7 +135,7 @@ class TieredKVCache(KVCache, ABC):
         return True
 
     def _register_last(self, sequence: Sequence) -> None:
-        size, place = self.block_size_tokens, len(sequence.block_ids) - 1
+        size, place = self.block_size, len(sequence.block_ids) - 1
         before = self.index.identity_of(sequence.block_ids[place - 1]) if place else None
         content = content_after(before, place * size - self._shift_tokens, size, sequence.request.blocks)
         self.index.register(sequence.block_ids[place], content)

@@ -1,215 +1,377 @@
-"""Who computes how many tokens in the next step: running requests first, then as many waiting ones as fit.
+"""What composing a step has in common for all rule sets: the cohort first, then other sequences, then newcomers."""
 
-The rules and their order are BLIS's (sim/batch_formation.go), which follow vLLM's V1 scheduler: continuous batching
-with chunked prefill under one token budget, and preemption by recomputation when KV blocks run out.
-"""
+from abc import abstractmethod
+from collections.abc import Callable
 
-from collections import deque
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.events import Event, Finished, Scheduled, StepDone
+from blis_sim.engine.instance import Instance
+from blis_sim.engine.kv_cache.free_runs import FreeRuns
+from blis_sim.engine.kv_cache.paged import PagedCache
+from blis_sim.engine.scheduler.cohort import running_number
+from blis_sim.engine.scheduler.multi_step import NO_TOKENS, CohortScheduler, ScheduledStep, ScheduledTokens
+from blis_sim.engine.scheduler.waiting import ORDERS
+from blis_sim.engine.sequence import DecodeSpan, Sequence
+from blis_sim.engine.units import Micros
 
-from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.kv_cache.prompt_cache import PromptCache
-from blis_sim.engine.scheduler.preemption import VICTIMS
-from blis_sim.engine.sequence import Sequence
 
+class BatchScheduler(CohortScheduler):
+    """Composes steps in order of admission, though the cohort comes first where that changes nothing.
 
-class BatchFormation:
-    """Forms one step's batch from the running list and the wait queue, both of which it changes in place.
-
-    After `form`, each running sequence's `new_tokens` says what it computes in this step.
+    Without a cohort every sequence is granted its tokens one by one, with equal results.
     """
 
-    __slots__ = (
-        "_budget",
-        "_choose_victim",
-        "_config",
-        "_kv",
-        "_running",
-        "_waiting",
-        "admits",
-        "admitted",
-        "holds_while_waiting",
-        "num_reservations_evicted",
-        "preempted",
-    )
-
     def __init__(
-        self, config: EngineConfig, kv: PromptCache, running: list[Sequence], waiting: deque[Sequence]
+        self,
+        instance: Instance,
+        reports_steps: bool,
+        depth: int,
+        limit_tokens: int,
+        blocks: PagedCache,
+        free: FreeRuns | None,
+        take: Callable[[int], None],
     ) -> None:
-        self._config = config
-        self._kv = kv
-        self._running = running
-        self._waiting = waiting
-        self._choose_victim = VICTIMS[config.preemption_policy]
-        self._budget = 0
-        self.admits = True
-        """Whether waiting sequences may join."""
+        """`free` and `take` are the free blocks of the cohort and how they are taken; None without a cohort."""
+        config = instance.config
+        has_cohort = free is not None
+        max_decodes = config.max_num_batched_tokens if has_cohort else 0
+        super().__init__(instance, reports_steps, depth, max_decodes, free or FreeRuns(0), take)
+        self.has_cohort = has_cohort
         self.admitted: list[Sequence] = []
-        """Sequences that joined the batch in the latest `form`, in order."""
-        self.preempted: list[Sequence] = []
-        """Sequences evicted in the latest `form`, in order."""
-        self.holds_while_waiting = False
-        """Whether sequences that wait may hold blocks: prompts that another instance has computed."""
-        self.num_reservations_evicted = 0
-        """Sequences that lost such blocks so that another one could go on."""
+        """Sequences that joined the batch in the latest `schedule`."""
+        self._config = config
+        self._limit = limit_tokens
+        """Most tokens of one sequence."""
+        self._order = ORDERS[config.scheduler]
+        self._by_priority = config.preemption_policy == "priority"
+        self._resumes = False
+        """Whether sequences after one that evicted itself may compute in the same step."""
+        self._blocks = blocks
+        self._has_placeholders = False
+        self._watermark_blocks = 0
+        self._drafter_rows = 0
+        """What a drafter takes out of the budget for each granted sequence."""
+        self._threshold_when_alone = True
+        """Whether a prompt is split by the long-prefill threshold when no other sequence is there."""
+        self._budget = 0
+        self._granted: dict[Sequence, int] = {}
+        self._had_prefill = False
+        self._num_admissions = 0
+        self._late: dict[int, list[ScheduledTokens]] = {}
+        """Tokens in flight, by step, of sequences that were in the cohort when that step was composed."""
+        self._blocked: tuple[Sequence | None, int, int] = None, 0, 0
+        """The sequence that found too few blocks, the length of the queue and the number of cache changes then."""
 
-    @property
-    def num_running(self) -> int:
-        return len(self._running)
+    @abstractmethod
+    def next_tokens(self, sequence: Sequence) -> int:
+        """How many tokens a running sequence would compute in the next step, within the budget."""
 
-    def form(self) -> None:
-        """Grant tokens for one step."""
-        self._budget = self._config.max_num_batched_tokens
-        self.admitted = []
-        self.preempted = []
-        for sequence in self._running:
-            sequence.new_tokens = 0
-        self._continue_running()
-        if not self.preempted and self.admits:
-            self._admit_waiting()
+    @abstractmethod
+    def preempt(self, victim: Sequence) -> None:
+        """Send a sequence that runs no more to the front of the queue."""
 
-    def preempt_all(self) -> list[Sequence]:
-        """Send all that runs back to the front of the queue, in order."""
-        self.preempted = []
-        while self._running:
-            self._preempt(self._running.pop())
-        return self.preempted
+    @abstractmethod
+    def choose_victim(self) -> int:
+        """The index in `explicit` of the sequence to be preempted."""
 
-    def _continue_running(self) -> None:
-        """Grant the next chunk or token to each running sequence, in order of admission."""
+    @abstractmethod
+    def materialize(self, sequence: Sequence) -> None:
+        """Let a member leave the cohort. Its tokens in flight are processed as those of other sequences."""
+
+    @abstractmethod
+    def blocks_lacking(self, sequence: Sequence, num_tokens: int) -> int:
+        """New blocks that a sequence needs for so many more tokens. Only with a cohort."""
+
+    @abstractmethod
+    def hold_prompt(self, sequence: Sequence, num_tokens: int) -> int:
+        """Count a prompt that is not shared as stored. Returns the blocks to be taken for it. Only with a cohort."""
+
+    @abstractmethod
+    def stays_without_blocks(self, sequence: Sequence, num_hits: int) -> bool:
+        """Whether a waiting sequence that finds so many blocks cannot join before some are given back."""
+
+    @abstractmethod
+    def process(
+        self, tokens: ScheduledTokens, step_index: int, at: Micros, emitted: list[Sequence], finished: list[Finished]
+    ) -> None:
+        """One sequence's share of a step: its token, and whether that was the last."""
+
+    @abstractmethod
+    def complete(self, sequence: Sequence, at: Micros, finished: list[Finished]) -> None:
+        """The last token of a sequence has come."""
+
+    def update(self, at: Micros) -> list[Event]:
+        step_index = self.next_step - len(self.flight)
+        _, _, tokens, newcomers = self.flight.popleft()
+        cohort = self.cohort
+        finished: list[Finished] = []
+        emitted = self._decoding_in(step_index) if self._reports_steps and cohort.members else []
+        ended = cohort.pop_ended(step_index) if step_index in cohort.ends else []
+        if self._must_update or (tokens and ended):
+            # In batch order, for blocks are reused in the order in which they are given back.
+            tokens = [*tokens, *self._late.pop(step_index, ()), *map(_last_token, ended)]
+            tokens.sort(key=_running_number)
+            ended = []
+            self._must_update = bool(self._late)
+        for each in tokens:
+            self.process(each, step_index, at, emitted, finished)
+        if newcomers:
+            emitted += self.give_first_tokens(newcomers, step_index, at)
+        for sequence in ended:
+            self.complete(sequence, at, finished)
+        if not self._reports_steps:
+            return list(finished)
+        if self.has_cohort:
+            emitted.sort(key=running_number)  # batch order
+        return [StepDone(at, step_index, self._instance.steps.start(step_index), emitted), *finished]
+
+    def _grant_cohort(self) -> tuple[int, int]:
+        """Grant the cohort its tokens. Returns how many of it decode and the sum of their contexts.
+
+        Without enough blocks the last admitted lose theirs, after all that is free has been given out, as when
+        sequences are granted tokens one by one.
+        """
+        cohort, step = self.cohort, self.next_step
+        num_blocks = cohort.needs[step % self._block_size]
+        if not self._cohort_goes_first(num_blocks):
+            self.materialize_all()
+            return 0, 0
+        while True:
+            num_taken = min(num_blocks, self._free.num_free)
+            self._take_blocks(num_taken)
+            num_blocks -= num_taken
+            if not num_blocks:
+                break
+            victim = self.explicit.pop() if self.explicit else max(cohort.members, key=running_number)
+            if victim.span is not None:
+                num_blocks -= cohort.needs_block(victim, step)
+                self.materialize(victim)
+            self.preempt(victim)
+        num_decodes, context = cohort.num_decodes, cohort.offset + cohort.num_decodes * step
+        self._budget -= num_decodes
+        if step in cohort.ends:
+            cohort.composed(step)
+        return num_decodes, context
+
+    def _cohort_is_first(self) -> bool:
+        """Whether all other sequences were admitted after those of the cohort."""
+        return not self.explicit or self.explicit[0].running_number > self.cohort.latest_number
+
+    def _cohort_goes_first(self, num_blocks: int) -> bool:
+        """Whether granting tokens to the cohort before all others is the same as granting in order of admission."""
+        num_tokens = self._budget - self.cohort.num_decodes
+        if num_tokens < 0:
+            return False
+        if not self._by_priority and self._cohort_is_first():
+            return True
+        for sequence in self.explicit:  # is there enough for all?
+            wanted = max(0, self.next_tokens(sequence))
+            if wanted > num_tokens:
+                if sequence.running_number != self._num_admissions:
+                    return False
+                wanted = num_tokens  # the last admitted gets what the others leave
+            num_tokens -= wanted
+            num_blocks += max(0, self.blocks_lacking(sequence, wanted))
+        return num_blocks <= self._free.num_free
+
+    def _grant_explicit(self) -> None:
         index = 0
-        running = self._running
+        running, blocks = self.explicit, self._blocks
         while index < len(running) and self._budget > 0:
             sequence = running[index]
-            num_tokens = self._next_tokens(sequence)
+            num_tokens = self.next_tokens(sequence)
             if num_tokens > 0:
-                index = self._allocate_or_preempt(sequence, num_tokens, index)
-                if not sequence.running:
-                    return  # it was its own last victim: nobody after it gets anything in this step
-                self._grant(sequence, num_tokens)
+                prefilling = sequence.is_prefilling
+                if not blocks.allocate(sequence, num_tokens):
+                    index = self._preempt_for(sequence, num_tokens, index)
+                    if not sequence.running:
+                        if self._resumes:
+                            continue
+                        return
+                self._granted[sequence] = num_tokens
+                self._budget -= num_tokens + self._drafter_rows
+                self._had_prefill |= prefilling
             index += 1
 
-    def _next_tokens(self, sequence: Sequence) -> int:
-        """What a running sequence would compute next: a chunk of its prompt or one token; 0 at max_model_len."""
-        computed = sequence.num_computed_tokens
-        remaining = sequence.request.input_tokens - computed
-        if remaining > 0:
-            return self._chunk(remaining, computed)
-        if sequence.request.output_tokens == 0:
-            return 0
-        max_model_len = self._config.max_model_len
-        return 0 if max_model_len and computed + 1 > max_model_len - 1 else 1
-
-    def _chunk(self, remaining: int, context: int) -> int:
-        """A prompt's next chunk under the long-prefill threshold, the budget and max_model_len."""
-        threshold = self._config.long_prefill_token_threshold
-        if 0 < threshold < remaining:
-            remaining = threshold
-        remaining = min(remaining, self._budget)
-        if self._config.max_model_len:
-            remaining = min(remaining, max(self._config.max_model_len - 1 - context, 0))
-        return remaining
-
-    def _allocate_or_preempt(self, sequence: Sequence, num_tokens: int, index: int) -> int:
-        """Find blocks for `sequence`, evicting others as needed, itself last. Returns its index afterwards."""
-        is_prompt = sequence.num_computed_tokens < sequence.request.input_tokens
+    def _preempt_for(self, sequence: Sequence, num_tokens: int, index: int) -> int:
+        """Evict others until there are slots for `sequence`, itself last. Returns its index afterwards."""
         while True:
-            if is_prompt:
-                allocated = self._kv.allocate_prompt(sequence, num_tokens)
-            else:
-                allocated = self._kv.allocate_token(sequence)
-            if allocated:
-                return index
-            if len(self._running) == 1 and self._evict_waiting(sequence):
-                continue  # evicting the only one that runs would let it come as far as this, again and again
-            victim_index = self._choose_victim(self._running)
-            victim = self._running.pop(victim_index)
-            if victim_index < index:
-                index -= 1
-            self._preempt(victim)
-            if victim is sequence:
+            if not self.takes_reservation(sequence):
+                victim_index = self.choose_victim()
+                victim = self.explicit.pop(victim_index)
+                if victim_index < index:
+                    index -= 1
+                if victim in self._granted:
+                    self._budget += self._granted.pop(victim) + self._drafter_rows
+                self.preempt(victim)
+                if victim is sequence:
+                    return index
+            if self._blocks.allocate(sequence, num_tokens):
                 return index
 
-    def _preempt(self, victim: Sequence) -> None:
-        """Send a running sequence back to the front of the queue with nothing computed."""
-        self._budget += victim.new_tokens
-        self._kv.evict(victim)
-        victim.restart()
-        self._waiting.appendleft(victim)
-        self.preempted.append(victim)
+    def takes_reservation(self, sequence: Sequence) -> bool:
+        """Whether a waiting sequence held blocks and has lost them for the sake of a running one."""
+        return False
 
-    def _admit_waiting(self) -> list[int] | None:
-        """Admit from the head of the queue until the batch is full, the budget is spent or blocks run out.
+    def materialize_all(self) -> None:
+        """Let all members leave the cohort and go on as sequences that are granted their tokens one by one."""
+        members = list(self.cohort.members)
+        for sequence in members:
+            self.materialize(sequence)
+        self.explicit = sorted(self.explicit + members, key=running_number)
 
-        One whose prompt has come computed from elsewhere, and holds blocks since, decodes at once.
-
-        Returns the blocks that the one which found too few has in the cache, None if blocks sufficed.
-        """
-        while self.num_running < self._config.max_num_seqs and self._waiting and self._budget > 0:
-            sequence = self._waiting[0]
-            if sequence.num_computed_tokens:
-                if not self._kv.allocate_token(sequence):
-                    if self.num_running == 0 and (self._evict_waiting(sequence) or self._evict_filling(sequence)):
-                        continue
-                    return None
-                self._waiting.popleft()
-                self._join(sequence)
-                self._grant(sequence, 1)
-                continue
-            cached = self._kv.cached_prefix(sequence)
-            start = len(cached) * self._config.block_size_tokens
-            num_tokens = self._chunk(sequence.request.input_tokens - start, start)
-            if not self._kv.allocate_prompt(sequence, num_tokens, cached):
-                if self.num_running == 0 and self._evict_waiting(sequence):
-                    continue
-                return cached
-            self._waiting.popleft()
-            self._join(sequence)
-            sequence.blocks_aligned = num_tokens > 0 or start == 0
-            sequence.num_granted_tokens = start
-            if sequence.num_preemptions == 0:
-                sequence.num_cached_tokens = start
-            self._grant(sequence, num_tokens)
-        return None
-
-    def _evict_waiting(self, needy: Sequence) -> bool:
-        """Take the blocks of the last waiting sequence that holds any. False when only `needy` holds blocks.
-
-        Without this the engine would spin for ever where nothing runs that could free a block for `needy`.
-        """
-        if not self.holds_while_waiting:
+    def _join(self, sequence: Sequence, num_tokens_due: int) -> bool:
+        """Let a sequence that has or gets so many tokens before the next step join the cohort, if it gets others."""
+        request, budget = sequence.request, sequence.max_output_tokens
+        last_token, most = request.output_tokens, self._limit - request.input_tokens
+        if last_token > most:
+            last_token = most
+        if last_token <= num_tokens_due:
             return False
-        holders = (each for each in reversed(self._waiting) if each.num_computed_tokens and each is not needy)
-        victim = next(holders, None)
-        if victim is None:
-            return False
-        self._evict_reservation(victim)
+        step = self.next_step
+        # The model alone knows where a sequence stops; its declared budget and the context window are known.
+        is_foreseen = 0 < budget <= last_token or last_token == most
+        self.cohort.join(sequence, DecodeSpan(sequence, step, step + last_token - num_tokens_due - 1, is_foreseen))
         return True
 
-    def _evict_filling(self, sequence: Sequence) -> bool:
-        """Take the blocks of a transferred prompt that fills the whole KV cache, so that it is computed here.
+    def compose_newcomers(self, at: Micros) -> bool:
+        """Compose a step of the cohort and of waiting sequences whose whole prompts fit in it and are not shared.
 
-        A transferred prompt needs a slot for the token that follows, which a prompt computed here does not. False when
-        the cache has room for that token.
+        They join the cohort at once. The result is that of `schedule` at a third of its cost. False, and nothing
+        changed, where only `schedule` decides correctly.
         """
-        num_blocks = -(-(sequence.num_stored_tokens + 1) // self._config.block_size_tokens)
-        if num_blocks <= self._config.total_kv_blocks:
+        if not self.has_cohort:
             return False
-        self._evict_reservation(sequence)
+        cohort, waiting, step = self.cohort, self.waiting, self.next_step
+        num_blocks, num_decodes = cohort.needs[step % self._block_size], cohort.num_decodes
+        num_joining, is_blocked = self._num_joining(self._free.num_free - num_blocks)
+        if not num_joining:
+            return False
+        instance, num_placeholders = self._instance, int(self._has_placeholders)
+        newcomers: list[Sequence] = []
+        self.flight.append((num_decodes, cohort.offset + num_decodes * step, NO_TOKENS, newcomers))
+        self._latest_explicit = step
+        self.next_step = step + 1
+        if step in cohort.ends:
+            cohort.composed(step)
+        for _ in range(num_joining):
+            sequence = waiting.popleft()
+            num_tokens = sequence.request.input_tokens
+            self._num_admissions = number = self._num_admissions + 1
+            sequence.running, sequence.running_number, sequence.scheduled_at = True, number, at
+            sequence.num_computed_tokens = sequence.num_in_flight_tokens = num_tokens
+            sequence.num_placeholders = num_placeholders
+            num_blocks += self.hold_prompt(sequence, num_tokens)
+            newcomers.append(sequence)
+            self._join(sequence, 1)
+            if instance.tells_admissions:
+                instance.events.append(Scheduled(at, sequence))
+        self._take_blocks(num_blocks)
+        if is_blocked:
+            self._budget = self._config.max_num_batched_tokens - cohort.num_decodes
+            self._note_blocked(waiting[0], 0)
         return True
 
-    def _evict_reservation(self, victim: Sequence) -> None:
-        self._kv.evict(victim)
-        victim.restart()
-        self.preempted.append(victim)
-        self.num_reservations_evicted += 1
+    def _num_joining(self, num_free: int) -> tuple[int, bool]:
+        """How many join the next step, with so many free blocks, and whether the one after them finds too few.
 
-    def _join(self, sequence: Sequence) -> None:
-        """`sequence` becomes the last of the running ones."""
-        self._running.append(sequence)
-        self.admitted.append(sequence)
-        sequence.running = True
+        The number is 0 if one of them needs the general rules of `schedule`.
+        """
+        config, waiting, cohort = self._config, self.waiting, self.cohort
+        num_running, budget = len(cohort.members), config.max_num_batched_tokens - cohort.num_decodes
+        num_seats = config.max_num_seqs - num_running
+        longest = self._limit - 2  # with a first token and another one
+        if num_running:
+            num_free -= self._watermark_blocks
+        if len(waiting) > 1:
+            self._order_waiting()
+        if self._threshold_when_alone or num_running + len(waiting) > 1:
+            longest = min(longest, config.long_prefill_token_threshold or longest)
+        num_joining = 0
+        for sequence in waiting:
+            if num_joining == num_seats or not budget:
+                break
+            request = sequence.request
+            num_tokens = request.input_tokens
+            if not 0 < num_tokens <= budget or num_tokens > longest or request.output_tokens < 2:
+                return 0, False
+            is_new = not (sequence.num_preemptions or sequence.num_computed_tokens or request.external is not None)
+            if not is_new or sequence.num_shareable_blocks:
+                return 0, False
+            num_free += -num_tokens // self._block_size
+            if num_free < 0:
+                return num_joining, True
+            if not num_running:
+                num_free -= self._watermark_blocks
+                num_running = 1
+            num_joining += 1
+            budget -= num_tokens
+        return num_joining, False
 
-    def _grant(self, sequence: Sequence, num_tokens: int) -> None:
-        self._budget -= num_tokens
-        sequence.new_tokens = num_tokens
-        sequence.num_granted_tokens += num_tokens
+    def _order_waiting(self) -> None:
+        if self._order is not None:
+            ordered = sorted(self.waiting, key=self._order)
+            self.waiting.clear()
+            self.waiting.extend(ordered)
+
+    def is_blocked(self) -> bool:
+        num_running = len(self.explicit) + len(self.cohort.members)
+        if num_running >= self._config.max_num_seqs or not self._admits:
+            return True
+        head, num_waiting, num_changes = self._blocked
+        waiting = self.waiting
+        return waiting[0] is head and num_changes == self._free.num_changes and num_waiting == len(waiting)
+
+    def _note_blocked(self, sequence: Sequence, num_hits: int) -> None:
+        """The head of the queue cannot join. For want of blocks, it need not be asked again until some come back."""
+        if self.has_cohort and self.stays_without_blocks(sequence, num_hits):
+            self._blocked = sequence, len(self.waiting), self._free.num_changes
+
+
+def shape_of(step: ScheduledStep, recent_prompt_tokens: int) -> BatchShape:
+    """What the latency model sees of a step."""
+    num_decodes, context, tokens, newcomers = step
+    if tokens or not newcomers:
+        return batch_shape(tokens, num_decodes, context, recent_prompt_tokens)
+    num_tokens = squares = 0
+    for sequence in newcomers:
+        new = sequence.request.input_tokens
+        num_tokens += new
+        squares += new * new
+    return BatchShape(len(newcomers), num_tokens, squares, 0, 0, squares, num_decodes, context, recent_prompt_tokens)
+
+
+def batch_shape(
+    tokens: list[ScheduledTokens], num_decodes: int, decode_contexts: int, recent_prompt_tokens: int
+) -> BatchShape:
+    """The sums over a step's tokens and so many more decodes. Cost: O(tokens)."""
+    prefills = new_tokens = squares = contexts = context_work = prompt_work = 0
+    for each in tokens:
+        new, context = each.num_tokens, each.context_tokens
+        if context < each.sequence.request.input_tokens or new > 1:
+            prefills += 1
+            new_tokens += new
+            squares += new * new
+            contexts += context
+            context_work += new * context
+            prompt_work += new * each.known_tokens
+        elif new:
+            num_decodes += 1
+            decode_contexts += context
+    recent = recent_prompt_tokens if new_tokens else 0
+    return BatchShape(
+        prefills, new_tokens, squares, contexts, context_work, prompt_work, num_decodes, decode_contexts, recent
+    )
+
+
+def take_none(_num_blocks: int) -> None:
+    """Take nothing: without a cohort, blocks are taken sequence by sequence."""
+
+
+def _last_token(sequence: Sequence) -> ScheduledTokens:
+    """The token of a member of the cohort, in the form of others."""
+    return ScheduledTokens(sequence, 1, 0, 0, samples=True)
+
+
+def _running_number(tokens: ScheduledTokens) -> int:
+    return tokens.sequence.running_number

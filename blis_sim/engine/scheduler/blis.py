@@ -1,54 +1,43 @@
-"""Steps as BLIS takes them: all of a step is decided when it starts and reported when it ends.
+"""Steps as BLIS takes them: all of a step is decided and applied when it begins, and reported when it ends.
 
-A step has four phases: form the batch, execute it, complete what is done, plan the next step.
+The rules and their order are BLIS's (sim/batch_formation.go, sim/simulator.go), which follow vLLM's V1 scheduler:
+continuous batching with chunked prefill under one token budget, and preemption by recomputation when blocks run out.
 """
 
-from collections import deque
-
-from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.events import Finished, Preempted, Scheduled, StepDone
+from blis_sim.engine.events import Finished, Preempted, Scheduled
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.cache import KVCache
+from blis_sim.engine.kv_cache.counting_prompts import CountingPromptCache
 from blis_sim.engine.kv_cache.prompt_cache import PromptCache
 from blis_sim.engine.queue import Due
-from blis_sim.engine.scheduler.batch import BatchFormation
+from blis_sim.engine.scheduler.batch import BatchScheduler, shape_of, take_none
 from blis_sim.engine.scheduler.hold import Hold
-from blis_sim.engine.scheduler.waiting import ORDERS
+from blis_sim.engine.scheduler.multi_step import NO_NEWCOMERS, ScheduledStep, ScheduledTokens
+from blis_sim.engine.scheduler.preemption import VICTIMS
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
 
+_NO_LIMIT = 1 << 62
 
-class BlisStepping:
-    """One step after the other, each composed when the previous one ends."""
 
-    def __init__(self, instance: Instance, kv: PromptCache | None = None) -> None:
+class BlisScheduler(BatchScheduler):
+    """One step after the other, each composed when the one before ends."""
+
+    def __init__(
+        self, instance: Instance, reports_steps: bool = True, has_cohort: bool = True, kv: KVCache | None = None
+    ) -> None:
+        """`kv` is a cache other than the usual one, without a cohort."""
         config = instance.config
-        self.kv = kv or KVCache(config.total_kv_blocks, config.block_size_tokens)
-        self._instance = instance
-        self._running: list[Sequence] = []
-        self._waiting: deque[Sequence] = deque()
-        self._batch = BatchFormation(config, self.kv, self._running, self._waiting)
-        self._order = ORDERS[config.scheduler]
-        self._step_planned = False
-        self._hold = Hold.NONE
-        self._ends_at: Micros = 0
-        """End of the latest step."""
-
-    @property
-    def num_running(self) -> int:
-        return len(self._running)
-
-    @property
-    def num_waiting(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def num_deferred(self) -> int:
-        return 0
-
-    @property
-    def num_begun_steps(self) -> int:
-        return len(self._instance.steps)
+        size = config.total_kv_blocks, config.block_size_tokens
+        self._counting = counting = CountingPromptCache(*size) if has_cohort and kv is None else None
+        self.kv: PromptCache = counting or kv or KVCache(*size)
+        free, take = (None, take_none) if counting is None else (counting.free, counting.take)
+        super().__init__(instance, reports_steps, 1, config.max_model_len or _NO_LIMIT, self.kv, free, take)
+        self._ends_early = True
+        self._choose_victim = VICTIMS[config.preemption_policy]
+        self.num_deferred = 0
+        self._holds_while_waiting = False
+        """Whether waiting sequences may hold blocks: prompts that another instance has computed."""
 
     def reserve(self, sequence: Sequence) -> bool:
         """Blocks for a whole prompt that will come computed from elsewhere; False, and nothing changed, without room.
@@ -58,189 +47,278 @@ class BlisStepping:
         num_tokens = sequence.request.input_tokens
         if not self.kv.allocate_prompt(sequence, num_tokens):
             return False
-        sequence.num_computed_tokens = sequence.num_granted_tokens = num_tokens
-        self._batch.holds_while_waiting = True
+        sequence.num_computed_tokens = num_tokens
+        self._holds_while_waiting = True
         return True
 
     def give_up(self, sequence: Sequence) -> None:
         """Free what was reserved for a prompt that will not come."""
         self.kv.release(sequence)
 
-    def enqueue(self, sequence: Sequence, at: Micros) -> None:
-        self._waiting.append(sequence)
-        self._plan_step(at)
-
     def remove(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
-        if sequence.running:
-            self._running.remove(sequence)
-            sequence.running = False
-        elif sequence in self._waiting:
-            self._waiting.remove(sequence)
+        if sequence.running or sequence in self.waiting:
+            self._leave(sequence)
         self.kv.release(sequence)
         self._instance.end_now(sequence, outcome, at)
-        if not self._running:
-            self._plan_step(at)
-
-    def step(self, at: Micros) -> None:
-        self._step_planned = False
-        if not self._has_work:
-            return
-        self._schedule_batch(at)
-        ends_at, emitted = self._execute_batch(at)
-        self._ends_at = ends_at
-        finished = self._process_completions(ends_at)
-        queue = self._instance.queue
-        step_done = StepDone(ends_at, len(self._instance.steps) - 1, at, emitted)
-        queue.push(ends_at, Due.STEP_END, (step_done, finished))
-        if finished:
-            queue.push(ends_at, Due.DEPARTURE)
-        # BLIS forgets a step under way in which everybody completed: with nothing left to do it plans no step, and
-        # the next arrival starts one at once, even before this one ends.
-        if self._running or self._waiting:
-            self._step_planned = True
-            queue.push(ends_at, Due.STEP)
-
-    def step_ended(self, report: object, at: Micros) -> None:
-        assert isinstance(report, tuple)
-        step_done, finished = report
-        self._instance.events.append(step_done)
-        self._instance.events.extend(finished)
+        if self.waiting and not self.num_running:
+            self._plan(at)
 
     def set_hold(self, hold: Hold, at: Micros) -> None:
-        self._hold = hold
-        self._batch.admits = hold is Hold.NONE
+        self._admits = hold is Hold.NONE
+        self._composes = hold is not Hold.EVERYTHING
         self._plan_after_step(at)
 
     def preempt_all(self, at: Micros) -> None:
-        preempted = self._batch.preempt_all()
-        self._instance.counters.num_preemptions += len(preempted)
-        self._instance.events.extend(Preempted(at, sequence) for sequence in preempted)
+        self.materialize_all()
+        self.preempted = []
+        while self.explicit:
+            self.preempt(self.explicit.pop())
+        self._instance.counters.num_preemptions += len(self.preempted)
+        self._instance.events.extend(Preempted(at, sequence) for sequence in self.preempted)
         self._plan_after_step(at)
-
-    @property
-    def _has_work(self) -> bool:
-        """Whether a step would have somebody in it, as far as holds allow."""
-        if self._hold is Hold.NONE:
-            return bool(self._running or self._waiting)
-        return self._hold is Hold.ADMISSIONS and bool(self._running)
 
     def _plan_after_step(self, at: Micros) -> None:
         """Plan a step for what there is to do now, at the end of the one under way."""
-        if not self._step_planned and self._has_work:
-            self._step_planned = True
-            self._instance.queue.push(max(at, self._ends_at), Due.STEP)
+        has_work = self.num_running > 0 or (self._admits and bool(self.waiting))
+        if self._composes and has_work and not self._planned:
+            self._planned = True
+            ends_at = self._instance.steps.end(self.next_step - 1) if self.next_step else 0
+            self._instance.queue.push(max(at, ends_at), Due.STEP)
 
-    def _plan_step(self, at: Micros) -> None:
-        """Work waits, so a step must be planned (INV-8)."""
-        if not self._step_planned and self._waiting:
-            self._step_planned = True
-            self._instance.queue.push(at, Due.STEP)
+    def schedule(self, at: Micros) -> bool:
+        self.admitted, self.preempted, self._granted = [], [], {}
+        if not self._admits and not self.num_running:
+            return False
+        self._budget = self._config.max_num_batched_tokens
+        num_decodes, context = self._grant_cohort() if self.cohort.members else (0, 0)
+        if self.explicit:
+            self._grant_explicit()
+        tokens = [self._advance(sequence, num_tokens) for sequence, num_tokens in self._granted.items()]
+        if self.waiting and self._admits and not self.preempted:
+            self._order_waiting()
+            self._admit_waiting(tokens)
+        if self.admitted or self.preempted:
+            self._report_composition(at)
+            self.explicit += self.admitted
+        if tokens:
+            self._latest_explicit = self.next_step
+        self.flight.append((num_decodes, context, tokens, NO_NEWCOMERS))
+        self.next_step += 1
+        return True
 
-    def _schedule_batch(self, at: Micros) -> None:
-        """Phase 1: order the queue, form the batch."""
-        self._order_waiting()
-        self._batch.form()
-        self._tell_batch(at)
+    def next_tokens(self, sequence: Sequence) -> int:
+        """A chunk of the prompt or one token; none at the end of the context window."""
+        computed = sequence.num_computed_tokens
+        remaining = sequence.request.input_tokens - computed
+        if remaining > 0:
+            return self._chunk(remaining, computed)
+        return 1 if sequence.request.output_tokens and computed + 1 < self._limit else 0
 
-    def _order_waiting(self) -> None:
-        if self._order is not None:
-            ordered = sorted(self._waiting, key=self._order)
-            self._waiting.clear()
-            self._waiting.extend(ordered)
+    def _chunk(self, remaining: int, context: int) -> int:
+        """A prompt's next chunk under the long-prefill threshold, the budget and max_model_len."""
+        threshold = self._config.long_prefill_token_threshold
+        if 0 < threshold < remaining:
+            remaining = threshold
+        return max(min(remaining, self._budget, self._limit - 1 - context), 0)
 
-    def _tell_batch(self, at: Micros) -> None:
-        batch = self._batch
-        events, tells_admissions = self._instance.events, self._instance.tells_admissions
-        self._instance.counters.num_preemptions += len(batch.preempted)
-        self._instance.counters.num_reservations_evicted = batch.num_reservations_evicted
-        events.extend(Preempted(at, sequence) for sequence in batch.preempted)
-        for sequence in batch.admitted:
-            sequence.scheduled_at = at
-            if tells_admissions:
-                events.append(Scheduled(at, sequence))
+    def _cohort_goes_first(self, num_blocks: int) -> bool:
+        if num_blocks and not self._cohort_is_first():
+            # Whether a block is named before or after another of the same content is reused makes a difference.
+            return False
+        if num_blocks > self._free.num_free and self._holds_while_waiting:
+            return False  # waiting sequences may lose blocks first
+        return super()._cohort_goes_first(num_blocks)
 
-    def _execute_batch(self, at: Micros) -> tuple[Micros, list[Sequence]]:
-        """Phase 2: the step's time, and everyone's progress. Returns its end and who has one more token."""
+    def choose_victim(self) -> int:
+        return self._choose_victim(self.explicit)
+
+    def preempt(self, victim: Sequence) -> None:
+        """Send a victim to the front of the queue with nothing computed."""
+        self.kv.evict(victim)
+        victim.restart()
+        self.waiting.appendleft(victim)
+        self.preempted.append(victim)
+
+    def _advance(self, sequence: Sequence, num_tokens: int) -> ScheduledTokens:
+        """Count tokens of a running sequence as computed."""
+        context, prompt_tokens = sequence.num_computed_tokens, sequence.request.input_tokens
+        sequence.num_computed_tokens = context + num_tokens
+        return ScheduledTokens(sequence, num_tokens, context, prompt_tokens, context + num_tokens >= prompt_tokens)
+
+    def _admit_waiting(self, tokens: list[ScheduledTokens]) -> None:
+        """Admit from the head of the queue until the batch is full, the budget is spent or blocks run out.
+
+        A sequence whose prompt has come computed from elsewhere, and holds blocks since, decodes at once.
+        """
+        waiting, kv, num_running = self.waiting, self.kv, self.num_running
+        while waiting and self._budget > 0 and num_running < self._config.max_num_seqs:
+            sequence = waiting[0]
+            if sequence.num_computed_tokens:
+                if not kv.allocate_token(sequence):
+                    if num_running == 0 and (self._evict_waiting(sequence) or self._evict_filling(sequence)):
+                        continue
+                    return
+                self._budget -= 1
+                tokens.append(self._advance(sequence, 1))
+            else:
+                cached = kv.cached_prefix(sequence)
+                start, prompt_tokens = len(cached) * self._block_size, sequence.request.input_tokens
+                num_tokens = self._chunk(prompt_tokens - start, start)
+                if not kv.allocate_prompt(sequence, num_tokens, cached):
+                    if num_running == 0 and self._evict_waiting(sequence):
+                        continue
+                    if not self.explicit and not self.admitted:
+                        self._note_blocked(sequence, len(cached))
+                    return
+                self._budget -= num_tokens
+                sequence.blocks_aligned = num_tokens > 0 or start == 0
+                sequence.num_computed_tokens = start + num_tokens
+                if sequence.num_preemptions == 0:
+                    sequence.num_cached_tokens = start
+                # To BLIS's latency models a newcomer has no context; one found whole in the cache computes nothing.
+                context = 0 if num_tokens else prompt_tokens
+                samples = start + num_tokens >= prompt_tokens
+                tokens.append(ScheduledTokens(sequence, num_tokens, context, prompt_tokens, samples))
+            waiting.popleft()
+            num_running += 1
+            self._num_admissions += 1
+            sequence.running, sequence.running_number = True, self._num_admissions
+            self.admitted.append(sequence)
+
+    def takes_reservation(self, sequence: Sequence) -> bool:
+        # Evicting the only one that runs would let it come as far as this, again and again.
+        return self.num_running == 1 and self._evict_waiting(sequence)
+
+    def _evict_waiting(self, needy: Sequence) -> bool:
+        """Take the blocks of the last waiting sequence that holds any. False when only `needy` holds blocks.
+
+        Without this the engine would spin for ever where nothing runs that could free a block for `needy`.
+        """
+        if not self._holds_while_waiting:
+            return False
+        holders = (each for each in reversed(self.waiting) if each.num_computed_tokens and each is not needy)
+        victim = next(holders, None)
+        if victim is None:
+            return False
+        self._evict_reservation(victim)
+        return True
+
+    def _evict_filling(self, sequence: Sequence) -> bool:
+        """Take the blocks of a transferred prompt that fills the whole KV cache, so that it is computed here.
+
+        A transferred prompt needs a slot for the token that follows, which a prompt computed here does not. False when
+        the cache has room for that token.
+        """
+        if -(-(sequence.num_stored_tokens + 1) // self._block_size) <= self._config.total_kv_blocks:
+            return False
+        self._evict_reservation(sequence)
+        return True
+
+    def _evict_reservation(self, victim: Sequence) -> None:
+        self.kv.evict(victim)
+        victim.restart()
+        self.preempted.append(victim)
+        self._instance.counters.num_reservations_evicted += 1
+
+    def _report_composition(self, at: Micros) -> None:
         instance = self._instance
-        instance.last_shape = shape = batch_shape(self._running)
-        ends_at = at + self._step_time(shape)
-        step = instance.steps.append(at, ends_at)
-        emitted: list[Sequence] = []
-        for sequence in self._running:
-            prompt_tokens = sequence.request.input_tokens
-            if sequence.num_computed_tokens < prompt_tokens:
-                sequence.num_computed_tokens = sequence.num_granted_tokens
-            elif sequence.new_tokens > 0:
-                sequence.num_computed_tokens += 1
-                sequence.add_token_step(step)
-                emitted.append(sequence)
-            if sequence.num_computed_tokens >= prompt_tokens and sequence.first_token_step is None:
-                # At once with the second token if the prompt was computed elsewhere.
-                sequence.first_token_step = step
-                sequence.first_token_at = ends_at
-                if sequence.num_computed_tokens == prompt_tokens and sequence.request.output_tokens > 0:
-                    emitted.append(sequence)
-        return ends_at, emitted
+        instance.counters.num_preemptions += len(self.preempted)
+        instance.events.extend(Preempted(at, sequence) for sequence in self.preempted)
+        for sequence in self.admitted:
+            sequence.scheduled_at = at
+            if instance.tells_admissions:
+                instance.events.append(Scheduled(at, sequence))
 
-    def _step_time(self, shape: BatchShape) -> Micros:
-        return max(1, self._instance.latency.step_time(shape))
+    def begin(self, step: ScheduledStep, at: Micros) -> Micros:
+        self._instance.last_shape = shape = shape_of(step, 0)
+        return at + (self._instance.latency.step_time(shape) or 1)
 
-    def _process_completions(self, ends_at: Micros) -> list[Finished]:
-        """Phase 3: take out what is done, by its own length or by max_model_len."""
-        finished: list[Finished] = []
-        max_model_len = self._instance.config.max_model_len
-        for sequence in self._running:
-            request = sequence.request
-            computed = sequence.num_computed_tokens
-            if computed >= request.input_tokens + max(request.output_tokens, 1) - 1:
-                self._complete(sequence, Outcome.COMPLETED, ends_at, finished)
-            elif max_model_len and computed >= max_model_len - 1:
-                self._complete(sequence, Outcome.LENGTH_CAPPED, ends_at, finished)
-        if finished:
-            self._running[:] = [sequence for sequence in self._running if sequence.running]
-        return finished
+    def give_first_tokens(self, newcomers: list[Sequence], step_index: int, at: Micros) -> list[Sequence]:
+        for sequence in newcomers:
+            sequence.num_in_flight_tokens = 0
+            sequence.first_token_step, sequence.first_token_at = step_index, at
+        return newcomers
 
-    def _complete(self, sequence: Sequence, outcome: Outcome, ends_at: Micros, finished: list[Finished]) -> None:
+    def process(
+        self, tokens: ScheduledTokens, step_index: int, at: Micros, emitted: list[Sequence], finished: list[Finished]
+    ) -> None:
+        sequence = tokens.sequence
+        if sequence.span is not None:
+            self.complete(sequence, at, finished)
+            return
+        if not tokens.samples:
+            return
         request, computed = sequence.request, sequence.num_computed_tokens
+        decodes = tokens.num_tokens > 0 and tokens.context_tokens >= request.input_tokens
+        if decodes:
+            sequence.add_token_step(step_index)
+        if sequence.first_token_step is None:
+            # At once with the second token if the prompt was computed elsewhere.
+            sequence.first_token_step, sequence.first_token_at = step_index, at
+        if decodes or request.output_tokens > 0:
+            emitted.append(sequence)
+        if computed >= request.input_tokens + max(request.output_tokens, 1) - 1 or computed >= self._limit - 1:
+            self.complete(sequence, at, finished)
+
+    def complete(self, sequence: Sequence, at: Micros, finished: list[Finished]) -> None:
+        self._leave(sequence)
+        request, computed, instance = sequence.request, sequence.num_computed_tokens, self._instance
+        is_whole = computed >= request.input_tokens + max(request.output_tokens, 1) - 1
+        outcome = Outcome.COMPLETED if is_whole else Outcome.LENGTH_CAPPED
         # BLIS stores the last token too, which vLLM does not: it can take a block, or fail to.
         wants_block = request.output_tokens > 0 and computed < request.input_tokens + request.output_tokens
-        if outcome is Outcome.COMPLETED and wants_block and not self.kv.allocate_token(sequence):
-            self._instance.counters.num_kv_allocation_failures += 1
+        if is_whole and wants_block and not self.kv.allocate_token(sequence):
+            instance.counters.num_kv_allocation_failures += 1
         self.kv.release(sequence)
-        sequence.running = False
         # A request is credited with what it produced, at most with what it was to produce.
         sequence.num_output_tokens = min(computed - request.input_tokens + 1, request.output_tokens)
-        self._instance.end(sequence, outcome)
-        self._instance.counters.output_tokens += sequence.num_output_tokens
-        finished.append(Finished(ends_at, sequence, outcome))
+        instance.end(sequence, outcome)
+        instance.counters.output_tokens += sequence.num_output_tokens
+        finished.append(Finished(at, sequence, outcome))
 
-
-def batch_shape(running: list[Sequence]) -> BatchShape:
-    """The sums over those of `running` that compute in this step. Cost: O(running)."""
-    prefills = tokens = squares = contexts = context_work = prompt_work = 0
-    decodes = decode_contexts = 0
-    for sequence in running:
-        new = sequence.new_tokens
-        if new == 0:
-            continue
-        computed = sequence.num_computed_tokens
-        if computed < sequence.request.input_tokens:
-            prefills += 1
-            tokens += new
-            squares += new * new
-            contexts += computed
-            context_work += new * computed
-            prompt_work += new * sequence.request.input_tokens
+    def _leave(self, sequence: Sequence) -> None:
+        """Forget a sequence that runs or waits."""
+        if sequence.span is not None:
+            self.materialize(sequence)
+        elif sequence.running:
+            self.explicit.remove(sequence)
         else:
-            decodes += 1
-            decode_contexts += computed
-    return BatchShape(
-        prefill_requests=prefills,
-        prefill_tokens=tokens,
-        prefill_tokens_squared=squares,
-        prefill_context_tokens=contexts,
-        prefill_context_work=context_work,
-        prefill_prompt_work=prompt_work,
-        decode_requests=decodes,
-        decode_context_tokens=decode_contexts,
-    )
+            self.waiting.remove(sequence)
+        sequence.running = False
+
+    def join_cohort(self) -> None:
+        counting = self._counting
+        if counting is not None:
+            self.explicit = [
+                sequence
+                for sequence in self.explicit
+                if sequence.first_token_step is None
+                or counting.will_share(sequence)
+                or not self._join(sequence, sequence.num_computed_tokens - sequence.request.input_tokens + 1)
+            ]
+
+    def materialize(self, sequence: Sequence) -> None:
+        span, counting = sequence.span, self._counting
+        assert span is not None
+        assert counting is not None
+        num_steps = self.next_step - span.first_step
+        self.cohort.leave(sequence)
+        sequence.num_computed_tokens += num_steps
+        counting.grow(sequence, num_steps)
+        sequence.add_token_steps(span.first_step, num_steps)
+
+    def blocks_lacking(self, sequence: Sequence, num_tokens: int) -> int:
+        assert self._counting is not None
+        return self._counting.blocks_lacking(sequence, num_tokens)
+
+    def hold_prompt(self, sequence: Sequence, num_tokens: int) -> int:
+        assert self._counting is not None
+        return self._counting.hold_prompt(sequence, num_tokens)
+
+    def stays_without_blocks(self, sequence: Sequence, num_hits: int) -> bool:
+        """Whether blocks are too few even if all found ones are in use, for found ones may get fewer meanwhile."""
+        num_tokens, size = sequence.request.input_tokens, self._block_size
+        if self._chunk(num_tokens, 0) == num_tokens:
+            return -(-num_tokens // size) - num_hits > self._free.num_free
+        start = num_hits * size
+        return -(-self._chunk(num_tokens - start, start) // size) > self._free.num_free

@@ -1,30 +1,26 @@
 """BLIS's steps with a KV cache that has CPU memory behind it: transfers make a step longer."""
 
-from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.cpu_tier_config import CpuTierConfig
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.offload_policies import OFFLOAD_POLICIES
-from blis_sim.engine.scheduler.blis import BlisStepping
-from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.scheduler.blis import BlisScheduler
+from blis_sim.engine.scheduler.multi_step import ScheduledStep
 from blis_sim.engine.units import Micros
 
 
-class TieredBlisStepping(BlisStepping):
-    """Steps as its parent takes them, one by one."""
+class TieredBlisScheduler(BlisScheduler):
+    """Steps as its parent takes them without a cohort: the tier depends on the content of every block."""
 
-    def __init__(self, instance: Instance, tier: CpuTierConfig) -> None:
+    def __init__(self, instance: Instance, reports_steps: bool, tier: CpuTierConfig) -> None:
         config = instance.config
         self._tiered = OFFLOAD_POLICIES[tier.policy](config.total_kv_blocks, config.block_size_tokens, tier)
-        super().__init__(instance, self._tiered)
+        super().__init__(instance, reports_steps, has_cohort=False, kv=self._tiered)
 
-    def _schedule_batch(self, at: Micros) -> None:
+    def schedule(self, at: Micros) -> bool:
         self._tiered.now = at
-        super()._schedule_batch(at)
+        return super().schedule(at)
 
-    def _step_time(self, shape: BatchShape) -> Micros:
-        return super()._step_time(shape) + self._tiered.take_transfer_us()
-
-    def _execute_batch(self, at: Micros) -> tuple[Micros, list[Sequence]]:
-        executed = super()._execute_batch(at)
-        self._tiered.step_executed(self._running)
-        return executed
+    def begin(self, step: ScheduledStep, at: Micros) -> Micros:
+        ends_at = super().begin(step, at) + self._tiered.take_transfer_us()
+        self._tiered.step_executed(self.explicit)
+        return ends_at

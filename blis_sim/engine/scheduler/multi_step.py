@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from blis_sim.engine.batch_shape import decodes
-from blis_sim.engine.events import StepsDone
+from blis_sim.engine.events import Event, Finished, StepsDone
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.free_runs import FreeRuns
 from blis_sim.engine.latency.decode_steps import decode_timer
@@ -89,6 +89,8 @@ class CohortScheduler(ABC):
         """Whether steps may be composed."""
         self._latest_explicit = -1
         """The latest composed step with sequences that are not in the cohort."""
+        self._ends_early = False
+        """Whether the outputs of a step are processed when it begins, and only reported when it ends."""
         self._must_update = False
         """Whether the end of the executing step changes more than the number of tokens."""
         self._reports_steps = reports_steps
@@ -100,8 +102,8 @@ class CohortScheduler(ABC):
         """Compose one step behind those in flight. False when no sequence can be granted a token now."""
 
     @abstractmethod
-    def update(self, at: Micros) -> None:
-        """The first step in flight ended at `at`: process its outputs."""
+    def update(self, at: Micros) -> list[Event]:
+        """Process the outputs of the first step in flight, which ends at `at`. Returns what is reported then."""
 
     @abstractmethod
     def give_first_tokens(self, newcomers: list[Sequence], step_index: int, at: Micros) -> list[Sequence]:
@@ -109,7 +111,7 @@ class CohortScheduler(ABC):
 
     @abstractmethod
     def begin(self, step: ScheduledStep, at: Micros) -> Micros:
-        """Begin a step in which not only the cohort computes. Returns its end."""
+        """Begin a step in which not only the cohort computes, or none does. Returns its end."""
 
     @abstractmethod
     def join_cohort(self) -> None:
@@ -159,8 +161,12 @@ class CohortScheduler(ABC):
             self._multi_step(at, self._last_free_instant())
 
     def step_ended(self, report: object, at: Micros) -> None:
+        if self._ends_early:
+            assert isinstance(report, list)
+            self._instance.events += report
+            return
         self._executing = False
-        self.update(at)
+        self._instance.events += self.update(at)
         last = self._last_free_instant()
         if last >= at:
             self._multi_step(at, last)
@@ -188,7 +194,7 @@ class CohortScheduler(ABC):
                         self._instance.last_shape = decodes(num_decodes, context)
                     return
             num_decodes, context, tokens, newcomers = flight[0]
-            if tokens or newcomers:
+            if tokens or newcomers or not num_decodes:
                 ends_at = self.begin(flight[0], at)
                 self._instance.steps.append(at, ends_at)
             else:
@@ -201,6 +207,12 @@ class CohortScheduler(ABC):
                     context = flight[0][1]
                 else:
                     self._instance.steps.append(at, ends_at)
+            if self._ends_early:
+                last = self._end_early(ends_at, at, last)
+                if ends_at > last:
+                    return
+                at = ends_at
+                continue
             if ends_at > last:
                 last = self._caught_up(ends_at)
                 if ends_at > last:
@@ -208,7 +220,7 @@ class CohortScheduler(ABC):
                     return
             at, index = ends_at, self.next_step - len(flight)
             if tokens or self._must_update or self._reports_steps or index in ends:
-                self.update(at)
+                self._instance.events += self.update(at)
                 continue
             flight.popleft()
             if newcomers:
@@ -327,6 +339,36 @@ class CohortScheduler(ABC):
         self._executing = True
         instance.clock = max(at, instance.clock)
         instance.queue.push(ends_at, Due.STEP_END)
+
+    def _end_early(self, ends_at: Micros, at: Micros, last: Micros) -> Micros:
+        """Process the outputs of the step that began at `at`, to be reported when it ends.
+
+        Returns the last free instant; before its end nothing more can be done now.
+        """
+        instance = self._instance
+        num_decodes, context, tokens, newcomers = self.flight[0]
+        events = self.update(ends_at)
+        if ends_at <= last:
+            instance.events += events
+            return last
+        if num_decodes and not tokens and not newcomers:
+            instance.last_shape = decodes(num_decodes, context)
+        has_finished = bool(events) and isinstance(events[-1], Finished)
+        self._planned = bool(self.num_running or self.waiting)
+        # With nothing left to do, an arrival begins the next step at once, even before this one ends.
+        last = self._caught_up(ends_at) if self._planned else self._last_free_instant()
+        if ends_at > last:
+            instance.clock = max(at, instance.clock)
+            if events:
+                instance.queue.push(ends_at, Due.STEP_END, events)
+            if has_finished:
+                instance.queue.push(ends_at, Due.DEPARTURE)
+            if self._planned:
+                instance.queue.push(ends_at, Due.STEP)
+            return last
+        self._planned = False
+        instance.events += events
+        return last
 
     def _last_free_instant(self) -> Micros:
         """Up to when steps may be taken without looking at anything else."""

@@ -29,18 +29,14 @@ def new_vllm(instance: "Instance", reports_steps: bool) -> Stepping:
 
 
 def new_blis(instance: "Instance", reports_steps: bool) -> Stepping:
-    """BLIS's, likewise; a KV cache with a CPU tier is only known step by step."""
+    """BLIS's rules, with a CPU tier if there is one."""
     if instance.config.cpu_tier is not None:
-        from blis_sim.engine.scheduler.blis_tiered import TieredBlisStepping
+        from blis_sim.engine.scheduler.blis_tiered import TieredBlisScheduler
 
-        return TieredBlisStepping(instance, instance.config.cpu_tier)
-    if reports_steps:
-        from blis_sim.engine.scheduler.blis import BlisStepping
+        return TieredBlisScheduler(instance, reports_steps, instance.config.cpu_tier)
+    from blis_sim.engine.scheduler.blis import BlisScheduler
 
-        return BlisStepping(instance)
-    from blis_sim.engine.scheduler.blis_fast import FastBlisStepping
-
-    return FastBlisStepping(instance)
+    return BlisScheduler(instance, reports_steps)
 
 
 ENGINES: dict[str, Callable[["Instance", bool], Stepping]] = {

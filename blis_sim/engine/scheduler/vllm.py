@@ -4,11 +4,11 @@ Facts: vllm/v1/engine/core.py, `step_with_batch_queue`; vllm/v1/core/sched/sched
 """
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.events import CacheChanged, Finished, Preempted, StepDone
+from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.slots import SlotCache
 from blis_sim.engine.lora import LoraSlots
-from blis_sim.engine.scheduler.cohort import running_number
+from blis_sim.engine.scheduler.batch import shape_of
 from blis_sim.engine.scheduler.multi_step import ScheduledStep, ScheduledTokens
 from blis_sim.engine.scheduler.vllm_schedule import VllmComposition
 from blis_sim.engine.sequence import Outcome, Sequence
@@ -41,7 +41,7 @@ class VllmScheduler(VllmComposition):
         self.materialize_all()
         self.preempted = []
         while self.explicit:
-            self._preempt(self.explicit.pop())
+            self.preempt(self.explicit.pop())
         self._instance.counters.num_preemptions += len(self.preempted)
         self._instance.events.extend(Preempted(at, sequence) for sequence in self.preempted)
 
@@ -64,17 +64,7 @@ class VllmScheduler(VllmComposition):
 
     def shape_of(self, step: ScheduledStep, recent_prompt_tokens: int) -> BatchShape:
         """What the latency model sees of a step."""
-        num_decodes, context, tokens, newcomers = step
-        if tokens:
-            return batch_shape(tokens, num_decodes, context, recent_prompt_tokens)
-        num_tokens = squares = 0
-        for sequence in newcomers:
-            new = sequence.request.input_tokens
-            num_tokens += new
-            squares += new * new
-        return BatchShape(
-            len(newcomers), num_tokens, squares, 0, 0, squares, num_decodes, context, recent_prompt_tokens
-        )
+        return shape_of(step, recent_prompt_tokens)
 
     def added_time(self, step: ScheduledStep) -> Micros:
         """What a step takes beside its computation: the loading of adapters."""
@@ -83,42 +73,15 @@ class VllmScheduler(VllmComposition):
         adapters = dict.fromkeys(tokens.sequence.request.adapter for tokens in step[2])  # in batch order, each once
         return self._lora.use(adapter for adapter in adapters if adapter)
 
-    def update(self, at: Micros) -> None:
+    def update(self, at: Micros) -> list[Event]:
         if self._leaving:
             self._take_out_leaving(at)
-        step_index = self.next_step - len(self.flight)
-        _, _, tokens, newcomers = self.flight.popleft()
-        cohort = self.cohort
-        finished: list[Finished] = []
-        emitted = self._decoding_in(step_index) if self._reports_steps and cohort.members else []
-        ended = cohort.pop_ended(step_index) if step_index in cohort.ends else []
-        if self._must_update or (tokens and ended):
-            # In batch order, for blocks are reused in the order in which they are given back.
-            tokens = [*tokens, *self._late.pop(step_index, ()), *map(_last_token, ended)]
-            tokens.sort(key=_running_number)
-            ended = []
-            self._must_update = bool(self._late)
-        for each in tokens:
-            self._process(each, step_index, at, emitted, finished)
-        if newcomers:
-            emitted += self.give_first_tokens(newcomers, step_index, at)
-        for sequence in ended:
-            self._complete(sequence, at, finished)
-        if self._reports_steps:
-            self._report(step_index, at, emitted)
-        if finished:
-            self._instance.events += finished
+        events = super().update(at)
         changes = self._instance.cache_changes
         if changes:
-            self._instance.events.append(CacheChanged(at, tuple(changes)))
+            events.append(CacheChanged(at, tuple(changes)))
             changes.clear()
-
-    def _report(self, step_index: int, at: Micros, emitted: list[Sequence]) -> None:
-        """Report whose tokens came, in batch order."""
-        instance = self._instance
-        if self._counting is not None:
-            emitted.sort(key=running_number)
-        instance.events.append(StepDone(at, step_index, instance.steps.start(step_index), emitted))
+        return events
 
     def give_first_tokens(self, newcomers: list[Sequence], step_index: int, at: Micros) -> list[Sequence]:
         emitted: list[Sequence] = []
@@ -126,7 +89,7 @@ class VllmScheduler(VllmComposition):
             span = sequence.span
             if span is None or span.first_step != step_index + 1:  # it has left the cohort in the meantime
                 num_tokens = sequence.request.input_tokens
-                self._process(ScheduledTokens(sequence, num_tokens, 0, num_tokens, True), step_index, at, emitted, [])
+                self.process(ScheduledTokens(sequence, num_tokens, 0, num_tokens, True), step_index, at, emitted, [])
                 continue
             sequence.num_in_flight_tokens = sequence.num_placeholders = 0
             sequence.num_output_tokens = 1
@@ -134,13 +97,12 @@ class VllmScheduler(VllmComposition):
             emitted.append(sequence)
         return emitted
 
-    def _process(
+    def process(
         self, tokens: ScheduledTokens, step_index: int, at: Micros, emitted: list[Sequence], finished: list[Finished]
     ) -> None:
-        """One sequence's share of a step that ended: its token, and whether that was the last."""
         sequence, num_tokens, span = tokens.sequence, tokens.num_tokens, tokens.sequence.span
         if span is not None and span.last_step == step_index:
-            self._complete(sequence, at, finished)
+            self.complete(sequence, at, finished)
             return
         sequence.num_in_flight_tokens -= num_tokens
         is_stale = sequence.num_stale_tokens > 0
@@ -158,7 +120,7 @@ class VllmScheduler(VllmComposition):
             sequence.num_placeholders -= 1
             self.kv.register(sequence, sequence.num_computed_tokens - sequence.num_in_flight_tokens)
         if self._stops(sequence):
-            self._complete(sequence, at, finished)
+            self.complete(sequence, at, finished)
 
     def _add_token(self, sequence: Sequence, step_index: int, at: Micros) -> None:
         sequence.num_output_tokens += 1
@@ -173,8 +135,7 @@ class VllmScheduler(VllmComposition):
         num_output_tokens, request = sequence.num_output_tokens, sequence.request
         return num_output_tokens >= request.output_tokens or request.input_tokens + num_output_tokens >= self._limit
 
-    def _complete(self, sequence: Sequence, at: Micros, finished: list[Finished]) -> None:
-        """The last token of a sequence has come."""
+    def complete(self, sequence: Sequence, at: Micros, finished: list[Finished]) -> None:
         if sequence.span is not None:
             self.settle(sequence, is_for_good=True)
             sequence.running = False
@@ -211,35 +172,3 @@ class VllmScheduler(VllmComposition):
             self.waiting.remove(sequence)
         sequence.running = False
         self.kv.release(sequence)
-
-
-def batch_shape(
-    tokens: list[ScheduledTokens], num_decodes: int, decode_contexts: int, recent_prompt_tokens: int
-) -> BatchShape:
-    """The sums over a step's tokens and so many more decodes. Cost: O(tokens)."""
-    prefills = new_tokens = squares = contexts = context_work = prompt_work = 0
-    for each in tokens:
-        new, context = each.num_tokens, each.context_tokens
-        if context < each.sequence.request.input_tokens or new > 1:
-            prefills += 1
-            new_tokens += new
-            squares += new * new
-            contexts += context
-            context_work += new * context
-            prompt_work += new * each.known_tokens
-        else:
-            num_decodes += 1
-            decode_contexts += context
-    recent = recent_prompt_tokens if new_tokens else 0
-    return BatchShape(
-        prefills, new_tokens, squares, contexts, context_work, prompt_work, num_decodes, decode_contexts, recent
-    )
-
-
-def _last_token(sequence: Sequence) -> ScheduledTokens:
-    """The token of a member of the cohort, in the form of others."""
-    return ScheduledTokens(sequence, 1, 0, 0, samples=True)
-
-
-def _running_number(tokens: ScheduledTokens) -> int:
-    return tokens.sequence.running_number

@@ -4,17 +4,19 @@ There is no prefill and no decode: each sequence has tokens it has and tokens it
 catch up. Facts and order of rules: vllm/v1/core/sched/scheduler.py, `schedule`.
 """
 
+from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.events import Preempted, Scheduled
 from blis_sim.engine.instance import Instance
+from blis_sim.engine.kv_cache.counting import CountingKVCache
 from blis_sim.engine.kv_cache.slots import SlotCache
-from blis_sim.engine.scheduler.cohort import running_number
+from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache
+from blis_sim.engine.scheduler.batch import BatchScheduler, take_none
 from blis_sim.engine.scheduler.multi_step import NO_NEWCOMERS, ScheduledTokens
-from blis_sim.engine.scheduler.vllm_cohort import VllmCohort
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 
 
-class VllmComposition(VllmCohort):
+class VllmComposition(BatchScheduler):
     """Composes steps. With asynchronous scheduling the next step is composed while one executes.
 
     Without a cohort every sequence is granted its tokens one by one; results are the same.
@@ -23,22 +25,90 @@ class VllmComposition(VllmCohort):
     def __init__(
         self, instance: Instance, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
     ) -> None:
-        super().__init__(instance, reports_steps, has_cohort, kv)
-        config = self._config
-        self.admitted: list[Sequence] = []
-        """Sequences that joined the batch in the latest `schedule`."""
+        config = instance.config
+        self._counting = counting = CountingKVCache(config) if has_cohort and can_have_cohort(config) else None
+        self.kv: SlotCache = counting or kv or VllmKVCache(config, instance.cache_changes)
+        depth = 2 if config.async_scheduling else 1
+        free, take = (None, take_none) if counting is None else (counting.free, counting.take)
+        super().__init__(instance, reports_steps, depth, config.limit_tokens, self.kv, free, take)
         self.num_deferred = 0
         """Waiting sequences that the latest `schedule` passed over because of their adapter."""
-        self._by_priority = config.preemption_policy == "priority"
+        self._is_async = self._has_placeholders = config.async_scheduling
+        self._watermark_blocks = self.kv.watermark_blocks
+        self._resumes = self._by_priority  # those after it are more urgent and may fit
+        self._threshold_when_alone = False
         self._drafter_rows = config.speculation.rows_per_request if config.speculation else 0
-        """What a drafter takes out of the budget for each granted sequence."""
-        self._budget = 0
         self._threshold = 0
-        self._granted: dict[Sequence, int] = {}
+        self._defers = False
+        """Whether the latest step only decodes."""
         self._num_executed_steps = 0
         self._last_prefill_step = -config.prefill_schedule_interval
-        self._had_prefill = False
         self._is_capacity_bound = False
+
+    def join_cohort(self) -> None:
+        if self._counting is not None:
+            self.explicit = self._not_joining(self.explicit, 0)
+
+    def _not_joining(self, sequences: list[Sequence], num_sampling: int) -> list[Sequence]:
+        """Let those of `sequences` that only decode join the cohort. Returns the others.
+
+        `num_sampling` counts tokens that are in flight without placeholders.
+        """
+        counting = self._counting
+        assert counting is not None
+        return [
+            sequence
+            for sequence in sequences
+            if sequence.is_prefilling
+            or sequence.num_stale_tokens
+            or (sequence.num_shareable_blocks and counting.will_share(sequence))
+            or not self._join(sequence, sequence.num_output_tokens + sequence.num_placeholders + num_sampling)
+        ]
+
+    def materialize(self, sequence: Sequence) -> None:
+        for step in self.settle(sequence):
+            self._late.setdefault(step, []).append(ScheduledTokens(sequence, 1, 0, 0, samples=True))
+            self._must_update = True
+
+    def settle(self, sequence: Sequence, is_for_good: bool = False) -> range:
+        """Write down what follows from the decode span of a member, which leaves. Returns its steps in flight.
+
+        A member that leaves for good gives its blocks back.
+        """
+        span, counting, num_processed = sequence.span, self._counting, self.next_step - len(self.flight)
+        assert span is not None
+        assert counting is not None
+        first, end = span.first_step, span.last_step + 1
+        composed = end if span.is_foreseen and end < self.next_step else self.next_step
+        self.cohort.leave(sequence)
+        num_in_flight = composed - first
+        if num_processed > first:
+            num_tokens = (num_processed if num_processed < end else end) - first
+            sequence.num_output_tokens += num_tokens
+            sequence.add_token_steps(first, num_tokens)
+            num_in_flight = composed - num_processed
+        sequence.num_computed_tokens = computed = sequence.num_computed_tokens + composed - first
+        sequence.num_in_flight_tokens = num_unknown = sequence.num_in_flight_tokens + num_in_flight
+        if self._is_async:
+            sequence.num_placeholders += num_in_flight
+        if num_unknown >= self._depth:
+            num_unknown = self._depth - 1
+        if is_for_good:
+            counting.release_grown(sequence, computed, computed - num_unknown)
+        else:
+            counting.grow_to(sequence, computed, computed - num_unknown)
+        return range(composed - num_in_flight, composed)
+
+    def blocks_lacking(self, sequence: Sequence, num_tokens: int) -> int:
+        return self.kv.blocks_for(sequence.num_computed_tokens + num_tokens) - sequence.num_blocks
+
+    def hold_prompt(self, sequence: Sequence, num_tokens: int) -> int:
+        assert self._counting is not None
+        return self._counting.hold_prompt(sequence, num_tokens)
+
+    def stays_without_blocks(self, sequence: Sequence, num_hits: int) -> bool:
+        assert self._counting is not None
+        return self._config.reserve_full_prompt and not self._counting.may_fit(sequence, num_hits)
 
     def schedule(self, at: Micros) -> bool:
         self.admitted, self.preempted, self._granted = [], [], {}
@@ -48,12 +118,12 @@ class VllmComposition(VllmCohort):
         alone = self.num_running + len(self.waiting) <= 1
         self._threshold = 0 if alone else config.long_prefill_token_threshold
         self._had_prefill = False
-        defers = self._defers_prefills()
+        self._defers = self._defers_prefills()
         num_decodes, context = self._grant_cohort() if self.cohort.members else (0, 0)
         if self.explicit:
-            self._grant_explicit(defers)
+            self._grant_explicit()
         if not self.preempted and self._admits:
-            self._admit_waiting(defers)
+            self._admit_waiting()
         if self.admitted or self.preempted:
             self._report_composition(at)
         is_scheduled = bool(self._granted) or num_decodes > 0
@@ -81,76 +151,13 @@ class VllmComposition(VllmCohort):
             return False
         return any(not sequence.is_prefilling for sequence in self.explicit)
 
-    def _grant_cohort(self) -> tuple[int, int]:
-        """Grant the cohort its tokens. Returns how many of it decode and the sum of their contexts.
-
-        Without enough blocks the last admitted lose theirs, after all that is free has been given out, as when
-        sequences are granted tokens one by one.
-        """
-        cohort, step = self.cohort, self.next_step
-        num_blocks = cohort.needs[step % self._block_size]
-        if not self._cohort_goes_first(num_blocks):
-            self.materialize_all()
-            return 0, 0
-        while True:
-            num_taken = min(num_blocks, self._free.num_free)
-            self._take_blocks(num_taken)
-            num_blocks -= num_taken
-            if not num_blocks:
-                break
-            victim = self.explicit.pop() if self.explicit else max(cohort.members, key=running_number)
-            if victim.span is not None:
-                num_blocks -= cohort.needs_block(victim, step)
-                self.materialize(victim)
-            self._preempt(victim)
-        num_decodes, context = cohort.num_decodes, cohort.offset + cohort.num_decodes * step
-        self._budget -= num_decodes
-        if step in cohort.ends:
-            cohort.composed(step)
-        return num_decodes, context
-
-    def _cohort_goes_first(self, num_blocks: int) -> bool:
-        """Whether granting tokens to the cohort before all others is the same as granting in order of admission."""
-        if self.cohort.num_decodes > self._budget:
-            return False
-        explicit, num_free = self.explicit, self._free.num_free
-        if not self._by_priority and (not explicit or explicit[0].running_number > self.cohort.latest_number):
-            return True
-        counting = self._counting
-        assert counting is not None
-        num_tokens = self.cohort.num_decodes
-        for sequence in explicit:  # is there enough for all?
-            wanted = max(0, self._next_tokens(sequence, defers=False))
-            num_tokens += wanted
-            num_blocks += max(0, counting.blocks_for(sequence.num_computed_tokens + wanted) - sequence.num_blocks)
-        return num_tokens <= self._budget and num_blocks <= num_free
-
-    def _grant_explicit(self, defers: bool) -> None:
-        index = 0
-        running = self.explicit
-        while index < len(running) and self._budget > 0:
-            sequence = running[index]
-            num_tokens = self._next_tokens(sequence, defers)
-            if num_tokens > 0:
-                prefilling = sequence.is_prefilling
-                if not self.kv.allocate(sequence, num_tokens):
-                    index = self._preempt_for(sequence, num_tokens, index)
-                    if not sequence.running:
-                        if self._by_priority:
-                            continue  # those after it are more urgent and may fit now
-                        return
-                self._granted[sequence] = num_tokens
-                self._budget -= num_tokens + self._drafter_rows
-                self._had_prefill |= prefilling
-            index += 1
-
-    def _next_tokens(self, sequence: Sequence, defers: bool) -> int:
+    def next_tokens(self, sequence: Sequence) -> int:
         computed, placeholders = sequence.num_computed_tokens, sequence.num_placeholders
         if placeholders > 0:
             budget_end = sequence.request.input_tokens + sequence.max_output_tokens
             if sequence.max_output_tokens and computed + 2 - placeholders >= budget_end:
                 return 0  # the steps in flight bring its last token
-        if defers and sequence.is_prefilling:
+        if self._defers and sequence.is_prefilling:
             return 0
         num_tokens = (
             sequence.request.input_tokens + sequence.num_output_tokens + sequence.num_drafts + placeholders - computed
@@ -161,28 +168,15 @@ class VllmComposition(VllmCohort):
             num_tokens = self._threshold
         return min(num_tokens, self._budget, self._limit - computed - 1)
 
-    def _preempt_for(self, sequence: Sequence, num_tokens: int, index: int) -> int:
-        """Evict others until there are slots for `sequence`, itself last. Returns its index afterwards."""
-        while True:
-            victim_index = self._victim()
-            victim = self.explicit.pop(victim_index)
-            if victim_index < index:
-                index -= 1
-            if victim in self._granted:
-                self._budget += self._granted.pop(victim) + self._drafter_rows
-            self._preempt(victim)
-            if victim is sequence or self.kv.allocate(sequence, num_tokens):
-                return index
-
-    def _victim(self) -> int:
+    def choose_victim(self) -> int:
         """The last admitted, or with priorities the least urgent, among equals the latest arrival."""
         running = self.explicit
         if not self._by_priority:
             return len(running) - 1
         return max(range(len(running)), key=lambda i: (running[i].priority, running[i].arrived_at, -i))
 
-    def _preempt(self, victim: Sequence) -> None:
-        """Send a sequence that runs no more to the front of the queue; it keeps its output and recomputes the rest."""
+    def preempt(self, victim: Sequence) -> None:
+        """Send a victim to the front of the queue; it keeps its output and recomputes the rest."""
         self.kv.evict(victim)
         victim.running = False
         victim.num_computed_tokens = 0
@@ -193,7 +187,7 @@ class VllmComposition(VllmCohort):
         self.waiting.appendleft(victim)
         self.preempted.append(victim)
 
-    def _admit_waiting(self, defers: bool) -> None:
+    def _admit_waiting(self) -> None:
         waiting, kv, config = self.waiting, self.kv, self._config
         self._order_waiting()
         adapters = self._running_adapters()
@@ -211,7 +205,7 @@ class VllmComposition(VllmCohort):
             if sequence.request.external is not None:
                 start = max(cached, num_external_tokens(sequence))
             num_known = sequence.request.input_tokens + sequence.num_output_tokens
-            if defers and start < num_known - 1:
+            if self._defers and start < num_known - 1:
                 break
             num_tokens = self._admission_tokens(sequence, start)
             if num_tokens == 0 or not kv.admit(
@@ -236,7 +230,7 @@ class VllmComposition(VllmCohort):
                 adapters.add(sequence.request.adapter)
         waiting.extendleft(reversed(passed_over))
         self.num_deferred = len(passed_over)
-        if not defers:
+        if not self._defers:
             self._is_capacity_bound = bool(waiting)
 
     def _running_adapters(self) -> set[str] | None:
@@ -281,6 +275,16 @@ class VllmComposition(VllmCohort):
                 sequence.scheduled_at = at
             if instance.tells_admissions:
                 instance.events.append(Scheduled(at, sequence))
+
+
+def can_have_cohort(config: EngineConfig) -> bool:
+    """Whether sequences that decode get exactly one token in every step and only shareable blocks need names."""
+    return (
+        config.speculation is None
+        and config.lora is None
+        and not config.reports_kv_changes
+        and config.prefill_schedule_interval == 1
+    )
 
 
 def num_external_tokens(sequence: Sequence) -> int:

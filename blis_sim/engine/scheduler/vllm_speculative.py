@@ -13,8 +13,9 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.events import Finished
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.next_token_cache import NextTokenKVCache
+from blis_sim.engine.scheduler.batch import batch_shape
 from blis_sim.engine.scheduler.multi_step import ScheduledStep, ScheduledTokens
-from blis_sim.engine.scheduler.vllm import VllmScheduler, batch_shape
+from blis_sim.engine.scheduler.vllm import VllmScheduler
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.speculation import Acceptance
 from blis_sim.engine.units import Micros
@@ -69,10 +70,10 @@ class SpeculativeScheduler(VllmScheduler):
         samples = any(tokens.samples for tokens in step[2])
         return super().added_time(step) + (self._speculation.draft_time_us if samples else 0)
 
-    def _admit_waiting(self, defers: bool) -> None:
+    def _admit_waiting(self) -> None:
         self._pads = not self._had_prefill
         self._has_grants = bool(self._granted)
-        super()._admit_waiting(defers)
+        super()._admit_waiting()
 
     def _admission_tokens(self, sequence: Sequence, start: int) -> int:
         """A newcomer that lacks one token decodes, so among others that do it is filled up to their width."""
@@ -98,7 +99,7 @@ class SpeculativeScheduler(VllmScheduler):
             sequence, num_tokens, tokens.context_tokens, tokens.known_tokens, tokens.samples, num_drafts, num_proposed
         )
 
-    def _process(
+    def process(
         self, tokens: ScheduledTokens, step_index: int, at: Micros, emitted: list[Sequence], finished: list[Finished]
     ) -> None:
         assert isinstance(tokens, DraftedTokens)
@@ -119,7 +120,7 @@ class SpeculativeScheduler(VllmScheduler):
                 sequence.num_placeholders -= num_tokens
             self.kv.register(sequence, sequence.num_computed_tokens - sequence.num_in_flight_tokens)
         if self._stops(sequence):
-            self._complete(sequence, at, finished)
+            self.complete(sequence, at, finished)
         elif not self._is_async and not is_stale:
             sequence.num_drafts = self._speculation.num_tokens
 

@@ -12,6 +12,7 @@ from blis_sim.engine.kv_cache.offload_policies import OFFLOAD_POLICIES
 from blis_sim.engine.kv_cache.tiered_cache import TieredKVCache
 from tests.engine.kv_cache.literal_tiers import LiteralTiers
 from tests.laws.test_engine_laws import told
+from tests.oracle_scheduler.blis_tiered import TieredBlisStepping
 from tests.strategies import Workload, workloads
 
 MANY_STEPS = 3_000
@@ -24,8 +25,14 @@ tiers = st.builds(
 )
 
 
-def outcome(workload: Workload, tier: CpuTierConfig) -> tuple[list[tuple[object, ...]], Any, Engine]:
+def outcome(
+    workload: Workload, tier: CpuTierConfig, is_literal: bool = False
+) -> tuple[list[tuple[object, ...]], Any, Engine]:
     engine = Engine(workload.config(cpu_tier=tier), workload.latency)
+    if is_literal:  # a compiled scheduler takes no cache that is not compiled
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(OFFLOAD_POLICIES, "mirror", LiteralTiers)
+            engine._stepping = TieredBlisStepping(engine._instance, tier)
     for at, request in workload.arrivals:
         engine.submit(request, at)
     for at, request_id in workload.hang_ups:
@@ -41,9 +48,7 @@ def outcome(workload: Workload, tier: CpuTierConfig) -> tuple[list[tuple[object,
 @given(workloads(schedulings=("blis",)), tiers)
 @settings(max_examples=200)
 def test_it_is_blis_mirror(workload: Workload, tier: CpuTierConfig) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(OFFLOAD_POLICIES, "mirror", LiteralTiers)
-        expected_events, expected, theirs = outcome(workload, tier)
+    expected_events, expected, theirs = outcome(workload, tier, is_literal=True)
     events, kv, ours = outcome(workload, tier)
     assert isinstance(kv, TieredKVCache)
     assert events == expected_events

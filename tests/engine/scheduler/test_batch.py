@@ -3,26 +3,32 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from blis_sim.engine.kv_cache.cache import KVCache
+from blis_sim.engine.instance import Instance
 from blis_sim.engine.request import PrefixGroupBlocks
-from blis_sim.engine.scheduler.batch import BatchFormation
+from blis_sim.engine.scheduler.blis import BlisScheduler
 from blis_sim.engine.sequence import Sequence
-from tests.fakes import config, request
+from tests.fakes import TestLatency, config, request
 
 
 @dataclass
 class Bench:
-    """A batch formation with its lists, and steps that take no time."""
+    """A scheduler with BLIS's rules, and steps that take no time and end no request."""
 
     total_kv_blocks: int = 100
     settings: dict[str, int | str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        limits = config(self.total_kv_blocks, 4, **self.settings)
-        self.kv = KVCache(limits.total_kv_blocks, limits.block_size_tokens)
-        self.running: list[Sequence] = []
-        self.waiting: deque[Sequence] = deque()
-        self.batch = BatchFormation(limits, self.kv, self.running, self.waiting)
+        instance = Instance(config(self.total_kv_blocks, 4, **self.settings), TestLatency())
+        self.batch = BlisScheduler(instance, has_cohort=False)
+        self.kv = self.batch.kv
+
+    @property
+    def running(self) -> list[Sequence]:
+        return self.batch.explicit
+
+    @property
+    def waiting(self) -> deque[Sequence]:
+        return self.batch.waiting
 
     def wait(
         self, name: str, input_tokens: int, output_tokens: int = 50, priority: int = 0, shared_blocks: int = 0
@@ -35,14 +41,10 @@ class Bench:
         return sequence
 
     def step(self) -> dict[str, int]:
-        """Form a batch, let it compute, and return the tokens of each that computed."""
-        self.batch.form()
-        for sequence in self.running:
-            if sequence.num_computed_tokens < sequence.request.input_tokens:
-                sequence.num_computed_tokens = sequence.num_granted_tokens
-            else:
-                sequence.num_computed_tokens += sequence.new_tokens
-        return {sequence.request.id: sequence.new_tokens for sequence in self.running if sequence.new_tokens}
+        """Compose a step, let it compute, and return the tokens of each that computed."""
+        self.batch.schedule(0)
+        _, _, tokens, _ = self.batch.flight.popleft()
+        return {each.sequence.request.id: each.num_tokens for each in tokens if each.num_tokens}
 
 
 def names(sequences: list[Sequence] | deque[Sequence]) -> list[str]:
@@ -182,7 +184,7 @@ def test_nobody_is_admitted_in_a_step_that_preempts() -> None:
     bench.wait("tiny", 1)
     assert bench.step() == {"a": 1}
     assert names(bench.batch.preempted) == ["b"]
-    assert bench.kv.pool.num_free > 0, "tiny would fit"
+    assert bench.kv.num_used_blocks < bench.kv.num_blocks, "tiny would fit"
 
 
 def test_whoever_is_its_own_last_victim_ends_the_step_for_those_after_it() -> None:
