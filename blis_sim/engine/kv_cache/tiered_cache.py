@@ -5,6 +5,7 @@ tokens it computes: those are counted before anything is fetched.
 """
 
 from abc import abstractmethod
+from collections.abc import Hashable
 from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
 
@@ -22,14 +23,14 @@ MOST_PREEMPTIONS = 100
 class Displaced(NamedTuple):
     """A block after other content than in its request: prompts lead there by detours only, but it takes a place."""
 
-    after: object
+    after: Hashable
     """The last block before it that is where it should be; None without any."""
     distance: int
     """How many blocks after that one."""
     position: int
     """Where its tokens begin in the request."""
-    first: object
-    last: object
+    first: Hashable
+    last: Hashable
     """The blocks that its first and last token should be part of."""
 
 
