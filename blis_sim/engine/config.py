@@ -84,8 +84,8 @@ class EngineConfig:
 
     @property
     def kv_capacity_tokens(self) -> int:
-        """Tokens the whole KV cache holds. vLLM keeps one block for itself."""
-        usable = self.total_kv_blocks - (self.engine == "vllm")
+        """Tokens the whole KV cache holds. All engines but BLIS keep one block for themselves, as vLLM does."""
+        usable = self.total_kv_blocks - (self.engine != "blis")
         return usable * self.block_size_tokens
 
     @property
@@ -103,7 +103,7 @@ class EngineConfig:
         return max(0, num_tokens - self.num_hash_lookahead_tokens) // self.block_size_tokens
 
     def _check_speculation(self, speculation: "Speculation") -> None:
-        if self.engine != "vllm":
+        if self.engine == "blis":
             raise EngineError(f"speculation needs engine vllm, got {self.engine}")
         lookahead = speculation.num_lookahead_tokens
         if self.max_num_batched_tokens <= lookahead:

@@ -163,7 +163,7 @@ def _check_whole_prompts(config: EngineConfig) -> None:
     """Refuse, as vLLM does, what would let a long prompt wait for ever: a budget it cannot fit unless it is split."""
     ahead = config.speculation.num_lookahead_tokens if config.speculation else 0
     least = config.max_model_len + ahead
-    if config.engine == "vllm" and not config.enable_chunked_prefill and config.max_num_batched_tokens < least:
+    if config.engine != "blis" and not config.enable_chunked_prefill and config.max_num_batched_tokens < least:
         raise EngineError(
             f"--max-num-batched-tokens must be at least the longest context, {least}, with "
             f"--no-enable-chunked-prefill, got {config.max_num_batched_tokens}"
@@ -238,8 +238,10 @@ def _placement(options: DeploymentOptions) -> tuple[str, int]:
 
 def _total_kv_blocks(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, notes: list[str]) -> int:
     if options.total_kv_blocks is not None:
-        if options.total_kv_blocks == 1 and options.engine == "vllm":
-            raise EngineError("--num-gpu-blocks-override must be at least 2 with --engine vllm, which keeps one, got 1")
+        if options.total_kv_blocks == 1 and options.engine != "blis":
+            raise EngineError(
+                f"--num-gpu-blocks-override must be at least 2 with --engine {options.engine}, which keeps one, got 1"
+            )
         return options.total_kv_blocks
     if model.lacks_expert_count:
         notes.append(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.engine_defaults import AUTO, ENGINE_DEFAULTS
+from blis_sim.engine.engine_defaults import AUTO, engine_defaults
 from blis_sim.engine.latency.registry import LATENCY_MODELS
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from blis_sim.engine.scheduler.preemption import VICTIMS
@@ -246,12 +246,12 @@ class DeploymentOptions:
         """The fraction of GPU memory that the flag sets, else that of the engine."""
         if self.gpu_memory_utilization is not None:
             return self.gpu_memory_utilization
-        return ENGINE_DEFAULTS[self.engine].gpu_memory_utilization
+        return engine_defaults(self.engine).gpu_memory_utilization
 
     @property
     def step_times(self) -> str:
         """The latency model that the flag names, else that of the engine; `auto` where the deployment decides."""
-        return self.latency_model or ENGINE_DEFAULTS[self.engine].latency_model
+        return self.latency_model or engine_defaults(self.engine).latency_model
 
     def check_coefficients(self, *other_latency_models: str) -> None:
         """Raise OptionError for --coefficients without a latency model that reads them, here or on other instances."""

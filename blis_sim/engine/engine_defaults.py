@@ -29,7 +29,12 @@ ENGINE_DEFAULTS = {
     "vllm": EngineDefaults(gpu_memory_utilization=0.92, latency_model=AUTO),
     "blis": EngineDefaults(gpu_memory_utilization=0.9, latency_model="trained-physics"),
 }
-"""By the name of the engine."""
+"""By the name of the engine. Engines that are not here take vLLM's."""
+
+
+def engine_defaults(engine: str) -> EngineDefaults:
+    """What the engine of that name takes whatever it runs on."""
+    return ENGINE_DEFAULTS.get(engine, ENGINE_DEFAULTS["vllm"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ def refusal(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> 
     """
     if max_output_tokens < 0:
         return f"the output budget is negative ({max_output_tokens})"
-    if config.engine == "vllm":
+    if config.engine != "blis":
         return _vllm_refusal(config, input_tokens, max_output_tokens)
     limit = config.max_model_len
     if limit and input_tokens >= limit:
@@ -25,7 +25,7 @@ def refusal(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> 
 
 def num_surely_served(config: EngineConfig) -> int:
     """A prompt of 1 to so many tokens with a budget of at most so many is not refused: the quick answer for most."""
-    if config.engine == "vllm":
+    if config.engine != "blis":
         return (config.max_model_len or config.limit_tokens) - 1
     num_tokens = config.total_kv_blocks * config.block_size_tokens
     return min(num_tokens, config.max_model_len // 2) if config.max_model_len else num_tokens

@@ -35,7 +35,7 @@ def kv_blocks(
     _check(model, gpu)
     sharded = _sharded(model, tp, engine)
     free_bytes = _free_gib(sharded, gpu, tp, gpu_memory_utilization) * _GIB
-    if engine == "vllm":
+    if engine != "blis":
         free_bytes /= tp
     block_bytes = int(kv_bytes_per_token(model, tp, engine) * block_size_tokens)
     blocks = int(free_bytes) // block_bytes if free_bytes > 0 else 0
@@ -80,7 +80,7 @@ def kv_bytes_per_token(model: ModelSpec, tp: int, engine: str = "vllm") -> float
 
 def _sharded(model: ModelSpec, tp: int, engine: str) -> ModelSpec:
     """`model` with as many KV heads as all of its GPUs hold. vLLM copies heads until each GPU has one."""
-    if engine != "vllm" or model.is_mla or model.num_kv_heads >= tp:
+    if engine == "blis" or model.is_mla or model.num_kv_heads >= tp:
         return model
     return replace(model, num_kv_heads=tp, head_dim=model.cache_head_dim)
 
@@ -96,7 +96,7 @@ def _no_room(model: ModelSpec, gpu: GpuSpec, tp: int, gpu_memory_utilization: fl
     def fits(count: int) -> bool:
         return _free_gib(_sharded(model, count, engine), gpu, count, gpu_memory_utilization) > 0
 
-    most = model.num_heads if engine == "vllm" else model.num_kv_heads
+    most = model.num_kv_heads if engine == "blis" else model.num_heads
     shardings = (
         count
         for count in range(tp + 1, most + 1)

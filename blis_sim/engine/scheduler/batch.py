@@ -209,6 +209,10 @@ class BatchScheduler(CohortScheduler):
             if self._blocks.allocate(sequence, num_tokens):
                 return index
 
+    def may_admit(self) -> bool:
+        """Whether waiting sequences may join beside those that run. Only admissions and endings may change it."""
+        return True
+
     def takes_reservation(self, sequence: Sequence) -> bool:
         """Whether a waiting sequence held blocks and has lost them for the sake of a running one."""
         return False
@@ -316,7 +320,7 @@ class BatchScheduler(CohortScheduler):
 
     def is_blocked(self) -> bool:
         num_running = len(self.explicit) + len(self.cohort.members)
-        if num_running >= self._config.max_num_seqs or not self._admits:
+        if num_running >= self._config.max_num_seqs or not self._admits or not self.may_admit():
             return True
         head, num_waiting, num_changes = self._blocked
         waiting = self.waiting

@@ -94,7 +94,7 @@ class BlisScheduler(BatchScheduler):
         if self.explicit:
             self._grant_explicit()
         tokens = [self._advance(sequence, num_tokens) for sequence, num_tokens in self._granted.items()]
-        if self.waiting and self._admits and not self.preempted:
+        if self.waiting and self._admits and not self.preempted and self.may_admit():
             self._order_waiting()
             self._admit_waiting(tokens)
         if self.admitted or self.preempted:

@@ -122,7 +122,7 @@ class VllmComposition(BatchScheduler):
         num_decodes, context = self._grant_cohort() if self.cohort.members else (0, 0)
         if self.explicit:
             self._grant_explicit()
-        if not self.preempted and self._admits:
+        if not self.preempted and self._admits and self.may_admit():
             self._admit_waiting()
         if self.admitted or self.preempted:
             self._report_composition(at)

@@ -90,6 +90,6 @@ def _resolved_on(options: ClusterOptions, deployment: Deployment, pool: NodePool
     gpu = replace(own.gpu, memory_gib=pool.gpu_memory_gib)
     scheduling = own.config.engine
     blocks = kv_blocks(own.model, gpu, own.tp, own.dp, size, options.deployment.memory_utilization, scheduling)
-    usable = blocks - (scheduling == "vllm")
+    usable = blocks - (scheduling != "blis")
     config = replace(own.config, total_kv_blocks=blocks, max_model_len=min(own.config.max_model_len, usable * size))
     return replace(own, gpu=gpu, config=config)
