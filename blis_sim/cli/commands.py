@@ -103,6 +103,11 @@ COMMANDS: dict[str, CommandRow] = {
         "SweepOptions",
         has_other_syntax=True,
     ),
+    "models": CommandRow(
+        "Plan a model's memory as vLLM does: weights per GPU, KV cache groups, blocks and their capacity in tokens.",
+        "blis_sim.cli.models_command",
+        "ModelsOptions",
+    ),
     "calibrate": CommandRow(
         "Compare a recording with a simulation of it: errors, correlation, grades.",
         "calibrate.command",

@@ -78,6 +78,11 @@ def parse_hf_config(config: Mapping[str, Any], name: str) -> ModelSpec:
     )
 
 
+def context_window(config: Mapping[str, Any], name: str) -> int:
+    """Return the context window that a `config.json` states, after rope scaling; 0 when it states none."""
+    return _context_window({**config, **_mapping(config, name, "text_config")}, name)
+
+
 def _mapping(keys: Mapping[str, Any], name: str, key: str) -> Mapping[str, Any]:
     """The object under `key`, empty when absent."""
     value = keys.get(key)

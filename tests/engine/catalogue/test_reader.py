@@ -130,7 +130,7 @@ def test_default_deployments_are_those_of_the_reference(model: str, deployment: 
 def test_the_reference_gpus_have_their_rates() -> None:
     assert load_gpu("h100") == GpuSpec(
         name="H100", tflops=989.5, tflops_fp8=1979.0, bandwidth_tb_s=3.35, mfu_prefill=0.45, mfu_decode=0.3,
-        memory_gib=80.0,
+        memory_gib=80.0, compute_capability=9.0, cuda_memory_gib=79.11,
     )  # fmt: skip
     assert load_gpu("A100-80") == load_gpu("A100-SXM")
     assert load_gpu("L40S").memory_gib == 48

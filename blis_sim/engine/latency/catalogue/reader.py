@@ -5,6 +5,7 @@ Nothing is ever downloaded.
 
 import csv
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ _GPU_FIELDS: Mapping[str, str] = {
     "mfu_prefill": "mfu_prefill",
     "mfu_decode": "mfu_decode",
     "memory_gib": "memory_gib",
+    "computecapability": "compute_capability",
+    "compute_capability": "compute_capability",
+    "cudamemorygib": "cuda_memory_gib",
+    "cuda_memory_gib": "cuda_memory_gib",
 }
 
 
@@ -56,6 +61,34 @@ def load_model(name: str, folder_or_file: str | Path | None = None) -> ModelSpec
         folder = file.resolve().parent if file.name == "config.json" else file.with_suffix("")
         return _model_in(file, folder.name.lower())
     return parse_hf_config(_catalogue_entry(name)[1]["config"], short_name(name))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """What a checkpoint says of itself: its `config.json`, and `hf_quant_config.json` where it has one."""
+
+    name: str
+    config: Mapping[str, Any]
+    hf_quant_config: Mapping[str, Any] | None = None
+
+
+def load_model_files(name: str, folder_or_file: str | Path | None = None) -> ModelFiles:
+    """Return the config of `name`, found as `load_model` finds it.
+
+    Raises EngineError when the model is unknown or a file is unreadable.
+    """
+    file = config_path(Path(name if folder_or_file is None else folder_or_file))
+    if file is None and folder_or_file is not None:
+        raise EngineError(f"{folder_or_file}: no config.json there")
+    if file is None:
+        return ModelFiles(short_name(name), _catalogue_entry(name)[1]["config"])
+    quantization = file.parent / "hf_quant_config.json"
+    own_name = file.resolve().parent.name if file.name == "config.json" else file.stem
+    return ModelFiles(
+        short_name(name) if folder_or_file is not None else own_name.lower(),
+        read_mapping(file),
+        read_mapping(quantization) if quantization.is_file() else None,
+    )
 
 
 def _model_in(file: Path, name: str) -> ModelSpec:

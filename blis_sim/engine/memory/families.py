@@ -1,0 +1,183 @@
+"""The families of models that the planner reads, by the names of vLLM's classes in `architectures`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.memory.config_keys import ConfigKeys
+from blis_sim.engine.memory.decoders import (
+    DecoderTraits,
+    dense_layers,
+    gemma4_layers,
+    llama4_layers,
+    mimo_v2_layers,
+    minimax_m3_layers,
+    nemotron_nas_layers,
+)
+from blis_sim.engine.memory.hybrids import kimi_linear_layers, nemotron_h_layers, qwen_hybrid_layers
+from blis_sim.engine.memory.latent import latent_layers
+from blis_sim.engine.memory.shapes import Layer, ModelShape
+from blis_sim.engine.memory.vision import vision_parameters
+from blis_sim.engine.memory.weights import DTYPE_BYTES
+
+Reader = Callable[[ConfigKeys, DecoderTraits], tuple[Layer, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How the decoder of a family is read. `is_tied` is the default of `tie_word_embeddings`."""
+
+    reader: Reader
+    traits: DecoderTraits = field(default_factory=DecoderTraits)
+    is_tied: bool = False
+
+
+_PLAIN = Family(dense_layers)
+_BLOCK_SPARSE = Family(dense_layers, DecoderTraits(moe_name="block_sparse_moe"))
+_QWEN2 = Family(dense_layers, DecoderTraits(has_qkv_bias=True))
+_QWEN_MOE = Family(dense_layers, DecoderTraits(shared_name="shared_expert"))
+_QWEN2_MOE = Family(dense_layers, DecoderTraits(has_qkv_bias=True, shared_name="shared_expert"))
+_WINDOWED = Family(dense_layers, DecoderTraits(uses_window_on_all_layers=True))
+_GEMMA = Family(dense_layers, is_tied=True)
+_LATENT = Family(latent_layers)
+_QWEN_HYBRID = Family(qwen_hybrid_layers, DecoderTraits(shared_name="shared_expert"))
+_NEMOTRON_H = Family(nemotron_h_layers)
+_KIMI = Family(kimi_linear_layers, DecoderTraits(moe_name="block_sparse_moe"))
+_GPT_OSS = Family(dense_layers, DecoderTraits(has_qkv_bias=True, has_output_bias=True, has_moe_bias=True))
+_LLAMA4 = Family(llama4_layers)
+_GEMMA4 = Family(gemma4_layers, is_tied=True)
+_MINIMAX_M3 = Family(minimax_m3_layers, DecoderTraits(moe_name="block_sparse_moe"))
+
+FAMILIES: Mapping[str, Family] = {
+    "LlamaForCausalLM": _PLAIN,
+    "MistralForCausalLM": _WINDOWED,
+    "Mistral3ForConditionalGeneration": _WINDOWED,
+    "LlavaForConditionalGeneration": _WINDOWED,
+    "MixtralForCausalLM": Family(
+        dense_layers, DecoderTraits(moe_name="block_sparse_moe", uses_window_on_all_layers=True)
+    ),
+    "Qwen2ForCausalLM": _QWEN2,
+    "Qwen2MoeForCausalLM": _QWEN2_MOE,
+    "Qwen2VLForConditionalGeneration": _QWEN2,
+    "Qwen2_5_VLForConditionalGeneration": _QWEN2,
+    "Qwen3ForCausalLM": _PLAIN,
+    "Qwen3MoeForCausalLM": _QWEN_MOE,
+    "Qwen3VLForConditionalGeneration": _PLAIN,
+    "Qwen3VLMoeForConditionalGeneration": _QWEN_MOE,
+    "Qwen3NextForCausalLM": _QWEN_HYBRID,
+    "Qwen3_5ForCausalLM": _QWEN_HYBRID,
+    "Qwen3_5MoeForCausalLM": _QWEN_HYBRID,
+    "Qwen3_5ForConditionalGeneration": _QWEN_HYBRID,
+    "Qwen3_5MoeForConditionalGeneration": _QWEN_HYBRID,
+    "MiMoForCausalLM": _QWEN2,
+    "MiMoV2FlashForCausalLM": Family(mimo_v2_layers),
+    "MiniMaxM2ForCausalLM": _BLOCK_SPARSE,
+    "MiniMaxM3ForCausalLM": _MINIMAX_M3,
+    "MiniMaxM3SparseForCausalLM": _MINIMAX_M3,
+    "MiniMaxM3SparseForConditionalGeneration": _MINIMAX_M3,
+    "DeepseekV2ForCausalLM": _LATENT,
+    "DeepseekV3ForCausalLM": _LATENT,
+    "DeepseekV32ForCausalLM": _LATENT,
+    "DeepseekV4ForCausalLM": _LATENT,
+    "GlmMoeDsaForCausalLM": _LATENT,
+    "KimiK25ForConditionalGeneration": _LATENT,
+    "KimiLinearForCausalLM": _KIMI,
+    "KimiK3ForConditionalGeneration": _KIMI,
+    "GptOssForCausalLM": _GPT_OSS,
+    "Llama4ForCausalLM": _LLAMA4,
+    "Llama4ForConditionalGeneration": _LLAMA4,
+    "GemmaForCausalLM": _GEMMA,
+    "Gemma3ForCausalLM": _GEMMA,
+    "Gemma3ForConditionalGeneration": _GEMMA,
+    "Gemma4ForCausalLM": _GEMMA4,
+    "Gemma4ForConditionalGeneration": _GEMMA4,
+    "NemotronHForCausalLM": _NEMOTRON_H,
+    "DeciLMForCausalLM": Family(nemotron_nas_layers),
+    "Glm4MoeForCausalLM": _PLAIN,
+    "Phi3ForCausalLM": _PLAIN,
+    "GraniteForCausalLM": _PLAIN,
+    "GraniteMoeForCausalLM": _BLOCK_SPARSE,
+    "Olmo2ForCausalLM": _PLAIN,
+    "SeedOssForCausalLM": _PLAIN,
+    "Step3p5ForCausalLM": _PLAIN,
+    "Step3p7FlashForCausalLM": _PLAIN,
+}
+
+
+_BY_MODEL_TYPE: Mapping[str, str] = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen2_moe": "Qwen2MoeForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "qwen3_next": "Qwen3NextForCausalLM",
+    "deepseek_v2": "DeepseekV2ForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM",
+    "deepseek_v32": "DeepseekV32ForCausalLM",
+    "kimi_k2": "DeepseekV3ForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "llama4": "Llama4ForConditionalGeneration",
+    "llama4_text": "Llama4ForCausalLM",
+    "glm4_moe": "Glm4MoeForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "granite": "GraniteForCausalLM",
+}
+"""vLLM's class for a `config.json` that has a `model_type` and no `architectures`."""
+
+
+def read_model(config: Mapping[str, Any], model: str, dtype: str = "auto") -> ModelShape:
+    """Return the shape of the model that a `config.json` describes.
+
+    `dtype` is the value of --dtype. Raises EngineError, in one line, for an architecture or a layer kind that is not
+    modelled and for a key that is missing or impossible.
+    """
+    top = ConfigKeys(model, config)
+    text = config.get("text_config") or config.get("language_config")
+    keys = ConfigKeys(model, text if isinstance(text, Mapping) else config)
+    model_type = top.text("model_type")
+    architecture = next((str(name) for name in top.items("architectures")), _BY_MODEL_TYPE.get(model_type, ""))
+    if not architecture:
+        raise EngineError(
+            f"{model}: architectures must name vLLM's class of the model, got no such key and model_type {model_type!r}"
+        )
+    family = FAMILIES.get(architecture)
+    if family is None:
+        raise EngineError(f"{model}: the architecture {architecture} is not modelled, so its layer kinds are not known")
+    hidden = keys.positive("hidden_size")
+    vision = vision_parameters(top, hidden)
+    return ModelShape(
+        model=model,
+        hidden_size=hidden,
+        vocab_size=keys.positive("vocab_size"),
+        is_tied=_is_tied(top, keys, family),
+        layers=family.reader(keys, family.traits),
+        dtype=_dtype(top, keys, dtype),
+        vision_parameters=vision.sharded,
+        vision_replicated=vision.replicated,
+        architecture=architecture,
+    )
+
+
+def _is_tied(top: ConfigKeys, keys: ConfigKeys, family: Family) -> bool:
+    if top.has("tie_word_embeddings"):
+        return top.flag("tie_word_embeddings")
+    return keys.flag("tie_word_embeddings", family.is_tied)
+
+
+def _dtype(top: ConfigKeys, keys: ConfigKeys, requested: str) -> str:
+    """Return the precision of the model: what was asked for, else the config's; 32 bits run as 16, as in vLLM."""
+    if requested != "auto":
+        if requested not in DTYPE_BYTES:
+            raise EngineError(f"--dtype must be one of auto, {', '.join(DTYPE_BYTES)}, got {requested!r}")
+        return requested
+    places = (top, keys, top.object("vision_config"))
+    found = next(
+        (place.text(key) for place in places for key in ("dtype", "torch_dtype") if place.has(key)), "float32"
+    ).removeprefix("torch.")
+    if found not in DTYPE_BYTES:
+        raise EngineError(f"{top.model}: dtype must be one of {', '.join(DTYPE_BYTES)}, got {found!r}")
+    return "bfloat16" if found in ("float32", "float") else found

@@ -1,0 +1,158 @@
+"""Groups of layers that share a block table, and how many blocks a request takes, as vLLM plans them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import gcd, lcm
+
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.memory.kv_specs import CHUNKED, FULL, LATENT, MIXED, SLIDING, STATE, KVSpec
+
+_MOST_UNEVEN = 1.5
+"""From this ratio of layers between kinds on, groups are as small as the rarest kind; below it, as large as the
+commonest, which wastes fewer pages on padding."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVGroup:
+    """Layers of one block table. `layers` are their numbers; `specs` has one entry for each, equal in most groups."""
+
+    kind: str
+    specs: tuple[KVSpec, ...]
+    layers: tuple[int, ...]
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of one block."""
+        return self.specs[0].block_tokens
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page: of one layer where all are equal, of all together where they differ."""
+        return sum(spec.page_bytes for spec in self.specs) if self.kind == MIXED else self.specs[0].page_bytes
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block in all layers of the group."""
+        return sum(spec.page_bytes for spec in self.specs)
+
+    def only(self, layers: range) -> "KVGroup":
+        """Return the group with those of its layers that are among `layers`."""
+        kept = [(spec, number) for spec, number in zip(self.specs, self.layers, strict=True) if number in layers]
+        return KVGroup(self.kind, tuple(spec for spec, _ in kept), tuple(number for _, number in kept))
+
+    def blocks_per_request(self, request: "RequestLimits") -> int:
+        """Return the most blocks that one request holds in this group."""
+        return max(_blocks_of(spec, request) for spec in self.specs)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """The longest request, and how many tokens may be scheduled but not settled at any instant."""
+
+    max_model_len: int
+    in_flight_tokens: int
+
+
+def _blocks_of(spec: KVSpec, request: RequestLimits) -> int:
+    if spec.kind == STATE:
+        return spec.states
+    if spec.kind == SLIDING:
+        held = min(spec.reach_tokens - 1 + request.in_flight_tokens, request.max_model_len)
+        return -(-held // spec.block_tokens) + 1
+    if spec.kind == CHUNKED:
+        held = min(spec.reach_tokens + request.in_flight_tokens, request.max_model_len)
+        return -(-held // spec.block_tokens)
+    return -(-request.max_model_len // spec.block_tokens)
+
+
+def group_layers(specs: Sequence[Sequence[KVSpec]], model: str) -> list[KVGroup]:
+    """Return the groups of a model from the caches of its layers.
+
+    One group holds all layers when all are of one kind; else pages are made equally large and every kind is divided
+    into groups of equally many layers.
+    """
+    entries = [(number, spec) for number, layer in enumerate(specs) for spec in layer]
+    if not entries:
+        return []
+    numbers = tuple(number for number, _ in entries)
+    flat = tuple(spec for _, spec in entries)
+    if len({_without_reach(spec) for spec in flat}) == 1 and _is_one_type(flat):
+        return [KVGroup(flat[0].kind, flat, numbers)]
+    if _is_one_type(flat):
+        return [KVGroup(MIXED, flat, numbers)]
+    unified = _equal_pages(flat, model)
+    return _even_groups(list(zip(numbers, unified, strict=True)))
+
+
+def _without_reach(spec: KVSpec) -> KVSpec:
+    return replace(spec, reach_tokens=0)
+
+
+def _is_one_type(specs: Sequence[KVSpec]) -> bool:
+    """Return whether all layers need the same slots for a request."""
+    if len({spec.block_tokens for spec in specs}) > 1:
+        return False
+    if all(spec.is_whole_context for spec in specs):
+        return True
+    if len({spec.kind for spec in specs}) > 1:
+        return False
+    if specs[0].kind == STATE:
+        return len({spec.page_bytes for spec in specs}) == 1
+    return len({spec.reach_tokens for spec in specs}) == 1
+
+
+def _equal_pages(specs: Iterable[KVSpec], model: str) -> list[KVSpec]:
+    """Return caches with pages of one size: smaller ones get longer blocks where those fit evenly, else padding."""
+    specs = list(specs)
+    largest = max(spec.page_bytes for spec in specs)
+    return [_with_page(spec, largest, model) for spec in specs]
+
+
+def _with_page(spec: KVSpec, page: int, model: str) -> KVSpec:
+    if spec.page_bytes == page:
+        return spec
+    if spec.kind != STATE and page % spec.page_bytes == 0:
+        return replace(spec, block_tokens=spec.block_tokens * (page // spec.page_bytes))
+    if spec.kind == LATENT:
+        raise EngineError(
+            f"{model}: a page of latent attention has {spec.page_bytes} bytes, which do not divide the {page} bytes "
+            "of the largest page, and vLLM cannot pad it"
+        )
+    return replace(spec, padded_page_bytes=page)
+
+
+def _even_groups(entries: Sequence[tuple[int, KVSpec]]) -> list[KVGroup]:
+    buckets: dict[KVSpec, list[tuple[int, KVSpec]]] = {}
+    for number, spec in entries:
+        # Full attention layers of one size are one kind whatever else they are.
+        key = _without_reach(spec) if spec.kind == FULL else spec
+        buckets.setdefault(key, []).append((number, spec))
+    counts = [len(bucket) for bucket in buckets.values()]
+    size = max(counts) if max(counts) < min(counts) * _MOST_UNEVEN else min(counts)
+    groups = []
+    for bucket in buckets.values():
+        num_groups = -(-len(bucket) // size)
+        for first in range(num_groups):
+            part = bucket[first::num_groups]
+            groups.append(
+                KVGroup(part[0][1].kind, tuple(spec for _, spec in part), tuple(number for number, _ in part))
+            )
+    return groups
+
+
+def block_bytes(groups: Sequence[KVGroup], layers: range) -> int:
+    """Return the bytes that one block takes on a GPU with `layers`: those of the largest group there."""
+    return max(group.only(layers).block_bytes for group in groups)
+
+
+def hit_granularity(groups: Sequence[KVGroup], enable_prefix_caching: bool) -> tuple[int, int]:
+    """Return the tokens to which prefix hits are cut, and those of one hash.
+
+    Hits of several groups end where blocks of all of them end; hashes are as fine as the blocks divide evenly, but
+    recurrent states are only kept at the ends of their blocks.
+    """
+    sizes = [group.block_tokens for group in groups]
+    scheduled = lcm(*sizes)
+    if len(sizes) == 1 or not enable_prefix_caching:
+        return scheduled, scheduled
+    return scheduled, gcd(*sizes)

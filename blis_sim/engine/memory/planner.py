@@ -1,0 +1,141 @@
+"""The memory plan of one instance: weights by stage, groups of KV caches, blocks and their capacity in tokens."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.hf_config import context_window
+from blis_sim.engine.memory.families import read_model
+from blis_sim.engine.memory.kv_groups import (
+    KVGroup,
+    RequestLimits,
+    block_bytes,
+    group_layers,
+    hit_granularity,
+)
+from blis_sim.engine.memory.kv_specs import BLACKWELL, HOPPER, CacheSettings, layer_specs
+from blis_sim.engine.memory.quantization import read_quantization
+from blis_sim.engine.memory.shapes import ModelShape
+from blis_sim.engine.memory.sharding import Sharding, stage_layers
+from blis_sim.engine.memory.weights import weight_bytes
+
+_GIB = 2**30
+_SPARSE_FP8_ON_BLACKWELL = ("GlmMoeDsaForCausalLM",)
+"""Architectures for which vLLM keeps the KV cache in FP8 on Blackwell without being asked to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """A model and how it is deployed. `capability_major` 0 takes the GPU that the checkpoint needs."""
+
+    config: Mapping[str, Any]
+    model: str
+    hf_quant_config: Mapping[str, Any] | None = None
+    tp: int = 1
+    pp: int = 1
+    expert_parallel: bool = False
+    dtype: str = "auto"
+    kv_cache_dtype: str = "auto"
+    quantization: str = ""
+    block_size: int = 0
+    max_model_len: int = 0
+    max_num_batched_tokens: int = 8192
+    enable_prefix_caching: bool = True
+    capability_major: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLayout:
+    """What of a plan does not depend on how much memory there is."""
+
+    shape: ModelShape
+    weight_bytes_per_gpu: tuple[int, ...]
+    groups: tuple[KVGroup, ...]
+    stages: tuple[range, ...]
+    limits: RequestLimits
+    granularity: tuple[int, int]
+    quantization: str
+    kv_cache_dtype: str
+    capability_major: int
+    tp: int
+
+    @property
+    def block_bytes_per_gpu(self) -> tuple[int, ...]:
+        """Bytes of one block on a GPU of every stage."""
+        return tuple(block_bytes(self.groups, stage) if self.groups else 0 for stage in self.stages)
+
+    def num_blocks(self, kv_bytes_per_gpu: int) -> int:
+        """Return the blocks that fit into that many bytes of every GPU: the fewest of all stages."""
+        sizes = [size for size in self.block_bytes_per_gpu if size]
+        return kv_bytes_per_gpu // max(sizes) if sizes else 1
+
+    def groups_of_stage(self, stage: range) -> list[KVGroup]:
+        """Return the groups with the layers of one pipeline stage alone."""
+        return [group.only(stage) for group in self.groups]
+
+    def blocks_per_request(self) -> int:
+        """Return the most blocks that one request of the longest length holds."""
+        return sum(group.blocks_per_request(self.limits) for group in self.groups)
+
+    def capacity_tokens(self, num_blocks: int) -> int:
+        """Return how many tokens of requests of the longest length fit into the blocks."""
+        per_request = self.blocks_per_request()
+        return int(num_blocks / per_request * self.limits.max_model_len) if per_request else 0
+
+
+def plan_layout(request: PlanRequest) -> MemoryLayout:
+    """Return the weights and the groups of a deployment.
+
+    Raises EngineError, in one line, for what is not modelled or does not fit together.
+    """
+    shape = read_model(request.config, request.model, request.dtype)
+    quantization = read_quantization(request.config, request.hf_quant_config, request.model, request.quantization)
+    capability = request.capability_major or (BLACKWELL if quantization.has_nvfp4 else HOPPER)
+    kv_cache_dtype = _kv_cache_dtype(request.kv_cache_dtype, quantization.kv_cache_dtype, shape, capability)
+    sharding = Sharding(model=request.model, tp=request.tp, pp=request.pp, expert_parallel=request.expert_parallel)
+    max_model_len = request.max_model_len or context_window(request.config, request.model)
+    settings = CacheSettings(
+        kv_cache_dtype=kv_cache_dtype,
+        block_size=request.block_size,
+        enable_prefix_caching=request.enable_prefix_caching,
+        capability_major=capability,
+        max_model_len=max_model_len,
+    )
+    groups = tuple(group_layers(layer_specs(shape, settings, sharding), request.model))
+    # vLLM schedules one batch ahead of the stages, so one batch more than there are stages is in flight.
+    in_flight = (request.pp + 1) * request.max_num_batched_tokens
+    return MemoryLayout(
+        shape=shape,
+        weight_bytes_per_gpu=weight_bytes(shape, quantization.format_of, sharding),
+        groups=groups,
+        stages=tuple(stage_layers(len(shape.layers), request.pp, request.model)),
+        limits=RequestLimits(max_model_len, in_flight),
+        granularity=hit_granularity(groups, request.enable_prefix_caching) if groups else (16, 16),
+        quantization=quantization.method,
+        kv_cache_dtype=kv_cache_dtype,
+        capability_major=capability,
+        tp=request.tp,
+    )
+
+
+def _kv_cache_dtype(requested: str, declared: str, shape: ModelShape, capability: int) -> str:
+    """Return the type of the KV cache: what was asked for, else the checkpoint's, else vLLM's choice for the GPU."""
+    if requested != "auto":
+        return requested
+    if declared == "auto" and capability == BLACKWELL and shape.architecture in _SPARSE_FP8_ON_BLACKWELL:
+        return "fp8_e4m3"
+    return declared
+
+
+def check_fits(layout: MemoryLayout, kv_bytes_per_gpu: int) -> None:
+    """Raise EngineError when one request of the longest length does not fit into the KV cache, as vLLM does."""
+    block = max(layout.block_bytes_per_gpu)
+    # One block stands for no block at all and is never given to a request.
+    needed = (layout.blocks_per_request() + 1) * block
+    if needed > kv_bytes_per_gpu:
+        raise EngineError(
+            f"{layout.shape.model} needs {needed / _GIB:.2f} GiB of KV cache per GPU for one request of "
+            f"{layout.limits.max_model_len} tokens, got {max(kv_bytes_per_gpu, 0) / _GIB:.2f} GiB; "
+            "give more memory or GPUs, or a smaller --max-model-len"
+        )

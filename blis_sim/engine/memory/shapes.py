@@ -1,0 +1,158 @@
+"""The parts of a model that weights and KV cache depend on, before they are sharded over GPUs."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Attention that caches keys and values of `kv_heads` heads.
+
+    `window_tokens` limits it to a sliding window and `chunk_tokens` to a local chunk; 0 means no limit. `index_heads`
+    heads of `index_head_size` choose the tokens that a sparse layer attends to; `caches_index` layers cache their keys.
+    """
+
+    heads: int
+    kv_heads: int
+    head_size: int
+    value_head_size: int
+    window_tokens: int = 0
+    chunk_tokens: int = 0
+    has_qkv_bias: bool = False
+    has_output_bias: bool = False
+    has_gate: bool = False
+    reuses_cache: bool = False
+    index_heads: int = 0
+    index_head_size: int = 0
+    caches_index: bool = False
+    name: str = "self_attn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention (MLA): the cache holds one compressed vector per token, on every GPU in full.
+
+    `has_indexer` layers choose tokens with an indexer of their own, which caches its keys too.
+    """
+
+    heads: int
+    q_lora_rank: int
+    kv_lora_rank: int
+    nope_head_size: int
+    rope_head_size: int
+    value_head_size: int
+    is_sparse: bool = False
+    has_indexer: bool = False
+    index_heads: int = 0
+    index_head_size: int = 0
+    has_gate: bool = False
+    name: str = "self_attn"
+
+    @property
+    def latent_size(self) -> int:
+        """Elements of one token in the cache."""
+        return self.kv_lora_rank + self.rope_head_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mamba2:
+    """A Mamba-2 state space layer."""
+
+    heads: int
+    head_size: int
+    state_size: int
+    groups: int
+    conv_kernel: int
+    state_dtype: str
+    has_bias: bool = False
+    name: str = "mixer"
+
+    @property
+    def inner_size(self) -> int:
+        """Width of the layer's inner stream."""
+        return self.heads * self.head_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedDeltaNet:
+    """A gated delta net, the linear attention of Qwen3-Next and Qwen3.5."""
+
+    key_heads: int
+    value_heads: int
+    key_head_size: int
+    value_head_size: int
+    conv_kernel: int
+    state_dtype: str
+    name: str = "linear_attn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KimiDelta:
+    """Kimi delta attention (KDA), a linear attention with one decay per channel."""
+
+    heads: int
+    head_size: int
+    conv_kernel: int
+    has_full_rank_gate: bool
+    name: str = "self_attn"
+
+
+Mixer = Attention | LatentAttention | Mamba2 | GatedDeltaNet | KimiDelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseMLP:
+    """An MLP of two matrices, three with a gate."""
+
+    intermediate_size: int
+    has_gate: bool = True
+    has_bias: bool = False
+    name: str = "mlp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoE:
+    """Routed experts, and a shared one of `shared_size` (0: none).
+
+    With `latent_size` the routed experts see a stream of that width, projected down before and up after them.
+    """
+
+    experts: int
+    intermediate_size: int
+    experts_per_token: int = 1
+    shared_size: int = 0
+    has_gate: bool = True
+    has_bias: bool = False
+    latent_size: int = 0
+    name: str = "mlp"
+    experts_name: str = "experts"
+    shared_name: str = "shared_experts"
+
+
+FeedForward = DenseMLP | MoE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One decoder layer: at most one mixer, and the feed-forward parts that it has."""
+
+    mixer: Mixer | None = None
+    feed_forward: tuple[FeedForward, ...] = ()
+    other_parameters: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """A whole model. `vision_parameters` are those of its towers and projectors, `vision_replicated` on every GPU."""
+
+    model: str
+    hidden_size: int
+    vocab_size: int
+    is_tied: bool
+    layers: tuple[Layer, ...]
+    dtype: str
+    prefix: str = ""
+    vision_parameters: int = 0
+    vision_replicated: int = 0
+    other_parameters: int = 0
+    architecture: str = ""
+    traits: frozenset[str] = field(default_factory=frozenset)

@@ -1,0 +1,58 @@
+"""How tensor, expert and pipeline parallelism divide a model over GPUs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from blis_sim.engine.errors import EngineError
+
+_VOCABULARY_MULTIPLE = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """Tensor parallelism of `tp` GPUs. `expert_parallel` gives every GPU whole experts instead of parts of all."""
+
+    model: str
+    tp: int = 1
+    pp: int = 1
+    expert_parallel: bool = False
+
+    def part(self, size: int, what: str) -> int:
+        """Return one GPU's part of `size`. Raises EngineError when tp does not divide it."""
+        if size % self.tp:
+            raise EngineError(f"{self.model} has {what} {size}, which tp {self.tp} does not divide")
+        return size // self.tp
+
+    def kv_heads(self, heads: int) -> int:
+        """Return the KV heads of one GPU: where GPUs outnumber heads, each holds a copy of one."""
+        if heads < self.tp:
+            if self.tp % heads:
+                raise EngineError(f"{self.model} has {heads} KV heads, which do not divide tp {self.tp}")
+            return 1
+        return self.part(heads, "KV heads")
+
+    def vocabulary(self, size: int) -> int:
+        """Return the rows of an embedding on one GPU; vLLM pads vocabularies to multiples of 64."""
+        padded = -(-size // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
+        return -(-padded // self.tp)
+
+    def experts(self, experts: int, intermediate_size: int) -> tuple[int, int]:
+        """Return how many experts one GPU holds, and their intermediate size there."""
+        if self.expert_parallel:
+            return -(-experts // self.tp), intermediate_size
+        return experts, self.part(intermediate_size, "experts of width")
+
+
+def stage_layers(num_layers: int, pp: int, model: str) -> Sequence[range]:
+    """Return the layers of every pipeline stage as vLLM splits them.
+
+    Layers that do not divide evenly go to the stages before the last, from the back, so that the last stage, which also
+    has the output head, and where possible the first have fewest.
+    """
+    if pp > num_layers:
+        raise EngineError(f"{model} has {num_layers} layers, fewer than the {pp} pipeline stages")
+    counts = [num_layers // pp] * pp
+    for stage in range(2, num_layers % pp + 2):
+        counts[-stage] += 1
+    starts = [sum(counts[:stage]) for stage in range(pp)]
+    return [range(start, start + count) for start, count in zip(starts, counts, strict=True)]

@@ -1,0 +1,111 @@
+"""Bytes of a model's parameters on one GPU of every pipeline stage, as vLLM holds them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from blis_sim.engine.memory.mixer_weights import mixer_modules
+from blis_sim.engine.memory.modules import EXPERTS, HEAD, FormatOf, Module
+from blis_sim.engine.memory.shapes import DenseMLP, FeedForward, Layer, ModelShape, MoE
+from blis_sim.engine.memory.sharding import Sharding, stage_layers
+from blis_sim.engine.memory.weight_formats import MXFP4, WeightFormat, plain
+
+DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "half": 2, "float": 4}
+_NORMS_PER_LAYER = 2
+
+
+def weight_bytes(model: ModelShape, format_of: FormatOf, sharding: Sharding) -> tuple[int, ...]:
+    """Return the bytes of one GPU's parameters, one number for every pipeline stage."""
+    stages = stage_layers(len(model.layers), sharding.pp, model.model)
+    full = plain(DTYPE_BYTES[model.dtype])
+    return tuple(
+        sum(_module_bytes(module, format_of, full) for module in _stage_modules(model, stage, sharding, index))
+        for index, stage in enumerate(stages)
+    )
+
+
+def _stage_modules(model: ModelShape, stage: range, sharding: Sharding, index: int) -> Iterator[Module]:
+    """Yield the modules of one stage: the first has the embeddings, the last the head, every one the towers."""
+    is_first, is_last = index == 0, index == sharding.pp - 1
+    rows = sharding.vocabulary(model.vocab_size)
+    vision = model.vision_replicated + -(-model.vision_parameters // sharding.tp)
+    if vision:
+        yield _parameters("vision", vision)
+    if is_first or (is_last and model.is_tied):
+        yield _parameters("embed_tokens", rows * model.hidden_size + model.other_parameters)
+    for layer_index in stage:
+        yield from _layer_modules(model, model.layers[layer_index], f"layers.{layer_index}.", sharding)
+    if is_last:
+        yield _parameters("norm", model.hidden_size)
+        if not model.is_tied:
+            yield Module(name="lm_head", role=HEAD, matrices=((rows, model.hidden_size),))
+
+
+def _parameters(name: str, count: int) -> Module:
+    return Module(name=name, matrices=(), other_parameters=count)
+
+
+def _layer_modules(model: ModelShape, layer: Layer, prefix: str, sharding: Sharding) -> Iterator[Module]:
+    yield _parameters(f"{prefix}norm", _NORMS_PER_LAYER * model.hidden_size + layer.other_parameters)
+    if layer.mixer is not None:
+        yield from mixer_modules(layer.mixer, model.hidden_size, prefix, sharding)
+    for part in layer.feed_forward:
+        yield from _feed_forward_modules(part, model.hidden_size, prefix, sharding)
+
+
+def _feed_forward_modules(part: FeedForward, hidden: int, prefix: str, sharding: Sharding) -> Iterator[Module]:
+    name = f"{prefix}{part.name}." if part.name else prefix
+    if isinstance(part, DenseMLP):
+        width = sharding.part(part.intermediate_size, "an MLP of width")
+        yield from _mlp(name, hidden, width, part.has_gate, part.has_bias)
+        return
+    yield _parameters(f"{name}gate", part.experts * hidden)
+    if part.shared_size:
+        width = sharding.part(part.shared_size, "a shared expert of width")
+        yield from _mlp(f"{name}{part.shared_name}.", hidden, width, part.has_gate, False)
+    if part.latent_size:
+        for latent_name in ("fc1_latent_proj", "fc2_latent_proj"):
+            yield Module(name=f"{name}{latent_name}", matrices=((part.latent_size, hidden),))
+    yield _experts(part, hidden, name, sharding)
+
+
+def _mlp(name: str, hidden: int, width: int, has_gate: bool, has_bias: bool) -> Iterator[Module]:
+    up_rows = width * (2 if has_gate else 1)
+    yield Module(
+        name=f"{name}{'gate_up_proj' if has_gate else 'up_proj'}",
+        matrices=((up_rows, hidden),),
+        shards=("gate_proj", "up_proj") if has_gate else (),
+        other_parameters=up_rows if has_bias else 0,
+    )
+    yield Module(name=f"{name}down_proj", matrices=((hidden, width),), other_parameters=hidden if has_bias else 0)
+
+
+def _experts(moe: MoE, hidden: int, name: str, sharding: Sharding) -> Module:
+    experts, width = sharding.experts(moe.experts, moe.intermediate_size)
+    inputs = moe.latent_size or hidden
+    up_rows = width * (2 if moe.has_gate else 1)
+    return Module(
+        name=f"{name}{moe.experts_name}",
+        role=EXPERTS,
+        matrices=((up_rows, inputs), (inputs, width)),
+        count=experts,
+        other_parameters=experts * (up_rows + inputs) if moe.has_bias else 0,
+    )
+
+
+def _padded(module: Module) -> Module:
+    """Return experts in MXFP4 as the kernels take them: inputs in multiples of 256, the inner width of 128."""
+    (up_rows, inputs), (_, width) = module.matrices
+    new_inputs, new_width = _round_up(inputs, 256), _round_up(width, 128)
+    return replace(module, matrices=((up_rows // width * new_width, new_inputs), (new_inputs, new_width)))
+
+
+def _round_up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def _module_bytes(module: Module, format_of: FormatOf, full: WeightFormat) -> int:
+    weight_format = (format_of(module) if module.matrices else None) or full
+    if module.role == EXPERTS and weight_format is MXFP4:
+        module = _padded(module)
+    matrices = sum(weight_format.matrix_bytes(rows, columns) for rows, columns in module.matrices)
+    return module.count * matrices + module.other_parameters * full.bits // 8

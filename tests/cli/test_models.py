@@ -1,0 +1,93 @@
+"""`blis models` prints the memory plan of a model."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Said
+
+Blis = Callable[..., Said]
+
+CONFIG = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "max_position_embeddings": 40960,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    return tmp_path
+
+
+def test_json_has_weights_groups_blocks_granularity_and_capacity(blis: Blis, folder: Path) -> None:
+    code, out, err = blis(
+        "models", str(folder), "--kv-cache-memory-bytes", str(120 * 2**30), "--max-model-len", "16384", "--json"
+    )
+    plan = json.loads(out)
+    assert (code, err) == (0, "")
+    assert plan["weight_bytes_per_gpu"] == [pytest.approx(1192099840, rel=1e-3)]
+    assert plan["kv_groups"] == [
+        {"kind": "FullAttentionSpec", "layers": 28, "block_size": 16, "page_bytes": 65536},
+    ]
+    assert (plan["num_gpu_blocks"], plan["block_size_tokens"], plan["kv_capacity_tokens"]) == (70217, 16, 1123472)
+
+
+def test_stages_have_weights_of_their_own(blis: Blis, folder: Path) -> None:
+    _, out, _ = blis("models", str(folder), "--pp", "2", "--json")
+    plan = json.loads(out)
+    assert len(plan["weight_bytes_per_gpu"]) == 2
+    assert plan["kv_groups"][0]["layers"] == 14
+
+
+def test_table_names_weights_and_capacity(blis: Blis, folder: Path) -> None:
+    _, out, _ = blis("models", str(folder), "--hardware", "H100")
+    assert "weights       1.11 GiB per GPU" in out
+    assert "FullAttentionSpec              28           16        65,536" in out
+
+
+def test_fp8_kv_cache_doubles_the_blocks(blis: Blis, folder: Path) -> None:
+    arguments = ("models", str(folder), "--kv-cache-memory-bytes", str(2**34), "--json")
+    _, plain, _ = blis(*arguments)
+    _, fp8, _ = blis(*arguments, "--kv-cache-dtype", "fp8")
+    assert json.loads(fp8)["num_gpu_blocks"] // 2 == json.loads(plain)["num_gpu_blocks"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--kv-cache-memory-bytes", "1000000"], "of KV cache per GPU for one request of 40960 tokens, got 0.00 GiB"),
+        (["--tp", "5"], "has KV heads 8, which tp 5 does not divide"),
+        (["--hardware", "X1"], "GPU 'X1' is not in the catalogue"),
+        (["--dtype", "int3"], "--dtype must be one of auto, float32"),
+    ],
+)
+def test_refuses_what_cannot_be_planned_in_one_line(blis: Blis, folder: Path, arguments: list[str], error: str) -> None:
+    code, out, err = blis("models", str(folder), *arguments)
+    assert (code, out) == (2, "")
+    assert error in err
+    assert err.count("\n") == 1
+
+
+def test_refuses_an_architecture_that_is_not_modelled(blis: Blis, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["NoSuchForCausalLM"]}))
+    code, out, err = blis("models", str(tmp_path))
+    assert (code, out) == (2, "")
+    assert "the architecture NoSuchForCausalLM is not modelled" in err
+
+
+def test_qwen3_14b_on_one_h100_has_the_blocks_of_a_real_server_within_three_percent(blis: Blis) -> None:
+    """The server had 18,038 blocks with 256 sequences of at most 40,960 tokens at vLLM's default utilization."""
+    _, out, _ = blis("models", "Qwen/Qwen3-14B", "--max-num-seqs", "256", "--max-model-len", "40960", "--json")
+    assert json.loads(out)["num_gpu_blocks"] == pytest.approx(18038, rel=0.03)
