@@ -26,27 +26,38 @@ Reader = Callable[[ConfigKeys, DecoderTraits], tuple[Layer, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How the decoder of a family is read. `is_tied` is the default of `tie_word_embeddings`."""
+    """How the decoder of a family is read. `is_tied` is the default of `tie_word_embeddings`.
+
+    Classes of `embeds_everywhere` and `has_heads_everywhere` keep embeddings or head on all pipeline stages.
+    """
 
     reader: Reader
     traits: DecoderTraits = field(default_factory=DecoderTraits)
     is_tied: bool = False
+    embeds_everywhere: bool = False
+    has_heads_everywhere: bool = False
+
+
+def _everywhere(reader: Reader, traits: DecoderTraits | None = None, is_tied: bool = False) -> Family:
+    """Return a family whose class keeps embeddings and head on all pipeline stages."""
+    return Family(reader, traits or DecoderTraits(), is_tied, embeds_everywhere=True, has_heads_everywhere=True)
 
 
 _PLAIN = Family(dense_layers)
 _BLOCK_SPARSE = Family(dense_layers, DecoderTraits(moe_name="block_sparse_moe"))
 _QWEN2 = Family(dense_layers, DecoderTraits(has_qkv_bias=True))
-_QWEN_MOE = Family(dense_layers, DecoderTraits(shared_name="shared_expert"))
-_QWEN2_MOE = Family(dense_layers, DecoderTraits(has_qkv_bias=True, shared_name="shared_expert"))
+_QWEN_MOE = _everywhere(dense_layers, DecoderTraits(shared_name="shared_expert"))
+_QWEN2_MOE = _everywhere(dense_layers, DecoderTraits(has_qkv_bias=True, shared_name="shared_expert"))
 _WINDOWED = Family(dense_layers, DecoderTraits(uses_window_on_all_layers=True))
-_GEMMA = Family(dense_layers, is_tied=True)
+_GEMMA = _everywhere(dense_layers, is_tied=True)
 _LATENT = Family(latent_layers)
-_QWEN_HYBRID = Family(qwen_hybrid_layers, DecoderTraits(shared_name="shared_expert"))
-_NEMOTRON_H = Family(nemotron_h_layers)
+_QWEN_HYBRID = Family(qwen_hybrid_layers, DecoderTraits(shared_name="shared_expert"), embeds_everywhere=True)
+_QWEN_NEXT = _everywhere(qwen_hybrid_layers, DecoderTraits(shared_name="shared_expert"))
+_NEMOTRON_H = _everywhere(nemotron_h_layers)
 _KIMI = Family(kimi_linear_layers, DecoderTraits(moe_name="block_sparse_moe"))
-_GPT_OSS = Family(dense_layers, DecoderTraits(has_qkv_bias=True, has_output_bias=True, has_moe_bias=True))
+_GPT_OSS = _everywhere(dense_layers, DecoderTraits(has_qkv_bias=True, has_output_bias=True, has_moe_bias=True))
 _LLAMA4 = Family(llama4_layers)
-_GEMMA4 = Family(gemma4_layers, is_tied=True)
+_GEMMA4 = _everywhere(gemma4_layers, is_tied=True)
 _MINIMAX_M3 = Family(minimax_m3_layers, DecoderTraits(moe_name="block_sparse_moe"))
 
 FAMILIES: Mapping[str, Family] = {
@@ -54,7 +65,7 @@ FAMILIES: Mapping[str, Family] = {
     "MistralForCausalLM": _WINDOWED,
     "Mistral3ForConditionalGeneration": _WINDOWED,
     "LlavaForConditionalGeneration": _WINDOWED,
-    "MixtralForCausalLM": Family(
+    "MixtralForCausalLM": _everywhere(
         dense_layers, DecoderTraits(moe_name="block_sparse_moe", uses_window_on_all_layers=True)
     ),
     "Qwen2ForCausalLM": _QWEN2,
@@ -65,7 +76,7 @@ FAMILIES: Mapping[str, Family] = {
     "Qwen3MoeForCausalLM": _QWEN_MOE,
     "Qwen3VLForConditionalGeneration": _PLAIN,
     "Qwen3VLMoeForConditionalGeneration": _QWEN_MOE,
-    "Qwen3NextForCausalLM": _QWEN_HYBRID,
+    "Qwen3NextForCausalLM": _QWEN_NEXT,
     "Qwen3_5ForCausalLM": _QWEN_HYBRID,
     "Qwen3_5MoeForCausalLM": _QWEN_HYBRID,
     "Qwen3_5ForConditionalGeneration": _QWEN_HYBRID,
@@ -97,7 +108,7 @@ FAMILIES: Mapping[str, Family] = {
     "Glm4MoeForCausalLM": _PLAIN,
     "Phi3ForCausalLM": _PLAIN,
     "GraniteForCausalLM": _PLAIN,
-    "GraniteMoeForCausalLM": _BLOCK_SPARSE,
+    "GraniteMoeForCausalLM": _everywhere(dense_layers, DecoderTraits(moe_name="block_sparse_moe")),
     "Olmo2ForCausalLM": _PLAIN,
     "SeedOssForCausalLM": _PLAIN,
     "Step3p5ForCausalLM": _PLAIN,
@@ -159,6 +170,8 @@ def read_model(config: Mapping[str, Any], model: str, dtype: str = "auto") -> Mo
         vision_parameters=vision.sharded,
         vision_replicated=vision.replicated,
         architecture=architecture,
+        embeds_everywhere=family.embeds_everywhere,
+        has_heads_everywhere=family.has_heads_everywhere,
     )
 
 

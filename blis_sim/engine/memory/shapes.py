@@ -1,6 +1,6 @@
 """The parts of a model that weights and KV cache depend on, before they are sharded over GPUs."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,12 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """A whole model. `vision_parameters` are those of its towers and projectors, `vision_replicated` on every GPU."""
+    """A whole model.
+
+    `vision_parameters` are those of its towers and projectors that tensor parallelism divides, `vision_replicated`
+    those that it copies. Where `embeds_everywhere` or `has_heads_everywhere`, vLLM's class keeps embeddings or the
+    output head on every pipeline stage instead of only on the stage that uses them.
+    """
 
     model: str
     hidden_size: int
@@ -155,4 +160,5 @@ class ModelShape:
     vision_replicated: int = 0
     other_parameters: int = 0
     architecture: str = ""
-    traits: frozenset[str] = field(default_factory=frozenset)
+    embeds_everywhere: bool = False
+    has_heads_everywhere: bool = False

@@ -24,17 +24,17 @@ def weight_bytes(model: ModelShape, format_of: FormatOf, sharding: Sharding) -> 
 
 
 def _stage_modules(model: ModelShape, stage: range, sharding: Sharding, index: int) -> Iterator[Module]:
-    """Yield the modules of one stage: the first has the embeddings, the last the head, every one the towers."""
+    """Yield the modules of one stage: the first has embeddings and towers, the last the norm and the head."""
     is_first, is_last = index == 0, index == sharding.pp - 1
     rows = sharding.vocabulary(model.vocab_size)
     vision = model.vision_replicated + -(-model.vision_parameters // sharding.tp)
-    if vision:
+    if vision and is_first:
         yield _parameters("vision", vision)
-    if is_first or (is_last and model.is_tied):
+    if is_first or model.embeds_everywhere or (is_last and model.is_tied):
         yield _parameters("embed_tokens", rows * model.hidden_size + model.other_parameters)
     for layer_index in stage:
         yield from _layer_modules(model, model.layers[layer_index], f"layers.{layer_index}.", sharding)
-    if is_last:
+    if is_last or model.has_heads_everywhere:
         yield _parameters("norm", model.hidden_size)
         if not model.is_tied:
             yield Module(name="lm_head", role=HEAD, matrices=((rows, model.hidden_size),))
