@@ -9,8 +9,8 @@ from blis_sim.engine.errors import EngineError
 from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.latency.catalogue.reader import (
     default_deployment,
+    load_checkpoint,
     load_gpu,
-    load_model_files,
 )
 from blis_sim.engine.memory.available import available_kv_bytes
 from blis_sim.engine.memory.planner import MemoryLayout, PlanRequest, check_fits, plan_layout
@@ -83,14 +83,14 @@ def run(options: ModelsOptions) -> int:
 
 
 def _layout(options: ModelsOptions) -> tuple[MemoryLayout, GpuSpec | None]:
-    files = load_model_files(options.model)
+    name, checkpoint = load_checkpoint(options.model)
     default = default_deployment(options.model)
     hardware = options.hardware or (default[0] if default else "")
     gpu = load_gpu(hardware) if hardware else None
     request = PlanRequest(
-        config=files.config,
-        model=files.name,
-        hf_quant_config=files.hf_quant_config,
+        config=checkpoint.config,
+        model=name,
+        hf_quant_config=checkpoint.hf_quant_config,
         tp=options.tp,
         pp=options.pp,
         expert_parallel=options.enable_expert_parallel,

@@ -15,12 +15,13 @@ from blis_sim.engine.engine_defaults import AUTO, BLIS_LIMITS, LOW_LATENCY_BACKE
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.flags_without_effect import flags_without_effect
 from blis_sim.engine.gpu_spec import GpuSpec
-from blis_sim.engine.kv_cache.sizing import kv_blocks
+from blis_sim.engine.kv_cache.sizing import MemorySettings, kv_blocks, planned_blocks, planned_layout
 from blis_sim.engine.latency.catalogue.files import config_path
 from blis_sim.engine.latency.catalogue.reader import default_deployment, knows_model, load_gpu, load_model
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL, LatencyChoice, build
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
+from blis_sim.engine.memory.planner import MemoryLayout
 from blis_sim.engine.model_spec import ModelSpec
 from blis_sim.options import OptionError
 
@@ -29,6 +30,17 @@ if TYPE_CHECKING:
     from blis_sim.engine.speculation import Speculation
 
 _KV_BLOCKS_WITHOUT_SIZES = 1_000_000
+_DEFAULT_BLOCK_SIZE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class KVCache:
+    """The KV cache of an instance. `capacity_tokens` is the longest request that fits."""
+
+    num_blocks: int
+    block_size_tokens: int
+    capacity_tokens: int
+    memory: MemoryLayout | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +53,8 @@ class Deployment:
     dp: int
     latency: LatencyModel
     config: EngineConfig
+    memory: MemoryLayout | None = None
+    """Weights and groups of KV caches as vLLM plans them; None with BLIS, and for a model that cannot be planned."""
     latency_name: str = ""
     """The name of the latency model, a key of `blis_sim.engine.latency.registry.LATENCY_MODELS`."""
     notes: tuple[str, ...] = ()
@@ -60,7 +74,7 @@ def resolve(options: DeploymentOptions) -> Deployment:
     if options.dp == 1 and options.moe_comm_backend != MOE_COMM_BACKENDS[0]:
         notes.append(f"--moe-comm-backend {options.moe_comm_backend} has no effect without --dp")
     name, latency = _latency(options, model, gpu, tp, notes)
-    config = _config(options, model, gpu, tp, notes)
+    config, memory = _config(options, model, gpu, tp, notes)
     notes.extend(flags_without_effect(options))
     return Deployment(
         model=model,
@@ -70,6 +84,7 @@ def resolve(options: DeploymentOptions) -> Deployment:
         latency=latency,
         latency_name=name,
         config=config,
+        memory=memory,
         notes=tuple(notes),
     )
 
@@ -107,18 +122,20 @@ def _latency(
     return name, latency
 
 
-def _config(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, notes: list[str]) -> EngineConfig:
-    """What the engine allows itself. Raises EngineError for what can never run."""
-    with _naming_files(options):
-        blocks = _total_kv_blocks(options, model, gpu, tp, notes)
+def _config(
+    options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, notes: list[str]
+) -> tuple[EngineConfig, MemoryLayout | None]:
+    """Return what the engine allows itself, and its plan of memory. Raises EngineError for what can never run."""
     limits = _limits(options, gpu, options.max_model_len or model.max_model_len)
+    with _naming_files(options):
+        cache = _kv_cache(options, model, gpu, tp, limits, notes)
     config = EngineConfig(
-        total_kv_blocks=blocks,
-        block_size_tokens=options.block_size,
+        total_kv_blocks=cache.num_blocks,
+        block_size_tokens=cache.block_size_tokens,
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         long_prefill_token_threshold=options.long_prefill_token_threshold,
-        max_model_len=_max_model_len(options, model, _capacity_tokens(options, blocks), notes),
+        max_model_len=_max_model_len(options, model, cache.capacity_tokens, notes),
         scheduler=options.scheduler,
         priority_policy=options.priority_policy,
         preemption_policy=options.preemption_policy,
@@ -134,7 +151,7 @@ def _config(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int,
     )
     _check_whole_prompts(config)
     _check_drafts_fit(config)
-    return config
+    return config, cache.memory
 
 
 @contextmanager
@@ -236,20 +253,57 @@ def _placement(options: DeploymentOptions) -> tuple[str, int]:
     return gpu, tp
 
 
-def _total_kv_blocks(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, notes: list[str]) -> int:
-    if options.total_kv_blocks is not None:
-        if options.total_kv_blocks == 1 and options.engine != "blis":
-            raise EngineError(
-                f"--num-gpu-blocks-override must be at least 2 with --engine {options.engine}, which keeps one, got 1"
-            )
-        return options.total_kv_blocks
-    if model.lacks_expert_count:
+def _kv_cache(
+    options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, limits: BatchLimits, notes: list[str]
+) -> KVCache:
+    """Return the KV cache as vLLM plans it for the checkpoint, or as BLIS counts it. Raises EngineError."""
+    if options.total_kv_blocks == 1 and options.engine != "blis":
+        raise EngineError(
+            f"--num-gpu-blocks-override must be at least 2 with --engine {options.engine}, which keeps one, got 1"
+        )
+    if options.engine == "blis":
+        return _sized_cache(options, model, gpu, tp, notes)
+    settings = memory_settings(options, limits)
+    try:
+        layout = planned_layout(model, gpu, tp, options.dp, settings)
+    except EngineError as error:
+        if options.total_kv_blocks is None and not model.lacks_expert_count:
+            notes.append(f"KV blocks are counted from the sizes of the model alone: {error}")
+        return _sized_cache(options, model, gpu, tp, notes)
+    blocks = options.total_kv_blocks or planned_blocks(layout, model, gpu, options.dp, settings)
+    return KVCache(blocks, layout.block_tokens, layout.longest_request_tokens(blocks), layout)
+
+
+def blocks_on(options: DeploymentOptions, deployment: Deployment) -> int:
+    """Return the KV blocks of a deployment whose GPU is another than the options name. Raises EngineError."""
+    limits = BatchLimits(deployment.config.max_num_batched_tokens, deployment.config.max_num_seqs)
+    return _kv_cache(options, deployment.model, deployment.gpu, deployment.tp, limits, []).num_blocks
+
+
+def memory_settings(options: DeploymentOptions, limits: BatchLimits) -> MemorySettings:
+    """Return what the flags say of memory. The default of --block-size leaves it to the kernels, as vLLM's does."""
+    return MemorySettings(
+        gpu_memory_utilization=options.deployment.memory_utilization,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_num_seqs=limits.max_num_seqs,
+        max_model_len=options.max_model_len,
+        block_size=0 if options.block_size == _DEFAULT_BLOCK_SIZE else options.block_size,
+        enable_prefix_caching=options.enable_prefix_caching,
+    )
+
+
+def _sized_cache(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, notes: list[str]) -> KVCache:
+    """Return the KV cache that fits by the sizes of the model alone."""
+    blocks, size = options.total_kv_blocks, options.block_size
+    if blocks is None and model.lacks_expert_count:
         notes.append(
             f"{model.name} has experts but its config does not say how many, "
             f"assuming {_KV_BLOCKS_WITHOUT_SIZES} KV blocks; give --num-gpu-blocks-override"
         )
-        return _KV_BLOCKS_WITHOUT_SIZES
-    return kv_blocks(model, gpu, tp, options.dp, options.block_size, options.memory_utilization, options.engine)
+        blocks = _KV_BLOCKS_WITHOUT_SIZES
+    if blocks is None:
+        blocks = kv_blocks(model, gpu, tp, options.dp, size, options.memory_utilization, options.engine)
+    return KVCache(blocks, size, EngineConfig(blocks, size, scheduling=options.engine).kv_capacity_tokens)
 
 
 def _speculation(options: DeploymentOptions, notes: list[str]) -> "Speculation | None":
@@ -261,12 +315,6 @@ def _speculation(options: DeploymentOptions, notes: list[str]) -> "Speculation |
             f"{', '.join(rates)} when those before it are"
         )
     return speculation
-
-
-def _capacity_tokens(options: DeploymentOptions, blocks: int) -> int:
-    """Tokens that fit in the KV cache under the chosen scheduling."""
-    config = EngineConfig(blocks, options.block_size, engine=options.engine)
-    return config.kv_capacity_tokens
 
 
 def _cpu_tier(options: DeploymentOptions) -> "CpuTierConfig | None":

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.model_spec import Checkpoint, ModelSpec
 
 BYTES_OF_DTYPE: Mapping[str, float] = {
     "float32": 4.0,
@@ -23,16 +23,21 @@ MOST_SIZE = 10**7
 """No width, number of layers, heads or experts of a model is larger."""
 MOST_TOKENS = 10**12
 """No vocabulary and no context window has more tokens."""
+_BYTES_WITHOUT_DTYPE = 2.0
+"""vLLM runs a checkpoint that states no type in 16 bits."""
 _MOST_ROPE_FACTOR = 10**6
 _MOST_BITS = 1024
 
 _EXPERT_COUNTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts", "num_routed_experts")
+_CHOSEN_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k", "experts_per_token")
 _UNSCALED_ROPE = ("su", "longrope", "llama3")
 _WEIGHT_BITS_IN_NAME = re.compile(r"(?:^|[._/-])w(\d+)a\d+(?=$|[._/-])")
 _FP8_IN_NAME = re.compile(r"(?:^|[._/-])fp8(?=$|[._/-])")
 
 
-def parse_hf_config(config: Mapping[str, Any], name: str) -> ModelSpec:
+def parse_hf_config(
+    config: Mapping[str, Any], name: str, hf_quant_config: Mapping[str, Any] | None = None
+) -> ModelSpec:
     """The sizes in `config`; keys of a `text_config` win over the top level, unknown keys are ignored.
 
     Weight width comes from `quantization_config`, else from `name` (`w4a16`, `fp8`), else from the compute type. A key
@@ -42,7 +47,9 @@ def parse_hf_config(config: Mapping[str, Any], name: str) -> ModelSpec:
     keys = {**config, **_mapping(config, name, "text_config")}
     num_heads = _positive(keys, name, "num_attention_heads")
     num_experts = _num_experts(keys, name)
-    intermediate_size = _first_count(keys, name, "intermediate_size", "ffn_hidden_size")
+    intermediate_size = _first_count(keys, name, "intermediate_size", "ffn_hidden_size", "moe_intermediate_size")
+    if not intermediate_size:
+        intermediate_size = _mean_block_width(keys, name)
     moe_intermediate_size = _count(keys, name, "moe_intermediate_size")
     bytes_per_activation = _activation_bytes(keys, name)
     hidden_act = keys.get("hidden_act")
@@ -51,7 +58,7 @@ def parse_hf_config(config: Mapping[str, Any], name: str) -> ModelSpec:
         raise EngineError(f"{name}: tie_word_embeddings must be true or false, got {_shown(ties)}")
     return ModelSpec(
         name=name,
-        num_layers=_positive(keys, name, "num_hidden_layers"),
+        num_layers=_num_layers(keys, name),
         hidden_size=_positive(keys, name, "hidden_size"),
         num_heads=num_heads,
         num_kv_heads=_first_count(keys, name, "num_key_value_heads", "num_kv_heads", "multi_query_group_num")
@@ -75,6 +82,7 @@ def parse_hf_config(config: Mapping[str, Any], name: str) -> ModelSpec:
         or _weight_bytes_in_name(name)
         or bytes_per_activation,
         max_model_len=_context_window(keys, name),
+        checkpoint=Checkpoint(config, hf_quant_config),
     )
 
 
@@ -135,6 +143,24 @@ def _positive(keys: Mapping[str, Any], name: str, key: str) -> int:
     return count
 
 
+def _num_layers(keys: Mapping[str, Any], name: str) -> int:
+    """The layers a config counts, else those that it lists: some hybrids name the kind of every layer instead."""
+    listed = keys.get("hybrid_override_pattern") or keys.get("layers_block_type")
+    if keys.get("num_hidden_layers") is None and isinstance(listed, str | list):
+        return len(listed)
+    return _positive(keys, name, "num_hidden_layers")
+
+
+def _mean_block_width(keys: Mapping[str, Any], name: str) -> int:
+    """The mean MLP width of a config that states it for every layer as a multiple of the hidden size, 0 without one."""
+    blocks = keys.get("block_configs")
+    if not isinstance(blocks, list) or not blocks:
+        return 0
+    parts = [_mapping(block, name, "ffn") for block in blocks if isinstance(block, Mapping)]
+    factor = sum(_number(part, name, "ffn_mult") for part in parts) / len(blocks)
+    return int(2 * factor * _count(keys, name, "hidden_size") / 3)
+
+
 def _num_experts(keys: Mapping[str, Any], name: str) -> int:
     """The first expert count that makes a mixture; a model with one expert is dense."""
     return next((count for key in _EXPERT_COUNTS if (count := _count(keys, name, key)) >= 2), 0)
@@ -142,7 +168,7 @@ def _num_experts(keys: Mapping[str, Any], name: str) -> int:
 
 def _experts_per_token(keys: Mapping[str, Any], name: str, num_experts: int) -> int:
     """How many experts a router chooses; a model that does not state its number of experts is not checked."""
-    chosen = _count(keys, name, "num_experts_per_tok")
+    chosen = _first_count(keys, name, *_CHOSEN_EXPERTS)
     if num_experts and chosen > num_experts:
         raise EngineError(f"{name}: num_experts_per_tok must be at most the {num_experts} experts, got {chosen}")
     return chosen
@@ -156,10 +182,11 @@ def _shared_expert_size(keys: Mapping[str, Any], name: str, expert_size: int) ->
 def _activation_bytes(keys: Mapping[str, Any], name: str) -> float:
     key = "torch_dtype" if isinstance(keys.get("torch_dtype"), str) else "dtype"
     dtype = keys.get(key)
+    if dtype is None:
+        return _BYTES_WITHOUT_DTYPE
     width = BYTES_OF_DTYPE.get(dtype) if isinstance(dtype, str) else None
     if width is None:
-        found = repr(dtype) if dtype is not None else "neither torch_dtype nor dtype"
-        raise EngineError(f"{name}: {key} must be one of {', '.join(BYTES_OF_DTYPE)}, got {found}")
+        raise EngineError(f"{name}: {key} must be one of {', '.join(BYTES_OF_DTYPE)}, got {dtype!r}")
     return width
 
 

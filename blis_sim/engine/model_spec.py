@@ -1,6 +1,16 @@
 """The architecture of a language model, as far as time and memory depend on it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a checkpoint says of itself: its `config.json`, and `hf_quant_config.json` where it has one."""
+
+    config: Mapping[str, Any]
+    hf_quant_config: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +44,7 @@ class ModelSpec:
     bytes_per_activation: float = 2.0
     bytes_per_weight: float = 2.0
     max_model_len: int = 0
+    checkpoint: Checkpoint | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_moe(self) -> bool:

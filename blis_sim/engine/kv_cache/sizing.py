@@ -1,9 +1,15 @@
-"""How many KV blocks fit beside the weights: what vLLM finds out by profiling, estimated from sizes."""
+"""How many KV blocks fit beside the weights: what vLLM finds out by profiling, estimated from sizes.
 
-from dataclasses import replace
+`planned_memory` plans a checkpoint as vLLM does. `kv_blocks` counts BLIS's way, from the sizes of a model alone, which
+also serves checkpoints that cannot be planned.
+"""
+
+from dataclasses import dataclass, replace
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.gpu_spec import GpuSpec
+from blis_sim.engine.memory.available import available_kv_bytes
+from blis_sim.engine.memory.planner import MemoryLayout, PlanRequest, plan_layout
 from blis_sim.engine.model_spec import ModelSpec
 
 _GIB = 2**30
@@ -13,6 +19,91 @@ _ACTIVATION_GIB_MOE = 8.0
 _OTHER_GIB_ONE_GPU = 0.15
 _OTHER_GIB_PER_GPU = 0.6
 _GATED_ACTIVATIONS = ("", "silu", "swiglu", "geglu", "situ")
+
+
+_MOST_PLANNED_GPUS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySettings:
+    """What a deployment decides about memory. A `block_size` of 0 leaves it to the kernels of the model.
+
+    `kv_cache_memory_bytes` are those of every GPU; None takes what is left of `gpu_memory_utilization`.
+    """
+
+    gpu_memory_utilization: float
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    max_model_len: int = 0
+    block_size: int = 0
+    enable_prefix_caching: bool = True
+    expert_parallel: bool = False
+    kv_cache_memory_bytes: int | None = None
+    kv_cache_dtype: str = "auto"
+    quantization: str = ""
+    dtype: str = "auto"
+
+
+def planned_layout(model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, settings: MemorySettings) -> MemoryLayout:
+    """Return weights and KV cache groups as vLLM plans them. Raises EngineError for what cannot be planned."""
+    if model.checkpoint is None:
+        raise EngineError(f"{model.name} has no config.json to plan its memory from")
+    return plan_layout(
+        PlanRequest(
+            config=model.checkpoint.config,
+            hf_quant_config=model.checkpoint.hf_quant_config,
+            model=model.name,
+            tp=tp,
+            dp=dp,
+            expert_parallel=settings.expert_parallel,
+            dtype=settings.dtype,
+            kv_cache_dtype=settings.kv_cache_dtype,
+            quantization=settings.quantization,
+            block_size=settings.block_size,
+            max_model_len=settings.max_model_len or model.max_model_len,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            enable_prefix_caching=settings.enable_prefix_caching,
+            capability_major=int(gpu.compute_capability),
+        )
+    )
+
+
+def planned_blocks(layout: MemoryLayout, model: ModelSpec, gpu: GpuSpec, dp: int, settings: MemorySettings) -> int:
+    """Return the KV blocks of an instance, of all its replicas when it is a model with experts.
+
+    Raises EngineError when the memory is not known or the weights leave no room; the text then names the smallest tp
+    that does.
+    """
+    if settings.kv_cache_memory_bytes is None:
+        _check_memory(gpu)
+    blocks = layout.num_blocks(_kv_bytes(layout, gpu, settings))
+    if blocks < 1:
+        raise EngineError(_no_planned_room(layout, model, gpu, dp, settings))
+    return blocks * dp if model.is_moe else blocks
+
+
+def _kv_bytes(layout: MemoryLayout, gpu: GpuSpec, settings: MemorySettings) -> int:
+    if settings.kv_cache_memory_bytes is not None:
+        return settings.kv_cache_memory_bytes
+    return available_kv_bytes(
+        layout,
+        gpu,
+        gpu_memory_utilization=settings.gpu_memory_utilization,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_num_seqs=settings.max_num_seqs,
+    )
+
+
+def _no_planned_room(layout: MemoryLayout, model: ModelSpec, gpu: GpuSpec, dp: int, settings: MemorySettings) -> str:
+    def fits(tp: int) -> bool:
+        try:
+            wider = planned_layout(model, gpu, tp, dp, settings)
+        except EngineError:
+            return False
+        return wider.num_blocks(_kv_bytes(wider, gpu, settings)) > 0
+
+    enough = next(filter(fits, range(layout.tp + 1, _MOST_PLANNED_GPUS + 1)), None)
+    return _room_advice(model, gpu, layout.tp, settings.gpu_memory_utilization, enough)
 
 
 def kv_blocks(
@@ -103,12 +194,16 @@ def _no_room(model: ModelSpec, gpu: GpuSpec, tp: int, gpu_memory_utilization: fl
         if model.num_heads % count == 0 and (count > model.num_kv_heads or model.num_kv_heads % count == 0)
     )
     enough = next(filter(fits, shardings), None)
+    return _room_advice(model, gpu, tp, gpu_memory_utilization, enough)
+
+
+def _room_advice(model: ModelSpec, gpu: GpuSpec, tp: int, gpu_memory_utilization: float, enough: int | None) -> str:
     advice = f"it needs tp {enough} or more" if enough else "no tp is enough"
     memory = f"{tp} {gpu.name} with {gpu.memory_gib:g} GiB at {gpu_memory_utilization:g} utilization"
     return f"{model.name} leaves no room for a KV cache on {memory}: {advice}"
 
 
-def _check(model: ModelSpec, gpu: GpuSpec) -> None:
+def _check_memory(gpu: GpuSpec) -> None:
     advice = "give --num-gpu-blocks-override instead"
     if gpu.memory_gib <= 0:
         raise EngineError(f"the memory of GPU {gpu.name} is not known, so its KV blocks cannot be counted; {advice}")
@@ -116,6 +211,11 @@ def _check(model: ModelSpec, gpu: GpuSpec) -> None:
         raise EngineError(
             f"GPU {gpu.name} must have at most {_MOST_MEMORY_GIB:g} GiB of memory, got {gpu.memory_gib:g}"
         )
+
+
+def _check(model: ModelSpec, gpu: GpuSpec) -> None:
+    _check_memory(gpu)
+    advice = "give --num-gpu-blocks-override instead"
     if model.vocab_size < 1 or model.intermediate_size < 1:
         key = "intermediate_size" if model.intermediate_size < 1 else "vocab_size"
         raise EngineError(f"{model.name}: {key} is missing, so the weights cannot be counted; {advice}")

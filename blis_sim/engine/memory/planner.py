@@ -1,7 +1,7 @@
 """The memory plan of one instance: weights by stage, groups of KV caches, blocks and their capacity in tokens."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blis_sim.engine.errors import EngineError
@@ -14,7 +14,7 @@ from blis_sim.engine.memory.kv_groups import (
     group_layers,
     hit_granularity,
 )
-from blis_sim.engine.memory.kv_specs import BLACKWELL, HOPPER, CacheSettings, layer_specs
+from blis_sim.engine.memory.kv_specs import BLACKWELL, HOPPER, STATE, CacheSettings, layer_specs
 from blis_sim.engine.memory.quantization import read_quantization
 from blis_sim.engine.memory.shapes import ModelShape
 from blis_sim.engine.memory.sharding import Sharding, stage_layers
@@ -34,6 +34,7 @@ class PlanRequest:
     hf_quant_config: Mapping[str, Any] | None = None
     tp: int = 1
     pp: int = 1
+    dp: int = 1
     expert_parallel: bool = False
     dtype: str = "auto"
     kv_cache_dtype: str = "auto"
@@ -65,6 +66,12 @@ class MemoryLayout:
         """Bytes of one block on a GPU of every stage."""
         return tuple(block_bytes(self.groups, stage) if self.groups else 0 for stage in self.stages)
 
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of one block of the groups that hold tokens; of states where there are no others."""
+        sizes = [group.block_tokens for group in self.groups if group.kind != STATE]
+        return max(sizes, default=self.granularity[0])
+
     def num_blocks(self, kv_bytes_per_gpu: int) -> int:
         """Return the blocks that fit into that many bytes of every GPU: the fewest of all stages."""
         sizes = [size for size in self.block_bytes_per_gpu if size]
@@ -74,9 +81,21 @@ class MemoryLayout:
         """Return the groups with the layers of one pipeline stage alone."""
         return [group.only(stage) for group in self.groups]
 
-    def blocks_per_request(self) -> int:
-        """Return the most blocks that one request of the longest length holds."""
-        return sum(group.blocks_per_request(self.limits) for group in self.groups)
+    def blocks_per_request(self, tokens: int | None = None) -> int:
+        """Return the most blocks that one request of `tokens` holds, without them one of the longest length."""
+        limits = self.limits if tokens is None else replace(self.limits, max_model_len=tokens)
+        return sum(group.blocks_per_request(limits) for group in self.groups)
+
+    def longest_request_tokens(self, num_blocks: int) -> int:
+        """Return the length of the longest request that fits into the blocks but one, which vLLM never gives away."""
+        shortest, longest = 0, num_blocks * max(group.block_tokens for group in self.groups)
+        while shortest < longest:
+            middle = (shortest + longest + 1) // 2
+            if self.blocks_per_request(middle) < num_blocks:
+                shortest = middle
+            else:
+                longest = middle - 1
+        return shortest
 
     def capacity_tokens(self, num_blocks: int) -> int:
         """Return how many tokens of requests of the longest length fit into the blocks."""
@@ -93,7 +112,13 @@ def plan_layout(request: PlanRequest) -> MemoryLayout:
     quantization = read_quantization(request.config, request.hf_quant_config, request.model, request.quantization)
     capability = request.capability_major or (BLACKWELL if quantization.has_nvfp4 else HOPPER)
     kv_cache_dtype = _kv_cache_dtype(request.kv_cache_dtype, quantization.kv_cache_dtype, shape, capability)
-    sharding = Sharding(model=request.model, tp=request.tp, pp=request.pp, expert_parallel=request.expert_parallel)
+    sharding = Sharding(
+        model=request.model,
+        tp=request.tp,
+        pp=request.pp,
+        dp=request.dp,
+        expert_parallel=request.expert_parallel,
+    )
     max_model_len = request.max_model_len or context_window(request.config, request.model)
     settings = CacheSettings(
         kv_cache_dtype=kv_cache_dtype,

@@ -10,11 +10,15 @@ _VOCABULARY_MULTIPLE = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """Tensor parallelism of `tp` GPUs. `expert_parallel` gives every GPU whole experts instead of parts of all."""
+    """Tensor parallelism of `tp` GPUs, pipeline parallelism of `pp` stages, `dp` replicas of all but the experts.
+
+    `expert_parallel` gives every GPU whole experts instead of parts of all.
+    """
 
     model: str
     tp: int = 1
     pp: int = 1
+    dp: int = 1
     expert_parallel: bool = False
 
     def part(self, size: int, what: str) -> int:
@@ -37,10 +41,13 @@ class Sharding:
         return -(-padded // self.tp)
 
     def experts(self, experts: int, intermediate_size: int) -> tuple[int, int]:
-        """Return how many experts one GPU holds, and their intermediate size there."""
+        """Return how many experts one GPU holds, and their intermediate size there: replicas share the experts."""
+        gpus = self.tp * self.dp
         if self.expert_parallel:
-            return -(-experts // self.tp), intermediate_size
-        return experts, self.part(intermediate_size, "experts of width")
+            return -(-experts // gpus), intermediate_size
+        if intermediate_size % gpus:
+            raise EngineError(f"{self.model} has experts of width {intermediate_size}, which {gpus} GPUs do not divide")
+        return experts, intermediate_size // gpus
 
 
 def stage_layers(num_layers: int, pp: int, model: str) -> Sequence[range]:

@@ -221,12 +221,28 @@ def test_an_infinite_size_is_refused() -> None:
     [
         ({"torch_dtype": "float7"}, "m: torch_dtype must be one of float32, float16, .*, got 'float7'"),
         ({"torch_dtype": None, "dtype": "float7"}, "m: dtype must be one of float32, .*, got 'float7'"),
-        ({"torch_dtype": None}, "m: dtype must be one of float32, .*, got neither torch_dtype nor dtype"),
     ],
 )
 def test_an_unknown_compute_type_is_refused(keys: dict[str, object], message: str) -> None:
     with pytest.raises(EngineError, match=message):
         parsed(**keys)
+
+
+def test_a_config_without_a_compute_type_runs_in_16_bits() -> None:
+    assert parsed(torch_dtype=None).bytes_per_activation == 2
+
+
+def test_layers_are_counted_where_a_config_only_lists_them() -> None:
+    assert parsed(num_hidden_layers=None, hybrid_override_pattern="MEM*").num_layers == 4
+
+
+@pytest.mark.parametrize("key", ["top_k_experts", "num_experts_per_token", "experts_per_token"])
+def test_experts_per_token_have_several_names(key: str) -> None:
+    assert parsed(num_experts=8, num_experts_per_tok=None, **{key: 2}).num_experts_per_tok == 2
+
+
+def test_width_of_experts_stands_for_a_missing_width_of_layers() -> None:
+    assert parsed(intermediate_size=None, moe_intermediate_size=512).intermediate_size == 512
 
 
 def test_published_configs_of_other_families_are_read(shared: Path) -> None:

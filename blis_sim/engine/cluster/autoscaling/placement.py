@@ -9,9 +9,8 @@ from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policies import policies_of
 from blis_sim.engine.cluster.policy_file import ScalingPolicy, with_interval
 from blis_sim.engine.core import Engine
-from blis_sim.engine.deployment import Deployment, resolve
+from blis_sim.engine.deployment import Deployment, blocks_on, resolve
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.kv_cache.sizing import kv_blocks
 from blis_sim.options import BlisError
 
 
@@ -87,9 +86,9 @@ def _resolved_on(options: ClusterOptions, deployment: Deployment, pool: NodePool
     if not pool.gpu_memory_gib or options.deployment.total_kv_blocks is not None:
         return own
     size = own.config.block_size_tokens
-    gpu = replace(own.gpu, memory_gib=pool.gpu_memory_gib)
-    scheduling = own.config.engine
-    blocks = kv_blocks(own.model, gpu, own.tp, own.dp, size, options.deployment.memory_utilization, scheduling)
-    usable = blocks - (scheduling != "blis")
+    gpu = replace(own.gpu, memory_gib=pool.gpu_memory_gib, cuda_memory_gib=0.0)
+    engine = own.config.engine
+    blocks = blocks_on(options.deployment, replace(own, gpu=gpu))
+    usable = blocks - (engine != "blis")
     config = replace(own.config, total_kv_blocks=blocks, max_model_len=min(own.config.max_model_len, usable * size))
     return replace(own, gpu=gpu, config=config)

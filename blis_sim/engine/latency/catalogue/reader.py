@@ -5,7 +5,6 @@ Nothing is ever downloaded.
 
 import csv
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from blis_sim.engine.errors import EngineError
 from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.hf_config import parse_hf_config
 from blis_sim.engine.latency.catalogue.files import config_path, read_mapping
-from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.model_spec import Checkpoint, ModelSpec
 
 _FOLDER = Path(__file__).parent
 LEARNED_COEFFICIENTS = _FOLDER / "qwen3-14b-h100.coefficients.yaml"
@@ -63,17 +62,8 @@ def load_model(name: str, folder_or_file: str | Path | None = None) -> ModelSpec
     return parse_hf_config(_catalogue_entry(name)[1]["config"], short_name(name))
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFiles:
-    """What a checkpoint says of itself: its `config.json`, and `hf_quant_config.json` where it has one."""
-
-    name: str
-    config: Mapping[str, Any]
-    hf_quant_config: Mapping[str, Any] | None = None
-
-
-def load_model_files(name: str, folder_or_file: str | Path | None = None) -> ModelFiles:
-    """Return the config of `name`, found as `load_model` finds it.
+def load_checkpoint(name: str, folder_or_file: str | Path | None = None) -> tuple[str, Checkpoint]:
+    """Return the name and the config of a model, found as `load_model` finds it.
 
     Raises EngineError when the model is unknown or a file is unreadable.
     """
@@ -81,20 +71,20 @@ def load_model_files(name: str, folder_or_file: str | Path | None = None) -> Mod
     if file is None and folder_or_file is not None:
         raise EngineError(f"{folder_or_file}: no config.json there")
     if file is None:
-        return ModelFiles(short_name(name), _catalogue_entry(name)[1]["config"])
-    quantization = file.parent / "hf_quant_config.json"
+        return short_name(name), Checkpoint(_catalogue_entry(name)[1]["config"])
     own_name = file.resolve().parent.name if file.name == "config.json" else file.stem
-    return ModelFiles(
-        short_name(name) if folder_or_file is not None else own_name.lower(),
-        read_mapping(file),
-        read_mapping(quantization) if quantization.is_file() else None,
-    )
+    return short_name(own_name if folder_or_file is None else name), _checkpoint_in(file)
+
+
+def _checkpoint_in(file: Path) -> Checkpoint:
+    quantization = file.parent / "hf_quant_config.json"
+    return Checkpoint(read_mapping(file), read_mapping(quantization) if quantization.is_file() else None)
 
 
 def _model_in(file: Path, name: str) -> ModelSpec:
-    content = read_mapping(file)
+    checkpoint = _checkpoint_in(file)
     try:
-        return parse_hf_config(content, name)
+        return parse_hf_config(checkpoint.config, name, checkpoint.hf_quant_config)
     except EngineError as error:
         raise EngineError(f"{file}: {error}") from None
 
