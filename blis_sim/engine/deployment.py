@@ -5,7 +5,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,10 @@ from blis_sim.engine.latency.catalogue.reader import default_deployment, knows_m
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL, LatencyChoice, build
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
+from blis_sim.engine.memory.kv_specs import KV_DTYPE_BITS
 from blis_sim.engine.memory.planner import MemoryLayout
+from blis_sim.engine.memory.quantization import refused_quantization
+from blis_sim.engine.memory.sharding import ShardingError
 from blis_sim.engine.model_spec import ModelSpec
 from blis_sim.options import OptionError
 
@@ -73,8 +76,11 @@ def resolve(options: DeploymentOptions) -> Deployment:
     gpu = load_gpu(gpu_name, options.hardware_config)
     if options.dp == 1 and options.moe_comm_backend != MOE_COMM_BACKENDS[0]:
         notes.append(f"--moe-comm-backend {options.moe_comm_backend} has no effect without --dp")
+    memory_notes: list[str] = []
+    config, memory = _config(options, model, gpu, tp, memory_notes)
+    model = _as_planned(model, memory)
     name, latency = _latency(options, model, gpu, tp, notes)
-    config, memory = _config(options, model, gpu, tp, notes)
+    notes.extend(memory_notes)
     notes.extend(flags_without_effect(options))
     return Deployment(
         model=model,
@@ -87,6 +93,17 @@ def resolve(options: DeploymentOptions) -> Deployment:
         memory=memory,
         notes=tuple(notes),
     )
+
+
+def _as_planned(model: ModelSpec, memory: MemoryLayout | None) -> ModelSpec:
+    """Return the model with the widths of weights and KV cache as planned, where its config alone does not say them."""
+    if memory is None:
+        return model
+    if memory.quantization and model.bytes_per_weight == model.bytes_per_activation:
+        # Scales are too few to tell FP8 apart from one byte, which GPUs have a peak rate of their own for.
+        model = replace(model, bytes_per_weight=round(memory.bytes_per_weight, 2))
+    width = memory.bytes_per_kv_element
+    return replace(model, bytes_per_kv_element=width) if width != model.bytes_per_activation else model
 
 
 def _latency(
@@ -265,7 +282,10 @@ def _kv_cache(
         return _sized_cache(options, model, gpu, tp, notes)
     settings = memory_settings(options, limits)
     try:
+        settings = _modelled(options, model, settings, notes)
         layout = planned_layout(model, gpu, tp, options.dp, settings)
+    except ShardingError:
+        raise
     except EngineError as error:
         if options.total_kv_blocks is None and not model.lacks_expert_count:
             notes.append(f"KV blocks are counted from the sizes of the model alone: {error}")
@@ -283,13 +303,31 @@ def blocks_on(options: DeploymentOptions, deployment: Deployment) -> int:
 def memory_settings(options: DeploymentOptions, limits: BatchLimits) -> MemorySettings:
     """Return what the flags say of memory. The default of --block-size leaves it to the kernels, as vLLM's does."""
     return MemorySettings(
-        gpu_memory_utilization=options.deployment.memory_utilization,
+        gpu_memory_utilization=options.memory_utilization,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         max_num_seqs=limits.max_num_seqs,
         max_model_len=options.max_model_len,
         block_size=0 if options.block_size == _DEFAULT_BLOCK_SIZE else options.block_size,
         enable_prefix_caching=options.enable_prefix_caching,
+        expert_parallel=options.enable_expert_parallel,
+        kv_cache_memory_bytes=options.kv_cache_memory_bytes or None,
+        kv_cache_dtype=options.kv_cache_dtype,
+        quantization=options.quantization,
+        dtype=options.dtype,
     )
+
+
+def _modelled(
+    options: DeploymentOptions, model: ModelSpec, settings: MemorySettings, notes: list[str]
+) -> MemorySettings:
+    """Return the settings without types that are not modelled, with a warning for each that says what is assumed."""
+    if options.kv_cache_dtype not in ("auto", *KV_DTYPE_BITS):
+        notes.append(f"warning: --kv-cache-dtype {options.kv_cache_dtype} is ignored: the KV cache is planned as auto")
+        settings = replace(settings, kv_cache_dtype="auto")
+    if model.checkpoint is not None and (problem := refused_quantization(model.checkpoint, options.quantization)):
+        notes.append(f"warning: --quantization {options.quantization} is ignored: {problem}")
+        settings = replace(settings, quantization="")
+    return settings
 
 
 def _sized_cache(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, notes: list[str]) -> KVCache:
@@ -303,7 +341,7 @@ def _sized_cache(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp:
         blocks = _KV_BLOCKS_WITHOUT_SIZES
     if blocks is None:
         blocks = kv_blocks(model, gpu, tp, options.dp, size, options.memory_utilization, options.engine)
-    return KVCache(blocks, size, EngineConfig(blocks, size, scheduling=options.engine).kv_capacity_tokens)
+    return KVCache(blocks, size, EngineConfig(blocks, size, engine=options.engine).kv_capacity_tokens)
 
 
 def _speculation(options: DeploymentOptions, notes: list[str]) -> "Speculation | None":

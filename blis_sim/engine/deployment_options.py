@@ -107,6 +107,30 @@ class DeploymentOptions:
         flags=("--num-gpu-blocks-override", "--total-kv-blocks"),
         at_least=1,
     )
+    kv_cache_memory_bytes: int | None = option(
+        None,
+        "Bytes of every GPU for the KV cache, instead of what is left of --gpu-memory-utilization; 0 is no value. With "
+        "--engine vllm only.",
+        at_least=0,
+    )
+    kv_cache_dtype: str = option(
+        "auto",
+        "Type of KV-cache entries, such as fp8; auto takes the checkpoint's, else the model's own. With --engine vllm "
+        "only.",
+    )
+    quantization: str = option(
+        "",
+        "Quantization of a checkpoint of full precision while it is loaded, such as fp8; others state their own. With "
+        "--engine vllm only.",
+    )
+    dtype: str = option(
+        "auto",
+        "Precision of weights and activations that are not quantised; auto takes the checkpoint's. With --engine vllm "
+        "only.",
+    )
+    enable_expert_parallel: bool = option(
+        False, "Give every GPU whole experts instead of a part of each. With --engine vllm only."
+    )
     max_num_seqs: int | None = option(
         None,
         "Requests that may run in one step (default: as vLLM chooses by GPU memory, 1024 on an H100; 256 with "

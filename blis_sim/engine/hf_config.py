@@ -47,10 +47,10 @@ def parse_hf_config(
     keys = {**config, **_mapping(config, name, "text_config")}
     num_heads = _positive(keys, name, "num_attention_heads")
     num_experts = _num_experts(keys, name)
-    intermediate_size = _first_count(keys, name, "intermediate_size", "ffn_hidden_size", "moe_intermediate_size")
-    if not intermediate_size:
-        intermediate_size = _mean_block_width(keys, name)
+    intermediate_size = _first_count(keys, name, "intermediate_size", "ffn_hidden_size")
     moe_intermediate_size = _count(keys, name, "moe_intermediate_size")
+    if not intermediate_size and keys.get("intermediate_size") is None:
+        intermediate_size = moe_intermediate_size or _mean_block_width(keys, name)
     bytes_per_activation = _activation_bytes(keys, name)
     hidden_act = keys.get("hidden_act")
     ties = keys.get("tie_word_embeddings")

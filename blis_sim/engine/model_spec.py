@@ -17,9 +17,10 @@ class Checkpoint:
 class ModelSpec:
     """Sizes read from a model's `config.json`; a size of 0 means the model has no such part.
 
-    `bytes_per_activation` is the width of the compute type, which the KV cache also has; `bytes_per_weight` is the
-    width of a stored weight, smaller when the model is quantised. `max_model_len` is the context window after rope
-    scaling, 0 when unknown. Step time and memory read the head size differently; see the two properties.
+    `bytes_per_activation` is the width of the compute type, which the KV cache also has unless `bytes_per_kv_element`
+    is above 0; `bytes_per_weight` is the width of a stored weight, smaller when the model is quantised.
+    `max_model_len` is the context window after rope scaling, 0 when unknown. `checkpoint` is what the model was read
+    from. Step time and memory read the head size differently; see the two properties.
     """
 
     name: str
@@ -43,6 +44,7 @@ class ModelSpec:
     qk_rope_head_dim: int = 0
     bytes_per_activation: float = 2.0
     bytes_per_weight: float = 2.0
+    bytes_per_kv_element: float = 0.0
     max_model_len: int = 0
     checkpoint: Checkpoint | None = field(default=None, compare=False, repr=False)
 

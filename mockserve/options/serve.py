@@ -77,12 +77,6 @@ class ServeOptions:
     )
     served_model_name: tuple[str, ...] = option((), "Names clients may use; replies carry the first. Default: MODEL.")
     enable_server_load_tracking: bool = option(False, "Let GET /load count the requests being answered.")
-    kv_cache_dtype: str = option(
-        "auto", "Type of KV-cache entries; checked as vLLM does, while sizes and times stay those of the model's type."
-    )
-    quantization: str = option(
-        "", "Quantization method; checked as vLLM does, while sizes and times stay those of the model's config.json."
-    )
     lenient_start: bool = option(
         False,
         "Start with a warning where vLLM would refuse to start: values of --kv-cache-dtype and --quantization that it "

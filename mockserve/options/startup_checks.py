@@ -73,12 +73,13 @@ def refuse_start(options: "ServeOptions", problem: str) -> None:
 
 
 def _unknown_types(options: "ServeOptions") -> Iterator[str]:
-    if options.kv_cache_dtype not in KV_CACHE_DTYPES:
-        yield f"Invalid kv_cache_dtype: {options.kv_cache_dtype!r}. Valid values are: {list(KV_CACHE_DTYPES)}"
-    if options.quantization and options.quantization not in QUANTIZATION_METHODS:
-        yield f"Unknown quantization method: {options.quantization}. Must be one of {list(QUANTIZATION_METHODS)}."
-    if options.quantization in CHECKPOINT_METHODS and _is_unquantized_folder(options.deployment.model):
-        yield f"Cannot find the config file for {options.quantization}"
+    kv_cache_dtype, quantization = options.deployment.kv_cache_dtype, options.deployment.quantization
+    if kv_cache_dtype not in KV_CACHE_DTYPES:
+        yield f"Invalid kv_cache_dtype: {kv_cache_dtype!r}. Valid values are: {list(KV_CACHE_DTYPES)}"
+    if quantization and quantization not in QUANTIZATION_METHODS:
+        yield f"Unknown quantization method: {quantization}. Must be one of {list(QUANTIZATION_METHODS)}."
+    if quantization in CHECKPOINT_METHODS and _is_unquantized_folder(options.deployment.model):
+        yield f"Cannot find the config file for {quantization}"
 
 
 def _is_unquantized_folder(model: str) -> bool:
@@ -144,9 +145,6 @@ def flags_without_effect(options: ServeOptions) -> Iterator[str]:
             ("kv_transfer_gb_per_s", "kv_transfer_latency_ms"),
         ),
     )
-    for flag, value in (("--quantization", options.quantization), ("--kv-cache-dtype", options.kv_cache_dtype)):
-        if value not in ("", "auto"):
-            yield f"warning: {flag} {value} is ignored: sizes and times are those of the model's own types"
     yield from ineffective_flags(
         options, {name: flag for is_there, flag, names in needs if not is_there for name in names}
     )

@@ -68,7 +68,7 @@ def test_fp8_kv_cache_doubles_the_blocks(blis: Blis, folder: Path) -> None:
     ("arguments", "error"),
     [
         (["--kv-cache-memory-bytes", "1000000"], "of KV cache per GPU for one request of 40960 tokens, got 0.00 GiB"),
-        (["--tp", "5"], "has KV heads 8, which tp 5 does not divide"),
+        (["--tp", "5"], "has 16 attention heads, which tp 5 does not divide"),
         (["--hardware", "X1"], "GPU 'X1' is not in the catalogue"),
         (["--dtype", "int3"], "--dtype must be one of auto, float32"),
     ],

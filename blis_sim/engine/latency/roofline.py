@@ -57,7 +57,7 @@ class Roofline:
             "_rates": (peak * gpu.mfu_prefill, peak * gpu.mfu_decode, gpu.bandwidth_tb_s * 1e12),
             "_flops_per_token": flops_per_token,
             "_flops_per_reach": (4 * model.num_heads * head_dim + 5 * model.num_heads) * layers,
-            "_kv_bytes_per_token": 2 * layers * kv_size * model.bytes_per_activation,
+            "_kv_bytes_per_token": 2 * layers * kv_size * (model.bytes_per_kv_element or model.bytes_per_activation),
             "_activation_bytes_per_token": layers * hidden * model.bytes_per_activation,
             "_dense_weight_bytes": (projections * layers + dense_mlp) * model.bytes_per_weight,
             "_expert_weight_bytes": expert * model.bytes_per_weight,

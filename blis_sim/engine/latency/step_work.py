@@ -172,7 +172,7 @@ def step_work(model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, moe_comm_backend
         prefill_attention_flops=float(4 * heads_per_gpu * (hidden // model.num_heads)),
         num_layers=model.num_layers,
         decode_attention_flops=float(model.num_layers * 4 * heads_per_gpu * (hidden // model.num_heads)),
-        kv_bytes_per_token=model.num_layers * 2 * (kv_size / shards) * 2.0,
+        kv_bytes_per_token=model.num_layers * 2 * (kv_size / shards) * (model.bytes_per_kv_element or 2.0),
         weight_us=_weight_bytes(model, kv_size, tp, expert_shards) / bytes_per_us,
         expert_us=_expert_bytes(model, expert_shards) / bytes_per_us,
         passed_over=max(0.0, 1 - experts_per_token / model.num_experts) if model.is_moe else 0.0,

@@ -87,7 +87,7 @@ class CacheSettings:
 
 def layer_specs(model: ModelShape, settings: CacheSettings, sharding: Sharding) -> list[list[KVSpec]]:
     """Return the caches of every layer, none for a layer that keeps nothing or reads another layer's cache."""
-    element_bits = _element_bits(model, settings)
+    element_bits = element_bits_of(model, settings.kv_cache_dtype)
     block = settings.block_size or _backend_block_tokens(model, settings)
     specs = [list(_specs(layer, model, settings, sharding, element_bits, block)) for layer in model.layers]
     if not any(spec.kind == STATE for layer in specs for spec in layer):
@@ -95,13 +95,14 @@ def layer_specs(model: ModelShape, settings: CacheSettings, sharding: Sharding) 
     return _aligned(specs, model, settings, block)
 
 
-def _element_bits(model: ModelShape, settings: CacheSettings) -> int:
-    if settings.kv_cache_dtype == "auto":
+def element_bits_of(model: ModelShape, kv_cache_dtype: str) -> int:
+    """Return the bits of one element of the cache. Raises EngineError for a type that is not modelled."""
+    if kv_cache_dtype == "auto":
         return 8 * DTYPE_BYTES[model.dtype]
-    bits = KV_DTYPE_BITS.get(settings.kv_cache_dtype)
+    bits = KV_DTYPE_BITS.get(kv_cache_dtype)
     if bits is None:
         known = ", ".join(("auto", *KV_DTYPE_BITS))
-        raise EngineError(f"--kv-cache-dtype must be one of {known}, got {settings.kv_cache_dtype!r}")
+        raise EngineError(f"--kv-cache-dtype must be one of {known}, got {kv_cache_dtype!r}")
     return bits
 
 
@@ -150,6 +151,7 @@ def _specs(
 
 
 def _attention_spec(attention: Attention, sharding: Sharding, element_bits: int, block: int) -> KVSpec:
+    sharding.part(attention.heads, "attention heads")
     heads = sharding.kv_heads(attention.kv_heads)
     token_bytes = heads * (attention.head_size + attention.value_head_size) * element_bits // 8
     kind = SLIDING if attention.window_tokens else CHUNKED if attention.chunk_tokens else FULL

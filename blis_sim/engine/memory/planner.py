@@ -14,11 +14,11 @@ from blis_sim.engine.memory.kv_groups import (
     group_layers,
     hit_granularity,
 )
-from blis_sim.engine.memory.kv_specs import BLACKWELL, HOPPER, STATE, CacheSettings, layer_specs
+from blis_sim.engine.memory.kv_specs import BLACKWELL, HOPPER, STATE, CacheSettings, element_bits_of, layer_specs
 from blis_sim.engine.memory.quantization import read_quantization
 from blis_sim.engine.memory.shapes import ModelShape
 from blis_sim.engine.memory.sharding import Sharding, stage_layers
-from blis_sim.engine.memory.weights import weight_bytes
+from blis_sim.engine.memory.weights import bytes_per_weight, weight_bytes
 
 _GIB = 2**30
 _SPARSE_FP8_ON_BLACKWELL = ("GlmMoeDsaForCausalLM",)
@@ -57,7 +57,9 @@ class MemoryLayout:
     limits: RequestLimits
     granularity: tuple[int, int]
     quantization: str
+    bytes_per_weight: float
     kv_cache_dtype: str
+    bytes_per_kv_element: float
     capability_major: int
     tp: int
 
@@ -138,7 +140,9 @@ def plan_layout(request: PlanRequest) -> MemoryLayout:
         limits=RequestLimits(max_model_len, in_flight),
         granularity=hit_granularity(groups, request.enable_prefix_caching) if groups else (16, 16),
         quantization=quantization.method,
+        bytes_per_weight=bytes_per_weight(shape, quantization.format_of),
         kv_cache_dtype=kv_cache_dtype,
+        bytes_per_kv_element=element_bits_of(shape, kv_cache_dtype) / 8,
         capability_major=capability,
         tp=request.tp,
     )

@@ -20,6 +20,7 @@ from blis_sim.engine.memory.weight_formats import (
     block_fp8,
     grouped_integers,
 )
+from blis_sim.engine.model_spec import Checkpoint
 
 ONLINE_METHODS: Mapping[str, WeightFormat] = {
     "fp8": FP8,
@@ -80,6 +81,19 @@ def read_quantization(
         raise EngineError(f"--quantization must be {method} or left out for {model}, got {requested!r}")
     keys = ConfigKeys(f"{model}: quantization_config", declared)
     return Quantization(method, _kv_cache_dtype(declared, method), _formats(keys, method), has_nvfp4)
+
+
+def refused_quantization(checkpoint: Checkpoint, requested: str) -> str:
+    """Return why --quantization cannot be applied to a checkpoint, empty when it can."""
+    try:
+        method = _method(_declared(checkpoint.config, checkpoint.hf_quant_config, "the model"))
+    except EngineError:
+        return ""
+    if method and requested and not _agrees(requested, method):
+        return f"the checkpoint is quantised with {method}"
+    if not method and requested not in ("", "none", *ONLINE_METHODS):
+        return f"weights are those of the checkpoint; vLLM quantises with {', '.join(ONLINE_METHODS)} while loading"
+    return ""
 
 
 def _declared(config: Mapping[str, Any], hf_quant_config: Mapping[str, Any] | None, model: str) -> Mapping[str, Any]:

@@ -8,6 +8,10 @@ from blis_sim.engine.errors import EngineError
 _VOCABULARY_MULTIPLE = 64
 
 
+class ShardingError(EngineError):
+    """A part of a model cannot be divided over that many GPUs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
     """Tensor parallelism of `tp` GPUs, pipeline parallelism of `pp` stages, `dp` replicas of all but the experts.
@@ -22,16 +26,16 @@ class Sharding:
     expert_parallel: bool = False
 
     def part(self, size: int, what: str) -> int:
-        """Return one GPU's part of `size`. Raises EngineError when tp does not divide it."""
+        """Return one GPU's part of `size`. Raises ShardingError when tp does not divide it."""
         if size % self.tp:
-            raise EngineError(f"{self.model} has {what} {size}, which tp {self.tp} does not divide")
+            raise ShardingError(f"{self.model} has {size} {what}, which tp {self.tp} does not divide")
         return size // self.tp
 
     def kv_heads(self, heads: int) -> int:
         """Return the KV heads of one GPU: where GPUs outnumber heads, each holds a copy of one."""
         if heads < self.tp:
             if self.tp % heads:
-                raise EngineError(f"{self.model} has {heads} KV heads, which do not divide tp {self.tp}")
+                raise ShardingError(f"{self.model} has {heads} KV heads, which do not divide tp {self.tp}")
             return 1
         return self.part(heads, "KV heads")
 
@@ -46,7 +50,9 @@ class Sharding:
         if self.expert_parallel:
             return -(-experts // gpus), intermediate_size
         if intermediate_size % gpus:
-            raise EngineError(f"{self.model} has experts of width {intermediate_size}, which {gpus} GPUs do not divide")
+            raise ShardingError(
+                f"{self.model} has experts of width {intermediate_size}, which {gpus} GPUs do not divide"
+            )
         return experts, intermediate_size // gpus
 
 
@@ -57,7 +63,7 @@ def stage_layers(num_layers: int, pp: int, model: str) -> Sequence[range]:
     has the output head, and where possible the first have fewest.
     """
     if pp > num_layers:
-        raise EngineError(f"{model} has {num_layers} layers, fewer than the {pp} pipeline stages")
+        raise ShardingError(f"{model} has {num_layers} layers, fewer than the {pp} pipeline stages")
     counts = [num_layers // pp] * pp
     for stage in range(2, num_layers % pp + 2):
         counts[-stage] += 1

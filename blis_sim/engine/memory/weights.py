@@ -23,6 +23,19 @@ def weight_bytes(model: ModelShape, format_of: FormatOf, sharding: Sharding) -> 
     )
 
 
+def bytes_per_weight(model: ModelShape, format_of: FormatOf) -> float:
+    """Return the mean bytes of a weight in the matrices of all layers, scales included."""
+    full = plain(DTYPE_BYTES[model.dtype])
+    whole = Sharding(model=model.model)
+    taken = weights = 0
+    for index, layer in enumerate(model.layers):
+        for module in _layer_modules(model, layer, f"layers.{index}.", whole):
+            size = module.count * sum(rows * columns for rows, columns in module.matrices)
+            taken += _module_bytes(module, format_of, full) if size else 0
+            weights += size
+    return taken / weights if weights else float(DTYPE_BYTES[model.dtype])
+
+
 def _stage_modules(model: ModelShape, stage: range, sharding: Sharding, index: int) -> Iterator[Module]:
     """Yield the modules of one stage: the first has embeddings and towers, the last the norm and the head."""
     is_first, is_last = index == 0, index == sharding.pp - 1
@@ -55,12 +68,12 @@ def _layer_modules(model: ModelShape, layer: Layer, prefix: str, sharding: Shard
 def _feed_forward_modules(part: FeedForward, hidden: int, prefix: str, sharding: Sharding) -> Iterator[Module]:
     name = f"{prefix}{part.name}." if part.name else prefix
     if isinstance(part, DenseMLP):
-        width = sharding.part(part.intermediate_size, "an MLP of width")
+        width = sharding.part(part.intermediate_size, "columns in its MLP")
         yield from _mlp(name, hidden, width, part.has_gate, part.has_bias)
         return
     yield _parameters(f"{name}gate", part.experts * hidden)
     if part.shared_size:
-        width = sharding.part(part.shared_size, "a shared expert of width")
+        width = sharding.part(part.shared_size, "columns in its shared expert")
         yield from _mlp(f"{name}{part.shared_name}.", hidden, width, part.has_gate, False)
     if part.latent_size:
         for latent_name in ("fc1_latent_proj", "fc2_latent_proj"):

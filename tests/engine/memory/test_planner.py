@@ -12,8 +12,8 @@ def test_kv_heads_replicate_when_gpus_outnumber_them() -> None:
     assert eight.block_bytes_per_gpu == four.block_bytes_per_gpu
 
 
-def test_refuses_tp_that_does_not_divide_the_kv_heads() -> None:
-    with pytest.raises(EngineError, match="KV heads 8, which tp 3 does not divide"):
+def test_refuses_tp_that_does_not_divide_the_heads() -> None:
+    with pytest.raises(EngineError, match="16 attention heads, which tp 3 does not divide"):
         layout_of("Qwen3-0.6B", tp=3)
 
 
