@@ -9,7 +9,7 @@ from blis_sim.options import options_from
 from mockserve.options.serve import ServeOptions
 from mockserve.startup import startup_line
 
-DEPLOYED = "H100, tp 1, 16,565 KV blocks"
+DEPLOYED = "H100, tp 1, 17,676 KV blocks"
 
 FIRST_REQUESTS = """
 import codecs, json, sys
@@ -34,7 +34,7 @@ print(opened)
         ({}, f"serving qwen/qwen3-14b on there ({DEPLOYED}, fitted)"),
         ({"num_instances": 3}, f"serving qwen/qwen3-14b on there (3 instances, {DEPLOYED}, fitted)"),
         ({"served_model_name": ("a", "b")}, f"serving a on there ({DEPLOYED}, fitted)"),
-        ({"latency_calculator": "constant"}, "serving qwen/qwen3-14b on there (16,565 KV blocks, set times)"),
+        ({"latency_calculator": "constant"}, "serving qwen/qwen3-14b on there (17,676 KV blocks, set times)"),
     ],
 )
 def test_the_first_line_says_what_is_served_and_by_what_times(given: dict[str, Any], said: str) -> None:

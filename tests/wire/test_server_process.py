@@ -65,7 +65,7 @@ def ask_for_whole_reply(line: str, connection: socket.socket) -> None:
 def test_it_says_what_it_serves_and_stops_on_a_signal_with_code_0() -> None:
     with process("--port", "0") as (running, line):
         assert re.fullmatch(
-            r"serving qwen/qwen3-14b on http://127\.0\.0\.1:\d+ \(H100, tp 1, 16,565 KV blocks, trained-physics\)\n",
+            r"serving qwen/qwen3-14b on http://127\.0\.0\.1:\d+ \(H100, tp 1, 17,676 KV blocks, trained-physics\)\n",
             line,
         )
         running.send_signal(signal.SIGTERM)
