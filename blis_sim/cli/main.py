@@ -2,10 +2,15 @@
 
 import os
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 _EXIT_FAILED = 1
 _EXIT_INTERRUPTED = 130
+_IMPORTING = "<frozen importlib._bootstrap>"
+"""The file of the functions that import a module."""
 
 
 def main() -> None:
@@ -31,16 +36,33 @@ def _start(program: str) -> NoReturn:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         import gc
+        import signal
 
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _interrupted)
         from blis_sim.cli.search_path import put_foreign_folders_last
 
         put_foreign_folders_last(sys.path)
         code = run(sys.argv[1:], program)
         # The process gives back all of its memory: to search that for garbage first takes as long as a simulation.
         gc.freeze()
+        if signal.getsignal(signal.SIGINT) is _interrupted:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is done, and Python would have its say about its own end
     except KeyboardInterrupt:
         code = _EXIT_INTERRUPTED
     except MemoryError:
         sys.stderr.write(f"{program}: error: out of memory\n")
         code = _EXIT_FAILED
     sys.exit(code)
+
+
+def _interrupted(_number: int, frame: "FrameType | None") -> None:
+    """Raise KeyboardInterrupt, but end the process at once while something is imported.
+
+    Some libraries crash when the imports of their own fail, and others raise an error in which the interrupt is lost.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORTING:
+            os._exit(_EXIT_INTERRUPTED)
+        frame = frame.f_back
+    raise KeyboardInterrupt

@@ -174,6 +174,47 @@ main()
     assert process.stderr.rstrip().endswith(said)
 
 
+def test_an_interrupt_is_not_lost_in_an_import_that_hides_it() -> None:
+    text = """
+import signal, sys
+from importlib.abc import MetaPathFinder
+from blis_sim.cli.main import main
+
+class Hiding(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "numpy":
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                raise RuntimeError("hidden")
+
+sys.meta_path.insert(0, Hiding())
+sys.argv[1:] = ["run", "--model", "qwen3-14b", "--num-requests", "2", "--arrival", "poisson"]
+main()
+"""
+    process = python("-c", text)
+    assert (process.returncode, process.stdout, process.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(("handler", "code"), [("signal.SIG_IGN", 0), ("signal.default_int_handler", 130)])
+def test_an_interrupt_that_is_ignored_at_the_start_stays_ignored(handler: str, code: int) -> None:
+    text = f"""
+import signal, sys
+from blis_sim.cli import running
+from blis_sim.cli.main import main
+
+def run_program(arguments, program):
+    signal.raise_signal(signal.SIGINT)
+    return 0
+
+signal.signal(signal.SIGINT, {handler})
+running.run_program = run_program
+main()
+"""
+    process = python("-c", text)
+    assert (process.returncode, process.stderr) == (code, "")
+
+
 def test_ends_in_one_line_where_a_library_finds_no_memory() -> None:
     text = """
 import sys
