@@ -1,7 +1,7 @@
 """A server that listens: its application behind a socket, and how it takes leave of its clients."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from aiohttp import web
 
 from blis_sim.engine.deployment import Deployment
 from blis_sim.options import OptionError
+from mockserve.connections.listening_sockets import listening_sockets
 from mockserve.connections.tls import server_context
 from mockserve.engines.backend import local_backend
 from mockserve.front.app import build_app
@@ -41,7 +42,8 @@ class RunningServer:
     service: Service
     runner: web.AppRunner
     front: Front
-    listener: asyncio.Server
+    listeners: Sequence[asyncio.Server]
+    """One for each address of the host."""
     host: str
     port: int
     """Address listened on; empty and 0 for a unix socket."""
@@ -64,7 +66,8 @@ class RunningServer:
         await asyncio.gather(drain(self.service, at_once), *closing)
         if self.uds is not None:
             self.uds.remove()  # while it is open no other file can have its identity
-        self.listener.close()
+        for listener in self.listeners:
+            listener.close()
         await asyncio.gather(self.front.close(CLOSING_GRACE_S), self.runner.cleanup())
         self.service.close()
         await self.service.aside.wait_closed()
@@ -101,7 +104,7 @@ async def listen(service: Service, shares_port: bool = False) -> RunningServer:
     try:
         if options.network.uds:
             uds = _unix_socket(options)
-        listener = await _listen(partial(FrontConnection, front), options, shares_port, uds)
+        listeners = await _listen(partial(FrontConnection, front), options, shares_port, uds)
     except BaseException:
         if uds is not None:
             uds.listening.close()
@@ -109,31 +112,25 @@ async def listen(service: Service, shares_port: bool = False) -> RunningServer:
         await runner.cleanup()
         raise
     if uds is not None:
-        return RunningServer(service, runner, front, listener, "", 0, uds)
-    host, port = listener.sockets[0].getsockname()[:2]
-    return RunningServer(service, runner, front, listener, host, port)
+        return RunningServer(service, runner, front, listeners, "", 0, uds)
+    host, port = listeners[0].sockets[0].getsockname()[:2]
+    return RunningServer(service, runner, front, listeners, host, port)
 
 
 async def _listen(
     factory: Callable[[], asyncio.Protocol], options: ServeOptions, shares_port: bool, uds: "UnixSocket | None"
-) -> asyncio.Server:
+) -> list[asyncio.Server]:
     loop = asyncio.get_running_loop()
     tls = server_context(options.network.tls)
     if uds is not None:
-        return await loop.create_unix_server(factory, sock=uds.listening, ssl=tls, backlog=LISTEN_BACKLOG)
+        return [await loop.create_unix_server(factory, sock=uds.listening, ssl=tls, backlog=LISTEN_BACKLOG)]
     try:
-        return await loop.create_server(
-            factory,
-            options.network.host,
-            options.network.port,
-            ssl=tls,
-            backlog=LISTEN_BACKLOG,
-            reuse_port=shares_port or None,
-        )
+        sockets = listening_sockets(options.network.host, options.network.port, LISTEN_BACKLOG, shares_port)
     except OSError as error:
         raise OptionError(
             f"cannot listen on {options.network.host}:{options.network.port}: {error.strerror or error}"
         ) from error
+    return [await loop.create_server(factory, sock=each, ssl=tls, backlog=LISTEN_BACKLOG) for each in sockets]
 
 
 def _unix_socket(options: ServeOptions) -> "UnixSocket":

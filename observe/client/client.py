@@ -8,6 +8,7 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any
 
+from observe.client.addresses import Address, addresses_of
 from observe.client.connection import Connection
 from observe.client.deadlines import Deadlines
 from observe.client.exchange import CANCELLED, Exchange, Outcome
@@ -155,17 +156,23 @@ class Client:
         return None
 
     async def _connect(self) -> Connection:
-        host, port = self._address or (self.server.host, self.server.port)
-        transport, connection = await self._loop.create_connection(
+        if self._address is not None:
+            return await self._connect_to(self._address)
+        *others, last = await addresses_of(self.server.host, self.server.port)
+        for address in others:
+            with suppress(OSError):
+                return await self._connect_to(address)
+        return await self._connect_to(last)
+
+    async def _connect_to(self, address: Address) -> Connection:
+        _, connection = await self._loop.create_connection(
             lambda: Connection(self.clock, self._idle.append, self._lose),
-            host,
-            port,
+            *address,
             ssl=self._ssl,
             server_hostname=self.server.host if self._ssl else None,
         )
         self._open.add(connection)
-        # Name resolution runs in a thread; once is enough.
-        self._address = transport.get_extra_info("peername")[:2]
+        self._address = address  # to resolve the name once is enough
         return connection
 
     async def _add_spare(self) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -116,6 +117,14 @@ def test_a_port_in_use_is_one_line_and_code_2() -> None:
     assert result.returncode == 2
     assert result.stderr.startswith(f"blis serve: error: cannot listen on 127.0.0.1:{port}: ")
     assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_server_that_listens_has_started_no_threads_of_the_event_loop(host: str) -> None:
+    with process("--port", "0", "--host", host) as (server, line):
+        assert line.startswith("serving ")
+        names = [each.read_text().strip() for each in Path(f"/proc/{server.pid}/task").glob("*/comm")]
+    assert [name for name in names if "libuv" in name] == []
 
 
 def test_the_model_may_be_given_as_a_flag() -> None:
