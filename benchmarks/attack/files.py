@@ -1,6 +1,6 @@
 """Attacks the commands that read files with mutated ones, and reports each that is not answered as it should be.
 
-    python benchmarks/attack/files.py [--count 20000] [--seed 0] [--only WORD] [--keep FOLDER]
+    python benchmarks/attack/files.py [--count 20000] [--first 0] [--seed 0] [--only WORD] [--keep FOLDER]
 
 Every case writes one mutated file beside valid ones and runs a real command on it, in this process. A case is answered
 well when the command succeeds, or ends with exit code 2 and one line that names the file, within limits of time and
@@ -65,11 +65,11 @@ class Case:
     detail: str = ""
 
 
-def cases(count: int, seed: int, only: str = "") -> Iterator[tuple[int, FileSample, bytes]]:
-    """Yield the numbered cases; `only` keeps samples with this word in their name."""
+def cases(count: int, seed: int, only: str = "", first: int = 0) -> Iterator[tuple[int, FileSample, bytes]]:
+    """Yield `count` numbered cases from `first` on; `only` keeps samples with this word in their name."""
     known = samples()
     weights = [sample.weight for sample in known]
-    for number in range(count):
+    for number in range(first, first + count):
         random = Random(f"{seed}/{number}")
         sample = random.choices(known, weights)[0]
         if only in sample.name:
@@ -179,13 +179,15 @@ def prepared() -> Iterator[Path]:
             resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
-def attack(count: int, seed: int, only: str = "", progress: bool = False) -> tuple[Counter[str], list[Case]]:
+def attack(
+    count: int, seed: int, only: str = "", progress: bool = False, first: int = 0
+) -> tuple[Counter[str], list[Case]]:
     """Run all cases. Returns counts by outcome, and the cases with a finding."""
     outcomes: Counter[str] = Counter()
     bad: list[Case] = []
     begun = time.monotonic()
     with prepared() as folder:
-        for done, (number, sample, content) in enumerate(cases(count, seed, only), start=1):
+        for done, (number, sample, content) in enumerate(cases(count, seed, only, first), start=1):
             case = attacked(number, sample, content, folder)
             outcomes["accepted" if case.code == 0 else "refused" if case.code == 2 else "other"] += 1
             if case.finding:
@@ -198,11 +200,12 @@ def attack(count: int, seed: int, only: str = "", progress: bool = False) -> tup
 def main() -> int:
     parser = argparse.ArgumentParser(description="Attack the commands that read files.")
     parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case, to run them in pieces")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="only samples with this word in their name")
     parser.add_argument("--keep", help="write the files of all findings to this folder")
     given = parser.parse_args()
-    outcomes, bad = attack(given.count, given.seed, given.only, progress=True)
+    outcomes, bad = attack(given.count, given.seed, given.only, progress=True, first=given.first)
     groups: dict[tuple[str, str, str], list[Case]] = defaultdict(list)
     for case in bad:
         groups[case.sample.name, case.finding, case.detail if "<" in case.detail else ""].append(case)
