@@ -7,6 +7,10 @@ that ask for much work. Equal arguments send equal bytes. Without --url a server
 While the requests are sent, a process of its own reads streams and asks for /health; quiet times of the same run are
 what its figures are compared with. The time that the server's main thread waited for a processor meanwhile is the
 machine's load, and is subtracted unless --as-measured is given. The exit code is 1 when a bound is broken.
+
+With --table each heavy kind and each costly constraint is sent by itself, and a row for each says what other clients
+noticed: by how much the gaps of streams grew, in milliseconds over the quiet times, how long /health took, and by how
+many megabytes memory grew. A star marks what is over its bound.
 """
 
 import argparse
@@ -29,6 +33,7 @@ from benchmarks.attack import memory
 from benchmarks.attack.generate import hostile_requests
 from benchmarks.attack.hostile import HostileRequest, Message
 from benchmarks.attack.judging import Attacked, Bounds, judged, read_errors
+from benchmarks.attack.kinds import Measurement, rows
 from benchmarks.attack.samples import read_samples
 from benchmarks.attack.sending import Exchange, exchange
 from benchmarks.attack.setups import SETUPS, Running, Setup, running
@@ -201,6 +206,25 @@ def requests_left(server: Running) -> float:
         time.sleep(0.2)
 
 
+def measure_kinds(setup: Setup, server: Running, given: argparse.Namespace) -> list[str]:
+    """Send each kind by itself, print the table, and return the broken bounds."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "samples.txt"
+        found = Measurement(setup, server, given)
+        with watching(setup, server, file):
+            asyncio.run(found.run())
+        lines, broken = rows(found, file, bounds_of(given), given.as_measured)
+    tracebacks = read_errors(server.errors).count("Traceback ")
+    print(f"{setup.name}: {len(found.sent)} kinds, {given.times} times each, {tracebacks} tracebacks")
+    print("\n".join(lines), flush=True)
+    return broken + [f"{tracebacks} tracebacks"] * bool(tracebacks)
+
+
+def bounds_of(given: argparse.Namespace) -> Bounds:
+    """The bounds that the command line sets."""
+    return Bounds(given.gap_p99_ms, given.gap_worst_ms, given.health_ms, given.memory_mb)
+
+
 def attack(setup: Setup, server: Running, given: argparse.Namespace) -> list[str]:
     """Attack one server, print what happened, and return the broken bounds."""
     with tempfile.TemporaryDirectory() as folder:
@@ -209,8 +233,7 @@ def attack(setup: Setup, server: Running, given: argparse.Namespace) -> list[str
             attacked = asyncio.run(Attack(setup, server, given).run())
         attacked.left_behind = 0.0 if attacked.died else requests_left(server)
         attacked.errors = read_errors(server.errors)
-        bounds = Bounds(given.gap_p99_ms, given.gap_worst_ms, given.health_ms, given.memory_mb)
-        verdict = judged(attacked, read_samples(file, given.as_measured), bounds)
+        verdict = judged(attacked, read_samples(file, given.as_measured), bounds_of(given))
     print(f"{setup.name}, seed {given.seed}: {len(attacked.exchanges):,} requests")
     print("\n".join(verdict.lines))
     print("\n".join(f"  BROKEN {line}" if line[0] != " " else line for line in verdict.broken), flush=True)
@@ -233,6 +256,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--time-limit-s", type=float, default=600.0, help="send nothing more to a set-up after this time"
     )
+    parser.add_argument("--table", action="store_true", help="a row for each heavy kind and each costly constraint")
+    parser.add_argument("--part", default="1/1", metavar="I/N", help="with --table the I-th of N parts of the kinds")
+    parser.add_argument("--times", type=int, default=2, help="with --table how often each kind is sent")
     parser.add_argument("--as-measured", action="store_true", help="count waits for a processor as the server's, too")
     parser.add_argument("--replies", help="append what was sent and answered to this file, as JSON lines")
     for name, default in (("gap-p99-ms", 50), ("gap-worst-ms", 100), ("health-ms", 100), ("memory-mb", 200)):
@@ -248,13 +274,14 @@ def main() -> None:
     if unknown := [name for name in names if name not in by_name]:
         sys.exit(f"--setups: {unknown[0]!r} is none of {', '.join(by_name)}")
     broken: list[str] = []
+    work = measure_kinds if given.table else attack
     for name in itertools.islice(names, 1 if given.url else None):
         if given.url:
             parts = urlsplit(given.url)
-            broken += attack(by_name[name], Running(parts.hostname or "127.0.0.1", parts.port or 80), given)
+            broken += work(by_name[name], Running(parts.hostname or "127.0.0.1", parts.port or 80), given)
         else:
             with running(by_name[name]) as server:
-                broken += attack(by_name[name], server, given)
+                broken += work(by_name[name], server, given)
     sys.exit(1 if broken else 0)
 
 

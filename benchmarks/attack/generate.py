@@ -33,7 +33,7 @@ def hostile_requests(setup: Setup, seed: int, count: int, heavy_rounds: int) -> 
 def heavy_request(kind: Heavy, setup: Setup) -> HostileRequest:
     """One heavy kind as bytes."""
     body = json.dumps(kind.body()).encode()
-    message = _authorised(Message(method="POST", path=kind.path, body=body), setup, None)
+    message = authorised(Message(method="POST", path=kind.path, body=body), setup, None)
     return HostileRequest(
         kind=f"heavy: {kind.name}", route=kind.path, pieces=(message.serialised(),), runs_alone=True,
         shown=body[:SHOWN_CHARS].decode(errors="replace"),
@@ -46,11 +46,11 @@ def small_request(setup: Setup, chance: random.Random, others: Mapping[str, Any]
     share = chance.random()
     if setup.takes_uploads and share < 0.5:
         kind, message = uploads.hostile_upload(chance)
-        return _request(f"upload: {kind}", valid, _authorised(message, setup, chance))
+        return _request(f"upload: {kind}", valid, authorised(message, setup, chance))
     if share < 0.03:
         kind, upload = uploads.hostile_upload(chance, (valid.path,))
-        return _request(f"upload: {kind}", valid, _authorised(upload, setup, chance))
-    message = _authorised(_message(valid, valid.body), setup, chance)
+        return _request(f"upload: {kind}", valid, authorised(upload, setup, chance))
+    message = authorised(_message(valid, valid.body), setup, chance)
     if share > 0.8:
         kind, (pieces, is_complete) = http_tricks.hostile_message(message, chance)
         shown = pieces[0][:SHOWN_CHARS].decode("latin-1")
@@ -60,9 +60,9 @@ def small_request(setup: Setup, chance: random.Random, others: Mapping[str, Any]
         )  # fmt: skip
     if share > 0.6 and valid.body is not None:
         kind, text = json_texts.hostile_text(json_texts.dumped(valid.body), chance)
-        return _request(f"text: {kind}", valid, _authorised(_message(valid, None, text), setup, chance))
+        return _request(f"text: {kind}", valid, authorised(_message(valid, None, text), setup, chance))
     body = mutations.mutated(valid.body, chance, others)
-    return _request("structure", valid, _authorised(_message(valid, body), setup, chance))
+    return _request("structure", valid, authorised(_message(valid, body), setup, chance))
 
 
 def _message(valid: ValidRequest, body: Any, text: bytes | None = None) -> Message:
@@ -71,7 +71,7 @@ def _message(valid: ValidRequest, body: Any, text: bytes | None = None) -> Messa
     return Message(method=valid.method, path=valid.path, body=text)
 
 
-def _authorised(message: Message, setup: Setup, chance: random.Random | None) -> Message:
+def authorised(message: Message, setup: Setup, chance: random.Random | None) -> Message:
     """A message with the key of the set-up; one in five lacks it."""
     if setup.api_key is None or (chance is not None and chance.random() < 0.2):
         return message
