@@ -1,12 +1,13 @@
 """What a request asks of its answer besides sampling: how it may end, which form it must have, what it answers."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from mockserve.content.constraints.kinds import Constraint, DeferredForm, demanded_form
 from mockserve.content.thinking import Thinking, read_thinking
 from mockserve.content.tool_calls import ToolUse, read_tool_use
-from mockserve.options.content import ContentOptions, json_object
+from mockserve.options.content import ONE_CALL_PARSERS, ContentOptions, json_object
 from mockserve.options.structured_outputs import AUTO, StructuredOutputsConfig
 from mockserve.protocol.completions.messages import read_messages
 from mockserve.protocol.completions.template_arguments import effort_arguments
@@ -72,7 +73,10 @@ def _tools(body: Mapping[str, Any], options: ContentOptions) -> ToolUse | None:
     tools = options.tools
     if not tools.calls_tools:
         return None
-    return read_tool_use(body, tools.tool_call_probability, tools.tool_call_extra_probability, tools.tool_call_taste)
+    found = read_tool_use(body, tools.tool_call_probability, tools.tool_call_extra_probability, tools.tool_call_taste)
+    if found is not None and not found.is_forced and tools.tool_call_parser in ONE_CALL_PARSERS:
+        return replace(found, is_parallel=False)
+    return found
 
 
 def _thinking(body: Mapping[str, Any], options: ContentOptions) -> Thinking | None:

@@ -23,6 +23,8 @@ REASONING_PARSERS = (
     *("minimax_m2_append_think", "minimax_m3", "mistral", "muse", "muse_glimmer", "musespark1x", "nemotron_v3"),
     *("olmo3", "openai_gptoss", "plamo3", "poolside_v1", "qwen3", "seed_oss", "step3", "step3p5", "step5"),
 )
+ONE_CALL_PARSERS = frozenset({"gigachat3", "internlm"})
+"""Parsers of models that make one call at a time: vLLM reads a second one as content, or refuses the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Searches for differences between a genuine vLLM server and ours, parser by parser.
 
     python -m benchmarks.vllm_oracle.wire_search --genuine URL --model FOLDER
-        [--tool-parsers a,b] [--reasoning-parsers c,d] [--no-plain] [--seed N]
+        [--tool-parsers a,b] [--reasoning-parsers c,d] [--pairs a+c,b+d] [--no-plain] [--seed N]
 
 The model of the genuine server must take what it says from `vllm_xargs` (`fx_tokens`, `fx_eos_at`), and its parsers
 must follow a header: `switch.py` says how. FOLDER is the model folder of both, made by `folder.py`. Ours is started
@@ -66,6 +66,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--plain", action=argparse.BooleanOptionalAction, default=True, help="search without parsers, too"
     )
+    parser.add_argument("--pairs", default="", help="parsers of both kinds to search together: calls+reasoning,...")
     parser.add_argument("--seed", type=int, default=0, help="added to the seeds of the requests")
     return parser.parse_args()
 
@@ -80,6 +81,7 @@ def _pairs(arguments: argparse.Namespace) -> Iterator[Parsers]:
         yield Parsers()
     yield from (Parsers(tool=each) for each in arguments.tool_parsers.split(",") if each)
     yield from (Parsers(reasoning=each) for each in arguments.reasoning_parsers.split(",") if each)
+    yield from (Parsers(*each.split("+")) for each in arguments.pairs.split(",") if each)
 
 
 def _search(

@@ -15,7 +15,7 @@ MAX_SHOWN_CHARS = 160
 WORDS = ("partial_json",)
 """Keys of what a model says beside those that captures have."""
 _MISSING = object()
-_DRAWN = ((re.compile(r"\b[0-9a-f]{16,32}\b"), "X"), (re.compile(r"^[A-Za-z0-9]{9}$"), "<nine>"))
+_DRAWN = ((re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{16,32}\b"), "X"), (re.compile(r"^[A-Za-z0-9]{9}$"), "<nine>"))
 
 
 class Reply(NamedTuple):

@@ -50,20 +50,24 @@ def _python(begin: str, end: str, is_list: bool = True) -> Write:
     return write
 
 
-def _qwen(begin: str = "<tool_call>", end: str = "</tool_call>", line: str = "\n") -> Write:
+def _qwen(begin: str = "<tool_call>", end: str = "</tool_call>", line: str = "\n", between: str | None = None) -> Write:
     """Functions and parameters as tags that have their names behind an equals sign."""
 
     def one(call: Call) -> str:
-        given = "".join(f"<parameter={k}>{line}{_text(v)}{line}</parameter>\n" for k, v in call.values.items())
-        return f"{begin}\n<function={call.name}>\n{given}</function>\n{end}"
+        given = "".join(f"<parameter={k}>{line}{_text(v)}{line}</parameter>{line}" for k, v in call.values.items())
+        return f"{begin}{line}<function={call.name}>{line}{given}</function>{line}{end}"
 
-    return lambda calls: "\n".join(map(one, calls))
+    separator = line if between is None else between
+    return lambda calls: separator.join(map(one, calls))
 
 
 def _keys(
-    begin: str, end: str, after_name: str, opening: str = "", closing: str = "", tag: str = "{}", line: str = "\n"
+    *marks: str, opening: str = "", closing: str = "", tag: str = "{}", line: str = "\n", between: str | None = None
 ) -> Write:
-    """Names of arguments and their values as tags of their own. `tag` is how tags are named."""
+    """Names of arguments and their values as tags of their own. `marks` are those of a call and what follows its name;
+    `tag` is how tags are named.
+    """
+    begin, end, after_name = marks
 
     def pair(key: str, value: Any) -> str:
         names = (tag.format("arg_key"), tag.format("arg_value"))
@@ -72,7 +76,8 @@ def _keys(
     def one(call: Call) -> str:
         return f"{begin}{call.name}{after_name}{''.join(pair(*each) for each in call.values.items())}{end}"
 
-    return lambda calls: opening + line.join(map(one, calls)) + closing
+    separator = line if between is None else between
+    return lambda calls: opening + separator.join(map(one, calls)) + closing
 
 
 def _invoked(
@@ -90,11 +95,11 @@ def _invoked(
     return lambda calls: opening + "".join(map(one, calls)) + closing
 
 
-def _braces(begin: str, end: str, quote: str) -> Write:
-    """Gemma's objects, whose texts are within marks."""
+def _braces(begin: str, end: str, quote: str, quotes_all: bool = False) -> Write:
+    """Gemma's objects, whose texts are within marks; with `quotes_all` every value is."""
 
     def value(given: Any) -> str:
-        return f"{quote}{given}{quote}" if isinstance(given, str) else json.dumps(given)
+        return f"{quote}{_text(given)}{quote}" if quotes_all or isinstance(given, str) else json.dumps(given)
 
     def one(call: Call) -> str:
         return f"{begin}call:{call.name}{{{','.join(f'{k}:{value(v)}' for k, v in call.values.items())}}}{end}"
@@ -199,9 +204,10 @@ def _minicpm(calls: Sequence[Call]) -> str:
 def _step_3(calls: Sequence[Call]) -> str:
     def one(call: Call) -> str:
         given = "".join(f'<steptml:parameter name="{k}">{_text(v)}</steptml:parameter>' for k, v in call.values.items())
-        return f'<｜tool_call_begin｜><steptml:invoke name="{call.name}">{given}</steptml:invoke><｜tool_call_end｜>'
+        invoked = f'<steptml:invoke name="{call.name}">{given}</steptml:invoke>'
+        return f"<｜tool_call_begin｜>function<｜tool_sep｜>{invoked}<｜tool_call_end｜>"
 
-    return f"<｜tool_calls_begin｜>{'<｜tool_sep｜>'.join(map(one, calls))}<｜tool_calls_end｜>"
+    return f"<｜tool_calls_begin｜>{''.join(map(one, calls))}<｜tool_calls_end｜>"
 
 
 def _mistral(calls: Sequence[Call]) -> str:
@@ -219,7 +225,7 @@ CALLS: Mapping[str, Write] = {
     "deepseek_v41": _dsml("calls", " "),
     "dots": _invoked("<dots_function_call>", "</dots_function_call>"),
     "ernie45": _HERMES,
-    "functiongemma": _braces("<start_function_call>", "<end_function_call>", "<escape>"),
+    "functiongemma": _braces("<start_function_call>", "<end_function_call>", "<escape>", quotes_all=True),
     "gemma4": _braces("<|tool_call>", "<tool_call|>", '<|"|>'),
     "gigachat3": _enclosed("<|function_call|>", ""),
     "glm45": _GLM,
@@ -229,13 +235,18 @@ CALLS: Mapping[str, Write] = {
     "granite4": _enclosed("<tool_call> ", " </tool_call>", between=""),
     "hermes": _HERMES,
     "hunyuan_a13b": _listed("<tool_calls>", "</tool_calls>"),
-    "hy_v3": _keys("<tool_call>", "</tool_call>", "<tool_sep>\n", "<tool_calls>\n", "\n</tool_calls>"),
-    "hy_v4": _keys("<tool_call>", "</tool_call>", "\n", "<tool_calls>\n", "\n</tool_calls>"),
+    "hy_v3": _keys("<tool_call>", "</tool_call>", "<tool_sep>\n", opening="<tool_calls>\n", closing="\n</tool_calls>"),
+    "hy_v4": _keys("<tool_call>", "</tool_call>", "", opening="<tool_calls>", closing="</tool_calls>", line=""),
     "inkling": _inkling,
     "internlm": _enclosed("<|action_start|><|plugin|>", "<|action_end|>", "parameters"),
     "jamba": _listed("<tool_calls>", "</tool_calls>"),
     "k2_horizon": _keys(
-        "<ifm|tool_call>", "</ifm|tool_call>", "\n", "<ifm|tool_calls>", "</ifm|tool_calls>", tag="ifm|{}"
+        "<ifm|tool_call>",
+        "</ifm|tool_call>",
+        "\n",
+        opening="<ifm|tool_calls>",
+        closing="</ifm|tool_calls>",
+        tag="ifm|{}",
     ),
     "kimi_k2": _kimi_2,
     "kimi_k3": _kimi_3,
@@ -256,7 +267,7 @@ CALLS: Mapping[str, Write] = {
     "olmo3": _python("<function_calls>", "</function_calls>", is_list=False),
     "phi4_mini_json": _listed("functools", ""),
     "plamo3": _plamo,
-    "poolside_v1": _keys("<tool_call>", "</tool_call>", "\n"),
+    "poolside_v1": _keys("<tool_call>", "</tool_call>", "\n", between=""),
     "pythonic": _python("", ""),
     "qwen3_coder": _qwen(),
     "qwen3_json": _HERMES,
@@ -264,7 +275,7 @@ CALLS: Mapping[str, Write] = {
     "seed_oss": _qwen("<seed:tool_call>", "</seed:tool_call>"),
     "step3": _step_3,
     "step3p5": _qwen(),
-    "step5": _qwen(),
+    "step5": _qwen(between=""),
     "xlam": _listed("", ""),
 }
 """By the name of the parser. The others need a tokenizer or a library that the search does not have."""
@@ -277,6 +288,8 @@ FORCED_AS_JSON = frozenset(
     }
 )
 """Parsers whose models write calls that are forced as bare JSON: a list of them, or the arguments of a named one."""
+BEFORE_FORCED = {"kimi_k3": "<|open|>response<|sep|><|close|>response<|sep|>", "minimax_m2": "\n"}
+"""By parser: what the grammar of calls that are forced has before them."""
 
 
 def forced(calls: Sequence[Call], is_named: bool) -> str:

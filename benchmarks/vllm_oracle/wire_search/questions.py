@@ -25,6 +25,8 @@ RESULT: list[dict[str, Any]] = [
 
 CALL_SHAPES = ("auto, seed 0", "required", "named", "after a result", "no arguments")
 THOUGHT_SHAPES = ("usual", "hidden", "enable_thinking True", "enable_thinking False", "thinking False", "effort none")
+OTHER_SHAPES = ("auto, seed 1", "required", "usual")
+"""Those that other interfaces are asked, too."""
 
 
 class Question(NamedTuple):
@@ -53,8 +55,7 @@ def chat(**fields: Any) -> dict[str, Any]:
 
 def questions(parsers: Parsers, seed: int = 0) -> Iterator[Question]:
     """All requests for one pair of parsers; another seed gives other answers."""
-    bodies = dict(_calls() if parsers.tool else _thoughts())
-    bodies = {name: {**body, "seed": body["seed"] + seed} for name, body in bodies.items()}
+    bodies = {name: {**body, "seed": body["seed"] + seed} for name, body in _bodies(parsers)}
     for name, body in bodies.items():
         for stream in (False, True):
             kind = "stream" if stream else "whole"
@@ -64,9 +65,21 @@ def questions(parsers: Parsers, seed: int = 0) -> Iterator[Question]:
 
 def shape_questions(parsers: Parsers) -> Iterator[Question]:
     """A few streams that show all of what a parser does."""
-    bodies = dict(_calls() if parsers.tool else _thoughts())
+    bodies = dict(_bodies(parsers))
     for name in CALL_SHAPES if parsers.tool else THOUGHT_SHAPES:
         yield Question(name, CHAT, {**bodies[name], "stream": True}, bodies[name])
+    for name in OTHER_SHAPES:
+        if name in bodies:
+            yield from _others(name, "stream", bodies[name], stream=True)
+
+
+def _bodies(parsers: Parsers) -> Iterator[tuple[str, dict[str, Any]]]:
+    if parsers.tool:
+        yield from _calls()
+    if not parsers.tool:
+        yield from _thoughts()
+    elif parsers.reasoning:
+        yield from ((f"{name} with tools", {**body, "tools": tools()}) for name, body in _thoughts())
 
 
 def _calls() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -3,7 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.vllm_oracle.wire_search.markup import CALLS, FORCED_AS_JSON, THOUGHTS, Call, Thought, forced
+from benchmarks.vllm_oracle.wire_search.markup import (
+    BEFORE_FORCED,
+    CALLS,
+    FORCED_AS_JSON,
+    THOUGHTS,
+    Call,
+    Thought,
+    forced,
+)
 
 SEPARATE = frozenset({"hermes", "qwen3_json", "longcat"})
 """Parsers whose calls have a mark each, and none around all."""
@@ -47,9 +55,8 @@ class Said(NamedTuple):
         if parser in FORCED_AS_JSON:
             return forced(self.calls, is_named=isinstance(choice, Mapping))
         # The grammar of calls that are forced has nothing between them.
-        return (
-            "".join(CALLS[parser]([each]) for each in self.calls) if parser in SEPARATE else CALLS[parser](self.calls)
-        )
+        groups = [[each] for each in self.calls] if parser in SEPARATE else [self.calls]
+        return BEFORE_FORCED.get(parser, "") + "".join(CALLS[parser](each) for each in groups)
 
 
 def read_chat(reply: Mapping[str, Any]) -> Said:

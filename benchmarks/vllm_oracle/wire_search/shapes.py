@@ -1,6 +1,6 @@
-"""The events of chat streams as one line each, and a table of those that a genuine vLLM server sends for each parser.
+"""The events of streams as one line each, and a table of those that a genuine vLLM server sends for each parser.
 
-    python -m benchmarks.vllm_oracle.wire_search.shapes --genuine URL --model FOLDER > TABLE.csv
+    python -m benchmarks.vllm_oracle.wire_search.shapes --genuine URL --model FOLDER [--reasons OLD.csv] > TABLE.csv
 
 Both servers must be as `__main__.py` says. Equal events in a row are one.
 """
@@ -10,6 +10,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 FIRST_EVENTS = 1
@@ -17,7 +18,31 @@ FIRST_EVENTS = 1
 
 
 def stream_shape(text: str) -> str:
-    """The deltas of a chat stream with one choice: keys, and values that say nothing."""
+    """The deltas of a chat stream with one choice: keys, and values that say nothing. Of other interfaces the kinds of
+    events.
+    """
+    if text.startswith("{"):
+        return f"error {json.loads(text)['error']['code']}"
+    shapes = _kinds(text) if text.startswith("event: ") else _deltas(text)
+    return " ".join(shape for number, shape in enumerate(shapes) if number == 0 or shape != shapes[number - 1])
+
+
+def _kinds(text: str) -> list[str]:
+    """The kinds of typed events, and what each is about."""
+    shapes: list[str] = []
+    for block in text.strip().split("\n\n")[FIRST_EVENTS:]:
+        kind, _, data = block.removeprefix("event: ").partition("\ndata: ")
+        if not data:
+            shapes.append("(cut)")
+            continue
+        event = json.loads(data)
+        about = event.get("item") or event.get("content_block") or event.get("delta")
+        name = about.get("type") if isinstance(about, dict) else None
+        shapes.append(kind.removeprefix("response.") + (f"({name})" if name else ""))
+    return shapes
+
+
+def _deltas(text: str) -> list[str]:
     shapes: list[str] = []
     for block in text.strip().split("\n\n")[FIRST_EVENTS:]:
         data = block.partition("data: ")[2]
@@ -30,7 +55,7 @@ def stream_shape(text: str) -> str:
             choice = event["choices"][0]
             reason = choice["finish_reason"]
             shapes.append(_delta(choice["delta"]) + (f" {reason}" if reason else ""))
-    return " ".join(shape for number, shape in enumerate(shapes) if number == 0 or shape != shapes[number - 1])
+    return shapes
 
 
 def _delta(delta: Mapping[str, Any]) -> str:
@@ -49,6 +74,11 @@ def _call(call: Mapping[str, Any]) -> str:
     return f"call{call['index']}({' '.join([*head, *function])})"
 
 
+def _reasons(table: Path) -> dict[tuple[str, ...], str]:
+    rows = csv.DictReader(table.read_text().splitlines())
+    return {(row["kind"], row["parser"], row["question"], row["shape"]): row["reason"] for row in rows}
+
+
 def main() -> int:
     """Write the table."""
     # Only here, so that tests need neither a tokenizer's library nor a server for the function above.
@@ -63,11 +93,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="shapes", description="Shapes of a genuine server's streams.")
     parser.add_argument("--genuine", required=True, help="URL of the genuine server")
     parser.add_argument("--model", required=True, help="model folder of both servers")
+    parser.add_argument("--reasons", type=Path, help="a table whose reasons hold for what has not changed")
     arguments = parser.parse_args()
     tokenizer = Tokenizer.from_file(f"{arguments.model}/tokenizer.json")
     genuine = Server.at(arguments.genuine)
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(("kind", "parser", "question", "shape", "reason"))
+
+    reasons = {} if arguments.reasons is None else _reasons(arguments.reasons)
 
     def pairs() -> Iterator[tuple[str, Parsers]]:
         yield from (("calls", Parsers(tool=each)) for each in CALLS)
@@ -77,8 +110,8 @@ def main() -> int:
         with our_server(arguments.model, parsers, extra_call_probability=0.0) as ours:
             for question in shape_questions(parsers):
                 theirs = reply_of_genuine(question, parsers, genuine, ours, tokenizer)
-                name = parsers.tool or parsers.reasoning
-                writer.writerow((kind, name, question.name, stream_shape(theirs.text), ""))
+                row = (kind, parsers.tool or parsers.reasoning, question.name, stream_shape(theirs.text))
+                writer.writerow((*row, reasons.get(row, "")))
     return 0
 
 

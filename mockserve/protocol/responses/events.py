@@ -69,7 +69,7 @@ class ResponseEvents:
     def said(self, piece: Piece) -> list[Event]:
         told: list[Event] = []
         delta = piece.delta
-        if "reasoning" in delta:
+        if delta.get("reasoning") is not None:
             told += self._reasoning(delta["reasoning"])
         if delta.get("content"):
             told += self._content(delta["content"], piece.logprobs)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from mockserve.content.asking import chat_form
 
 from mockserve.content.answer import Kind
 from mockserve.content.form import AnswerForm
@@ -13,6 +14,7 @@ from mockserve.content.script import Performance, Segment, perform
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer
 from mockserve.content.tool_calls import MOST_CALLS, ToolUse, call_script, read_tool_use
 from mockserve.content.writing import form_checks
+from mockserve.options.serve import ServeOptions
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.errors import ApiError
@@ -55,6 +57,17 @@ def test_calls_follow_each_other_where_they_may_be_parallel() -> None:
     assert counts(required(extra_probability=0.5)) >= {1, 2, 3}
     assert counts(required(extra_probability=1.0)) == {MOST_CALLS}
     assert counts(required(extra_probability=1.0, parallel_tool_calls=False)) == {1}
+
+
+@pytest.mark.parametrize("parser", ["gigachat3", "internlm"])
+def test_parser_that_reads_one_call_gets_one(parser: str) -> None:
+    settings: dict[str, Any] = {"tool_call_parser": parser, "tool_call_extra_probability": 1.0}
+    options = ServeOptions(model="qwen/qwen3-14b", hardware="H100", tp=1, enable_auto_tool_choice=True, **settings)
+    asked = {"messages": [{"role": "user", "content": "hi"}], "tools": TOOLS}
+    found = [
+        chat_form({**asked, **more}, "hi", options, quotes=False).tools for more in ({}, {"tool_choice": "required"})
+    ]
+    assert [counts(each) for each in found if each is not None] == [{1}, {MOST_CALLS}]
 
 
 def test_a_named_function_is_called_once() -> None:

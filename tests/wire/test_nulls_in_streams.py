@@ -1,4 +1,4 @@
-"""Parsers whose later parts of a call have a null id, asked through the interfaces of other makers."""
+"""Parsers whose streams have nulls (ids within a call, reasoning beside content), asked through other interfaces."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -58,3 +58,14 @@ def test_null_id_begins_no_call(path: str, parser: str) -> None:
         text = call(server, "POST", path, _body(path)).body.decode()
     assert _kinds(text) == CALL_EVENTS[path]
     assert set(json.loads(_arguments(text))) == {"at", "far"}
+
+
+def test_null_reasoning_is_no_reasoning() -> None:
+    body = {"model": "m", "input": "hi", "max_output_tokens": 600, "stream": True}
+    with running_server(reasoning_parser="granite", default_reasoning_tokens=5, default_output_tokens=6) as server:
+        text = call(server, "POST", "/v1/responses", body).body.decode()
+    assert _kinds(text)[-1] == "response.completed"
+    assert [each for each in _kinds(text) if each.endswith("text.done")] == [
+        "response.reasoning_text.done",
+        "response.output_text.done",
+    ]
