@@ -9,6 +9,7 @@ from typing import Any
 from mockserve.content.answer import Kind
 from mockserve.content.prose import Prose
 from mockserve.content.script import Segment
+from mockserve.protocol.errors import ApiError
 
 TOKENS_BY_EFFORT = {"minimal": 25, "low": 100, "medium": 250, "high": 500, "xhigh": 1000, "max": 2000}
 """Tokens of reasoning for each `reasoning_effort`: half of all answers have more."""
@@ -29,6 +30,8 @@ ONE_SWITCH = frozenset(
     {"gemma4", "granite_thinking_parser", "mimo", "minicpmv", "nemotron_v3", "plamo3", "qwen3", "seed_oss"}
 )
 """Parsers that look at `enable_thinking` only."""
+EFFORTS: Mapping[str, Sequence[str]] = {"k2_horizon": ("high", "medium", "low")}
+"""By parser: efforts that it has marks for; others take any."""
 SHOWN_AS_CONTENT = "minimax_m2_append_think"
 """The parser that leaves reasoning in the content, with its marks."""
 NO_THINKING = (None, False, "", "no_think")
@@ -59,7 +62,11 @@ class Thinking:
 def read_thinking(
     body: Mapping[str, Any], variables: Mapping[str, Any], fixed_tokens: int | None, parser: str = ""
 ) -> Thinking | None:
-    """How long to think before the answer to `body`; None not at all. `variables` are those of the chat template."""
+    """How long to think before the answer to `body`; None not at all. `variables` are those of the chat template.
+
+    Raises ApiError for an effort that the parser has no marks for.
+    """
+    _check_effort(variables, parser)
     effort = body.get("reasoning_effort")
     switches = SWITCHES[:1] if parser in ONE_SWITCH else SWITCHES
     if effort == OFF or any(variables.get(each) is False for each in switches):
@@ -75,6 +82,15 @@ def read_thinking(
         is_fixed=fixed_tokens is not None,
         is_content=parser == SHOWN_AS_CONTENT,
     )
+
+
+def _check_effort(variables: Mapping[str, Any], parser: str) -> None:
+    efforts = EFFORTS.get(parser)
+    if efforts is None:
+        return
+    effort = variables.get("reasoning_effort", efforts[0])
+    if effort not in efforts:
+        raise ApiError(f"Unsupported reasoning_effort {effort!r}. Supported values: {', '.join(efforts)}.")
 
 
 def thoughts(thinking: Thinking, random: Random, prose: Prose, budget: int) -> list[Segment]:

@@ -24,6 +24,17 @@ def arranged(deltas: Deltas, style: CallStyle, is_cut: bool) -> list[tuple[Delta
     return _filled(told, style.fillers, calls)
 
 
+def marked(told: list[tuple[Delta, ...]], begin: Sequence[Delta], end: Sequence[Delta]) -> list[tuple[Delta, ...]]:
+    """`told` with what the marks before and after reasoning bring, where a token brings nothing else."""
+    places = [place for place, found in enumerate(told) if any(each.kind is Kind.REASONING for each in found)]
+    if not places or not (begin or end):
+        return told
+    for place, brought in ((places[0] - 1, begin), (places[-1] + 1, end)):
+        if 0 <= place < len(told) - 1 and not told[place]:
+            told[place] = tuple(brought)
+    return told
+
+
 class _Calls:
     """Where the calls of an answer are, and the arguments of each."""
 

@@ -2,11 +2,11 @@
 
 import random
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from mockserve.content.answer import Kind
+from mockserve.content.answer import Delta, Kind
 from mockserve.protocol.completions.bodies import TOOL_CALL_PREFIX
 from mockserve.replies.identity import new_id
 
@@ -120,7 +120,7 @@ STYLES: Mapping[str, CallStyle] = {
     **dict.fromkeys(("apertus", "hermes", "longcat", "qwen3_json"), _NULL_CONTENT),
     **dict.fromkeys(("deepseek_v3", "deepseek_v31"), _DEEPSEEK),
     **dict.fromkeys(("dots", "k2_horizon"), _NULL_TOGETHER),
-    **dict.fromkeys(("glm45", "glm47", "ling3", "minimax_m3"), _JOINS_NOTHING),
+    **dict.fromkeys(("glm45", "glm47", "ling3", "mimo", "minimax_m3"), _JOINS_NOTHING),
     **dict.fromkeys(("granite-20b-fc", "llama3_json", "llama4_json"), _LLAMA),
     **dict.fromkeys(("granite4", "kimi_k3"), _NULL_WHOLE),
     **dict.fromkeys(("internlm", "jamba"), CallStyle(fillers=_WORDS_END_EMPTY)),
@@ -178,19 +178,26 @@ def call_id(form: IdForm, name: str, call: int, num_earlier: int, is_stream: boo
 
 
 class ReasoningStyle(NamedTuple):
-    """Nulls beside reasoning and beside content, and what the last event has where no parser of calls is in force."""
+    """Nulls beside reasoning and beside content, what the last event has where no parser of calls is in force, and the
+    events that marks at the beginning and at the end of reasoning bring.
+    """
 
     null_content: bool = False
     null_reasoning: bool = False
     after_words: Filler = Filler.EMPTY
+    begin: Sequence[Delta] = ()
+    end: Sequence[Delta] = ()
 
 
 NO_REASONING = ReasoningStyle(after_words=Filler.NOTHING)
 _USUAL = ReasoningStyle()
+_EMPTY = Delta(Kind.REASONING, "")
 REASONING_STYLES: Mapping[str, ReasoningStyle] = {
-    **dict.fromkeys(("kimi_k3", "minicpmv", "muse", "muse_glimmer", "musespark1x", "olmo3"), NO_REASONING),
+    **dict.fromkeys(("kimi_k3", "minicpmv", "muse", "muse_glimmer", "musespark1x"), NO_REASONING),
     **dict.fromkeys(("hy_v4", "minimax_m3"), ReasoningStyle(null_content=True)),
     "granite": ReasoningStyle(True, True, Filler.NOTHING),
+    "k2_horizon": ReasoningStyle(end=(Delta(Kind.NOTHING, ""), _EMPTY)),
+    "olmo3": NO_REASONING._replace(begin=(_EMPTY,), end=(Delta(Kind.CONTENT, ""),)),
 }
 """By the name of the parser; the others are usual."""
 

@@ -16,7 +16,7 @@ from mockserve.protocol.completions.bodies import (
 )
 from mockserve.protocol.logprob_shapes import chat_logprobs
 from mockserve.replies.accounting import ParsingCounter
-from mockserve.replies.arranging import arranged
+from mockserve.replies.arranging import Deltas, arranged, marked
 from mockserve.replies.call_style import NO_REASONING, CallStyle, NullContent, Part, ReasoningStyle, call_id
 from mockserve.replies.choice_writer import NewScorer, scored_tokens
 from mockserve.replies.generation import Generation, PlannedPrompt
@@ -56,11 +56,16 @@ class ChatWriter:
         self._generation = generation
         self._answer = generation.answer
         deltas = generation.answer.deltas
-        self._deltas = None if deltas is None else arranged(deltas, shape.calls, self._answer.unparsed is not None)
+        self._deltas = None if deltas is None else self._arranged(deltas)
         # What is hidden must not show through ids and log-probabilities either.
         hides = generation.answer.deltas is not None and not shape.includes_reasoning
         self._scorer = shape.new_scorer(generation) if shape.new_scorer is not None and not hides else None
         self._shows_ids = shape.shows_token_ids and not hides
+
+    def _arranged(self, deltas: Deltas) -> list[tuple[Delta, ...]]:
+        told = arranged(deltas, self._shape.calls, self._answer.unparsed is not None)
+        reasoning = self._shape.reasoning
+        return marked(told, reasoning.begin, reasoning.end) if self._shape.includes_reasoning else told
 
     @property
     def sends_text_only(self) -> bool:

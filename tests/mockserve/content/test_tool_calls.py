@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from mockserve.content.asking import chat_form
 
 from mockserve.content.answer import Kind
-from mockserve.content.form import AnswerForm
+from mockserve.content.form import AnswerForm, chat_form
 from mockserve.content.script import Performance, Segment, perform
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer
 from mockserve.content.tool_calls import MOST_CALLS, ToolUse, call_script, read_tool_use
 from mockserve.content.writing import form_checks
-from mockserve.options.serve import ServeOptions
+from mockserve.options.content import ContentOptions, ToolOptions
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.errors import ApiError
@@ -61,8 +60,8 @@ def test_calls_follow_each_other_where_they_may_be_parallel() -> None:
 
 @pytest.mark.parametrize("parser", ["gigachat3", "internlm"])
 def test_parser_that_reads_one_call_gets_one(parser: str) -> None:
-    settings: dict[str, Any] = {"tool_call_parser": parser, "tool_call_extra_probability": 1.0}
-    options = ServeOptions(model="qwen/qwen3-14b", hardware="H100", tp=1, enable_auto_tool_choice=True, **settings)
+    tools = ToolOptions(enable_auto_tool_choice=True, tool_call_parser=parser, tool_call_extra_probability=1.0)
+    options = ContentOptions(tools=tools)
     asked = {"messages": [{"role": "user", "content": "hi"}], "tools": TOOLS}
     found = [
         chat_form({**asked, **more}, "hi", options, quotes=False).tools for more in ({}, {"tool_choice": "required"})
