@@ -11,7 +11,7 @@ from aiohttp import web
 from blis_sim.engine.deployment import Deployment
 from blis_sim.options import OptionError
 from mockserve.connections.listening_sockets import listening_sockets
-from mockserve.connections.tls import server_context
+from mockserve.connections.sockets import server_context
 from mockserve.engines.backend import local_backend
 from mockserve.front.app import build_app
 from mockserve.front.connection import Front, FrontConnection
@@ -20,13 +20,12 @@ from mockserve.front.routes import front_routes
 from mockserve.front.usual import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, Limits, RequestReader
 from mockserve.options.environment import ServerEnvironment, read_environment
 from mockserve.options.serve import ServeOptions
-from mockserve.serving.instance_ports import InstancePorts
-from mockserve.serving.instances import InstanceControl
+from mockserve.serving.instances import InstanceControl, InstancePorts
 from mockserve.serving.lifecycle import drain
 from mockserve.serving.service import Service, build_service
 
 if TYPE_CHECKING:
-    from mockserve.connections.unix_socket import UnixSocket
+    from mockserve.connections.sockets import UnixSocket
 
 CLOSING_GRACE_S = 0.25
 """How long the last bytes may take once replies are done or cut."""
@@ -134,7 +133,7 @@ async def _listen(
 
 
 def _unix_socket(options: ServeOptions) -> "UnixSocket":
-    from mockserve.connections.unix_socket import listen_at  # it needs what only POSIX systems have
+    from mockserve.connections.sockets import listen_at  # it needs what only POSIX systems have
 
     try:
         return listen_at(options.network.uds, LISTEN_BACKLOG)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from blis_sim.engine.cluster.build import notes_on_cluster
 from blis_sim.engine.cluster.policies import with_policies
 from blis_sim.engine.deployment import Deployment, notes_after
-from mockserve.connections.file_limit import raise_file_limit
+from mockserve.connections.sockets import raise_file_limit
 from mockserve.engines.deployment import deployment_of
 from mockserve.listening import RunningServer, start
 from mockserve.log_lines import fields, set_up_logging

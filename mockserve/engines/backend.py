@@ -9,11 +9,11 @@ from blis_sim.engine.deployment import Deployment
 from mockserve.connections.slow_readers import SlowReaders
 from mockserve.engines.build import RankEngine, build_engines, driver_of
 from mockserve.engines.cluster import LiveCluster
-from mockserve.engines.structured_outputs import StructuredOutputBackend
+from mockserve.engines.deployment import StructuredOutputBackend
 from mockserve.metrics.cache_config import cache_config_labels
-from mockserve.metrics.lateness import Lateness
+from mockserve.metrics.histogram import Lateness
+from mockserve.metrics.operations import ToolParsing
 from mockserve.metrics.page import MeasuredEngine, Metrics, MetricsSource, new_source
-from mockserve.metrics.tool_parsing import ToolParsing
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.fake_metrics import read_fake_metrics
 from mockserve.options.serve import ServeOptions

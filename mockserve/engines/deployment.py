@@ -1,5 +1,6 @@
-"""From the options of the server to what it simulates."""
+"""From the options of the server to a deployment and its structured-output settings."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from blis_sim.engine.config import EngineConfig
@@ -10,10 +11,46 @@ from blis_sim.engine.latency.catalogue.reader import knows_model
 from blis_sim.engine.latency.instant import InstantLatency
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
-from mockserve.kv_blocks.transfer import KVTransfer
+from mockserve.kv_blocks.setup import KVTransfer
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.routes import GENERATING_TASKS, tasks_of
 from mockserve.options.serve import ServeOptions
+from mockserve.protocol.errors import ApiError, late
+
+
+class StructuredOutputBackend:
+    """The backend that the first constrained request came to, which serves the engine until it ends.
+
+    `announce` is called with the name when this process is the first to use it.
+    """
+
+    def __init__(self, is_lenient: bool = False, announce: Callable[[str], object] | None = None) -> None:
+        """A lenient one lets every request have its own backend."""
+        self._is_lenient = is_lenient
+        self._announce = announce
+        self.name: str | None = None
+
+    def set_name(self, name: str) -> None:
+        """Another process has used this backend first."""
+        self.name = name
+
+    def claim(self, backend: str | None) -> None:
+        """Use the backend of a request, if it has one. Raises ApiError where the engine already uses another."""
+        if backend is None or backend == self.name or self._is_lenient:
+            return
+        if self.name is None:
+            self.name = backend
+            if self._announce is not None:
+                self._announce(backend)
+            return
+        raise late(
+            ApiError(
+                "Structured output processing only supports one backend per engine. "
+                f"The engine is already using '{self.name}', but this request resolved to '{backend}'. Configure "
+                "`structured_outputs_config.backend` explicitly or use schemas supported by the initialized backend."
+            )
+        )
+
 
 STAND_IN_MODEL = "qwen/qwen3-14b"
 STAND_IN_GPU = "H100"

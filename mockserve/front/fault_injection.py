@@ -11,7 +11,7 @@ from mockserve.connections.network import Network
 from mockserve.faults.shaping import ShapedTransport
 from mockserve.options.faults import ERRORS, FaultSettings
 from mockserve.protocol.errors import ApiError
-from mockserve.routes.handlers import Handler, json_response
+from mockserve.routes.shared import Handler, json_response
 from mockserve.serving.service import SERVICE
 
 MODEL_PREFIXES = ("/v1/", "/v2/", "/inference/")

@@ -18,8 +18,7 @@ from mockserve.front.plain_errors import refusal
 from mockserve.metrics.http import NO_ROUTE
 from mockserve.protocol.errors import ApiError, engine_dead, internal_error
 from mockserve.realtime.interface import EngineFailedError
-from mockserve.routes.handlers import Handler, json_response
-from mockserve.routes.shared import ROOM_TAKEN, UNTYPED
+from mockserve.routes.shared import ROOM_TAKEN, UNTYPED, Handler, json_response
 from mockserve.serving.lifecycle import refuse_while_stopping
 from mockserve.serving.service import SERVICE, Service
 

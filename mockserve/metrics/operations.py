@@ -1,12 +1,14 @@
-"""Durations of control operations, in families that appear with the first operation, as vLLM's do."""
+"""Figures of work beside generation: durations of control operations, and uses of a tool parser."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from time import perf_counter
 
 from prometheus_client import Gauge, Histogram
-from prometheus_client.core import Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 
 BUCKETS_S = (0.01, 0.1, 1, 10, 30, 60, 120, 300, 600)
 
@@ -73,3 +75,45 @@ def _new_family(kind: OperationKind) -> _Family:
             registry=None,
         ),
     )
+
+
+MODES = ("streaming", "non_streaming")
+OUTCOMES = ("tool_call", "no_tool_call")
+REQUEST_TYPES = ("chat_completions", "responses", "other")
+CHAT, RESPONSES, _OTHER = REQUEST_TYPES
+
+
+def _nothing_yet() -> dict[tuple[str, str, str], int]:
+    return dict.fromkeys(product(MODES, OUTCOMES, REQUEST_TYPES), 0)
+
+
+@dataclass(slots=True)
+class ToolParsing:
+    """Counts by mode, outcome and type of request."""
+
+    counts: dict[tuple[str, str, str], int] = field(default_factory=_nothing_yet)
+    created: float = field(default_factory=time.time)
+
+    def used(self, request_type: str, num_with_call: int, num_without: int, is_stream: bool) -> None:
+        """The parser was used so often: `num_with_call` times it found something of a call."""
+        mode = MODES[0] if is_stream else MODES[1]
+        for outcome, number in zip(OUTCOMES, (num_with_call, num_without), strict=True):
+            self.counts[mode, outcome, request_type] += number
+
+    def add(self, other: "ToolParsing") -> None:
+        """Count what another has counted, too."""
+        self.created = min(self.created, other.created)
+        for key, number in other.counts.items():
+            self.counts[key] += number
+
+    def family(self, model_name: str) -> Metric:
+        """The counters, for prometheus_client."""
+        metric = CounterMetricFamily(
+            "vllm:tool_call_parser_invocations",
+            "Total number of ToolParser invocations. "
+            "Non-streaming increments once per choice; streaming increments once per delta.",
+            labels=["model_name", "mode", "outcome", "request_type"],
+        )
+        for (mode, outcome, request_type), number in self.counts.items():
+            metric.add_metric([model_name, mode, outcome, request_type], number, created=self.created)
+        return metric

@@ -20,11 +20,9 @@ from blis_sim.engine.core import Engine
 from mockserve.metrics.engine import EngineMetrics
 from mockserve.metrics.fakes import shown
 from mockserve.metrics.families import DRAFT_FAMILIES, FAMILIES, HISTOGRAMS, EngineState, Family, Value
-from mockserve.metrics.histogram import Histogram, cumulative
+from mockserve.metrics.histogram import Histogram, Lateness, cumulative
 from mockserve.metrics.http import HttpMetrics
-from mockserve.metrics.lateness import Lateness
-from mockserve.metrics.operations import Operations
-from mockserve.metrics.tool_parsing import ToolParsing
+from mockserve.metrics.operations import Operations, ToolParsing
 from mockserve.options.fake_metrics import FakeMetrics
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"

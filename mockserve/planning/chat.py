@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from mockserve.content.form import AnswerForm, chat_form
-from mockserve.metrics.tool_parsing import CHAT
+from mockserve.metrics.operations import CHAT
 from mockserve.planning.beams import read_beams
-from mockserve.planning.model_checks import check_with_model
-from mockserve.planning.prompts import conversation_ids
+from mockserve.planning.prompts import check_with_model, conversation_ids
 from mockserve.planning.reply_settings import (
     delivery_of,
     interval_of,

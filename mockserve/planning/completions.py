@@ -4,8 +4,7 @@ from typing import Any
 
 from mockserve.content.form import completion_form
 from mockserve.planning.beams import read_beams
-from mockserve.planning.model_checks import check_with_model
-from mockserve.planning.prompts import given_ids, text_ids
+from mockserve.planning.prompts import check_with_model, given_ids, text_ids
 from mockserve.planning.reply_settings import (
     delivery_of,
     interval_of,

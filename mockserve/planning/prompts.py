@@ -1,13 +1,35 @@
-"""Prompts of a request: text, tokens or embeddings, as long as the model's context allows."""
+"""From what a client sends as its prompt to token ids: checked against the model, cut to length if it wants that."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 from zlib import crc32
 
 from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.protocol.asked.sampling import Sampling
+from mockserve.protocol.asked.vocabulary_checks import check_extra_arguments, check_vocabulary
 from mockserve.protocol.completions.messages import MEDIA_MARK, Medium
 from mockserve.protocol.errors import ApiError, bad_value, late
+from mockserve.protocol.refusals import refuse_thinking_budget
 from mockserve.serving.planner import Planner
+from mockserve.serving.service import Service
+
+
+def check_with_model(
+    service: Service,
+    body: dict[str, Any],
+    sampling: Sampling,
+    kv_transfer_params: Mapping[str, Any] | None,
+    searches_beams: bool,
+) -> None:
+    """Raise ApiError for fields that the served model cannot obey. Beam search looks at few of them, as in vLLM."""
+    if not searches_beams:
+        vocabulary_size = service.planner.vocabulary_size
+        check_vocabulary(sampling, body.get("logit_bias"), vocabulary_size, service.options.replies.max_logprobs)
+        refuse_thinking_budget(
+            body.get("thinking_token_budget"), service.options.content.reasoning.reasoning_parser is not None
+        )
+    check_extra_arguments(body.get("vllm_xargs"), kv_transfer_params)
+
 
 WHOLE_CONTEXT = -1
 

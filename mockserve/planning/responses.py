@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mockserve.metrics.tool_parsing import RESPONSES
+from mockserve.metrics.operations import RESPONSES
 from mockserve.planning.chat import plan_chat
 from mockserve.protocol.bodies import Choice, Usage
 from mockserve.protocol.completions.chat import parse_chat

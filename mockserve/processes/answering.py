@@ -11,9 +11,8 @@ from multiprocessing.context import SpawnProcess
 
 from blis_sim.options import OptionError
 from mockserve.processes.answering_process import Assignment, answer_until_told
-from mockserve.processes.channel import Channel, open_channel
-from mockserve.processes.engine_side import EngineSide
-from mockserve.processes.messages import (
+from mockserve.processes.channel import (
+    Channel,
     DeathTold,
     Figures,
     FromAnswering,
@@ -24,7 +23,9 @@ from mockserve.processes.messages import (
     Stopping,
     UsesBackend,
     WantMetrics,
+    open_channel,
 )
+from mockserve.processes.engine_side import EngineSide
 
 
 class Answering:

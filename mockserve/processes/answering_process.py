@@ -13,19 +13,18 @@ from functools import partial
 from typing import Any
 
 from blis_sim.options import BlisError
-from mockserve.connections.file_limit import raise_file_limit
 from mockserve.connections.slow_readers import SlowReaders
+from mockserve.connections.sockets import raise_file_limit
 from mockserve.engines.backend import Backend
-from mockserve.engines.deployment import deployment_of, with_features
-from mockserve.engines.structured_outputs import StructuredOutputBackend
+from mockserve.engines.deployment import StructuredOutputBackend, deployment_of, with_features
 from mockserve.listening import RunningServer, listen
 from mockserve.log_lines import set_up_logging
-from mockserve.metrics.lateness import Lateness
+from mockserve.metrics.histogram import Lateness
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
-from mockserve.processes.channel import Channel, open_channel
-from mockserve.processes.messages import (
+from mockserve.processes.channel import (
     Broken,
+    Channel,
     DeathTold,
     Fail,
     Finish,
@@ -40,6 +39,7 @@ from mockserve.processes.messages import (
     Tokens,
     UsesBackend,
     WantFigures,
+    open_channel,
 )
 from mockserve.processes.remote_driver import RemoteDriver
 from mockserve.realtime.wire import Wire

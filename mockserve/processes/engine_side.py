@@ -5,7 +5,7 @@ from http import HTTPStatus
 
 from mockserve.engines.build import RankEngine, driver_of
 from mockserve.flight import Flight, Siblings, new_siblings
-from mockserve.processes.messages import (
+from mockserve.processes.channel import (
     Abort,
     Broken,
     Facts,

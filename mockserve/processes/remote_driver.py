@@ -13,7 +13,7 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
 from mockserve.flight import Flight, Reply, Siblings, new_siblings
-from mockserve.processes.messages import Abort, Broken, Fail, Finish, FromAnswering, State, Submit, Tokens
+from mockserve.processes.channel import Abort, Broken, Fail, Finish, FromAnswering, State, Submit, Tokens
 from mockserve.protocol.errors import ApiError
 from mockserve.realtime.interface import EngineFailedError
 from mockserve.realtime.wire import Wire

@@ -16,16 +16,16 @@ from blis_sim.options import OptionError, with_settings
 from mockserve.connections.slow_readers import SlowReaders
 from mockserve.engines.backend import source_of
 from mockserve.engines.build import build_engines
-from mockserve.faults.draw import FaultSource
 from mockserve.faults.engine import EngineFaults
+from mockserve.faults.shaping import FaultSource
 from mockserve.log_lines import fields
-from mockserve.metrics.lateness import Lateness
+from mockserve.metrics.histogram import Lateness
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.processes.answering import Answering
 from mockserve.processes.answering_process import Assignment
+from mockserve.processes.channel import Gathering, MetricsPage, WantMetrics
 from mockserve.processes.engine_side import EngineSide
-from mockserve.processes.messages import Gathering, MetricsPage, WantMetrics
 from mockserve.realtime.wire import Wire
 from mockserve.serving.lifecycle import LOOK_EVERY_S
 from mockserve.startup import address, keep_what_exists, startup_line

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from mockserve.metrics.lateness import Lateness
+from mockserve.metrics.histogram import Lateness
 
 PATIENCE_TURNS = 16
 HEADS_WAIT_S = 0.1

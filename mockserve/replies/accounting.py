@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from blis_sim.engine.units import Micros
 from mockserve.content.answer import Answer, Delta, Kind
 from mockserve.flight import Flight
-from mockserve.metrics.tool_parsing import ToolParsing
+from mockserve.metrics.operations import ToolParsing
 from mockserve.protocol.bodies import Usage
 from mockserve.replies.call_style import CALL_KINDS
 from mockserve.replies.generation import PlannedPrompt

@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from mockserve.answering.answer import answer, refuse
-from mockserve.answering.load_header import ASKED_BY, load_headers
+from mockserve.answering.json_reply import ASKED_BY, load_headers
 from mockserve.connections.stamped import arrived_at
 from mockserve.planning.chat import plan_chat
 from mockserve.planning.completions import plan_completion

@@ -11,8 +11,7 @@ from blis_sim.options import BlisError, OptionError
 from mockserve.options.faults import LONGEST_S
 from mockserve.protocol.errors import ApiError, bad_request, wrong_media_type
 from mockserve.protocol.json_text import compact_json
-from mockserve.routes.handlers import json_response
-from mockserve.routes.shared import json_reply, meant, read_body, read_fields
+from mockserve.routes.shared import json_reply, json_response, meant, read_body, read_fields
 from mockserve.serving.instances import InstanceControl
 from mockserve.serving.service import SERVICE, Service
 

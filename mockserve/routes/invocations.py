@@ -13,10 +13,9 @@ from mockserve.protocol.errors import ApiError, BadFieldsError, wrong_media_type
 from mockserve.protocol.pooling.requests import parse_classify, parse_embeddings, parse_pooling
 from mockserve.protocol.pooling.scoring import parse_rerank, parse_score
 from mockserve.routes.completions import chat_completions, completions
-from mockserve.routes.handlers import Handler
 from mockserve.routes.pooling import classify, create_embedding, pooling
 from mockserve.routes.scoring import rerank, score
-from mockserve.routes.shared import PARSED_BODY, aside, read_json
+from mockserve.routes.shared import PARSED_BODY, Handler, aside, read_json
 from mockserve.serving.gates import Gate
 from mockserve.serving.service import SERVICE
 

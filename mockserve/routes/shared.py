@@ -1,10 +1,10 @@
-"""What every route starts with."""
+"""What handlers share: a body that is read and checked, an error as vLLM words it, and a reply as JSON."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from aiohttp import hdrs, web
 from multidict import istr
@@ -19,10 +19,23 @@ from mockserve.protocol.json_text import reply_json
 from mockserve.protocol.reading.body import large_json, parse_json, parse_large_json
 from mockserve.protocol.reading.forms import QueryFields
 from mockserve.protocol.reading.long_json import CHECKED_BYTES, MOST_VALUE_BYTES, value_bytes
+from mockserve.serving.admission import RoomTaken
 from mockserve.serving.aside import LARGE_BYTES, finished
-from mockserve.serving.body_room import RoomTaken
 from mockserve.serving.planner import likely_tokens
 from mockserve.serving.service import SERVICE, Service
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def json_response(
+    status: int,
+    body: Mapping[str, Any],
+    headers: Mapping[str, str] | None = None,
+    kind: type[web.Response] = web.Response,
+) -> web.Response:
+    """`body` as compact JSON."""
+    return kind(status=status, body=reply_json(body), content_type="application/json", headers=headers)
+
 
 ID_HEADER = istr("X-Request-Id")
 PRIORITY_HEADER = istr("X-Vllm-Priority")

@@ -19,7 +19,6 @@ from mockserve.routes.control import (
     show_faults,
 )
 from mockserve.routes.documentation import dashboard, documentation, oauth2_redirect, openapi
-from mockserve.routes.handlers import Handler
 from mockserve.routes.invocations import invocations
 from mockserve.routes.messages import count_tokens, messages, render_messages
 from mockserve.routes.pooling import classify, cohere_embed, create_embedding, create_token_embedding, pooling
@@ -40,6 +39,7 @@ from mockserve.routes.server import (
     server_info,
     version,
 )
+from mockserve.routes.shared import Handler
 from mockserve.routes.suspension import (
     is_paused,
     is_sleeping,

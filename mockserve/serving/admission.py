@@ -1,10 +1,94 @@
-"""Requests that are being answered, how many more are taken, and the answers of vLLM to those that are not."""
+"""Whether a request may come in now: room for its body, and the refusals of a server that is full or stops."""
 
 import asyncio
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 
 from mockserve.protocol.errors import ApiError
+
+MOST_RAW_BYTES = 256 << 20
+MOST_VALUE_BYTES = 512 << 20
+
+
+class Room:
+    """Room for `most_bytes`, given in the order of asking. Whatever is larger than all of it comes alone."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._taken_bytes = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def take(self, num_bytes: int) -> None:
+        """Return when there is room."""
+        if not self._waiting and self._fits(num_bytes):
+            self._taken_bytes += num_bytes
+            return
+        given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((num_bytes, given))
+        try:
+            await given
+        except asyncio.CancelledError:
+            if given.done() and not given.cancelled():
+                self.give_back(num_bytes)
+            raise
+
+    def give_back(self, num_bytes: int) -> None:
+        """Let others have the room."""
+        self._taken_bytes -= num_bytes
+        while self._waiting:
+            wanted_bytes, given = self._waiting[0]
+            if not given.cancelled():
+                if not self._fits(wanted_bytes):
+                    return
+                self._taken_bytes += wanted_bytes
+                given.set_result(None)
+            self._waiting.popleft()
+
+    def _fits(self, num_bytes: int) -> bool:
+        return not self._taken_bytes or self._taken_bytes + num_bytes <= self._most_bytes
+
+
+class BodyRoom:
+    """Room for bodies as they came, and for what is made of them.
+
+    A request that waits for the second kind has its room of the first. It never waits for the first kind afterwards, so
+    that requests cannot wait for each other.
+    """
+
+    def __init__(self) -> None:
+        self.raw = Room(MOST_RAW_BYTES)
+        self.values = Room(MOST_VALUE_BYTES)
+
+
+@dataclass(slots=True)
+class RoomTaken:
+    """What one request has of it."""
+
+    room: BodyRoom
+    raw_bytes: int = 0
+    value_bytes: int = 0
+
+    async def take_raw(self, num_bytes: int) -> None:
+        """Return when there is room for a body."""
+        await self.room.raw.take(num_bytes)
+        self.raw_bytes += num_bytes
+
+    def keep_raw(self, num_bytes: int) -> None:
+        """Give back what was taken beyond this."""
+        self.room.raw.give_back(self.raw_bytes - num_bytes)
+        self.raw_bytes = num_bytes
+
+    async def take_values(self, num_bytes: int) -> None:
+        """Return when there is room for what a body becomes."""
+        await self.room.values.take(num_bytes)
+        self.value_bytes += num_bytes
+
+    def leave(self) -> None:
+        """Give all of it back."""
+        self.room.raw.give_back(self.raw_bytes)
+        self.room.values.give_back(self.value_bytes)
+        self.raw_bytes = self.value_bytes = 0
 
 
 class OpenReplies:

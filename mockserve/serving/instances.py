@@ -1,16 +1,16 @@
-"""The instances behind the router as servers of their own, and the operator's hand on them."""
+"""The instances of a server as routes see them, and the ports that address one of them."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from blis_sim.engine.cluster.member import Life
-from blis_sim.options import OptionError
+from blis_sim.options import OptionError, with_settings
 from mockserve.engines.build import RankEngine
 from mockserve.engines.cluster import LiveCluster
-from mockserve.faults.draw import FaultSource
 from mockserve.faults.engine import EngineFaults
+from mockserve.faults.shaping import FaultSource
 from mockserve.metrics.page import MeasuredEngine, MetricsSource, new_source
 from mockserve.protocol.errors import ApiError
 from mockserve.serving.admission import OpenReplies
@@ -18,6 +18,18 @@ from mockserve.serving.gates import Gate
 from mockserve.serving.response_store import ResponseStore
 from mockserve.serving.service import Service, queue_limits
 from mockserve.serving.suspension import Suspension, SuspensionOfAll
+
+
+class Server(Protocol):
+    """A server that is listening."""
+
+    @property
+    def port(self) -> int: ...
+
+    async def stop(self, at_once: asyncio.Event | None = None) -> None:
+        """Let open replies finish for a while, then end."""
+        ...
+
 
 MOST_REMOVED = 100
 """How many of the instances that were removed are still listed."""
@@ -210,3 +222,42 @@ def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
         cluster=None,
         gates=front.gates - {Gate.CLUSTER, Gate.INSTANCE_CONTROL},
     )
+
+
+class InstancePorts:
+    """Opens and closes them, as `control` has instances. `first_port` is that of instance 0; 0 takes free ones."""
+
+    def __init__(
+        self, control: InstanceControl, first_port: int, listen: Callable[[Service], Awaitable[Server]]
+    ) -> None:
+        self._control = control
+        self._first_port = first_port
+        self._listen = listen
+        self._servers: dict[int, Server] = {}
+        control.listen = self.open
+        control.hang_up = self.close
+
+    async def open_all(self) -> None:
+        """Listen for every instance. Raises OptionError for a port that cannot be listened on."""
+        for number in list(self._control.services):
+            await self.open(number)
+
+    async def open(self, number: int) -> None:
+        """Listen for one instance. Raises OptionError likewise."""
+        service = self._control.services[number]
+        port = self._first_port + number if self._first_port else 0
+        service.options = with_settings(service.options, port=port, uds="")
+        self._servers[number] = server = await self._listen(service)
+        self._control.ports[number] = server.port
+
+    async def close(self, number: int) -> None:
+        """Listen no more for an instance, once its replies have ended."""
+        server = self._servers.pop(number, None)
+        if server is not None:
+            await server.stop()
+            self._control.ports.pop(number, None)
+
+    async def close_all(self, at_once: asyncio.Event) -> None:
+        """The same for all, without waiting for replies after `at_once`."""
+        servers, self._servers = self._servers, {}
+        await asyncio.gather(*(server.stop(at_once) for server in servers.values()))

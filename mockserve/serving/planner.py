@@ -18,7 +18,7 @@ from mockserve.content.prose import Prose
 from mockserve.content.tokens.remembered import RememberedPrompts
 from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.content.writing import Steps, Written, advanced, form_checks
-from mockserve.engines.structured_outputs import StructuredOutputBackend
+from mockserve.engines.deployment import StructuredOutputBackend
 from mockserve.kv_blocks.hashes import token_digest
 from mockserve.kv_blocks.naming import ANYWHERE, Lora, NameBlocks, Scope
 from mockserve.protocol.asked.sampling import NO_DEFAULTS, GenerationDefaults, Sampling, check_sampling

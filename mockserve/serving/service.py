@@ -19,12 +19,10 @@ from mockserve.content.tokens.tokenizer import BuiltinTokenizer, Tokenizer
 from mockserve.content.vocabulary import new_composer, open_vocabulary, parser_problem
 from mockserve.engines.backend import Backend
 from mockserve.engines.build import RankEngine
-from mockserve.engines.deployment import transfer_of, with_features
-from mockserve.engines.structured_outputs import StructuredOutputBackend
-from mockserve.faults.draw import FaultSource
+from mockserve.engines.deployment import StructuredOutputBackend, transfer_of, with_features
 from mockserve.faults.engine import EngineFaults
-from mockserve.kv_blocks.setup import block_naming
-from mockserve.kv_blocks.transfer import KVTransfer
+from mockserve.faults.shaping import FaultSource
+from mockserve.kv_blocks.setup import KVTransfer, block_naming
 from mockserve.metrics.page import Metrics
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
@@ -41,9 +39,8 @@ from mockserve.replies.frames import EventTemplates
 from mockserve.replies.generation import Generations
 from mockserve.replies.identity import random_ids
 from mockserve.serving.adapters import Adapter, Adapters, with_modules
-from mockserve.serving.admission import OpenReplies, QueueLimits, too_busy
+from mockserve.serving.admission import BodyRoom, OpenReplies, QueueLimits, too_busy
 from mockserve.serving.aside import Aside
-from mockserve.serving.body_room import BodyRoom
 from mockserve.serving.gates import Gate, open_gates
 from mockserve.serving.planner import Planner
 from mockserve.serving.response_store import ResponseStore

@@ -1,9 +1,15 @@
-"""The table of vLLM's flags: spellings, how the value is written, how many there may be, what it is about."""
+"""vLLM's flags, their kinds of values, and how a value is read."""
 
 import csv
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from blis_sim.options import OptionError
+from blis_sim.options.text import load_json
 
 TABLE = Path(__file__).parent / "flags.csv"
 
@@ -63,3 +69,107 @@ def read_table(path: Path = TABLE) -> Mapping[str, VllmFlag]:
             for row in csv.DictReader(file)
         ]
     return {spelling: flag for flag in flags for spelling in (*flag.spellings, *flag.opposites)}
+
+
+FITTED = "auto"
+"""A length that shall be what fits."""
+
+_DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_WITH_SUFFIX = re.compile(r"(\d+)(\.\d+)?([kKmMgGtT])")
+_JSON_STRING = re.compile(r'("(?:[^"\\]|\\.)*")')
+_BARE_WITH_SUFFIX = re.compile(r"\b\d+(?:\.\d+)?[kKmMgGtT]\b")
+
+
+def read_size(text: str) -> int:
+    """A whole number, or one with a suffix: 8k is 8000, 8K is 8192. Raises ValueError."""
+    text = text.strip()
+    match = _WITH_SUFFIX.fullmatch(text)
+    if match is None:
+        return int(text)
+    whole, fraction, suffix = match.groups()
+    if suffix in _DECIMAL:
+        return int(float(whole + (fraction or "")) * _DECIMAL[suffix])
+    if fraction:
+        raise ValueError(f"{suffix} is a power of two and takes no fraction")
+    return int(whole) * _BINARY[suffix]
+
+
+def read_json(text: str) -> Any:
+    """JSON in which bare numbers may have a suffix. Raises ValueError."""
+    parts = _JSON_STRING.split(text)
+    # Every other part is a quoted string, which stays as it is.
+    parts[::2] = [_BARE_WITH_SUFFIX.sub(lambda found: str(read_size(found[0])), part) for part in parts[::2]]
+    return load_json("".join(parts))
+
+
+def checked(flag: VllmFlag, text: str) -> str:
+    """The value in the form that our own flags read. Raises OptionError when vLLM would refuse it."""
+    kind = flag.kind
+    if kind.endswith("?"):
+        if text in ("", "None"):
+            return ""
+        kind = kind.removesuffix("?")
+    wanted, read = CHECKS[kind]
+    try:
+        value = read(text)
+    except ValueError as error:
+        raise OptionError(f"{flag.name} must be {wanted}, got {text!r}") from error
+    if flag.choices and value not in flag.choices:
+        raise OptionError(f"{flag.name} must be one of {', '.join(flag.choices)}, got {text!r}")
+    return value
+
+
+def _int(text: str) -> str:
+    return str(int(text))
+
+
+def _float(text: str) -> str:
+    float(text)
+    return text
+
+
+def _size(text: str) -> str:
+    return str(read_size(text))
+
+
+def _length(text: str) -> str:
+    if text.strip().lower() in ("-1", FITTED):
+        return FITTED
+    length = read_size(text)
+    if length < 1:
+        raise OptionError(f"max_model_len must be a positive integer, got int: {length}. Example: max_model_len=2048")
+    return str(length)
+
+
+def _json(text: str) -> str:
+    return json.dumps(read_json(text))
+
+
+def _object(text: str) -> str:
+    value = read_json(text)
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return json.dumps(value)
+
+
+def _object_or_text(text: str) -> str:
+    return _object(text) if text.lstrip().startswith("{") else text
+
+
+def _name(text: str) -> str:
+    return text.lower().replace("-", "_")
+
+
+CHECKS: Mapping[str, tuple[str, Callable[[str], str]]] = {
+    "text": ("text", str),
+    "name": ("a name", _name),
+    "int": ("a whole number", _int),
+    "float": ("a number", _float),
+    "size": ("a whole number, such as 8192, 8k (8000) or 8K (8192)", _size),
+    "length": ("a whole number, such as 8192, 8k (8000) or 8K (8192), or auto", _length),
+    "json": ("JSON", _json),
+    "object": ("a JSON object", _object),
+    "object or text": ("text or a JSON object", _object_or_text),
+}
+"""Kind to what it must be and how it is read."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mockserve.planning.recordings import duration_s
+from mockserve.planning.speech import duration_s
 from mockserve.protocol.errors import ApiError
 from tests.wire.plain_http import PlainReply, call, chunks_of
 from tests.wire.serving import TestServer, running_server

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from blis_sim.options import BlisError, options_from
-from mockserve.connections.tls import server_context
+from mockserve.connections.sockets import server_context
 from mockserve.options.serve import ServeOptions
 from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import raw_completion

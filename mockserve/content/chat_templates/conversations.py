@@ -134,8 +134,7 @@ def open_conversations(options: ContentOptions, model_folder: Path | None) -> Co
     sources: Mapping[str, str] = {}
     given = _given_source(options.chat_template)
     if model_folder is not None:
-        from mockserve.content.tokens.file import read_settings
-        from mockserve.content.tokens.special import special_tokens, template_sources
+        from mockserve.content.tokens.file import read_settings, special_tokens, template_sources
 
         tokens = special_tokens(read_settings(model_folder))
         sources = template_sources(model_folder)

@@ -6,12 +6,11 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
-from mockserve.content.constraints.characters import PRINTABLE
 from mockserve.content.constraints.demand import Demand, check_demand
+from mockserve.content.constraints.expressions import PRINTABLE
 from mockserve.content.constraints.outlines import check_outlines
 from mockserve.content.constraints.xgrammar.ebnf import parse_ebnf
-from mockserve.content.constraints.xgrammar.errors import XgrammarError
-from mockserve.content.constraints.xgrammar.features import has_unsupported_features
+from mockserve.content.constraints.xgrammar.features import XgrammarError, has_unsupported_features
 from mockserve.content.constraints.xgrammar.json_schema import check_json_schema
 from mockserve.content.constraints.xgrammar.lark import check_lark, is_likely_lark
 from mockserve.content.constraints.xgrammar.regex import regex_to_ebnf

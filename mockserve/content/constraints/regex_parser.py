@@ -2,8 +2,21 @@
 
 from collections.abc import Callable
 
-from mockserve.content.constraints.characters import CLASS_ESCAPES, POSIX, PRINTABLE, PROPERTIES, between, without
-from mockserve.content.constraints.expressions import EMPTY, Chars, Choice, Expression, Repeat, Series, Text
+from mockserve.content.constraints.expressions import (
+    CLASS_ESCAPES,
+    EMPTY,
+    POSIX,
+    PRINTABLE,
+    PROPERTIES,
+    Chars,
+    Choice,
+    Expression,
+    Repeat,
+    Series,
+    Text,
+    between,
+    without,
+)
 
 MOST_NESTED = 200
 

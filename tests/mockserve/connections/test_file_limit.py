@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mockserve.connections.file_limit import raise_file_limit
+from mockserve.connections.sockets import raise_file_limit
 
 
 @pytest.fixture

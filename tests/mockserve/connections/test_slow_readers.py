@@ -10,7 +10,7 @@ import pytest
 
 from mockserve.connections.slow_readers import LOOK_EVERY_S, TELL_AFTER_S, SlowReaders
 from mockserve.connections.stamped import StampedConnection
-from mockserve.metrics.lateness import Lateness
+from mockserve.metrics.histogram import Lateness
 from mockserve.realtime.wire import Wire
 
 LIMIT_BYTES = 100_000

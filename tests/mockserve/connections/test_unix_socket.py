@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mockserve.connections.unix_socket import UnixSocket, listen_at
+from mockserve.connections.sockets import UnixSocket, listen_at
 
 
 def left_behind(path: Path) -> None:

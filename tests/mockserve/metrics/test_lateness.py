@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mockserve.metrics.histogram import Histogram
-from mockserve.metrics.lateness import WINDOW_S, Lateness
+from mockserve.metrics.histogram import WINDOW_S, Histogram, Lateness
 
 
 def test_an_observation_equal_to_a_bound_belongs_to_it() -> None:

@@ -8,13 +8,12 @@ from blis_sim.options import options_from
 from mockserve.connections.slow_readers import SlowReaders
 from mockserve.engines.backend import source_of
 from mockserve.engines.build import build_engines
-from mockserve.metrics.histogram import Histogram
+from mockserve.metrics.histogram import LATENESS_BUCKETS_S, Histogram, Lateness
 from mockserve.metrics.http import HttpMetrics
-from mockserve.metrics.lateness import LATENESS_BUCKETS_S, Lateness
-from mockserve.metrics.tool_parsing import ToolParsing
+from mockserve.metrics.operations import ToolParsing
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
-from mockserve.processes.messages import Figures, Gathering, WantFigures
+from mockserve.processes.channel import Figures, Gathering, WantFigures
 from mockserve.realtime.wire import Wire
 
 

@@ -18,7 +18,7 @@ from blis_sim.engine.units import Micros
 from blis_sim.engine.virtual import run_virtual
 from blis_sim.options import options_from
 from mockserve.flight import Flight
-from mockserve.metrics.lateness import Lateness
+from mockserve.metrics.histogram import Lateness
 from mockserve.realtime.cluster import ClusterDriver
 from mockserve.realtime.deliveries import EngineOutput
 from mockserve.realtime.instance import InstanceDriver

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from mockserve.answering.outlet import Outlet
-from mockserve.metrics.lateness import Lateness
+from mockserve.metrics.histogram import Lateness
 from mockserve.realtime.wire import PATIENCE_TURNS, Wire
 
 

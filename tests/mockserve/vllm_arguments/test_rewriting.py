@@ -6,8 +6,7 @@ import pytest
 
 from blis_sim.options import OptionError
 from mockserve.command import rewritten
-from mockserve.vllm_arguments.table import SWITCHES, VllmFlag, read_table
-from mockserve.vllm_arguments.values import CHECKS
+from mockserve.vllm_arguments.table import CHECKS, SWITCHES, VllmFlag, read_table
 
 SAMPLES = {
     "text": "x",

@@ -2,7 +2,6 @@
 
 from typing import NoReturn
 
-from mockserve.content.constraints.characters import between, without
 from mockserve.content.constraints.expressions import (
     EMPTY,
     Chars,
@@ -13,9 +12,11 @@ from mockserve.content.constraints.expressions import (
     Rule,
     Series,
     Text,
+    between,
+    without,
 )
 from mockserve.content.constraints.xgrammar.ebnf_lexer import Kind, Token, tokens_of
-from mockserve.content.constraints.xgrammar.errors import XgrammarError
+from mockserve.content.constraints.xgrammar.features import XgrammarError
 
 PLACE = "grammar_parser.cc:820"
 ROOT = "root"

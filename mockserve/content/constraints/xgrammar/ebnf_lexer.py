@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NoReturn
 
-from mockserve.content.constraints.xgrammar.errors import XgrammarError
+from mockserve.content.constraints.xgrammar.features import XgrammarError
 from mockserve.content.constraints.xgrammar.regex import SYNTAX_CHARS, escape_at
 
 PLACE = "grammar_parser.cc:106"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mockserve.content.constraints.xgrammar.ebnf import parse_ebnf
-from mockserve.content.constraints.xgrammar.errors import XgrammarError
+from mockserve.content.constraints.xgrammar.features import XgrammarError
 from mockserve.content.constraints.xgrammar.pattern import is_pattern
 from mockserve.content.constraints.xgrammar.regex import regex_to_ebnf
 from mockserve.content.constraints.xgrammar.schema_numbers import check_integer, check_number, whole

@@ -5,7 +5,7 @@ import re
 from mockserve.content.constraints.expressions import Grammar, rules_used
 from mockserve.content.constraints.grammar_lexer import GrammarError, words_of
 from mockserve.content.constraints.grammar_parser import parse_grammar
-from mockserve.content.constraints.xgrammar.errors import XgrammarError
+from mockserve.content.constraints.xgrammar.features import XgrammarError
 
 _COMMENT = re.compile(r"(#|//).*$")
 

@@ -3,7 +3,7 @@
 import string
 from collections.abc import Callable
 
-from mockserve.content.constraints.xgrammar.errors import XgrammarError
+from mockserve.content.constraints.xgrammar.features import XgrammarError
 
 PLACE = "regex_converter.cc:83"
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mockserve.content.constraints.xgrammar.errors import XgrammarError
+from mockserve.content.constraints.xgrammar.features import XgrammarError
 
 FILE = "json_schema_converter.cc"
 PLACE = f"{FILE}:4944"

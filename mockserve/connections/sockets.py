@@ -1,0 +1,138 @@
+"""What a server listens on: unix sockets, TLS, and the number of files that the system lets it open."""
+
+import errno
+import fcntl
+import logging
+import os
+import socket
+import ssl
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from blis_sim.options import OptionError
+from mockserve.options.network import TlsOptions
+
+WANTED_OPEN_FILES = 65_535
+"""What vLLM asks for."""
+
+_logger = logging.getLogger(__name__)
+
+
+def raise_file_limit(wanted: int = WANTED_OPEN_FILES) -> int | None:
+    """Let this process have `wanted` files open, or as many as it may. Returns how many; None where nobody knows."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    possible = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft == resource.RLIM_INFINITY or soft >= possible:
+        return soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (possible, hard))
+    except (OSError, ValueError) as error:
+        _logger.warning("only %d files may be open, connections included: %s; see ulimit -n", soft, error)
+        return soft
+    return possible
+
+
+def server_context(options: TlsOptions) -> ssl.SSLContext | None:
+    """The TLS settings to listen with, or None for plain HTTP. Raises OptionError for files that cannot be used."""
+    if not options.ssl_certfile:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    key = options.ssl_keyfile or None
+    try:
+        context.load_cert_chain(options.ssl_certfile, key)
+    except (OSError, ssl.SSLError) as error:
+        raise OptionError(f"--ssl-certfile {options.ssl_certfile} cannot be used: {_reason(error)}") from error
+    if options.ssl_ca_certs:
+        try:
+            context.load_verify_locations(options.ssl_ca_certs)
+        except (OSError, ssl.SSLError) as error:
+            raise OptionError(f"--ssl-ca-certs {options.ssl_ca_certs} cannot be used: {_reason(error)}") from error
+    context.verify_mode = ssl.VerifyMode(options.ssl_cert_reqs)
+    if options.ssl_ciphers:
+        try:
+            context.set_ciphers(options.ssl_ciphers)
+        except ssl.SSLError as error:
+            raise OptionError(f"--ssl-ciphers {options.ssl_ciphers} names no cipher that is known here") from error
+    return context
+
+
+def _reason(error: OSError) -> str:
+    """Errors of files have a text, errors of OpenSSL a reason."""
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).replace("_", " ").lower()
+    return error.strerror or str(error)
+
+
+@dataclass(frozen=True, slots=True)
+class UnixSocket:
+    """A socket that listens at `path`, and the identity of the file that stands for it."""
+
+    path: str
+    listening: socket.socket
+    file_id: tuple[int, int]
+
+    def remove(self) -> None:
+        """Remove the file, unless another one has taken its place."""
+        with suppress(OSError):
+            if _file_id(self.path) == self.file_id:
+                os.unlink(self.path)
+
+
+def listen_at(path: str, backlog: int) -> UnixSocket:
+    """Listen at `path`. A socket that a server left behind is replaced.
+
+    Raises OSError when a server listens there, when there is a file of another kind, or when the system refuses.
+    """
+    with _alone_in(os.path.dirname(path) or "."):
+        _remove_left_behind(path)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listening.bind(path)
+            listening.listen(backlog)
+            listening.setblocking(False)
+            return UnixSocket(path, listening, _file_id(path))
+        except BaseException:
+            listening.close()
+            raise
+
+
+def _remove_left_behind(path: str) -> None:
+    """Remove a socket that refuses connections. Raises OSError for any other file."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError(errno.EEXIST, "there is a file that is no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+        except BlockingIOError:
+            pass  # a server with many connections to accept
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
+@contextmanager
+def _alone_in(folder: str) -> Iterator[None]:
+    """Keep other servers from looking at sockets in this folder: one that is about to listen refuses connections."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _file_id(path: str) -> tuple[int, int]:
+    status = os.lstat(path)
+    return status.st_dev, status.st_ino
