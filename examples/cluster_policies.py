@@ -11,7 +11,7 @@ from blis_sim.engine.cluster.freshness import Freshness
 from blis_sim.engine.cluster.routing import ROUTERS, Choice, Router, RouterSettings, Weighted
 from blis_sim.engine.cluster.scorers import SCORERS, Scorer, ScorerSettings, Scores
 from blis_sim.engine.cluster.state import RoutingState
-from blis_sim.engine.cluster.ties import SeededTies, Ties
+from blis_sim.engine.cluster.ties import SeededTieBreaker, Ties
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
@@ -63,7 +63,7 @@ class BetterOfTwo:
 def main() -> None:
     """Send the same requests through clusters that differ in one part."""
     always = ADMISSIONS["always-admit"](AdmissionSettings())
-    settings = RouterSettings(ties=SeededTies(1))
+    settings = RouterSettings(ties=SeededTieBreaker(1))
     queue_depth = SCORERS["queue-depth"](ScorerSettings())
     at_home = Weighted([(Scorer(tenants_at_home), 2.0), (queue_depth, 1.0)], settings.ties)
     print(f"{'policy':24} {'completed':>9} {'rejected':>9} {'mean TTFT':>10} {'p99 TTFT':>10} {'cache hits':>11}")

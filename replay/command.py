@@ -136,9 +136,9 @@ class ReplayOptions:
 
 def run(options: ReplayOptions) -> int:
     """Replay, write the files asked for, print the summary on stdout; all else goes to stderr."""
-    from blis_sim.engine.cluster.ties import SeededTies
+    from blis_sim.engine.cluster.ties import SeededTieBreaker
 
-    return replay(options, SeededTies(options.seed))
+    return replay(options, SeededTieBreaker(options.seed))
 
 
 @no_cycle_search()

@@ -20,7 +20,7 @@ def run(options: RunOptions) -> int:
     """Generate, simulate, write the files asked for, print the summary on stdout; all else goes to stderr."""
     from blis_sim.engine.cluster.build import build_simulation, notes_after_run, notes_on_cluster
     from blis_sim.engine.cluster.policies import with_policies
-    from blis_sim.engine.cluster.ties import SeededTies
+    from blis_sim.engine.cluster.ties import SeededTieBreaker
     from blis_sim.engine.deployment import notes_after, resolve
     from replay.loops.sessions import simulate_workload
     from replay.output.report import questions_of, recording_tokens, report
@@ -37,7 +37,7 @@ def run(options: RunOptions) -> int:
         _say(note)
     total = workload.max_requests if workload.sessions else len(workload.requests)
     with recording_tokens(options.report) as on_tokens, progress_bar("simulating", total) as advance:
-        ties, decisions = SeededTies(spec.seed), options.report.decision_log
+        ties, decisions = SeededTieBreaker(spec.seed), options.report.decision_log
         simulation = build_simulation(options.cluster, deployment, ties=ties, decisions=decisions)
         simulated = simulate_workload(simulation, workload, options.horizon, advance, on_tokens)
     for note in (*notes_after(deployment), *notes_after_run(simulation)):

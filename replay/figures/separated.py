@@ -25,7 +25,7 @@ class SeparatedFigures:
 
     num_separated: int
     num_dropped: int
-    """Those whose prompt found no room on the instance that was to answer."""
+    """Requests whose decode instance had too few free KV blocks for the prompt."""
     prompts_per_s: float
     """Prompts computed for others."""
     answers_per_s: float

@@ -12,7 +12,7 @@ from blis_sim.engine.cluster.freshness import Freshness
 from blis_sim.engine.cluster.latencies import Latencies
 from blis_sim.engine.cluster.routing import ROUTERS, RouterSettings
 from blis_sim.engine.cluster.scorers import SCORERS, ScorerSettings
-from blis_sim.engine.cluster.ties import SeededTies
+from blis_sim.engine.cluster.ties import SeededTieBreaker
 from blis_sim.engine.core import Engine
 from blis_sim.engine.units import Micros
 from tests.strategies import GRID_US, Workload, workloads
@@ -52,7 +52,7 @@ class ClusterWorkload:
 
     def cluster(self, reports_steps: bool = True) -> Cluster:
         settings = RouterSettings(
-            ties=SeededTies(7),
+            ties=SeededTieBreaker(7),
             weights=self.weights,
             scorers=ScorerSettings(block_size_tokens=self.workload.config().block_size_tokens),
         )

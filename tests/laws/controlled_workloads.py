@@ -6,11 +6,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.disaggregation.deciders import DECIDERS
 from blis_sim.engine.cluster.disaggregation.handover import Disaggregation
-from blis_sim.engine.cluster.disaggregation.pools import Pools
-from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings
-from blis_sim.engine.cluster.disaggregation.transfer import TransferSettings
+from blis_sim.engine.cluster.disaggregation.settings import DECIDERS, DisaggregationSettings, Pools, TransferSettings
 from blis_sim.engine.cluster.gateway.flow_control import FlowControl
 from blis_sim.engine.cluster.gateway.rules import (
     DISPATCH_ORDERS,

@@ -7,11 +7,8 @@ from benchmarks.attack.engine.workloads import GRID_US, Workload, draw_workload
 from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionPolicy, AdmissionSettings, TenantBudgets
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.decisions import DecisionLog
-from blis_sim.engine.cluster.disaggregation.deciders import DECIDERS
 from blis_sim.engine.cluster.disaggregation.handover import Disaggregation
-from blis_sim.engine.cluster.disaggregation.pools import Pools
-from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings
-from blis_sim.engine.cluster.disaggregation.transfer import TransferSettings
+from blis_sim.engine.cluster.disaggregation.settings import DECIDERS, DisaggregationSettings, Pools, TransferSettings
 from blis_sim.engine.cluster.freshness import Freshness
 from blis_sim.engine.cluster.gateway.flow_control import FlowControl
 from blis_sim.engine.cluster.gateway.rules import (
@@ -25,7 +22,7 @@ from blis_sim.engine.cluster.gateway.rules import (
 from blis_sim.engine.cluster.latencies import Latencies
 from blis_sim.engine.cluster.routing import ROUTERS, RouterSettings
 from blis_sim.engine.cluster.scorers import SCORERS, ScorerSettings
-from blis_sim.engine.cluster.ties import SeededTies
+from blis_sim.engine.cluster.ties import SeededTieBreaker
 from blis_sim.engine.core import Engine
 from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES
 from blis_sim.engine.units import Micros
@@ -63,7 +60,7 @@ class ClusterWorkload:
     def cluster(self, reports_steps: bool) -> Cluster:
         """The cluster, with all faults ahead of it."""
         settings = RouterSettings(
-            ties=SeededTies(7),
+            ties=SeededTieBreaker(7),
             weights=self.weights,
             scorers=ScorerSettings(block_size_tokens=self.workload.config.block_size_tokens),
         )

@@ -23,7 +23,7 @@ from blis_sim.engine.cluster.policies import deployments_of, deployments_of_grou
 from blis_sim.engine.cluster.policy_file import PolicyFile
 from blis_sim.engine.cluster.routing import ROUTERS, Router, RouterSettings
 from blis_sim.engine.cluster.scorers import ScorerSettings
-from blis_sim.engine.cluster.ties import DEFAULT_SEED, SeededTies, Ties
+from blis_sim.engine.cluster.ties import DEFAULT_SEED, SeededTieBreaker, Ties
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES
@@ -47,7 +47,7 @@ def build_cluster(
     engines = [new_engine(each) for each in deployments]
     admission = _admission(options, policies, sum(engine.config.max_num_seqs for engine in engines))
     settings = RouterSettings(
-        ties=ties or SeededTies(DEFAULT_SEED),
+        ties=ties or SeededTieBreaker(DEFAULT_SEED),
         weights=options.scorer_weights,
         scorers=ScorerSettings(block_size_tokens=deployment.config.block_size_tokens),
     )

@@ -12,7 +12,7 @@ Ties: TypeAlias = Callable[[int], int]
 DEFAULT_SEED = 42
 
 
-class SeededTies:
+class SeededTieBreaker:
     """Draws that follow from a seed: the same in every run."""
 
     __slots__ = ("_base", "_num_draws")

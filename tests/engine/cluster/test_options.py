@@ -66,6 +66,6 @@ def test_what_a_gateway_does_not_look_at_is_named(given: dict[str, object], note
 
 def test_a_prefill_pool_without_work_is_named() -> None:
     pools: dict[str, object] = {"num_instances": 2, "prefill_instances": 1, "decode_instances": 1}
-    note = "instances of --prefill-instances get nothing to do without --pd-decider"
+    note = "--prefill-instances get no requests without --pd-decider"
     assert list(pool_flags_without_effect(options(**pools).pools)) == [note]
     assert list(pool_flags_without_effect(options(**pools, pd_decider="always").pools)) == []

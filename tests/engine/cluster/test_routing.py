@@ -13,7 +13,7 @@ from blis_sim.engine.cluster.routing import (
     always_busiest,
     least_loaded,
 )
-from blis_sim.engine.cluster.ties import SeededTies
+from blis_sim.engine.cluster.ties import SeededTieBreaker
 from tests.engine.cluster.small_clusters import snapshot, state
 from tests.fakes import request
 
@@ -43,13 +43,13 @@ def test_the_busiest_gets_it_and_the_first_of_equals() -> None:
 
 
 def test_at_random_all_get_their_share() -> None:
-    counts = Counter(places(Random(SeededTies(3)), 3_000, 5, 0, 0))
+    counts = Counter(places(Random(SeededTieBreaker(3)), 3_000, 5, 0, 0))
     assert all(900 < count < 1_100 for count in counts.values())
 
 
 def test_draws_follow_from_the_seed() -> None:
     def draws(seed: int) -> list[int]:
-        ties = SeededTies(seed)
+        ties = SeededTieBreaker(seed)
         return [ties(7) for _ in range(50)]
 
     assert draws(1) == draws(1) != draws(2)

@@ -1,8 +1,8 @@
-"""What each instance of a cluster runs on, when those that compute prompts differ from those that answer."""
+"""Deployments of a cluster's instances when prefill and decode instances differ in hardware or settings."""
 
 from dataclasses import replace
 
-from blis_sim.engine.cluster.disaggregation.pools import Role
+from blis_sim.engine.cluster.disaggregation.settings import Role
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions

@@ -1,8 +1,8 @@
-"""Prompts computed on some instances of a cluster, answers on others: who does what, and what passes between them.
+"""Prefill/decode disaggregation: prefill instances compute prompts, decode instances continue after a transfer.
 
-With BLIS's scheduling all follows BLIS (sim/cluster/pd_events.go): a transfer begins as soon as the last step of a
-prompt does, and reserves room for the whole prompt at once. With vLLM's it begins when that step has ended, and the
-other instance makes room when it schedules the request.
+With BLIS's scheduling the rules are BLIS's (sim/cluster/pd_events.go): a transfer starts together with the last step
+of a prompt and reserves KV blocks for the whole prompt at once. With vLLM's scheduling a transfer starts when the last
+step of the prompt has ended, and the decode instance allocates blocks when it schedules the request.
 """
 
 from array import array
@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from blis_sim.engine.cluster.agenda import ClusterDue
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.counters import NOBODY_PREFILLS
-from blis_sim.engine.cluster.disaggregation.deciders import DECIDERS, Prompt
-from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings
-from blis_sim.engine.cluster.disaggregation.transfer import TransferNetwork
+from blis_sim.engine.cluster.disaggregation.settings import DECIDERS, DisaggregationSettings, Prompt, TransferNetwork
 from blis_sim.engine.cluster.member import Life
 from blis_sim.engine.cluster.routing import Router
 from blis_sim.engine.request import ExternalPrompt, Request, SharedPromptBlocks
@@ -27,21 +25,21 @@ _COMPUTED = frozenset({Outcome.COMPLETED, Outcome.LENGTH_CAPPED})
 
 @dataclass(slots=True, eq=False)
 class Handover:
-    """A request whose prompt is computed elsewhere than its answer."""
+    """A request whose prompt a prefill instance computes."""
 
     sequence: Sequence
     decode: int
-    """The instance that will answer."""
+    """Number of the decode instance."""
     prompt: Sequence | None = None
-    """Its prompt, once that is being computed."""
+    """The prefill sub-request, once it has been routed."""
     is_in_transfer: bool = False
 
 
 class Disaggregation:
-    """Separates prompts from answers in `cluster` from now on.
+    """Splits requests of `cluster` into a prefill sub-request and the rest.
 
-    Every request gets its decode instance first. If its prompt is to be computed elsewhere, that is a request of its
-    own to the prefill instance, which nobody outside of the cluster hears of.
+    Routing picks the decode instance first. If the decider separates the prompt, a sub-request of its own goes to a
+    prefill instance; events of sub-requests are not reported outside of the cluster.
     """
 
     def __init__(
@@ -52,14 +50,14 @@ class Disaggregation:
         prefill_router: Router | None = None,
         keeps_history: bool = True,
     ) -> None:
-        """`keeps_history` is for reports: a server that runs for good keeps nothing of requests that have ended."""
+        """`keeps_history` is for reports: a server, which runs for good, keeps no requests that have ended."""
         self.network = TransferNetwork(settings.transfer, bytes_per_block)
         self.transfer_us = array("q")
-        """How long each transfer took or takes."""
+        """Duration of each transfer."""
         self.ended_in_transfer: Counter[Outcome] = Counter()
-        """Requests that ended between two instances, but for those whose clients hung up."""
+        """Requests that ended between two instances, except those whose clients hung up."""
         self.separated: list[Sequence] = []
-        """Requests whose prompt was to be computed elsewhere; `prompt_part` is that prompt."""
+        """Requests whose prompt was routed to a prefill instance; `prompt_part` is the prefill sub-request."""
         self._keeps_history = keeps_history
         self._cluster = cluster
         self._decider = DECIDERS[settings.decider]
@@ -67,7 +65,7 @@ class Disaggregation:
         self._pools = settings.pools
         self._prefill_router = prefill_router or cluster.router
         self._handovers: dict[str, Handover] = {}
-        """Those that are not over, by the id of the request."""
+        """Unfinished handovers by request id."""
         self._prefilling: dict[int, list[Handover]] = {number: [] for number in settings.pools.prefill}
         self._num_ended = dict.fromkeys(settings.pools.prefill, 0)
         """On each prefill instance, when it was looked at last."""
@@ -82,7 +80,7 @@ class Disaggregation:
             cluster.watchers.add(number, self._look)
 
     def is_awaited(self, number: int) -> bool:
-        """Whether requests will come to an instance when their prompts have been computed. Cost: O(such requests)."""
+        """Whether an instance is the decode instance of an unfinished handover. Cost: O(handovers)."""
         return any(handover.decode == number for handover in self._handovers.values())
 
     @property
@@ -91,11 +89,11 @@ class Disaggregation:
 
     @property
     def num_dropped(self) -> int:
-        """Requests whose prompt found no room on their decode instance."""
+        """Number of requests whose decode instance had too few free KV blocks for the prompt."""
         return self.ended_in_transfer[Outcome.DROPPED]
 
     def _place(self, sequence: Sequence, number: int, at: Micros) -> None:
-        """A request has got its decode instance: it goes there whole, or its prompt goes elsewhere first."""
+        """Send a routed request to its decode instance, or its prompt to a prefill instance first."""
         if not self._separates(sequence.request, number):
             self._cluster.enter(sequence, number, at)
             return
@@ -136,19 +134,19 @@ class Disaggregation:
         cluster.members.enter(number, prompt, at)
 
     def _prompt_of(self, request: Request) -> Request:
-        """What the prefill instance is asked for: the prompt alone, or with one token, which vLLM cannot do without."""
+        """Return the prefill sub-request: the prompt alone, or with one token, which vLLM always computes."""
         num_tokens = 0 if self._reserves else min(1, request.output_tokens)
         return request._replace(
             id=request.id + PROMPT_SUFFIX, output_tokens=num_tokens, max_output_tokens=num_tokens, external=None
         )
 
     def _findable_by_both(self, request: Request, number: int) -> Request:
-        """The request when its prompt and its answer are on one instance, where each can find the other's blocks."""
+        """Return the request with blocks that its prefill sub-request on the same instance can share."""
         num_blocks = request.input_tokens // self._cluster.members[number].engine.config.block_size_tokens
         return request._replace(blocks=SharedPromptBlocks(request.blocks, num_blocks))
 
     def _look(self, number: int, at: Micros) -> None:
-        """A prefill instance has done something: perhaps computed prompts."""
+        """Start transfers of the prompts that a prefill instance has finished since the last look."""
         num_ended = sum(self._cluster.members[number].engine.counters.ended.values())
         if num_ended == self._num_ended[number]:
             return
@@ -175,7 +173,7 @@ class Disaggregation:
         engine = self._cluster.members[handover.decode].engine
         if self._reserves and not engine.reserve(sequence):
             self._end_in_transfer(
-                handover, Outcome.DROPPED, at, "its prompt found no room on the instance that was to answer"
+                handover, Outcome.DROPPED, at, "too few free KV blocks for its prompt on the decode instance"
             )
             return
         handover.is_in_transfer = True
@@ -194,7 +192,7 @@ class Disaggregation:
         member = self._cluster.members[number]
         if member.life is Life.KILLED:
             self._give_up(handover, at)
-            self._end_in_transfer(handover, Outcome.FAILED, at, "the instance that was to answer is gone")
+            self._end_in_transfer(handover, Outcome.FAILED, at, "its decode instance is gone")
             return
         del self._handovers[sequence.request.id]
         if self._reserves:
@@ -221,7 +219,7 @@ class Disaggregation:
         self._cluster.end(handover.sequence, outcome, at, detail)
 
     def _leave(self, sequence: Sequence, at: Micros) -> None:
-        """A client has hung up before its request came to the instance that was to answer."""
+        """End the handover of a request whose client hung up before the request reached its decode instance."""
         handover = self._handovers.pop(sequence.request.id, None)
         if handover is None or handover.prompt is None:
             return

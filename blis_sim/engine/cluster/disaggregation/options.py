@@ -1,10 +1,9 @@
-"""The flags of a cluster in which prompts and answers can be computed on different instances."""
+"""The flags of prefill/decode disaggregation: pools of instances, the decider, and transfers of KV blocks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.cluster.disaggregation.transfer import LONGEST_BASE_LATENCY_MS, SLOWEST_GB_PER_S, TransferSettings
 from blis_sim.engine.cluster.scorer_weights import Weights, parse_weights
 from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.engine.latency.registry import LATENCY_MODELS
@@ -14,6 +13,8 @@ if TYPE_CHECKING:
     from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings
 
 DEFAULT_THRESHOLD_TOKENS = 16
+SLOWEST_GB_PER_S = 1e-6
+LONGEST_BASE_LATENCY_MS = 1e9
 _LATENCY_MODELS = ("", AUTO, *LATENCY_MODELS)
 
 
@@ -23,53 +24,71 @@ class PoolOptions:
 
     prefill_instances: int = option(
         0,
-        "Instances that only compute prompts, the first ones; of those in pools the others follow.",
+        "Number of prefill-only instances. They get the lowest instance numbers; the other pools follow.",
         at_least=0,
-        heading="Instances for prefill and for decode",
+        heading="Prefill/decode disaggregation",
     )
-    decode_instances: int = option(0, "Instances that answer, after them.", at_least=0)
-    prefill_decode_instances: int = option(0, "Instances that do both, after those.", at_least=0)
+    decode_instances: int = option(
+        0, "Number of decode-only instances. Their numbers follow those of --prefill-instances.", at_least=0
+    )
+    prefill_decode_instances: int = option(
+        0,
+        "Number of instances for prefill and decode. Their numbers follow those of --decode-instances.",
+        at_least=0,
+    )
     encode_instances: int = option(
-        0, "Instances set apart for encoders, after those. Encoding takes no time.", at_least=0
+        0,
+        "Number of instances set apart for encoders. Their numbers follow those of --prefill-decode-instances. "
+        "Encoding takes no time.",
+        at_least=0,
     )
     pd_decider: str = option(
         "never",
-        "Which prompts are computed on another instance than the answer: none, all, or those of which the decode "
-        "instance has too little in its KV cache.",
-        choices=names_in("blis_sim.engine.cluster.disaggregation.deciders", "DECIDERS"),
+        "Which prompts a prefill instance computes: none, all, or those with more than --pd-prefix-threshold tokens "
+        "missing from the decode instance's cache.",
+        choices=names_in("blis_sim.engine.cluster.disaggregation.settings", "DECIDERS"),
     )
     pd_prefix_threshold: int = option(
         DEFAULT_THRESHOLD_TOKENS,
-        "Most tokens of a prompt that --pd-decider prefix-threshold lets the decode instance compute.",
+        "Most missing prompt tokens that the decode instance computes itself with --pd-decider prefix-threshold.",
         at_least=0,
     )
     pd_transfer_bandwidth: float = option(
         25.0,
-        "GB per second at which KV blocks come from a prefill instance to a decode instance.",
+        "Bandwidth in GB per second of transfers of KV blocks from a prefill to a decode instance.",
         at_least=SLOWEST_GB_PER_S,
     )
     pd_transfer_base_latency: float = option(
-        0.05, "Milliseconds that each transfer takes on top.", at_least=0, at_most=LONGEST_BASE_LATENCY_MS
+        0.05,
+        "Milliseconds added to each transfer of KV blocks.",
+        at_least=0,
+        at_most=LONGEST_BASE_LATENCY_MS,
     )
-    pd_transfer_contention: bool = option(False, "Let transfers that begin while others are under way share that.")
+    pd_transfer_contention: bool = option(
+        False, "Divide --pd-transfer-bandwidth by the number of transfers under way when a transfer starts."
+    )
     prefill_routing_scorers: str = option(
         "",
         "Scorers that choose the prefill instance, as in --routing-scorers (default: as --routing-policy says).",
         metavar="SCORER:WEIGHT,...",
     )
     decode_routing_scorers: str = option(
-        "", "Scorers that choose the decode instance, likewise.", metavar="SCORER:WEIGHT,..."
+        "",
+        "Scorers that choose the decode instance, as in --routing-scorers (default: as --routing-policy says).",
+        metavar="SCORER:WEIGHT,...",
     )
-    prefill_tp: int = option(0, "--tp of prefill instances, if another.", at_least=0)
-    prefill_hardware: str = option("", "--hardware of prefill instances, if another.")
+    prefill_tp: int = option(0, "--tp of prefill instances, if different.", at_least=0)
+    prefill_hardware: str = option("", "--hardware of prefill instances, if different.")
     prefill_latency_model: str = option(
-        "", "--latency-model of prefill instances, if another.", choices=_LATENCY_MODELS
+        "", "--latency-model of prefill instances, if different.", choices=_LATENCY_MODELS
     )
-    prefill_max_model_len: int = option(0, "--max-model-len of prefill instances, if another.", at_least=0)
-    decode_tp: int = option(0, "--tp of decode instances, if another.", at_least=0)
-    decode_hardware: str = option("", "--hardware of decode instances, if another.")
-    decode_latency_model: str = option("", "--latency-model of decode instances, if another.", choices=_LATENCY_MODELS)
-    decode_max_model_len: int = option(0, "--max-model-len of decode instances, if another.", at_least=0)
+    prefill_max_model_len: int = option(0, "--max-model-len of prefill instances, if different.", at_least=0)
+    decode_tp: int = option(0, "--tp of decode instances, if different.", at_least=0)
+    decode_hardware: str = option("", "--hardware of decode instances, if different.")
+    decode_latency_model: str = option(
+        "", "--latency-model of decode instances, if different.", choices=_LATENCY_MODELS
+    )
+    decode_max_model_len: int = option(0, "--max-model-len of decode instances, if different.", at_least=0)
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -88,9 +107,8 @@ class PoolOptions:
         """The roles of a cluster's instances; None when all compute prompts and answers. Raises EngineError."""
         if not self.num_pooled:
             return None
-        # What separates prompts from answers is imported where something does.
-        from blis_sim.engine.cluster.disaggregation.pools import Pools
-        from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings
+        # Most simulations have no pools, so their settings are imported here.
+        from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings, Pools, TransferSettings
 
         pools = Pools(
             num_instances,
@@ -110,24 +128,24 @@ class PoolOptions:
 
     @property
     def num_pooled(self) -> int:
-        """Instances that have a role."""
+        """Number of instances that have a role."""
         return self.prefill_instances + self.decode_instances + self.prefill_decode_instances + self.encode_instances
 
 
 def pool_weights(text: str, flag: str) -> Weights | None:
-    """The scorers of one pool; None when it has none of its own. Raises EngineError."""
+    """Parse the scorers of one pool; None for empty text. Raises EngineError."""
     return parse_weights(text, flag) if text.strip() else None
 
 
 def pool_flags_without_effect(options: PoolOptions) -> Iterator[str]:
-    """What was said about pools or transfers that there are not, in a line each."""
+    """Yield a line for each flag of pools and transfers that has no effect."""
     needed = ""
     if not options.num_pooled:
         needed = "--prefill-instances and --decode-instances"
     elif options.pd_decider == "never":
         needed = "--pd-decider"
         if options.prefill_instances:
-            yield "instances of --prefill-instances get nothing to do without --pd-decider"
+            yield "--prefill-instances get no requests without --pd-decider"
     elif options.pd_decider != "prefix-threshold" and options.pd_prefix_threshold != DEFAULT_THRESHOLD_TOKENS:
         yield "--pd-prefix-threshold has no effect without --pd-decider prefix-threshold"
     own = {setting.name for setting in options_of(PoolOptions)}
