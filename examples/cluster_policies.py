@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionPolicy, AdmissionSettings
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.freshness import Freshness
 from blis_sim.engine.cluster.routing import ROUTERS, Choice, Router, RouterSettings, Weighted
 from blis_sim.engine.cluster.scorers import SCORERS, Scorer, ScorerSettings, Scores
+from blis_sim.engine.cluster.settings import Freshness, SeededTieBreaker, TieBreaker
 from blis_sim.engine.cluster.state import RoutingState
-from blis_sim.engine.cluster.ties import SeededTieBreaker, Ties
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
@@ -52,7 +51,7 @@ class BetterOfTwo:
     reads_caches = False
     reads_adapters = False
 
-    def __init__(self, draw: Ties) -> None:
+    def __init__(self, draw: TieBreaker) -> None:
         self._draw = draw
 
     def choose(self, request: Request, state: RoutingState) -> Choice:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.cluster.gateway.options import DEFAULT_MAX_CONCURRENCY, GatewayOptions
 from blis_sim.engine.cluster.options import ClusterOptions
-from blis_sim.engine.cluster.ties import DEFAULT_SEED
+from blis_sim.engine.cluster.settings import DEFAULT_SEED
 from blis_sim.engine.units import LONGEST_DELAY_US
 from blis_sim.options import OptionError, check_options, option, section
 from replay.report_options import ReportOptions
@@ -18,7 +18,7 @@ from traces.collector import no_cycle_search
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from blis_sim.engine.cluster.ties import Ties
+    from blis_sim.engine.cluster.settings import TieBreaker
     from blis_sim.engine.deployment import Deployment
     from blis_sim.engine.latency.model import LatencyModel
     from blis_sim.engine.simulation import Simulation
@@ -136,13 +136,13 @@ class ReplayOptions:
 
 def run(options: ReplayOptions) -> int:
     """Replay, write the files asked for, print the summary on stdout; all else goes to stderr."""
-    from blis_sim.engine.cluster.ties import SeededTieBreaker
+    from blis_sim.engine.cluster.settings import SeededTieBreaker
 
     return replay(options, SeededTieBreaker(options.seed))
 
 
 @no_cycle_search()
-def replay(options: ReplayOptions, ties: "Ties") -> int:
+def replay(options: ReplayOptions, ties: "TieBreaker") -> int:
     """The same with `ties` asked when a router finds instances equally good."""
     from blis_sim.engine.cluster.build import notes_after_run, notes_on_cluster
     from blis_sim.engine.cluster.policies import with_policies
@@ -201,7 +201,7 @@ def replay(options: ReplayOptions, ties: "Ties") -> int:
     return 0
 
 
-def _simulation(options: ReplayOptions, deployment: "Deployment", phase: int, ties: "Ties") -> "Simulation":
+def _simulation(options: ReplayOptions, deployment: "Deployment", phase: int, ties: "TieBreaker") -> "Simulation":
     """For one of the replays; with several, each is in a phase of its own."""
     from blis_sim.engine.cluster.build import build_simulation
 

@@ -10,7 +10,7 @@ from blis_sim.options import OptionError, check_options, check_outputs, names_in
 from traces import SloTargets, parse_duration_ms, slo_targets_from_flags
 
 if TYPE_CHECKING:
-    from blis_sim.engine.cluster.decisions import DecisionLog
+    from blis_sim.engine.cluster.reporting import DecisionLog
 
 
 METRICS = (
@@ -133,7 +133,7 @@ class ReportOptions:
         """Where the decisions of a run are kept; None for nowhere."""
         if self.trace_level != "decisions":
             return None
-        from blis_sim.engine.cluster.decisions import DecisionLog  # few runs keep any
+        from blis_sim.engine.cluster.reporting import DecisionLog  # few runs keep any
 
         return DecisionLog(self.counterfactual_k)
 

@@ -20,7 +20,7 @@ def run(options: RunOptions) -> int:
     """Generate, simulate, write the files asked for, print the summary on stdout; all else goes to stderr."""
     from blis_sim.engine.cluster.build import build_simulation, notes_after_run, notes_on_cluster
     from blis_sim.engine.cluster.policies import with_policies
-    from blis_sim.engine.cluster.ties import SeededTieBreaker
+    from blis_sim.engine.cluster.settings import SeededTieBreaker
     from blis_sim.engine.deployment import notes_after, resolve
     from replay.loops.sessions import simulate_workload
     from replay.output.report import questions_of, recording_tokens, report

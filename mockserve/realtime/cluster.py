@@ -6,8 +6,8 @@ from http import HTTPStatus
 from typing import TypeVar
 
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.counters import NOBODY_PREFILLS
 from blis_sim.engine.cluster.member import Life
+from blis_sim.engine.cluster.reporting import NO_INSTANCE_PREFILLS
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Scheduled
 from blis_sim.engine.request import Request
@@ -174,7 +174,7 @@ class ClusterDriver(RealtimeDriver):
         super()._scheduled(output, event)
 
     def _status_of(self, event: Finished) -> HTTPStatus:
-        is_for_want = not self.takes_requests or event.detail == NOBODY_PREFILLS
+        is_for_want = not self.takes_requests or event.detail == NO_INSTANCE_PREFILLS
         if event.outcome is Outcome.REJECTED and is_for_want:
             return HTTPStatus.SERVICE_UNAVAILABLE
         return super()._status_of(event)

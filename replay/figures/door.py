@@ -12,8 +12,8 @@ from replay.figures.clustered import cluster_of
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.autoscaling.autoscaler import Autoscaler
-    from blis_sim.engine.cluster.decisions import DecisionLog
     from blis_sim.engine.cluster.gateway.flow_control import FlowControl
+    from blis_sim.engine.cluster.reporting import DecisionLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

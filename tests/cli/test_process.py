@@ -72,7 +72,7 @@ def test_a_replay_loads_no_library_that_it_has_no_use_for(loaded_by_a_replay: se
 
 
 def test_a_replay_on_one_instance_loads_nothing_of_a_cluster_but_its_flags(loaded_by_a_replay: set[str]) -> None:
-    parts = ("admission", "assembly", "cluster", "decisions", "policy_file", "routing", "state")
+    parts = ("admission", "assembly", "cluster", "reporting", "policy_file", "routing", "state")
     of_a_cluster = [f"blis_sim.engine.cluster.{part}" for part in parts]
     assert among(of_a_cluster, loaded_by_a_replay) == []
     gateway = "blis_sim.engine.cluster.gateway"

@@ -7,12 +7,10 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionSettings
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.decisions import DecisionLog
-from blis_sim.engine.cluster.freshness import Freshness
-from blis_sim.engine.cluster.latencies import Latencies
+from blis_sim.engine.cluster.reporting import DecisionLog
 from blis_sim.engine.cluster.routing import ROUTERS, RouterSettings
 from blis_sim.engine.cluster.scorers import SCORERS, ScorerSettings
-from blis_sim.engine.cluster.ties import SeededTieBreaker
+from blis_sim.engine.cluster.settings import Freshness, Latencies, SeededTieBreaker
 from blis_sim.engine.core import Engine
 from blis_sim.engine.units import Micros
 from tests.strategies import GRID_US, Workload, workloads

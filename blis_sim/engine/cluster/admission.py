@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from blis_sim.engine.cluster.request_table import UnfinishedList
 from blis_sim.engine.cluster.state import RoutingState
-from blis_sim.engine.cluster.unended import Unended
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import Sequence
@@ -138,7 +138,7 @@ class TenantBudgets:
     num_seats: int
     priorities: SloPriorities
     reads_snapshots: bool = True
-    in_flight: dict[str, Unended[Sequence]] = field(default_factory=dict)
+    in_flight: dict[str, UnfinishedList[Sequence]] = field(default_factory=dict)
     """Requests routed for each tenant with a budget; a count takes out the requests that have ended."""
 
     def admits(self, request: Request, state: RoutingState) -> bool:
@@ -154,7 +154,7 @@ class TenantBudgets:
         tenant = sequence.request.tenant
         if tenant in self.budgets:
             if tenant not in self.in_flight:
-                self.in_flight[tenant] = Unended(_has_ended)
+                self.in_flight[tenant] = UnfinishedList(_has_ended)
             self.in_flight[tenant].append(sequence)
         if self.inner.routed is not None:
             self.inner.routed(sequence)

@@ -7,7 +7,6 @@ from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionPolicy, Admis
 from blis_sim.engine.cluster.autoscaling.pipeline import Delay
 from blis_sim.engine.cluster.autoscaling.placement import Placement, placement_of, populate
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.decisions import DecisionLog
 from blis_sim.engine.cluster.disaggregation.deployments import (
     bytes_per_block,
     deployments_of_instances,
@@ -15,15 +14,14 @@ from blis_sim.engine.cluster.disaggregation.deployments import (
 )
 from blis_sim.engine.cluster.disaggregation.handover import Disaggregation
 from blis_sim.engine.cluster.disaggregation.options import pool_weights
-from blis_sim.engine.cluster.freshness import Freshness
 from blis_sim.engine.cluster.gateway.flow_control import FlowControl
-from blis_sim.engine.cluster.latencies import Latencies
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policies import deployments_of, deployments_of_groups, policies_of
 from blis_sim.engine.cluster.policy_file import PolicyFile
+from blis_sim.engine.cluster.reporting import DecisionLog
 from blis_sim.engine.cluster.routing import ROUTERS, Router, RouterSettings
 from blis_sim.engine.cluster.scorers import ScorerSettings
-from blis_sim.engine.cluster.ties import DEFAULT_SEED, SeededTieBreaker, Ties
+from blis_sim.engine.cluster.settings import DEFAULT_SEED, Freshness, Latencies, SeededTieBreaker, TieBreaker
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES
@@ -33,7 +31,7 @@ def build_cluster(
     options: ClusterOptions,
     deployment: Deployment,
     new_engine: Callable[[Deployment], Engine],
-    ties: Ties | None = None,
+    ties: TieBreaker | None = None,
     decisions: DecisionLog | None = None,
     keeps_history: bool = True,
 ) -> Cluster:

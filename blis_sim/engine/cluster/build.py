@@ -18,15 +18,15 @@ from blis_sim.options import ineffective_flags, options_of
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.cluster import Cluster
-    from blis_sim.engine.cluster.decisions import DecisionLog
-    from blis_sim.engine.cluster.ties import Ties
+    from blis_sim.engine.cluster.reporting import DecisionLog
+    from blis_sim.engine.cluster.settings import TieBreaker
 
 
 def build_simulation(
     options: ClusterOptions,
     deployment: Deployment,
     *,
-    ties: "Ties | None" = None,
+    ties: "TieBreaker | None" = None,
     adjusted: Callable[[LatencyModel], LatencyModel] | None = None,
     reports_steps: bool = False,
     decisions: "DecisionLog | None" = None,

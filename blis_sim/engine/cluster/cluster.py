@@ -1,8 +1,8 @@
-"""Several instances behind one door: told the time as one engine is, it says what happened.
+"""A cluster: several instances behind one endpoint, driven through the same methods as one engine.
 
-Read this first: a request arrives, is admitted or turned away, is routed to an instance, and lives there as with an
-engine alone. Between the entries of the cluster's own agenda the instances go on by themselves, each as fast as it can;
-they are only asked how they are when a decision depends on it.
+A request arrives, is admitted or rejected, is routed to an instance, and is served there as by an engine alone. Between
+entries of the cluster's event queue the instances advance independently; their figures are read only when a decision
+depends on them.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,18 +12,19 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from blis_sim.engine.cluster.admission import AdmissionPolicy
-from blis_sim.engine.cluster.agenda import Agenda, ClusterDue
-from blis_sim.engine.cluster.counters import NOBODY_ANSWERS, ClusterCounters
-from blis_sim.engine.cluster.decisions import DecisionLog
-from blis_sim.engine.cluster.freshness import Freshness
-from blis_sim.engine.cluster.known import Known
-from blis_sim.engine.cluster.latencies import Latencies
+from blis_sim.engine.cluster.batch_dispatch import can_dispatch_in_batches, dispatch_arrivals
+from blis_sim.engine.cluster.event_queue import ClusterDue, ClusterEventQueue, Watchers
 from blis_sim.engine.cluster.member import Life, Members
-from blis_sim.engine.cluster.parts import without_parts
-from blis_sim.engine.cluster.passage import has_free_passage, let_in
+from blis_sim.engine.cluster.reporting import (
+    NO_INSTANCE_SERVES,
+    ClusterCounters,
+    DecisionLog,
+    without_prefill_sub_requests,
+)
+from blis_sim.engine.cluster.request_table import RequestTable
 from blis_sim.engine.cluster.routing import Router
+from blis_sim.engine.cluster.settings import Freshness, Latencies
 from blis_sim.engine.cluster.state import RoutingState
-from blis_sim.engine.cluster.watchers import Watchers
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished
 from blis_sim.engine.request import Request
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
 
 
 class Cluster:
-    """As `Engine`, for several of them: the same four methods, so both drivers take either.
+    """Several engines with the methods of `Engine`, so that both drivers take either.
 
-    The parts are given, so whoever wants other rules hands in other parts. To go further, replace `admitted`, which is
-    called with each request that was let in, and `place`, with each that was routed; put what is to happen later on the
-    `agenda`; and add one of `watchers` to an instance, which is called whenever that has done something.
+    Admission and routing are arguments. Extensions replace `admitted`, which is called with each admitted request, or
+    `place`, which is called with each routed request; they schedule actions on `event_queue`, and add `watchers`, which
+    are called after each step of an instance.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Cluster:
         self.now: Micros | None = None
         """How far the cluster has been advanced; None before the first time."""
         self.counters = ClusterCounters()
-        self.agenda = Agenda()
+        self.event_queue = ClusterEventQueue()
         self.members = Members()
         for engine in engines:
             self.members.add(engine, Life.READY, 0)
@@ -67,29 +68,30 @@ class Cluster:
         self.router = router
         self.decisions = decisions
         self.gateway: FlowControl | None = None
-        """Where requests wait before they are routed, if they do."""
+        """The gateway in which requests wait before routing; None without one."""
         self.disaggregation: Disaggregation | None = None
-        """What separates prompts from answers, if anything does."""
+        """Prefill/decode disaggregation; None without it."""
         self.autoscaler: Autoscaler | None = None
-        """What starts and drains instances, if anything does."""
+        """The autoscaler; None without one."""
         self.num_starting = 0
-        """Instances that will serve soon without being told to."""
+        """Number of instances that are loading and will serve."""
         self.leaving: set[int] = set()
         """Numbers of instances that were drained or killed, and not removed."""
         self._num_background = 0
-        """Entries of the agenda for whose sake nobody goes on."""
-        self.hides_parts = False
-        """Whether there are sequences of which nobody outside must hear."""
+        """Entries of the event queue that do not keep a run going."""
+        self.hides_prefill_sub_requests = False
+        """Whether events of prefill sub-requests are left out."""
         self.admitted: Callable[[Sequence, Micros], None] = self.dispatch
         self.place: Callable[[Sequence, int, Micros], None] = self.enter
         self.latencies = latencies or Latencies()
-        self._known = Known()
+        self._request_table = RequestTable()
         self.departed: list[Callable[[Sequence, Micros], None]] = []
-        """Told of each client that hangs up before its request has come to an instance."""
+        """Callbacks for each client that hangs up before its request has reached an instance."""
         self.watchers = Watchers()
-        self._told: list[Event] = []
+        self._events: list[Event] = []
+        """The cluster's own events since the last call of `advance`."""
         self.router_looks = router.reads_snapshots or decisions is not None
-        """Whether routing depends on how the instances are."""
+        """Whether routing depends on snapshots of the instances."""
         self.looks_always = router.reads_in_flight or decisions is not None
         decides_at_once = self.latencies.admission_us == 0 and not admission.reads_snapshots
         self._arrived = self._decide if decides_at_once else self._await_decision
@@ -101,65 +103,63 @@ class Cluster:
 
     @property
     def clock(self) -> Micros:
-        """Instant of the last thing that happened on an instance: the simulated run ends here."""
+        """Instant of the last event of an instance: the end of the simulated run."""
         if self.now is not None:
             for engine in self.instances:
-                engine.advance(self.now)  # nothing is due, but arrivals that have passed are noted
+                engine.advance(self.now)  # nothing is due, but arrivals up to now are recorded
         return max((engine.clock for engine in self.instances), default=0)
 
     def submit(self, request: Request, at: Micros, instance: int | None = None) -> Sequence:
         """Let `request` arrive at `at`, which must be ahead. Raises ValueError for an id still in use.
 
-        Returns its life, for reading.
-
-        With `instance` it goes straight to that one, without being admitted or routed.
+        Returns its sequence, for reading. With `instance` the request enters that instance without further decisions.
         """
         self._demand_future(at)
-        sequence = self._known.new(request, at)
+        sequence = self._request_table.new(request, at)
         if instance is None:
-            self.agenda.line_up([sequence], self._arrived)
+            self.event_queue.line_up([sequence], self._arrived)
         else:
-            self.agenda.add(at, ClusterDue.ARRIVAL, partial(self._enter_directly, instance), sequence)
+            self.event_queue.add(at, ClusterDue.ARRIVAL, partial(self._enter_directly, instance), sequence)
         return sequence
 
     def submit_all(self, requests: SequenceOf[Request], instants: SequenceOf[Micros]) -> list[Sequence]:
         """Let each of `requests` arrive at its instant, which ascend; as `submit`, at less cost for each."""
         for at in instants[:1]:
             self._demand_future(at)
-        sequences = self._known.new_ones(requests, instants)
-        self.agenda.line_up(sequences, self._arrived)
+        sequences = self._request_table.new_ones(requests, instants)
+        self.event_queue.line_up(sequences, self._arrived)
         return sequences
 
     def abort(self, request_id: str, at: Micros) -> None:
         """Let the client of `request_id` hang up at `at`; ids not there then are ignored."""
         self._demand_future(at)
-        self.agenda.add(at, ClusterDue.HANG_UP, self._hang_up, request_id)
+        self.event_queue.add(at, ClusterDue.HANG_UP, self._hang_up, request_id)
 
     def add_instance(self, engine: Engine, at: Micros) -> int:
         """One more instance, which takes requests from `at` on, which must be ahead. Returns its number."""
         self._demand_future(at)
         number = self.members.add(engine, Life.LOADING, at)
-        self.agenda.add(at, ClusterDue.INSTANCE_READY, self._begin_to_serve, number)
+        self.event_queue.add(at, ClusterDue.INSTANCE_READY, self._begin_to_serve, number)
         return number
 
     def drain(self, number: int, at: Micros) -> None:
         """From `at` on, which must be ahead, an instance gets no more requests; it finishes those it has."""
         self._demand_future(at)
-        self.agenda.add(at, ClusterDue.INSTANCE_LEAVES, self._drain, number)
+        self.event_queue.add(at, ClusterDue.INSTANCE_LEAVES, self._drain, number)
 
     def kill(self, number: int, at: Micros) -> None:
-        """From `at` on, which must be ahead, an instance gets no more requests, and those it has fail.
+        """From `at` on, which must be ahead, an instance gets no more requests, and its requests fail.
 
-        Who runs fails when the step under way would have ended. With BLIS's scheduling, where a completion is decided
-        at the start of its last step, who has got that far completes.
+        A running request fails when the step under way would have ended. With BLIS's scheduling a completion is decided
+        at the start of the last step, so a request in its last step completes.
         """
         self._demand_future(at)
-        self.agenda.add(at, ClusterDue.INSTANCE_LEAVES, self._kill, number)
+        self.event_queue.add(at, ClusterDue.INSTANCE_LEAVES, self._kill, number)
 
     def remove(self, number: int) -> bool:
-        """Forget an instance that was drained or killed, and all that is known of it.
+        """Remove an instance that was drained or killed.
 
-        False, and nothing changed, while requests are on it or on their way to it.
+        False, and nothing changed, while requests are on the instance or in transfer to it.
         """
         engine = self.members[number].engine
         is_idle = not engine.live and engine.next_event_at() is None
@@ -172,13 +172,13 @@ class Cluster:
         return True
 
     def queueing_time(self, _request: Request) -> Micros:
-        """From the arrival of a request until it can no longer be told of: it may be admitted at once."""
+        """Time from an arrival to the latest instant for submitting the request: 0, as admission may happen at once."""
         return 0
 
     def next_event_at(self) -> Micros | None:
         """The next instant at which something is due; None when idle."""
-        mine, theirs = self.agenda.next_at(), self.members.next_at()
-        if theirs is None and len(self.agenda) == self._num_background:
+        mine, theirs = self.event_queue.next_at(), self.members.next_at()
+        if theirs is None and len(self.event_queue) == self._num_background:
             return None
         if mine is None or theirs is None:
             return theirs if mine is None else mine
@@ -191,33 +191,33 @@ class Cluster:
         numbers.
         """
         self._do_due(until)
-        events = [*self._told, *self.members.take_events()]
-        self._told.clear()
-        if self.hides_parts:
-            events = list(without_parts(events))
+        events = [*self._events, *self.members.take_events()]
+        self._events.clear()
+        if self.hides_prefill_sub_requests:
+            events = list(without_prefill_sub_requests(events))
         events.sort(key=_instant)
         return events
 
     def advance_each(self, until: Micros) -> list[tuple[int, Event]]:
         """`advance`, with the number of its instance before each event; `NOWHERE` before the cluster's own."""
         self._do_due(until)
-        told = [(NOWHERE, self._told), *self.members.take_told()]
-        self._told = []
-        found = [(number, event) for number, events in told for event in self._public(events)]
+        numbered = [(NOWHERE, self._events), *self.members.take_numbered()]
+        self._events = []
+        found = [(number, event) for number, events in numbered for event in self._public(events)]
         found.sort(key=_instant_of_numbered)
         return found
 
     def _public(self, events: list[Event]) -> Iterable[Event]:
-        return without_parts(events) if self.hides_parts else events
+        return without_prefill_sub_requests(events) if self.hides_prefill_sub_requests else events
 
     def _do_due(self, until: Micros) -> None:
-        pop_due = self.agenda.pop_due
+        pop_due = self.event_queue.pop_due
         if self.watchers:
             self._advance_watched(until)
-        lets_in = has_free_passage(self)
+        in_batches = can_dispatch_in_batches(self)
         while True:
-            if lets_in and not self.watchers:
-                let_in(self, until)
+            if in_batches and not self.watchers:
+                dispatch_arrivals(self, until)
             if (entry := pop_due(until)) is None:
                 break
             at, _, _, action, about = entry
@@ -227,26 +227,26 @@ class Cluster:
         self.members.catch_up(until)
         if self.now is None or until > self.now:
             self.now = until
-        self._known.forget_ended()
+        self._request_table.forget_ended()
 
     def add_background(self, at: Micros, due: ClusterDue, action: Callable[[Micros], None]) -> None:
-        """Do `action` at `at` if the cluster is advanced that far for another reason."""
+        """Call `action` at `at` if other events keep the run going that long."""
         self._num_background += 1
-        self.agenda.add(at, due, self._do_in_background, action)
+        self.event_queue.add(at, due, self._do_in_background, action)
 
     def _do_in_background(self, action: Callable[[Micros], None], at: Micros) -> None:
         self._num_background -= 1
         action(at)
 
     def _advance_watched(self, until: Micros) -> None:
-        """Go from event to event, the agenda's first: what is watched may put something on it."""
+        """Advance from event to event, entries of the event queue first: watchers may add entries."""
         while True:
-            next_at = self.agenda.next_at()
+            next_at = self.event_queue.next_at()
             last = until if next_at is None or next_at > until else next_at - 1
             number = self.members.step(self.watchers, last)
             if number is not None:
                 self.watchers.call(number, self.members[number].engine.now or 0)
-            elif (entry := self.agenda.pop_due(until)) is not None:
+            elif (entry := self.event_queue.pop_due(until)) is not None:
                 at, _, _, action, about = entry
                 action(about, at)
             else:
@@ -254,7 +254,7 @@ class Cluster:
 
     def instance_of(self, request_id: str) -> int:
         """The number of the instance that a request has come to; `NOWHERE` before, and for requests not known."""
-        sequence = self._known.get(request_id)
+        sequence = self._request_table.get(request_id)
         return NOWHERE if sequence is None else sequence.instance
 
     def _enter_directly(self, number: int, sequence: Sequence, at: Micros) -> None:
@@ -268,13 +268,13 @@ class Cluster:
             self.members.enter(number, sequence, at)
 
     def _await_decision(self, sequence: Sequence, at: Micros) -> None:
-        self.agenda.add(at + self.latencies.admission_us, ClusterDue.ADMISSION, self._decide, sequence)
+        self.event_queue.add(at + self.latencies.admission_us, ClusterDue.ADMISSION, self._decide, sequence)
 
     def _decide(self, sequence: Sequence, at: Micros) -> None:
-        """Let a request in or turn it away."""
+        """Admit or reject a request."""
         if sequence.outcome is not None:
             return
-        reports = self.router_looks and at >= self.state.news_due_at  # which routing will decide by, maybe later
+        reports = self.router_looks and at >= self.state.news_due_at  # which routing uses, maybe later
         self._look_if(reports or self.admission.reads_snapshots, at)
         is_admitted = self.admission.admits(sequence.request, self.state)
         if self.decisions is not None:
@@ -286,12 +286,12 @@ class Cluster:
         self.end(sequence, Outcome.REJECTED, at, "the cluster does not admit it")
 
     def dispatch(self, sequence: Sequence, at: Micros) -> None:
-        """Route a request that was let in, as soon as routing is done with it."""
+        """Route an admitted request after the routing latency."""
         routing_us = self.latencies.routing_us
         if routing_us or self.router_looks or self.gateway is not None:
-            self.agenda.add(at + routing_us, ClusterDue.ROUTING, self._route, sequence)
+            self.event_queue.add(at + routing_us, ClusterDue.ROUTING, self._route, sequence)
         else:
-            self._route(sequence, at)  # who else is let in at this instant does not matter
+            self._route(sequence, at)  # other requests admitted at this instant do not matter
 
     def _route(self, sequence: Sequence, at: Micros) -> None:
         if sequence.outcome is not None:
@@ -299,7 +299,7 @@ class Cluster:
         self.look_if_needed(at)
         if not self.state.candidates:
             self.counters.num_rejected_at_routing += 1
-            self.end(sequence, Outcome.REJECTED, at, NOBODY_ANSWERS)
+            self.end(sequence, Outcome.REJECTED, at, NO_INSTANCE_SERVES)
             return
         choice = self.router.choose(sequence.request, self.state)
         if self.decisions is not None:
@@ -307,22 +307,22 @@ class Cluster:
         self.place(sequence, self.state.candidates[choice.place].instance, at)
 
     def enter(self, sequence: Sequence, number: int, at: Micros) -> None:
-        """A request comes to the instance of that number."""
+        """Enter a request at the instance `number`."""
         self.members.enter(number, sequence, at)
         if self.admission.routed is not None:
             self.admission.routed(sequence)
 
     def look(self, at: Micros) -> None:
-        """See how the instances are after all that was due before `at`, as far as they report it."""
+        """Advance the instances to just before `at` and read the reports that are due."""
         self.members.catch_up(at - 1)
         self.state.observe(at)
 
     def look_if_needed(self, at: Micros) -> None:
-        """`look` for routing, unless it depends on nothing that could be seen."""
+        """Call `look` if routing depends on reports that are due."""
         self._look_if(self.router_looks and (self.looks_always or at >= self.state.news_due_at), at)
 
     def also_reads(self, snapshots: bool, caches: bool) -> None:
-        """From now on routing depends on these, too."""
+        """Make routing depend on snapshots, and on caches if `caches` is set."""
         self.router_looks = self.router_looks or snapshots or caches
         self.looks_always = True
         self.state.reads_caches = self.state.reads_caches or caches
@@ -334,16 +334,16 @@ class Cluster:
             self.state.now = at
 
     def end(self, sequence: Sequence, outcome: Outcome, at: Micros, detail: str = "") -> None:
-        """A request that is on no instance ends here."""
+        """End a request that is on no instance."""
         sequence.outcome = outcome
         self.counters.num_ended += 1
-        self._told.append(Finished(at, sequence, outcome, detail))
+        self._events.append(Finished(at, sequence, outcome, detail))
 
     def _begin_to_serve(self, number: int, _at: Micros) -> None:
         self.serve_from_now(number)
 
     def serve_from_now(self, number: int) -> None:
-        """An instance that was loading takes requests, unless it is gone already."""
+        """Let an instance that was loading take requests, unless it was removed."""
         if number in self.members and self.members[number].life is Life.LOADING:
             self._set_life(number, Life.READY)
 
@@ -351,7 +351,7 @@ class Cluster:
         self.drain_now(number)
 
     def drain_now(self, number: int) -> None:
-        """An instance takes no more requests."""
+        """Drain an instance: it takes no more requests."""
         if number in self.members and self.members[number].life is not Life.KILLED:
             self._set_life(number, Life.DRAINING)
 
@@ -372,7 +372,7 @@ class Cluster:
         self.state.change()
 
     def _hang_up(self, request_id: str, at: Micros) -> None:
-        sequence = self._known.get(request_id)
+        sequence = self._request_table.get(request_id)
         if sequence is None or sequence.outcome is not None or at < sequence.arrived_at:
             return
         if sequence.instance == NOWHERE:

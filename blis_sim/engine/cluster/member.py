@@ -1,4 +1,4 @@
-"""The instances of a cluster: each an engine of its own, advanced only when somebody wants to know of it."""
+"""The instances of a cluster: each is an engine of its own, advanced only when its state is needed."""
 
 from collections.abc import Iterable, Iterator
 from enum import Enum, auto
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class Life(Enum):
-    """What an instance is good for."""
+    """State of an instance."""
 
     LOADING = auto()
-    """It takes no requests yet."""
+    """The instance takes no requests yet."""
     READY = auto()
     DRAINING = auto()
-    """It takes no more requests and finishes those it has."""
+    """The instance takes no more requests and finishes those it has."""
     KILLED = auto()
-    """It takes no more requests and has given up those it had."""
+    """The instance takes no more requests, and its requests have failed."""
 
 
 class Member:
-    """One instance: its engine, what the router knows of it, and whether it takes requests."""
+    """One instance: its engine, its state and its snapshot for routers."""
 
     __slots__ = ("due_at", "engine", "life", "snapshot")
 
@@ -46,7 +46,7 @@ class Member:
 class Members(dict[int, Member]):
     """Instances by number: all that were added and have not been removed.
 
-    When each has something to do next is kept in a heap, so those that have nothing to do cost nothing.
+    A heap keeps the next event of each instance, so idle instances cost nothing.
     """
 
     def __init__(self) -> None:
@@ -56,11 +56,11 @@ class Members(dict[int, Member]):
         self.engines: list[Engine] = []
         """Engines of all members, in the order of their numbers."""
         self._due: list[tuple[Micros, int]] = []
-        """An entry for each change of a member's `due_at`; those that are no longer true are passed over."""
-        self._told: list[tuple[int, list[Event]]] = []
+        """An entry for each change of a member's `due_at`; outdated entries are skipped."""
+        self._events: list[tuple[int, list[Event]]] = []
 
     def add(self, engine: "Engine", life: Life, now: Micros) -> int:
-        """One more instance; returns its number."""
+        """Add an instance. Returns its number."""
         number = self.next_number
         self.next_number += 1
         self[number] = Member(engine, number, life, now)
@@ -69,16 +69,16 @@ class Members(dict[int, Member]):
         return number
 
     def remove(self, number: int) -> None:
-        """Forget an instance, which must have nothing left to do."""
+        """Remove an instance, which must be idle."""
         self.engines.remove(self.pop(number).engine)
 
     def enter(self, number: int, sequence: Sequence, at: Micros) -> None:
-        """A request comes to an instance at `at`."""
+        """Enter a request at an instance at `at`."""
         sequence.instance = number
         self._due_by(number, self[number].engine.enter(sequence, at))
 
     def enter_all(self, number: int, sequences: list[Sequence]) -> None:
-        """Requests come to an instance at the instants at which they arrive."""
+        """Enter requests at an instance at the instants of their arrivals."""
         for sequence in sequences:
             sequence.instance = number
         queued_at = self[number].engine.enter_all(sequences)
@@ -86,18 +86,18 @@ class Members(dict[int, Member]):
             self._due_by(number, queued_at)
 
     def woken(self, number: int) -> None:
-        """Somebody has given an instance something to do."""
+        """Update the next event of an instance whose engine was changed from outside."""
         self._plan(number)
 
     def next_at(self) -> Micros | None:
-        """When the first of them has something to do; None when none ever has."""
+        """Return the instant of the next event of any instance; None if all are idle."""
         due = self._due
         while due and ((member := self.get(due[0][1])) is None or member.due_at != due[0][0]):
             heappop(due)
         return due[0][0] if due else None
 
     def catch_up(self, until: Micros) -> None:
-        """Let all do what is due up to and including `until`, on their own."""
+        """Advance every instance up to and including `until`."""
         due = self._due
         while due and due[0][0] <= until:
             at, number = heappop(due)
@@ -106,7 +106,7 @@ class Members(dict[int, Member]):
                 self._note(number, member.engine.advance(until))
 
     def step(self, numbers: Iterable[int], until: Micros) -> int | None:
-        """Let the first of these that has something to do by `until` do it, and nothing after. Returns its number."""
+        """Advance the one instance of `numbers` with the first event by `until`, by that event. Returns its number."""
         due = [(at, number) for number in numbers if (at := self[number].due_at) is not None and at <= until]
         if not due:
             return None
@@ -115,22 +115,22 @@ class Members(dict[int, Member]):
         return number
 
     def take_events(self) -> Iterator[Event]:
-        """What has happened since, instance by instance."""
-        return chain.from_iterable(events for _, events in self.take_told())
+        """Take the events since the last call, instance by instance."""
+        return chain.from_iterable(events for _, events in self.take_numbered())
 
-    def take_told(self) -> list[tuple[int, list[Event]]]:
-        """The same, with the number of each instance."""
-        told, self._told = self._told, []
-        told.sort(key=_number)
-        return told
+    def take_numbered(self) -> list[tuple[int, list[Event]]]:
+        """Take the events since the last call with the number of their instance."""
+        events, self._events = self._events, []
+        events.sort(key=_number)
+        return events
 
     def _note(self, number: int, events: list[Event]) -> None:
         if events:
-            self._told.append((number, events))
+            self._events.append((number, events))
         self._plan(number, always=True)
 
     def _due_by(self, number: int, at: Micros) -> None:
-        """An instance has something to do at `at`."""
+        """Record that an instance has an event at `at`."""
         member = self[number]
         if member.due_at is None or at < member.due_at:
             member.due_at = at
@@ -145,5 +145,5 @@ class Members(dict[int, Member]):
                 heappush(self._due, (due_at, number))
 
 
-def _number(told: tuple[int, list[Event]]) -> int:
-    return told[0]
+def _number(numbered: tuple[int, list[Event]]) -> int:
+    return numbered[0]

@@ -1,12 +1,17 @@
-"""The flags of a cluster: how many instances, who is let in, who gets whom."""
+"""The flags of a cluster: number of instances, admission, routing."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blis_sim.engine.cluster.disaggregation.options import PoolOptions
-from blis_sim.engine.cluster.freshness import DEFAULT_CACHE_DELAY_US, DEFAULT_REFRESH_INTERVAL_US
 from blis_sim.engine.cluster.gateway.options import GatewayOptions
-from blis_sim.engine.cluster.scorer_weights import DEFAULT_WEIGHTS, Weights, parse_weights
+from blis_sim.engine.cluster.settings import (
+    DEFAULT_CACHE_DELAY_US,
+    DEFAULT_REFRESH_INTERVAL_US,
+    DEFAULT_WEIGHTS,
+    Weights,
+    parse_weights,
+)
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.units import LONGEST_DELAY_US
 from blis_sim.options import check_options, names_in, option, section
@@ -41,20 +46,24 @@ class ClusterOptions:
         at_most=MOST_INSTANCES,
         heading="Several instances",
     )
-    admission_policy: str = option("always-admit", "Who is let in.", choices=_ADMISSIONS)
+    admission_policy: str = option("always-admit", "Policy that admits or rejects requests.", choices=_ADMISSIONS)
     admission_latency: int = option(
         0,
-        "Microseconds from an arrival until it is let in or not.",
+        "Microseconds from the arrival of a request to its admission or rejection.",
         at_least=0,
         at_most=LONGEST_DELAY_US,
         metavar="US",
     )
-    token_bucket_capacity: float = option(10_000.0, "Prompt tokens that the bucket of token-bucket holds.", above=0)
-    token_bucket_refill_rate: float = option(1_000.0, "Prompt tokens that come to it each second.", above=0)
-    routing_policy: str = option("round-robin", "Which instance gets a request.", choices=_ROUTERS)
+    token_bucket_capacity: float = option(
+        10_000.0, "Capacity in prompt tokens for --admission-policy token-bucket.", above=0
+    )
+    token_bucket_refill_rate: float = option(
+        1_000.0, "Prompt tokens per second that refill the bucket of --admission-policy token-bucket.", above=0
+    )
+    routing_policy: str = option("round-robin", "Policy that picks the instance of a request.", choices=_ROUTERS)
     routing_latency: int = option(
         0,
-        "Microseconds from being let in until a request is at its instance.",
+        "Microseconds from the admission of a request until it enters its instance.",
         at_least=0,
         at_most=LONGEST_DELAY_US,
         metavar="US",
@@ -81,8 +90,8 @@ class ClusterOptions:
     )
     policy_config: str | None = option(
         None,
-        "Policies of admission, routing and scheduling, budgets of tenants, and instances that differ (YAML). Flags "
-        "with another value than their default win.",
+        "YAML file with policies of admission, routing and scheduling, tenant budgets and groups of instances. Flags "
+        "with a value other than their default take precedence.",
         metavar="FILE",
     )
 
@@ -104,7 +113,7 @@ class ClusterOptions:
 
     @property
     def scorer_weights(self) -> Weights:
-        """The scorers of the weighted router. Raises EngineError."""
+        """Scorers of the weighted router with their weights. Raises EngineError."""
         weights = DEFAULT_WEIGHTS
         if self.routing_scorers.strip():
             weights = parse_weights(self.routing_scorers, "--routing-scorers")

@@ -1,4 +1,4 @@
-"""Which blocks an instance was sent lately: the router's own idea of what its KV cache may hold."""
+"""The prompt blocks lately routed to an instance: the router's own estimate of the content of its KV cache."""
 
 from collections import OrderedDict
 
@@ -8,9 +8,9 @@ DEFAULT_CAPACITY_BLOCKS = 10_000
 
 
 class RoutedPrefixes:
-    """The last `capacity_blocks` blocks that were sent, the least recently sent one forgotten first.
+    """The last `capacity_blocks` routed blocks; the least recently routed block is dropped first.
 
-    Blocks that no other request can have only take room, so those of a request are kept as one number.
+    Blocks that no other request can share only take up capacity, so a request's own blocks are kept as one number.
     """
 
     __slots__ = ("_capacity", "_num_blocks", "_sent")
@@ -19,13 +19,13 @@ class RoutedPrefixes:
         self._capacity = capacity_blocks
         self._num_blocks = 0
         self._sent: OrderedDict[object, int] = OrderedDict()
-        """The identity of a block and 1, or a request's own first block and how many follow it."""
+        """Identity of a block to 1, or identity of a request's first own block to the number of its own blocks."""
 
     def __len__(self) -> int:
         return self._num_blocks
 
     def num_known(self, blocks: BlockIdentities, num_blocks: int) -> int:
-        """How many of the first `num_blocks` blocks are among them, up to the first that is not. Changes nothing."""
+        """Return the number of leading blocks, of the first `num_blocks`, that were routed. Changes nothing."""
         sent = self._sent
         num_shareable = min(num_blocks, blocks.num_shareable)
         for index in range(num_shareable):
@@ -34,7 +34,7 @@ class RoutedPrefixes:
         return num_shareable
 
     def note(self, blocks: BlockIdentities, num_blocks: int) -> None:
-        """The first `num_blocks` blocks were sent, one after the other."""
+        """Record that the first `num_blocks` blocks were routed, in order."""
         sent = self._sent
         num_shareable = min(num_blocks, blocks.num_shareable)
         for index in range(num_shareable):

@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from blis_sim.engine.cluster.scorer_weights import DEFAULT_WEIGHTS, Weights
 from blis_sim.engine.cluster.scorers import SCORERS, Scorer, ScorerSettings, always, keeps_nothing_in_mind
+from blis_sim.engine.cluster.settings import DEFAULT_WEIGHTS, TieBreaker, Weights
 from blis_sim.engine.cluster.state import RoutingState
-from blis_sim.engine.cluster.ties import Ties
 from blis_sim.engine.request import Request
 from blis_sim.options.addition import added_up
 
@@ -50,7 +49,7 @@ class Router(Protocol):
         ...
 
 
-def one_of_the_best(scores: Sequence[float], ties: Ties) -> int:
+def one_of_the_best(scores: Sequence[float], ties: TieBreaker) -> int:
     """The index of the largest score; ties are drawn."""
     best = max(scores)
     places = [place for place, score in enumerate(scores) if score == best]
@@ -89,7 +88,7 @@ class RoundRobin(BlindRouter):
 class Random(BlindRouter):
     """Each candidate is as likely as any other."""
 
-    def __init__(self, ties: Ties) -> None:
+    def __init__(self, ties: TieBreaker) -> None:
         self._draw = ties
 
     def places(self, num_candidates: int, num_requests: int) -> list[int]:
@@ -110,7 +109,7 @@ class ByLoad:
         return Choice(self.choose_place([snapshot.load for snapshot in state.candidates]))
 
 
-def least_loaded(ties: Ties) -> ByLoad:
+def least_loaded(ties: TieBreaker) -> ByLoad:
     """The candidate with the least effective load; ties are drawn."""
     return ByLoad(lambda loads: one_of_the_best([-load for load in loads], ties))
 
@@ -129,7 +128,7 @@ class Weighted:
 
     reads_snapshots = True
 
-    def __init__(self, scorers: Sequence[tuple[Scorer, float]], ties: Ties) -> None:
+    def __init__(self, scorers: Sequence[tuple[Scorer, float]], ties: TieBreaker) -> None:
         all_weights = added_up(weight for _, weight in scorers)
         self.reads_in_flight = any(scorer.reads_in_flight for scorer, _ in scorers)
         self.reads_caches = any(scorer.reads_caches for scorer, _ in scorers)
@@ -173,7 +172,7 @@ class Weighted:
 class RouterSettings:
     """What routers are made from."""
 
-    ties: Ties
+    ties: TieBreaker
     weights: Weights = DEFAULT_WEIGHTS
     """Scorers of the weighted router, in order."""
     scorers: ScorerSettings = field(default_factory=ScorerSettings)

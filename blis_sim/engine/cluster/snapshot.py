@@ -1,4 +1,4 @@
-"""What a router sees of one instance: figures as fresh as the instance reports them, and what it sent there itself."""
+"""A router's view of one instance: figures of the latest report, and the router's own count of requests in flight."""
 
 from typing import TYPE_CHECKING
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 class Snapshot:
-    """One instance in figures. Before the first report it looks empty.
+    """Figures of one instance. Before the first report all are zero.
 
-    All but `num_in_flight` are as old as the latest report; routers and admission policies only read.
+    All but `num_in_flight` are as old as the latest report. Routers and admission policies only read them.
     """
 
     __slots__ = (
@@ -29,22 +29,22 @@ class Snapshot:
         self.instance = instance
         self.name = instance_name(instance)
         self.seen_at = seen_at
-        """When the instance reported last."""
+        """Instant of the latest report."""
         self.num_waiting = 0
         self.num_running = 0
         self.kv_usage_fraction = 0.0
         self.adapters: frozenset[str] = frozenset()
-        """LoRA adapters that requests there need."""
+        """LoRA adapters of the instance's requests."""
         self.num_in_flight = 0
-        """Requests routed there that have not ended. The router counts these itself, so it is never old."""
+        """Unfinished requests routed to the instance. The router counts these itself, so the figure is current."""
 
     @property
     def load(self) -> int:
-        """BLIS's effective load. Who waits or runs is in flight as well, and so counts twice."""
+        """BLIS's effective load. A waiting or running request is in flight as well, and so counts twice."""
         return self.num_waiting + self.num_running + self.num_in_flight
 
     def report(self, engine: "Engine", now: Micros) -> None:
-        """The instance says how it is."""
+        """Take over the current figures of the instance."""
         stats = engine.stats
         self.seen_at = now
         self.num_waiting = stats.num_waiting
@@ -52,10 +52,10 @@ class Snapshot:
         self.kv_usage_fraction = stats.kv_usage_fraction
 
     def report_adapters(self, engine: "Engine") -> None:
-        """The instance says for which adapters it has requests. Cost: O(requests there)."""
+        """Take over the adapters of the instance's requests. Cost: O(requests there)."""
         self.adapters = frozenset(each.request.adapter for each in engine.live.values() if each.request.adapter)
 
 
 def instance_name(number: int) -> str:
-    """What an instance is called where people read."""
+    """Return the name of an instance in reports."""
     return f"instance_{number}"

@@ -4,8 +4,8 @@ from typing import Any
 
 from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionSettings
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.freshness import Freshness
 from blis_sim.engine.cluster.routing import RoundRobin
+from blis_sim.engine.cluster.settings import Freshness
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished
 from blis_sim.engine.request import Request

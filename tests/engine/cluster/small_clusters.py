@@ -2,10 +2,9 @@
 
 from blis_sim.engine.cluster.admission import AdmissionPolicy, Stateless, always_admit
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.freshness import Freshness
-from blis_sim.engine.cluster.latencies import Latencies
 from blis_sim.engine.cluster.member import Life, Members
 from blis_sim.engine.cluster.routing import RoundRobin, Router
+from blis_sim.engine.cluster.settings import Freshness, Latencies
 from blis_sim.engine.cluster.snapshot import Snapshot
 from blis_sim.engine.cluster.state import RoutingState
 from blis_sim.engine.core import Engine

@@ -4,10 +4,9 @@ import pytest
 
 from blis_sim.engine.cluster.admission import Stateless, always_admit, reject_all
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.decisions import DecisionLog
-from blis_sim.engine.cluster.freshness import Freshness
-from blis_sim.engine.cluster.latencies import Latencies
+from blis_sim.engine.cluster.reporting import DecisionLog
 from blis_sim.engine.cluster.routing import RoundRobin, least_loaded
+from blis_sim.engine.cluster.settings import Freshness, Latencies
 from blis_sim.engine.core import Engine
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import Finished, Scheduled
@@ -161,7 +160,7 @@ def test_what_many_requests_leave_behind_is_forgotten() -> None:
         made.submit(request(f"r{number}", output_tokens=1), number * 5_000)
         ended += sum(isinstance(event, Finished) for event in made.advance(number * 5_000))
     assert ended > 4_900
-    assert len(made._known) < 1_100
+    assert len(made._request_table) < 1_100
 
 
 @pytest.mark.parametrize("name", ["refresh_interval_us", "cache_delay_us"])

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.freshness import Freshness
 from blis_sim.engine.cluster.gateway.flow_control import FlowControl
 from blis_sim.engine.cluster.gateway.queue import Entry, GatewayQueue, Refusal
 from blis_sim.engine.cluster.gateway.rules import (
@@ -18,6 +17,7 @@ from blis_sim.engine.cluster.gateway.rules import (
     SaturationLimits,
     Waiting,
 )
+from blis_sim.engine.cluster.settings import Freshness
 from blis_sim.engine.cluster.snapshot import Snapshot
 from blis_sim.engine.cluster.state import RoutingState
 from blis_sim.engine.request import Request

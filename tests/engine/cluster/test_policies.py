@@ -113,7 +113,7 @@ def build(path: str) -> Engine | Cluster:
         ("admission: {tier_shed_threshold: 1.5}", "tier_shed_threshold must be a whole number of at least 0, got 1.5"),
         ("admission: {slo_priorities: {a: 101}}", "slo_priorities: a must be a whole number between -100 and 100"),
         ("routing: {scorers: 3}", "routing: scorers must be a list of mappings, got 3"),
-        ("routing: {scorers: [{name: rocket, weight: 1}]}", "routing.scorers knows the scorers .* got 'rocket'"),
+        ("routing: {scorers: [{name: rocket, weight: 1}]}", "routing.scorers must name scorers of .* got 'rocket'"),
         (
             "routing: {scorers: [{name: queue-depth}]}",
             r"routing\.scorers\[0\]: weight must be given a value",

@@ -13,7 +13,7 @@ from blis_sim.engine.cluster.routing import (
     always_busiest,
     least_loaded,
 )
-from blis_sim.engine.cluster.ties import SeededTieBreaker
+from blis_sim.engine.cluster.settings import SeededTieBreaker
 from tests.engine.cluster.small_clusters import snapshot, state
 from tests.fakes import request
 

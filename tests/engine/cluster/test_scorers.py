@@ -2,8 +2,8 @@
 
 import pytest
 
-from blis_sim.engine.cluster.scorer_weights import checked_weights, parse_weights
 from blis_sim.engine.cluster.scorers import SCORERS, Scorer, ScorerSettings
+from blis_sim.engine.cluster.settings import checked_weights, parse_weights
 from blis_sim.engine.errors import EngineError
 from tests.engine.cluster.small_clusters import cluster, run_out, sharing, snapshot, state
 from tests.fakes import request
@@ -98,7 +98,7 @@ def test_weights_are_read_in_order() -> None:
         ("queue-depth", "--x must be name:weight"),
         ("queue-depth:much", "--x must be name:weight"),
         (":1", "--x must be name:weight"),
-        ("rocket:1", "--x knows the scorers precise-prefix-cache, .* got 'rocket'"),
+        ("rocket:1", "--x must name scorers of precise-prefix-cache, .* got 'rocket'"),
         ("queue-depth:1,queue-depth:2", "--x names queue-depth twice"),
         ("queue-depth:0", "--x must give queue-depth a weight above 0 up to 1e.09, got 0"),
         ("queue-depth:1e308", "--x must give queue-depth a weight above 0 up to 1e.09, got 1e.308"),

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from blis_sim.engine.cluster.agenda import ClusterDue
 from blis_sim.engine.cluster.autoscaling.pipeline import (
     AutoscalerSettings,
     Change,
@@ -14,6 +13,7 @@ from blis_sim.engine.cluster.autoscaling.pipeline import (
     VariantFigures,
 )
 from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.event_queue import ClusterDue
 from blis_sim.engine.cluster.member import Life
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
@@ -161,7 +161,7 @@ class Fleet:
         loading_us = self._resources.loading.draw(self.num_started)
         self.num_started += 1
         self._cluster.num_starting += 1
-        self._cluster.agenda.add(at + loading_us, ClusterDue.INSTANCE_READY, self._loaded, number)
+        self._cluster.event_queue.add(at + loading_us, ClusterDue.INSTANCE_READY, self._loaded, number)
 
     def _loaded(self, number: int, _at: Micros) -> None:
         self._cluster.num_starting -= 1
@@ -209,7 +209,7 @@ class Autoscaler:
         if change is not None:
             delay_us = self._settings.scrape_delay.draw(self._num_decisions)
             self._num_decisions += 1
-            self._cluster.agenda.add(at + delay_us, ClusterDue.SCALE_ACTUATION, self._act, change)
+            self._cluster.event_queue.add(at + delay_us, ClusterDue.SCALE_ACTUATION, self._act, change)
         self._cluster.add_background(at + self._settings.interval_us, ClusterDue.SCALING, self._tick)
 
     def _collect(self) -> Figures:

@@ -9,11 +9,11 @@ from array import array
 from collections import Counter
 from dataclasses import dataclass
 
-from blis_sim.engine.cluster.agenda import ClusterDue
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.counters import NOBODY_PREFILLS
 from blis_sim.engine.cluster.disaggregation.settings import DECIDERS, DisaggregationSettings, Prompt, TransferNetwork
+from blis_sim.engine.cluster.event_queue import ClusterDue
 from blis_sim.engine.cluster.member import Life
+from blis_sim.engine.cluster.reporting import NO_INSTANCE_PREFILLS
 from blis_sim.engine.cluster.routing import Router
 from blis_sim.engine.request import ExternalPrompt, Request, SharedPromptBlocks
 from blis_sim.engine.sequence import Outcome, Sequence
@@ -72,7 +72,7 @@ class Disaggregation:
         self._reserves = all(engine.config.engine == "blis" for engine in cluster.instances)
         cluster.disaggregation = self
         cluster.place = self._place
-        cluster.hides_parts = True
+        cluster.hides_prefill_sub_requests = True
         cluster.departed.append(self._leave)
         cluster.state.restrict(settings.pools.decode)
         cluster.also_reads(self._prefill_router.reads_snapshots, self._decider.reads_caches)
@@ -101,7 +101,7 @@ class Disaggregation:
         self._handovers[sequence.request.id] = handover
         if self._cluster.admission.routed is not None:
             self._cluster.admission.routed(sequence)
-        self._cluster.agenda.add(at, ClusterDue.PREFILL_ROUTING, self._route_prompt, handover)
+        self._cluster.event_queue.add(at, ClusterDue.PREFILL_ROUTING, self._route_prompt, handover)
 
     def _separates(self, request: Request, number: int) -> bool:
         state, num_cached_tokens = self._cluster.state, 0
@@ -119,7 +119,7 @@ class Disaggregation:
         cluster.look_if_needed(at)
         with cluster.state.only(self._pools.prefill) as candidates:
             if not candidates:
-                self._end(handover, Outcome.REJECTED, at, NOBODY_PREFILLS)
+                self._end(handover, Outcome.REJECTED, at, NO_INSTANCE_PREFILLS)
                 cluster.counters.num_rejected_at_routing += 1
                 return
             number = candidates[self._prefill_router.choose(sequence.request, cluster.state).place].instance
@@ -156,7 +156,7 @@ class Disaggregation:
             if handover.prompt is None or handover.prompt.outcome is None:
                 still_under_way.append(handover)
             else:
-                self._cluster.agenda.add(at, ClusterDue.TRANSFER_STARTED, self._start_transfer, handover)
+                self._cluster.event_queue.add(at, ClusterDue.TRANSFER_STARTED, self._start_transfer, handover)
         self._prefilling[number] = still_under_way
 
     def _start_transfer(self, handover: object, at: Micros) -> None:
@@ -181,7 +181,9 @@ class Disaggregation:
         transfer_us = self.network.start(num_blocks)
         if self._keeps_history:
             self.transfer_us.append(transfer_us)
-        self._cluster.agenda.add(at + transfer_us, ClusterDue.TRANSFER_COMPLETED, self._complete_transfer, handover)
+        self._cluster.event_queue.add(
+            at + transfer_us, ClusterDue.TRANSFER_COMPLETED, self._complete_transfer, handover
+        )
 
     def _complete_transfer(self, handover: object, at: Micros) -> None:
         assert isinstance(handover, Handover)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.cluster.scorer_weights import Weights, parse_weights
+from blis_sim.engine.cluster.settings import Weights, parse_weights
 from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.engine.latency.registry import LATENCY_MODELS
 from blis_sim.options import OptionError, check_options, ineffective_flags, names_in, option, options_of

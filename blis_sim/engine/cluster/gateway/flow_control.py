@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from blis_sim.engine.cluster.agenda import ClusterDue
 from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.event_queue import ClusterDue
 from blis_sim.engine.cluster.gateway.queue import GatewayQueue
 from blis_sim.engine.cluster.gateway.rules import (
     DISPATCH_ORDERS,
@@ -14,7 +14,7 @@ from blis_sim.engine.cluster.gateway.rules import (
     FlowControlSettings,
     Waiting,
 )
-from blis_sim.engine.cluster.unended import Unended
+from blis_sim.engine.cluster.request_table import UnfinishedList
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES, SloPriorities
@@ -68,13 +68,13 @@ class Sheddable:
     __slots__ = ("_dispatched",)
 
     def __init__(self) -> None:
-        self._dispatched: dict[int, Unended[Sequence]] = {}
+        self._dispatched: dict[int, UnfinishedList[Sequence]] = {}
 
     def add(self, waiting: Waiting) -> None:
         """Add a sheddable request that has been dispatched."""
         dispatched = self._dispatched.get(waiting.importance)
         if dispatched is None:
-            dispatched = self._dispatched[waiting.importance] = Unended(_has_ended)
+            dispatched = self._dispatched[waiting.importance] = UnfinishedList(_has_ended)
         dispatched.append(waiting.sequence)
 
     def take(self) -> Sequence | None:
@@ -152,7 +152,7 @@ class FlowControl:
             return
         self._waiting[request.id] = waiting
         if self._settings.ttl_us:
-            self._cluster.agenda.add(at + self._settings.ttl_us, ClusterDue.QUEUE_TTL, self._expire, waiting)
+            self._cluster.event_queue.add(at + self._settings.ttl_us, ClusterDue.QUEUE_TTL, self._expire, waiting)
         self._attempt(at)
         self._plan_attempts(at)
 
@@ -176,12 +176,12 @@ class FlowControl:
             interval_us = max(1, self._cluster.state.freshness.refresh_interval_us)
         if self._queue.num_waiting and not self._tick_planned:
             self._tick_planned = True
-            self._cluster.agenda.add(at + interval_us, ClusterDue.DISPATCH, self._tick)
+            self._cluster.event_queue.add(at + interval_us, ClusterDue.DISPATCH, self._tick)
 
     def _plan_one_each(self, num_ended: int, at: Micros) -> None:
         """Attempt one dispatch for each of `num_ended` requests, at the first instant after they ended."""
         for _ in range(num_ended):
-            self._cluster.agenda.add(at + 1, ClusterDue.DISPATCH, self._attempt_once)
+            self._cluster.event_queue.add(at + 1, ClusterDue.DISPATCH, self._attempt_once)
 
     def _attempt_once(self, _about: object, at: Micros) -> None:
         self._attempt(at)

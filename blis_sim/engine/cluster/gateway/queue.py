@@ -6,7 +6,7 @@ from enum import StrEnum
 from heapq import heappop, heappush
 
 from blis_sim.engine.cluster.gateway.rules import NO_DEADLINE, DispatchOrder, Fairness, QueueLimits, Rank, Waiting
-from blis_sim.engine.cluster.unended import Unended
+from blis_sim.engine.cluster.request_table import UnfinishedList
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 
@@ -90,7 +90,7 @@ class GatewayQueue:
         self._bands: dict[int, Band] = {}
         self._descending: list[int] = []
         """Negated keys of all bands, also of bands that are empty by now, ascending."""
-        self._sheddable: dict[int, Unended[Waiting]] = {}
+        self._sheddable: dict[int, UnfinishedList[Waiting]] = {}
         """Requests of each importance that may be shed, in order of arrival."""
         self._num_entered = 0
 
@@ -155,7 +155,7 @@ class GatewayQueue:
     def _note_sheddable(self, waiting: Waiting) -> None:
         sheddable = self._sheddable.get(waiting.importance)
         if sheddable is None:
-            sheddable = self._sheddable[waiting.importance] = Unended(lambda each: each.is_gone)
+            sheddable = self._sheddable[waiting.importance] = UnfinishedList(lambda each: each.is_gone)
         sheddable.append(waiting)
 
     def _least_important_below(self, importance: int) -> Waiting | None:

@@ -5,10 +5,10 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blis_sim.engine.cluster.batch_dispatch import can_dispatch_in_batches
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.latencies import Latencies
-from blis_sim.engine.cluster.passage import has_free_passage
 from blis_sim.engine.cluster.routing import ROUTERS
+from blis_sim.engine.cluster.settings import Latencies
 from blis_sim.engine.events import Event
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
@@ -44,7 +44,7 @@ def one_by_one(given_: ClusterWorkload) -> Cluster:
         cluster.enter(sequence, number, at)
 
     cluster.place = place
-    assert not has_free_passage(cluster)
+    assert not can_dispatch_in_batches(cluster)
     for at, request in given_.workload.arrivals:
         cluster.submit(request, at)
     return with_everything_ahead(given_, cluster)
@@ -52,7 +52,7 @@ def one_by_one(given_: ClusterWorkload) -> Cluster:
 
 def many_at_once(given_: ClusterWorkload) -> Cluster:
     cluster = given_.cluster()
-    assert has_free_passage(cluster)
+    assert can_dispatch_in_batches(cluster)
     arrivals = sorted(given_.workload.arrivals, key=lambda arrival: arrival[0])
     cluster.submit_all([request for _, request in arrivals], [at for at, _ in arrivals])
     return with_everything_ahead(given_, cluster)

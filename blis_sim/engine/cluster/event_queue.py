@@ -1,4 +1,4 @@
-"""What a cluster has to do and when, and the one place that says what comes first when instants are equal."""
+"""The event queue of a cluster, which alone decides the order of events of one instant, and watchers of instances."""
 
 import itertools
 import math
@@ -12,19 +12,19 @@ from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 
 Action: TypeAlias = Callable[[Any, Micros], None]
-"""Takes what it is about and the instant that has come."""
+"""Called with the subject of the entry and the instant."""
 
 Entry: TypeAlias = tuple[Micros, int, int, Action, Any]
-"""Instant, kind, number of entry, what to do and what with."""
+"""Instant, kind, number of the entry, action, and subject of the action."""
 
 
 class ClusterDue(IntEnum):
-    """What an entry of the agenda is. Its value orders entries of the same instant, smaller first.
+    """Kind of an entry of the event queue. Entries of one instant are ordered by this value, smaller first.
 
     All of a cluster's entries of an instant come before anything that its instances do at that instant, and the
     instances come in the order of their numbers. So if k requests arrive at once, all are admitted before the first is
-    routed. Order and names are BLIS's (sim/cluster/cluster_event.go), but for what only we have: instances that are
-    killed go with those that are drained, and who hangs up does so last.
+    routed. Order and names are BLIS's (sim/cluster/cluster_event.go). Two kinds are ours: instances are killed together
+    with instances that are drained, and clients hang up last.
     """
 
     INSTANCE_LEAVES = -2
@@ -42,11 +42,11 @@ class ClusterDue(IntEnum):
     HANG_UP = 10
 
 
-class Agenda:
-    """Entries in the order of their instants, kinds and entry.
+class ClusterEventQueue:
+    """Entries ordered by instant, kind and number.
 
-    Arrivals are mostly told in ascending order, so those that are may stand in a line of their own: the heap stays
-    small.
+    Arrivals are mostly submitted in ascending order. Arrivals in ascending order go into a deque of their own, so that
+    the heap stays small.
     """
 
     __slots__ = ("_heap", "_line", "_numbers")
@@ -54,18 +54,18 @@ class Agenda:
     def __init__(self) -> None:
         self._heap: list[Entry] = []
         self._line: deque[Entry] = deque()
-        """All with one action."""
+        """Arrivals, ascending; all entries have one action."""
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
         return len(self._heap) + len(self._line)
 
     def add(self, at: Micros, due: ClusterDue, action: Action, about: object = None) -> None:
-        """Do `action` at `at`."""
+        """Add an entry that calls `action` with `about` at `at`."""
         heappush(self._heap, (at, due, next(self._numbers), action, about))
 
     def line_up(self, arrivals: Iterable[Sequence], action: Action) -> None:
-        """Do `action` with each of these requests at its arrival; it is the same in all calls."""
+        """Call `action` with each of `arrivals` at its arrival; `action` must be the same in all calls."""
         line, numbers = self._line, self._numbers
         last_at = line[-1][0] if line else -math.inf
         for sequence in arrivals:
@@ -77,14 +77,14 @@ class Agenda:
                 self.add(at, ClusterDue.ARRIVAL, action, sequence)
 
     def next_in_line(self, until: Micros) -> Micros | None:
-        """When the first in the line arrives, if that is by `until` and before anything else is to be done."""
+        """Return the first arrival of the line if it is due by `until` and before all other entries."""
         heap, line = self._heap, self._line
         if line and line[0][0] <= until and (not heap or line[0] < heap[0]):
             return line[0][0]
         return None
 
     def take_line(self, until: Micros, at_most: int | None = None) -> list[Sequence]:
-        """Take the requests in the line that arrive by `until`, and before anything else is to be done."""
+        """Take the requests of the line that arrive by `until` and before all other entries."""
         heap, line = self._heap, self._line
         stop: tuple[float, ...] = heap[0][:3] if heap and heap[0][0] <= until else (until, math.inf)
         if at_most is None and line and line[-1] < stop:
@@ -104,7 +104,7 @@ class Agenda:
         return heappop(heap) if heap and heap[0][0] <= until else None
 
     def next_at(self) -> Micros | None:
-        """The earliest instant, or None when there is nothing to do."""
+        """Return the instant of the first entry; None without entries."""
         heap, line = self._heap, self._line
         if line and (not heap or line[0] < heap[0]):
             return line[0][0]
@@ -112,3 +112,31 @@ class Agenda:
 
 
 _ARRIVAL = int(ClusterDue.ARRIVAL)
+
+
+Watcher: TypeAlias = Callable[[int, Micros], None]
+"""Called with the number of an instance and the instant at which the instance has executed a step."""
+
+
+class Watchers(dict[int, list[Watcher]]):
+    """Watchers by the number of the instance that they watch; instances without any are absent."""
+
+    def add(self, number: int, watcher: Watcher) -> None:
+        """Call `watcher` after each step of an instance.
+
+        Entries that `watcher` adds to the event queue for that instant precede everything else of the instant.
+        """
+        self.setdefault(number, []).append(watcher)
+
+    def remove(self, number: int, watcher: Watcher) -> None:
+        """Stop calling `watcher`; does nothing if it does not watch the instance."""
+        watchers = self.get(number, [])
+        if watcher in watchers:
+            watchers.remove(watcher)
+        if not watchers:
+            self.pop(number, None)
+
+    def call(self, number: int, at: Micros) -> None:
+        """Call all watchers of an instance."""
+        for watcher in list(self[number]):
+            watcher(number, at)

@@ -1,0 +1,99 @@
+"""Settings of a cluster's decisions: age of the router's figures, latencies, tie-breaking, weights of scorers."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from blis_sim.engine.draws import mixed
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.units import Micros
+
+DEFAULT_REFRESH_INTERVAL_US: Micros = 50_000
+DEFAULT_CACHE_DELAY_US: Micros = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freshness:
+    """The largest age of the router's figures; 0 keeps them current. Raises EngineError below 0."""
+
+    refresh_interval_us: Micros = DEFAULT_REFRESH_INTERVAL_US
+    """The largest age of the figures in snapshots."""
+    cache_delay_us: Micros = DEFAULT_CACHE_DELAY_US
+    """The largest age of the content of KV caches."""
+
+    def __post_init__(self) -> None:
+        for name in ("refresh_interval_us", "cache_delay_us"):
+            if (value := getattr(self, name)) < 0:
+                raise EngineError(f"{name} must be at least 0, got {value}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latencies:
+    """Duration of the decisions about a request."""
+
+    admission_us: Micros = 0
+    """Time from the arrival of a request to the admission decision."""
+    routing_us: Micros = 0
+    """Time from the admission of a request until it is routed and enters its instance."""
+
+
+TieBreaker: TypeAlias = Callable[[int], int]
+"""Picks one of `n` equals: called with `n`, returns an index from 0 to n - 1."""
+
+
+DEFAULT_SEED = 42
+
+
+class SeededTieBreaker:
+    """Draws from a seed; two runs with one seed get equal draws."""
+
+    __slots__ = ("_base", "_num_draws")
+
+    def __init__(self, seed: int) -> None:
+        self._base = mixed(seed)
+        self._num_draws = 0
+
+    def __call__(self, num_equals: int) -> int:
+        self._num_draws += 1
+        return mixed(self._base ^ self._num_draws) % num_equals
+
+
+Weights: TypeAlias = tuple[tuple[str, float], ...]
+"""Names of scorers with their weights, in the order in which scores are added up."""
+
+DEFAULT_WEIGHTS: Weights = (("precise-prefix-cache", 2.0), ("queue-depth", 1.0), ("kv-utilization", 1.0))
+
+HIGHEST_WEIGHT = 1e9
+"""The largest weight of a scorer, so that sums of weights stay finite."""
+
+
+def parse_weights(text: str, label: str) -> Weights:
+    """Parse `name:weight[,name:weight]`. Raises EngineError that begins with `label`."""
+    pairs = []
+    for pair in text.split(","):
+        name, _, number = (part.strip() for part in pair.partition(":"))
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = math.nan
+        if not name or math.isnan(weight):
+            raise EngineError(f"{label} must be name:weight[,name:weight], got {pair!r}")
+        pairs.append((name, weight))
+    return checked_weights(pairs, label)
+
+
+def checked_weights(pairs: Iterable[tuple[str, float]], label: str) -> Weights:
+    """Return valid weights. Raises EngineError that begins with `label` for an unknown scorer or an invalid weight."""
+    from blis_sim.engine.cluster.scorers import SCORERS  # imported here: most commands use no scorer
+
+    weights: dict[str, float] = {}
+    for name, weight in pairs:
+        if name not in SCORERS:
+            raise EngineError(f"{label} must name scorers of {', '.join(SCORERS)}, got {name!r}")
+        if name in weights:
+            raise EngineError(f"{label} names {name} twice")
+        if not 0 < weight <= HIGHEST_WEIGHT:
+            raise EngineError(f"{label} must give {name} a weight above 0 up to {HIGHEST_WEIGHT:g}, got {weight:g}")
+        weights[name] = weight
+    return tuple(weights.items())
