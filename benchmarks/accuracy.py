@@ -24,8 +24,8 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
-from blis_sim.engine.latency.phase_shift import PhaseShifted
 from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL
+from blis_sim.engine.latency.wrapped import PhaseShifted
 from calibrate.calibration import PLAIN, Calibration, calibrate
 from calibrate.compare import Comparison, compare
 from calibrate.network import Network, rtt_us_of

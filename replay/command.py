@@ -208,7 +208,7 @@ def _simulation(options: ReplayOptions, deployment: "Deployment", phase: int, ti
     def adjusted(latency: "LatencyModel") -> "LatencyModel":
         if options.phase_average == 1:
             return latency
-        from blis_sim.engine.latency.phase_shift import PhaseShifted
+        from blis_sim.engine.latency.wrapped import PhaseShifted
 
         return PhaseShifted(latency, phase)
 

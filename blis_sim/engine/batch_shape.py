@@ -1,6 +1,9 @@
-"""What a latency model sees of a step: sums over the batch, never the requests themselves."""
+"""The input of a latency model: sums over the batch of a step, never the requests themselves."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
+
+from blis_sim.engine.units import Micros
 
 
 class BatchShape(NamedTuple):
@@ -25,7 +28,7 @@ class BatchShape(NamedTuple):
     decode_context_tokens: int = 0
     """sum of c over decodes"""
     recent_prefill_tokens: int = 0
-    """Of steps before, halved every 20 ms. Told of steps with prefills in vLLM's scheduling."""
+    """Prefill tokens of earlier steps, halved every 20 ms. Set for steps with prefills in vLLM's scheduling."""
 
     @property
     def num_requests(self) -> int:
@@ -39,5 +42,32 @@ class BatchShape(NamedTuple):
 
 
 def decodes(num_sequences: int, context_tokens: int) -> BatchShape:
-    """The shape of a step in which everyone decodes."""
+    """Return the shape of a decode-only step."""
     return BatchShape(0, 0, 0, 0, 0, 0, num_sequences, context_tokens)
+
+
+HALF_LIFE_US = 20_000
+"""Prompt tokens count half as much after this. Measured on an H100: a prompt of 1,000 tokens takes 3.5 ms longer right
+after another one, 1.6 ms longer 23 ms after it."""
+
+
+@dataclass(slots=True)
+class RecentPrompts:
+    """Prompt tokens of the steps so far, decaying with time: a GPU heated by a prompt is slower at the next one."""
+
+    _tokens: float = 0.0
+    _at: Micros = 0
+
+    def with_recent(self, shape: BatchShape, at: Micros) -> BatchShape:
+        """Return `shape`, of a step with prompts that starts at `at`, with the recent prompt tokens of that instant."""
+        recent = self.tokens_at(at)
+        return BatchShape._make((*shape[:8], recent)) if recent else shape
+
+    def tokens_at(self, at: Micros) -> int:
+        """Return the recent prompt tokens at `at`."""
+        return int(self._tokens * 0.5 ** ((at - self._at) / HALF_LIFE_US))
+
+    def add(self, tokens: int, ends_at: Micros) -> None:
+        """Count the prompt tokens of a step that ends at `ends_at`."""
+        self._tokens = self._tokens * 0.5 ** ((ends_at - self._at) / HALF_LIFE_US) + tokens
+        self._at = ends_at

@@ -125,13 +125,13 @@ def _latency(
     with _naming_files(options):
         latency = build(name, choice)
     if name == "fitted":
-        from blis_sim.engine.latency import coefficients_notes, range_watch  # with one latency model of several
+        # Imported here: the other latency models need neither.
+        from blis_sim.engine.latency.coefficients_file import notes_on_coefficients
+        from blis_sim.engine.latency.wrapped import RangeWatch
 
-        assert isinstance(latency, range_watch.RangeWatch)
+        assert isinstance(latency, RangeWatch)
         learned_elsewhere = list(
-            coefficients_notes.notes_on_coefficients(
-                latency.learned_for, options.coefficients, model, gpu, tp, options.engine
-            )
+            notes_on_coefficients(latency.learned_for, options.coefficients, model, gpu, tp, options.engine)
         )
         notes.extend(learned_elsewhere)
         if learned_elsewhere and options.step_times == AUTO:
@@ -184,7 +184,7 @@ def _naming_files(options: DeploymentOptions) -> Iterator[None]:
 
 def notes_after(deployment: Deployment) -> list[str]:
     """What is to be said of a deployment's predictions once they have been made."""
-    from blis_sim.engine.latency.range_watch import RangeWatch  # likewise
+    from blis_sim.engine.latency.wrapped import RangeWatch  # likewise
 
     latency = deployment.latency
     if not isinstance(latency, RangeWatch):

@@ -1,11 +1,36 @@
-"""A request inside the engine: how far it is, which blocks it holds, in which steps it produced tokens."""
+"""A request inside the engine: its progress, the blocks it holds, and the steps in which it produced tokens."""
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from enum import StrEnum
 
-from blis_sim.engine.extra_tokens import ExtraTokens
 from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
+
+
+class ExtraTokens:
+    """Tokens beyond one that steps produced, as they may with speculative decoding. A look-up costs O(log steps)."""
+
+    __slots__ = ("_steps", "_totals")
+
+    def __init__(self) -> None:
+        self._steps: list[int] = []
+        self._totals = [0]
+        """Extra tokens before each of the steps, and after the last one."""
+
+    @property
+    def total(self) -> int:
+        return self._totals[-1]
+
+    def add(self, step_index: int, count: int) -> None:
+        """Step `step_index`, later than those before, produced `count` tokens beyond one."""
+        self._steps.append(step_index)
+        self._totals.append(self._totals[-1] + count)
+
+    def until(self, step_index: int) -> int:
+        """Extra tokens up to the end of step `step_index`."""
+        return self._totals[bisect_right(self._steps, step_index)]
+
 
 NOWHERE = -1
 """The instance of a request that a cluster has not routed."""
@@ -97,8 +122,8 @@ class Sequence:
         self.arrived_at = arrived_at
         self.instance = instance  # of a cluster, by number, or NOWHERE
         self.gateway_wait_us: Micros = 0  # for its turn, in front of a cluster
-        self.is_part = False  # only the prompt of another request, of which nobody outside of the cluster hears
-        self.prompt_part: Sequence | None = None  # what computed its prompt on another instance of the cluster
+        self.is_part = False  # a prefill sub-request, which the cluster does not report
+        self.prompt_part: Sequence | None = None  # the prefill sub-request that computed its prompt
         self.queued_at: Micros | None = None
         """When it joined the wait queue; None before, and for a request that never did."""
         self.scheduled_at: Micros | None = None

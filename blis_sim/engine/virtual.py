@@ -1,4 +1,4 @@
-"""The virtual-time driver: jump from event to event, as fast as the engine can."""
+"""The virtual-time driver: jumps from event to event, and detects runs that never end."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
@@ -6,22 +6,66 @@ from collections.abc import Sequence as SequenceOf
 from itertools import chain, islice
 from typing import NamedTuple
 
+from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import Event
-from blis_sim.engine.progress_watch import ProgressWatch
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.units import Micros
 
+LOOK_EVERY = 64
+"""Stretches per look where a run consists of short stretches."""
+MOST_PREEMPTIONS = 1000
+"""Preemptions per unfinished request, plus one, between two ends: more show that the run will not end."""
+
+
+class ProgressWatch:
+    """Detects a run that never ends, by the number of preemptions between two ends of requests.
+
+    Requests that take each other's KV blocks in turn compute the same tokens again and again, as they would in the real
+    scheduler. Rules that allow it: BLIS's for a request that outgrows the whole cache, vLLM's where prompts are
+    admitted before all of their blocks are free and victims are chosen among equals.
+    """
+
+    def __init__(self, simulation: Simulation, every: int = 1) -> None:
+        """`every` is the number of calls of `look` for one check."""
+        self._simulation = simulation
+        self._every = every
+        self._num_calls = 0
+        self._num_ended = -1
+        self._num_preemptions = 0
+        """Number of preemptions when a request ended last."""
+
+    def look(self) -> None:
+        """Raise EngineError if the run will not end."""
+        self._num_calls += 1
+        if self._num_calls % self._every:
+            return
+        engines = self._simulation.instances
+        num_ended = sum(sum(engine.counters.ended.values()) for engine in engines)
+        num_preemptions = sum(engine.counters.num_preemptions for engine in engines)
+        if num_ended != self._num_ended:
+            self._num_ended, self._num_preemptions = num_ended, num_preemptions
+            return
+        num_live = sum(len(engine.live) for engine in engines)
+        num_new = num_preemptions - self._num_preemptions
+        if num_new > MOST_PREEMPTIONS * (1 + num_live):
+            now_us = self._simulation.now
+            raise EngineError(
+                f"the run does not end: {num_live} requests were preempted {num_new} times since one ended; at "
+                f"{now_us} us they take KV blocks from each other for ever; give more KV blocks or a horizon"
+            )
+
+
 CHUNK_US: Micros = 60_000_000
-"""How far to advance at a time once everything has arrived: far enough to be cheap, and events do not pile up."""
+"""Span of one call of `advance` after the last arrival: long enough to be cheap, short enough to keep events few."""
 
 ARRIVALS_AHEAD = 64
-"""How many arrivals per instance the simulation is told of before it is advanced to the next."""
+"""Arrivals per instance that are submitted before the simulation is advanced."""
 
 
 class Batch(NamedTuple):
-    """Requests that the simulation is told of at once, at least one, and the instants at which they arrive."""
+    """Requests that are submitted together, at least one, and the instants of their arrivals."""
 
     instants: SequenceOf[Micros]
     """Ascending."""
@@ -43,7 +87,7 @@ def run_virtual(
 
 
 def batch_size(simulation: Simulation) -> int:
-    """How many requests a fresh simulation is best told of at once."""
+    """Return the best number of requests to submit together."""
     return ARRIVALS_AHEAD * len(simulation.instances)
 
 
@@ -55,27 +99,26 @@ def run_in_batches(
 ) -> Iterator[list[Event]]:
     """`run_virtual` for arrivals in batches, which ascend; what happens comes in portions.
 
-    `submitted` is told of the requests of each batch that the simulation has been told of. Raises EngineError for a run
-    without a horizon that does not end.
+    `submitted` is called with the sequences of each submitted batch. Raises EngineError for a run that never ends.
     """
     is_first = True
     for batch in batches:
         instants, requests = batch
         now = simulation.now
-        num_wanted = len(instants) if horizon_us is None else bisect_right(instants, horizon_us)
-        if not is_first and num_wanted and (now is None or instants[0] > now + 1):
+        num_due = len(instants) if horizon_us is None else bisect_right(instants, horizon_us)
+        if not is_first and num_due and (now is None or instants[0] > now + 1):
             yield simulation.advance(instants[0] - 1)
         is_first = False
-        sequences = simulation.submit_all(requests[:num_wanted], instants[:num_wanted])
+        sequences = simulation.submit_all(requests[:num_due], instants[:num_due])
         if submitted is not None:
             submitted(sequences)
-        if num_wanted < len(instants):
+        if num_due < len(instants):
             break
     yield from _run_out(simulation, horizon_us)
 
 
 def _run_out(simulation: Simulation, horizon_us: Micros | None) -> Iterator[list[Event]]:
-    """Everything has arrived."""
+    """Advance until idle, or up to the horizon, after the last arrival."""
     watch = ProgressWatch(simulation)
     while (due_at := simulation.next_event_at()) is not None:
         until = due_at + CHUNK_US

@@ -8,7 +8,7 @@ import yaml
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.latency.fitted import REQUEST_TERMS, STEP_TERMS
-from blis_sim.engine.latency.range_watch import WATCHED
+from blis_sim.engine.latency.wrapped import WATCHED
 from blis_sim.options.yaml_text import Dumper, dump_yaml
 from calibrate.compare import Comparison
 from calibrate.fit.learn import Learned

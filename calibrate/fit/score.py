@@ -8,7 +8,7 @@ import numpy.typing as npt
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.latency.model import LatencyModel
-from blis_sim.engine.latency.phase_shift import PhaseShifted
+from blis_sim.engine.latency.wrapped import PhaseShifted
 from calibrate.compare import Comparison, compare
 from calibrate.fit.recording import Recording
 from replay.output.phases import averaged

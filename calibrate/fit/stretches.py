@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.recent_prompts import RecentPrompts
+from blis_sim.engine.batch_shape import BatchShape, RecentPrompts
 from calibrate.fit.steps import Steps
 
 Floats = npt.NDArray[np.float64]
@@ -113,5 +112,5 @@ def _with_prompts(steps: Steps, cached_tokens: Ints) -> Iterator[tuple[int, Batc
     sums = [*(np.add.reduceat(each, begins) for each in of_each), steps.decodes[numbers], steps.context_tokens[numbers]]
     rows = np.pad(np.column_stack(sums), ((0, 0), (0, 1))).tolist()
     for step, shape in zip(numbers.tolist(), map(BatchShape._make, rows), strict=True):
-        yield step, recent.told(shape, int(steps.ends_us[max(0, step - 1)]))
+        yield step, recent.with_recent(shape, int(steps.ends_us[max(0, step - 1)]))
         recent.add(shape.prefill_tokens, int(steps.ends_us[step]))

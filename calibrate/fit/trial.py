@@ -8,7 +8,7 @@ import numpy.typing as npt
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.latency.fitted import STEP_TERMS, Fitted
-from blis_sim.engine.latency.phase_shift import PhaseShifted
+from blis_sim.engine.latency.wrapped import PhaseShifted
 from blis_sim.engine.sequence import Sequence
 from calibrate.errors import CalibrateError
 from calibrate.fit.recording import Recording

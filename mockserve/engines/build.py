@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment
-from blis_sim.engine.latency.slowed import SlowedLatency
+from blis_sim.engine.latency.wrapped import SlowedLatency
 from blis_sim.engine.step_log import RecentSteps
 from mockserve.engines.deployment import with_features
 from mockserve.kv_blocks.setup import open_publisher

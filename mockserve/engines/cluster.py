@@ -7,7 +7,7 @@ from blis_sim.engine.cluster.member import Life
 from blis_sim.engine.cluster.policies import policies_of
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment
-from blis_sim.engine.latency.slowed import SlowedLatency
+from blis_sim.engine.latency.wrapped import SlowedLatency
 from blis_sim.engine.step_log import RecentSteps
 from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError

@@ -4,10 +4,9 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from blis_sim.engine.events import Finished
-from blis_sim.engine.progress_watch import LOOK_EVERY, ProgressWatch
 from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.units import Micros
-from blis_sim.engine.virtual import CHUNK_US
+from blis_sim.engine.virtual import CHUNK_US, LOOK_EVERY, ProgressWatch
 from replay.arrivals.arrival import Arrival
 from replay.running.measure import COMPLETED, replied_at
 from replay.running.record import OnTokens, Record

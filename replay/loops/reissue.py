@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from blis_sim.engine.events import Event, Finished
-from blis_sim.engine.progress_watch import LOOK_EVERY, ProgressWatch
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.units import Micros
-from blis_sim.engine.virtual import CHUNK_US
+from blis_sim.engine.virtual import CHUNK_US, LOOK_EVERY, ProgressWatch
 from replay.arrivals.arrival import Arrival, Origin
 from replay.running.measure import COMPLETED, replied_at
 from replay.running.record import OnTokens, Record

@@ -1,7 +1,6 @@
 """Steps that bring several tokens: how many there are by then."""
 
-from blis_sim.engine.extra_tokens import ExtraTokens
-from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.sequence import ExtraTokens, Sequence
 from tests.fakes import request
 
 

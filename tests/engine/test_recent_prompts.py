@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.batch_shape import HALF_LIFE_US, BatchShape, RecentPrompts
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.latency.wrapped import WrappedLatency
-from blis_sim.engine.recent_prompts import HALF_LIFE_US, RecentPrompts
 from blis_sim.engine.request import Request, UniqueBlocks
 from blis_sim.engine.virtual import run_virtual
 from tests.fakes import TestLatency
@@ -15,22 +14,22 @@ PROMPT = BatchShape(prefill_requests=1, prefill_tokens=800)
 
 
 def test_nothing_is_recent_before_the_first_prompt() -> None:
-    assert RecentPrompts().told(PROMPT, 5_000) == PROMPT
+    assert RecentPrompts().with_recent(PROMPT, 5_000) == PROMPT
 
 
 def test_tokens_count_half_after_a_half_life_and_add_up() -> None:
     recent = RecentPrompts()
     recent.add(800, ends_at=10_000)
-    assert recent.told(PROMPT, 10_000).recent_prefill_tokens == 800
-    assert recent.told(PROMPT, 10_000 + HALF_LIFE_US).recent_prefill_tokens == 400
+    assert recent.with_recent(PROMPT, 10_000).recent_prefill_tokens == 800
+    assert recent.with_recent(PROMPT, 10_000 + HALF_LIFE_US).recent_prefill_tokens == 400
     recent.add(100, ends_at=10_000 + HALF_LIFE_US)
-    assert recent.told(PROMPT, 10_000 + 2 * HALF_LIFE_US).recent_prefill_tokens == 250
+    assert recent.with_recent(PROMPT, 10_000 + 2 * HALF_LIFE_US).recent_prefill_tokens == 250
 
 
 def test_prompts_of_long_ago_are_forgotten() -> None:
     recent = RecentPrompts()
     recent.add(8192, ends_at=1)
-    assert recent.told(PROMPT, 10**15) == PROMPT
+    assert recent.with_recent(PROMPT, 10**15) == PROMPT
 
 
 @dataclass(slots=True)

@@ -182,7 +182,7 @@ class VllmStepping:
         step = self._steps[0]
         num_prompt_tokens = step.shape.prefill_tokens
         if num_prompt_tokens:
-            step.shape = instance.recent_prompts.told(step.shape, at)
+            step.shape = instance.recent_prompts.with_recent(step.shape, at)
         instance.last_shape = step.shape
         step_time = self.step_time(step) + self._load_adapters(step)
         if num_prompt_tokens:

@@ -1,20 +1,22 @@
-"""The file that `blis fit` writes and the fitted latency model is built from."""
+"""The file that `blis fit` writes and the fitted latency model reads, and notes on its use for another deployment."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from blis_sim.engine.errors import EngineError
+from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.latency.catalogue.files import read_mapping
 from blis_sim.engine.latency.fitted import RequestCoefficients, StepCoefficients
-from blis_sim.engine.latency.range_watch import WATCHED
+from blis_sim.engine.latency.wrapped import WATCHED
+from blis_sim.engine.model_spec import ModelSpec
 from blis_sim.engine.units import LARGEST_COEFFICIENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedCoefficients:
-    """What a file says: the coefficients, what they were learned for, and the largest batches seen in learning."""
+    """Content of a file: the coefficients, the deployment of the recordings, and the largest batches recorded."""
 
     model: str
     hardware: str
@@ -23,7 +25,7 @@ class LearnedCoefficients:
     request: RequestCoefficients
     seen: Mapping[str, int]
     seen_prompts: tuple[int, int] | None
-    """Tokens of the shortest and the longest prompt; None if the file does not say."""
+    """Tokens of the shortest and the longest prompt; None if the file has no such figures."""
 
     @property
     def learned_for(self) -> str:
@@ -32,7 +34,7 @@ class LearnedCoefficients:
 
 
 def read_coefficients(path: str | Path) -> LearnedCoefficients:
-    """Read a file. Raises EngineError that names the file and the key for what is missing, unknown or no number."""
+    """Read a file. Raises EngineError that names the file and the key that is missing, unknown or not a number."""
     path = Path(path)
     content = read_mapping(path)
     if content.get("latency_model") != "fitted":
@@ -71,7 +73,7 @@ def _section(path: Path, content: Mapping[str, Any], name: str) -> Mapping[str, 
 def _terms(
     path: Path, content: Mapping[str, Any], name: str, kind: type[StepCoefficients] | type[RequestCoefficients]
 ) -> dict[str, float]:
-    """The values of a section by name; those that may be left out keep their default."""
+    """Return the values of a section by name, without optional values that are absent."""
     section = _section(path, content, name)
     terms = {each.name: each.default is MISSING for each in fields(kind)}
     unknown = section.keys() - terms.keys()
@@ -89,3 +91,43 @@ def _number(path: Path, section_name: str, section: Mapping[str, Any], key: str)
         wanted = f"a number from 0 to {LARGEST_COEFFICIENT:g}"
         raise EngineError(f"{path}: {section_name}.{key} must be {wanted}, got {found}")
     return float(value)
+
+
+SHIPPED = "the shipped coefficients"
+GPUS_MEASURED = ("H100", "RTX-PRO-6000")
+TPS_MEASURED = (1, 2, 4)
+EXPERTS_MEASURED = "mixtral-8x7b"
+"""The servers whose recordings were compared with predictions by the shipped coefficients (docs/published.md) had these
+GPUs, were sharded over so many of them, and of models with experts ran this one."""
+
+
+def notes_on_coefficients(
+    learned_for: str, path: str | None, model: ModelSpec, gpu: GpuSpec, tp: int, engine: str
+) -> Iterator[str]:
+    """Yield a line on each difference between the deployment that coefficients were learned for and this one.
+
+    The coefficients of the file `path`, or those that ship where it is None, were learned for `learned_for`.
+    """
+    origin = f"{SHIPPED} were" if path is None else f"{path} was"
+    used_for = f"{model.name} on {gpu.name} with tp {tp}"
+    if learned_for != used_for:
+        more = _more_on_shipped(model, gpu, tp) if path is None else ""
+        yield f"warning: {origin} learned for {learned_for}, not for {used_for}{more}"
+    if engine != "vllm":
+        yield f"warning: {origin} learned with --engine vllm, not with {engine}"
+
+
+def _more_on_shipped(model: ModelSpec, gpu: GpuSpec, tp: int) -> str:
+    """Return text on measurements of such a deployment, and on how to learn own coefficients."""
+    unknown = [
+        what
+        for what, is_unknown in (
+            (f"on {gpu.name}", gpu.name not in GPUS_MEASURED),
+            (f"with tp {tp}", tp not in TPS_MEASURED),
+            ("with quantised weights", model.bytes_per_weight < model.bytes_per_activation),
+            ("with experts but those of Mixtral-8x7B", model.is_moe and not model.name.startswith(EXPERTS_MEASURED)),
+        )
+        if is_unknown
+    ]
+    measured = f"; nothing was measured {', nor '.join(unknown)}" if unknown else ""
+    return f"{measured}; `blis fit` learns those of your own server, for --coefficients FILE"

@@ -82,10 +82,9 @@ def _check_no_dp(name: str, choice: LatencyChoice) -> None:
 
 def _fitted(choice: LatencyChoice) -> LatencyModel:
     from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
-    from blis_sim.engine.latency.coefficients_file import read_coefficients
-    from blis_sim.engine.latency.coefficients_notes import SHIPPED
+    from blis_sim.engine.latency.coefficients_file import SHIPPED, read_coefficients
     from blis_sim.engine.latency.fitted import Fitted
-    from blis_sim.engine.latency.range_watch import RangeWatch
+    from blis_sim.engine.latency.wrapped import RangeWatch
 
     if choice.beta:
         raise EngineError("the fitted model takes no alpha_coeffs and beta_coeffs, it has a file of coefficients")

@@ -1,18 +1,19 @@
-"""What latency models share that change or watch the steps of another one."""
+"""Latency models that wrap another one: slower steps, steps with random deviations, and a watch for unseen batches."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.latency.model import LatencyModel, whole_micros
 from blis_sim.engine.units import Micros
 
 
 @dataclass(slots=True)
 class WrappedLatency:
-    """`model` as it is: a subclass says what is different."""
+    """Passes every call on to `model`; subclasses override some."""
 
     model: LatencyModel
 
@@ -36,3 +37,133 @@ class WrappedLatency:
     @property
     def post_decode_time(self) -> Micros:
         return self.model.post_decode_time
+
+
+@dataclass(slots=True)
+class SlowedLatency(WrappedLatency):
+    """`model` with steps `factor` times as long; times outside of steps are unchanged."""
+
+    factor: float = 1.0
+
+    def step_time(self, shape: BatchShape) -> Micros:
+        time = self.model.step_time(shape)
+        return time if self.factor == 1.0 else whole_micros(time * self.factor)
+
+    def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
+        times = self.model.decode_times(shape, steps)
+        if self.factor == 1.0:
+            return times
+        return np.array([whole_micros(time * self.factor) for time in times.tolist()], dtype=np.int64)
+
+
+_MASK = (1 << 64) - 1
+_SPREAD_PERMILLE = 20
+_STEPS_OF_SPREAD = 2 * _SPREAD_PERMILLE * 1000 + 1
+_LONGEST_SHIFTED_US = 1 << 40
+
+
+@dataclass(slots=True)
+class PhaseShifted(WrappedLatency):
+    """`model` with each step up to 2 % shorter or longer, by a number drawn from its shape and `phase`.
+
+    The time to first token of a request that arrives during a step depends on the rest of that step. Two runs of a real
+    server differ in that, as no two steps take exactly equal times; so do simulated runs of different `phase`.
+    """
+
+    phase: int
+
+    def step_time(self, shape: BatchShape) -> Micros:
+        exact_us = self.model.step_time(shape)
+        if exact_us > _LONGEST_SHIFTED_US:
+            return exact_us
+        mixed = _mixed(self._key(shape) + shape.decode_context_tokens & _MASK)
+        return max(1, exact_us + exact_us * (mixed % _STEPS_OF_SPREAD - _STEPS_OF_SPREAD // 2) // 1_000_000)
+
+    def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
+        exact_us = self.model.decode_times(shape, steps)
+        keys = np.arange(steps, dtype=np.uint64) * np.uint64(shape.decode_requests)
+        keys += np.uint64(self._key(shape) + shape.decode_context_tokens & _MASK)
+        shift = (_mixed_each(keys) % np.uint64(_STEPS_OF_SPREAD)).astype(np.int64) - _STEPS_OF_SPREAD // 2
+        shifted_us = np.maximum(exact_us + np.minimum(exact_us, _LONGEST_SHIFTED_US) * shift // 1_000_000, 1)
+        return np.where(exact_us > _LONGEST_SHIFTED_US, exact_us, shifted_us)
+
+    def _key(self, shape: BatchShape) -> int:
+        """Return a number for all figures of a shape but decode contexts, which grow from step to step."""
+        return _mixed(self.phase << 40 ^ shape.prefill_tokens << 20 ^ shape.decode_requests)
+
+
+def _mixed(value: int) -> int:
+    """The finalizer of the SplitMix64 generator: neighbouring numbers give unrelated ones."""
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
+    return value ^ value >> 31
+
+
+def _mixed_each(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """`_mixed` of each value; products wrap around at 64 bits."""
+    values = (values ^ values >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ values >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    mixed: npt.NDArray[np.uint64] = values ^ values >> np.uint64(31)
+    return mixed
+
+
+WATCHED: Mapping[str, str] = {
+    "num_tokens": "tokens in a step",
+    "decode_requests": "decoding requests in a step",
+    "decode_context_tokens": "context tokens of the decoding requests in a step",
+}
+"""Fields of `BatchShape` whose largest value is known from the recordings, with what they count."""
+NEARLY_SEEN = 1.1
+"""Prompts up to this factor longer or shorter than all recorded prompts are not reported."""
+
+
+@dataclass(slots=True)
+class RangeWatch(WrappedLatency):
+    """`model` with a record of its largest batches and its shortest and longest prompts.
+
+    `seen` has the largest batches of the recordings, `seen_prompts` the tokens of their shortest and longest prompts.
+    `origin` names the coefficients in messages, `learned_for` the deployment that was recorded.
+
+    Contexts that grow while many steps are taken at once are noticed at the next call.
+    """
+
+    seen: Mapping[str, int]
+    seen_prompts: tuple[int, int] | None = None
+    origin: str = "--coefficients"
+    learned_for: str = ""
+    _asked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(WATCHED, 0))
+    _asked_prompts: tuple[int, int] | None = None
+
+    def exceeded(self) -> list[str]:
+        """Return a line for each figure that exceeded the recordings."""
+        batches = [
+            f"up to {self._asked[name]:,} {what}, the coefficients have seen up to {self.seen[name]:,}"
+            for name, what in WATCHED.items()
+            if name in self.seen and self._asked[name] > self.seen[name]
+        ]
+        return batches + self._exceeded_by_prompts()
+
+    def _exceeded_by_prompts(self) -> list[str]:
+        if self.seen_prompts is None or self._asked_prompts is None:
+            return []
+        (least, most), (shortest, longest) = self.seen_prompts, self._asked_prompts
+        if shortest * NEARLY_SEEN >= least and longest <= most * NEARLY_SEEN:
+            return []
+        return [f"prompts of {shortest:,} to {longest:,} tokens, the coefficients have seen {least:,} to {most:,}"]
+
+    def step_time(self, shape: BatchShape) -> Micros:
+        asked = self._asked
+        num_tokens = shape.prefill_tokens + shape.decode_requests
+        if num_tokens > asked["num_tokens"]:
+            asked["num_tokens"] = num_tokens
+        if shape.decode_requests > asked["decode_requests"]:
+            asked["decode_requests"] = shape.decode_requests
+        if shape.decode_context_tokens > asked["decode_context_tokens"]:
+            asked["decode_context_tokens"] = shape.decode_context_tokens
+        return self.model.step_time(shape)
+
+    def queueing_time(self, input_tokens: int) -> Micros:
+        shortest, longest = self._asked_prompts or (input_tokens, input_tokens)
+        if not shortest <= input_tokens <= longest or self._asked_prompts is None:
+            self._asked_prompts = min(shortest, input_tokens), max(longest, input_tokens)
+        return self.model.queueing_time(input_tokens)

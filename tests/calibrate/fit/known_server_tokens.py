@@ -8,7 +8,7 @@ import numpy as np
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished
-from blis_sim.engine.latency.phase_shift import PhaseShifted
+from blis_sim.engine.latency.wrapped import PhaseShifted
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.virtual import run_virtual
 from calibrate.fit.recording import Recording

@@ -9,7 +9,7 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.core import Engine
 from blis_sim.engine.latency.catalogue.reader import load_model
 from blis_sim.engine.latency.fitted import STEP_TERMS
-from blis_sim.engine.latency.phase_shift import PhaseShifted
+from blis_sim.engine.latency.wrapped import PhaseShifted
 from calibrate.fit.learn import Budget, Learned, learn, num_trials
 from calibrate.fit.shapes import recorded
 from calibrate.fit.terms import EXPECTED, PLACE

@@ -7,7 +7,7 @@ import pytest
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.core import Engine
-from blis_sim.engine.latency.phase_shift import PhaseShifted
+from blis_sim.engine.latency.wrapped import PhaseShifted
 from calibrate.fit.recording import Recording
 from calibrate.fit.shapes import recorded
 from calibrate.fit.steps import Steps, steps_of

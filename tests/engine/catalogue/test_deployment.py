@@ -13,9 +13,9 @@ from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.fitted import Fitted
-from blis_sim.engine.latency.range_watch import RangeWatch
 from blis_sim.engine.latency.roofline import Roofline
 from blis_sim.engine.latency.trained_physics import TrainedPhysics
+from blis_sim.engine.latency.wrapped import RangeWatch
 from blis_sim.engine.speculation import Speculation
 from blis_sim.options import BlisError, OptionError, check_options, option, options_of
 

@@ -8,7 +8,7 @@ import pytest
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.coefficients_file import read_coefficients
-from blis_sim.engine.latency.range_watch import RangeWatch
+from blis_sim.engine.latency.wrapped import RangeWatch
 from tests.coefficients_file import CONTENT, written
 from tests.fakes import TestLatency
 

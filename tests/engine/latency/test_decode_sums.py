@@ -16,8 +16,8 @@ from blis_sim.engine.latency.decode_sums import (
     decode_sums,
 )
 from blis_sim.engine.latency.model import LatencyModel
-from blis_sim.engine.latency.phase_shift import PhaseShifted
 from blis_sim.engine.latency.trained_physics import TrainedPhysics
+from blis_sim.engine.latency.wrapped import PhaseShifted
 from blis_sim.engine.model_spec import ModelSpec
 from tests.fakes import TestLatency
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.core import Engine
-from blis_sim.engine.latency.phase_shift import PhaseShifted
+from blis_sim.engine.latency.wrapped import PhaseShifted
 from replay.arrivals.arrival import Arrival
 from replay.output.phases import averaged, mean_metrics
 from replay.running.record import Record
