@@ -60,7 +60,7 @@ def by_heading(options_class: type) -> Mapping[str, list[Setting]]:
     """Heading to settings: arguments without one, then those of the class itself, then those of its sections."""
     settings = options_of(options_class)
     found: dict[str, list[Setting]] = {"": [each for each in settings if each.option.positional]}
-    for setting in sorted(settings, key=lambda each: bool(each.path)):
+    for setting in sorted(settings, key=lambda each: bool(each.path and each.heading)):
         if not setting.option.positional:
             found.setdefault(setting.heading or OTHERS, []).append(setting)
     return found

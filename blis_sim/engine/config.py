@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from blis_sim.engine.engine_defaults import BLIS_LIMITS
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES, SloPriorities
 
@@ -23,8 +24,8 @@ class EngineConfig:
 
     total_kv_blocks: int
     block_size_tokens: int = 16
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
+    max_num_seqs: int = BLIS_LIMITS.max_num_seqs
+    max_num_batched_tokens: int = BLIS_LIMITS.max_num_batched_tokens
     long_prefill_token_threshold: int = 0
     max_model_len: int = 0
     scheduler: str = "fcfs"

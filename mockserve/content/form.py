@@ -73,7 +73,7 @@ def _tools(body: Mapping[str, Any], options: ContentOptions) -> ToolUse | None:
     tools = options.tools
     if not tools.calls_tools:
         return None
-    found = read_tool_use(body, tools.tool_call_probability, tools.tool_call_extra_probability, tools.tool_call_taste)
+    found = read_tool_use(body, tools.tool_call_probability, tools.tool_call_extra_probability, tools.arguments.taste)
     if found is not None and not found.is_forced and tools.tool_call_parser in ONE_CALL_PARSERS:
         return replace(found, is_parallel=False)
     return found

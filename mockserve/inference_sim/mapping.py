@@ -5,25 +5,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from blis_sim.options import options_from
+from blis_sim.options import options_from, options_of
 from mockserve.inference_sim.options import FAILURE_TYPES, InferenceSimOptions
+from mockserve.options.content import ToolArgumentOptions
 from mockserve.options.engine_features import KVEventsConfig
 from mockserve.options.serve import ServeOptions
 
 FAULTS: Mapping[str, str] = {**{name: name for name in FAILURE_TYPES}, "server_error": "overloaded"}
 """Its failure types as ours: what it calls a server error has status 503."""
-
-ARGUMENT_SETTINGS = (
-    "min_tool_call_integer_param",
-    "max_tool_call_integer_param",
-    "min_tool_call_number_param",
-    "max_tool_call_number_param",
-    "min_tool_call_array_param_length",
-    "max_tool_call_array_param_length",
-    "tool_call_not_required_param_probability",
-    "object_tool_call_not_required_field_probability",
-)
-"""Settings of the arguments of tool calls, which have the same names here and there."""
 
 BLOCKS_WITHOUT_CACHE = 1 << 20
 """Where no cache is simulated none is ever full."""
@@ -54,7 +43,7 @@ def serve_options(options: InferenceSimOptions, environment: Mapping[str, str], 
         enable_auto_tool_choice=True,
         tool_call_parser="hermes",
         tool_call_extra_probability=options.tool_call_extra_call_probability / 100,
-        **{name: getattr(options, name) for name in ARGUMENT_SETTINGS},
+        **{each.name: each.of(options.tool_arguments) for each in options_of(ToolArgumentOptions)},
         dataset_path=options.dataset_path,
         dataset_table_name=options.dataset_table_name,
         ssl_certfile=options.ssl_certfile,

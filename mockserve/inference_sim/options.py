@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from blis_sim.options import OptionError, check_options, option
+from blis_sim.options import OptionError, check_options, option, section
+from mockserve.options.content import ToolArgumentOptions
 from mockserve.options.fake_metrics import milliseconds
 
 MOST_STD_DEV_FRACTION = 0.3
@@ -76,18 +77,7 @@ class InferenceSimOptions:
     tool_call_extra_call_probability: float = option(
         45.0, "Percent of the calls that another call follows.", at_least=0, at_most=100
     )
-    min_tool_call_integer_param: int = option(0, "Least whole number as an argument whose schema sets no bounds.")
-    max_tool_call_integer_param: int = option(100, "Greatest whole number as such an argument.")
-    min_tool_call_number_param: float = option(0.0, "Least number as such an argument.")
-    max_tool_call_number_param: float = option(100.0, "Greatest number as such an argument.")
-    min_tool_call_array_param_length: int = option(1, "Fewest items of such an array.", at_least=0)
-    max_tool_call_array_param_length: int = option(5, "Most items of such an array.", at_least=0)
-    tool_call_not_required_param_probability: float = option(
-        50.0, "Percent of the calls that have an argument which is not required.", at_least=0, at_most=100
-    )
-    object_tool_call_not_required_field_probability: float = option(
-        50.0, "The same for a field within an argument that is an object.", at_least=0, at_most=100
-    )
+    tool_arguments: ToolArgumentOptions = section(ToolArgumentOptions)
     ssl_certfile: str = option("", "Certificate to serve HTTPS with.")
     ssl_keyfile: str = option("", "Its key.")
     accepted_without_effect: tuple[str, ...] = option((), "Flags that mean nothing here.", hidden=True)

@@ -47,6 +47,46 @@ ANY = Taste()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolArgumentOptions:
+    """Arguments of function calls where their schema leaves them open, with the names of llm-d-inference-sim."""
+
+    min_tool_call_integer_param: int = option(0, "Least whole number as an argument whose schema sets no bounds.")
+    max_tool_call_integer_param: int = option(100, "Greatest whole number as such an argument.")
+    min_tool_call_number_param: float = option(0.0, "Least number as such an argument.")
+    max_tool_call_number_param: float = option(100.0, "Greatest number as such an argument.")
+    min_tool_call_array_param_length: int = option(1, "Fewest items of such an array.", at_least=0)
+    max_tool_call_array_param_length: int = option(5, "Most items of such an array.", at_least=0)
+    tool_call_not_required_param_probability: float = option(
+        50.0, "Percent of the calls that have an argument which is not required.", at_least=0, at_most=100
+    )
+    object_tool_call_not_required_field_probability: float = option(
+        50.0, "The same for a field within an argument that is an object.", at_least=0, at_most=100
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        for least, most in (
+            ("min_tool_call_integer_param", "max_tool_call_integer_param"),
+            ("min_tool_call_number_param", "max_tool_call_number_param"),
+            ("min_tool_call_array_param_length", "max_tool_call_array_param_length"),
+        ):
+            if getattr(self, least) > getattr(self, most):
+                flag, other = (f"--{name.replace('_', '-')}" for name in (least, most))
+                raise OptionError(f"{flag} must be at most {other}, {getattr(self, most)}, got {getattr(self, least)}")
+
+    @property
+    def taste(self) -> Taste:
+        """What arguments are like where their schema leaves them open."""
+        return Taste(
+            integers=(self.min_tool_call_integer_param, self.max_tool_call_integer_param),
+            numbers=(self.min_tool_call_number_param, self.max_tool_call_number_param),
+            array_lengths=(self.min_tool_call_array_param_length, self.max_tool_call_array_param_length),
+            optional_probability=self.tool_call_not_required_param_probability / 100,
+            optional_field_probability=self.object_tool_call_not_required_field_probability / 100,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOptions:
     """Calls of functions, with vLLM's names where it has them."""
 
@@ -68,47 +108,17 @@ class ToolOptions:
     tool_call_extra_probability: float = option(
         0.25, "How often another call follows a call, where calls may be parallel.", at_least=0, at_most=1
     )
-    min_tool_call_integer_param: int = option(0, "Least whole number as an argument whose schema sets no bounds.")
-    max_tool_call_integer_param: int = option(100, "Greatest whole number as such an argument.")
-    min_tool_call_number_param: float = option(0.0, "Least number as such an argument.")
-    max_tool_call_number_param: float = option(100.0, "Greatest number as such an argument.")
-    min_tool_call_array_param_length: int = option(1, "Fewest items of such an array.", at_least=0)
-    max_tool_call_array_param_length: int = option(5, "Most items of such an array.", at_least=0)
-    tool_call_not_required_param_probability: float = option(
-        50.0, "Percent of the calls that have an argument which is not required.", at_least=0, at_most=100
-    )
-    object_tool_call_not_required_field_probability: float = option(
-        50.0, "The same for a field within an argument that is an object.", at_least=0, at_most=100
-    )
+    arguments: ToolArgumentOptions = section(ToolArgumentOptions)
 
     def __post_init__(self) -> None:
         check_options(self)
         if self.enable_auto_tool_choice and self.tool_call_parser is None:
             raise OptionError("--enable-auto-tool-choice requires --tool-call-parser")
-        for least, most in (
-            ("min_tool_call_integer_param", "max_tool_call_integer_param"),
-            ("min_tool_call_number_param", "max_tool_call_number_param"),
-            ("min_tool_call_array_param_length", "max_tool_call_array_param_length"),
-        ):
-            if getattr(self, least) > getattr(self, most):
-                flag, other = (f"--{name.replace('_', '-')}" for name in (least, most))
-                raise OptionError(f"{flag} must be at most {other}, {getattr(self, most)}, got {getattr(self, least)}")
 
     @property
     def calls_tools(self) -> bool:
         """Whether functions can be called at all; vLLM sets no parser up without the permission to choose."""
         return self.enable_auto_tool_choice and self.tool_call_parser is not None
-
-    @property
-    def tool_call_taste(self) -> Taste:
-        """What arguments are like where their schema leaves them open."""
-        return Taste(
-            integers=(self.min_tool_call_integer_param, self.max_tool_call_integer_param),
-            numbers=(self.min_tool_call_number_param, self.max_tool_call_number_param),
-            array_lengths=(self.min_tool_call_array_param_length, self.max_tool_call_array_param_length),
-            optional_probability=self.tool_call_not_required_param_probability / 100,
-            optional_field_probability=self.object_tool_call_not_required_field_probability / 100,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from blis_sim.options import BlisError
+from blis_sim.options import BlisError, options_from
 from mockserve.inference_sim.command import rewritten
 from mockserve.inference_sim.mapping import serve_options
 from mockserve.inference_sim.options import InferenceSimOptions
@@ -53,7 +53,7 @@ def ask(address: str, path: str = "/v1/completions", **fields: Any) -> Any:
 
 
 def options(**settings: Any) -> InferenceSimOptions:
-    return InferenceSimOptions(model="my/model", **settings)
+    return options_from(InferenceSimOptions, model="my/model", **settings)
 
 
 def test_it_starts_as_other_suites_start_it() -> None:
