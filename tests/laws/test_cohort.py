@@ -22,6 +22,8 @@ from blis_sim.engine.scheduler.vllm import VllmScheduler
 from blis_sim.engine.scheduler.vllm_speculative import SpeculativeScheduler
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
+from tests.fakes import TestLatency
+from tests.fakes import request as new_request
 from tests.laws.test_fast_equals_plain import assert_same, figures
 from tests.oracle_scheduler.blis import BlisStepping
 from tests.oracle_scheduler.blis_tiered import TieredBlisStepping
@@ -175,6 +177,28 @@ def test_a_cohort_changes_no_result_of_the_rules_of_blis_with_prompts_computed_e
     workload: Workload, transfer_us: Micros, chunk_us: Micros
 ) -> None:
     check(workload, Driving(chunk_us, transfer_us=transfer_us))
+
+
+@given(st.just(1))
+@settings(max_examples=1)
+def test_of_prompts_computed_elsewhere_the_last_in_the_order_of_the_queue_loses_its_blocks(transfer_us: Micros) -> None:
+    urgent = new_request("c urgent", 1, 0)._replace(priority=-1)
+    others = [new_request("b running", 0, 16), urgent, new_request("d", 0, 0), new_request("e other", 3, 0)]
+    arrivals = [(0, new_request("a", 0, 0)), *((500, each) for each in others)]
+    settings_ = {
+        "total_kv_blocks": 18,
+        "block_size_tokens": 1,
+        "max_num_seqs": 1,
+        "max_num_batched_tokens": 1,
+        "scheduler": "reverse-priority",
+        "scheduling": "blis",
+    }
+    workload = Workload(settings_, TestLatency(step_us=1), arrivals, [])
+    expected = result(workload, BlisStepping, Driving(transfer_us=transfer_us))
+    told = expected["told"]
+    assert isinstance(told, list)
+    assert [line[2] for line in told if line[0] == "Preempted"][:1] == ["c urgent"]
+    check(workload, Driving(transfer_us=transfer_us))
 
 
 @given(usual_workloads("blis"), CHUNKS)

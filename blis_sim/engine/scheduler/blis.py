@@ -90,12 +90,12 @@ class BlisScheduler(BatchScheduler):
         if not self._admits and not self.num_running:
             return False
         self._budget = self._config.max_num_batched_tokens
+        self._order_waiting()  # the last of the queue may lose its blocks below
         num_decodes, context = self._grant_cohort() if self.cohort.members else (0, 0)
         if self.explicit:
             self._grant_explicit()
         tokens = [self._advance(sequence, num_tokens) for sequence, num_tokens in self._granted.items()]
         if self.waiting and self._admits and not self.preempted and self.may_admit():
-            self._order_waiting()
             self._admit_waiting(tokens)
         if self.admitted or self.preempted:
             self._report_composition(at)
