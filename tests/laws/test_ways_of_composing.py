@@ -8,19 +8,19 @@ from hypothesis import Phase, find, settings
 from hypothesis import strategies as st
 
 from blis_sim.engine.instance import Instance
+from blis_sim.engine.scheduler.batch import BatchScheduler
+from blis_sim.engine.scheduler.blis import BlisScheduler
 from blis_sim.engine.scheduler.vllm import VllmScheduler
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 from tests.laws.test_cohort import Driving, result
-from tests.strategies import Workload, usual_workloads, workloads
+from tests.strategies import GRID_US, Workload, usual_workloads, workloads
 
 
-class TracedScheduler(VllmScheduler):
+class Traced(BatchScheduler):
     """Notes which ways of composing steps a run takes."""
 
-    def __init__(self, instance: Instance) -> None:
-        super().__init__(instance, reports_steps=False)
-        self.taken: set[str] = set()
+    taken: set[str]
 
     def compose_newcomers(self, at: Micros) -> bool:
         joins = super().compose_newcomers(at)
@@ -29,19 +29,22 @@ class TracedScheduler(VllmScheduler):
 
     def schedule(self, at: Micros) -> bool:
         has_members, has_others = bool(self.cohort.members), bool(self.explicit)
-        is_scheduled = super().schedule(at)
+        is_scheduled = super().schedule(at)  # type: ignore[safe-super]
         if has_members and has_others and is_scheduled:
             self.taken.add("cohort and others")
-        if not is_scheduled:
+        if not is_scheduled or not (self.flight[-1][0] or self.flight[-1][2]):
             self.taken.add("nothing")
+        if any(each.num_tokens == 0 for each in self.flight[-1][2]) if self.flight else False:
+            self.taken.add("a prompt found whole")
         return is_scheduled
 
     def materialize_all(self) -> None:
-        self.taken.add("materialize all")
+        if self.cohort.members:
+            self.taken.add("materialize all")
         super().materialize_all()
 
     def materialize(self, sequence: Sequence) -> None:
-        super().materialize(sequence)
+        super().materialize(sequence)  # type: ignore[safe-super]
         if self._late:
             self.taken.add("late tokens")
 
@@ -49,7 +52,17 @@ class TracedScheduler(VllmScheduler):
         self.taken.add("preemption")
         if self.cohort.members:
             self.taken.add("preemption beside the cohort")
-        super().preempt(victim)
+        super().preempt(victim)  # type: ignore[safe-super]
+
+    def takes_reservation(self, sequence: Sequence) -> bool:
+        takes = super().takes_reservation(sequence)
+        if takes:
+            self.taken.add("a reservation taken")
+        return takes
+
+    def _note_blocked(self, sequence: Sequence, num_hits: int) -> None:
+        super()._note_blocked(sequence, num_hits)
+        self.taken.add("blocked" if self._blocked[0] is sequence else "not blocked")
 
     def _leap(self, at: Micros, last: Micros, most: int) -> tuple[Micros, Micros]:
         num_decodes = self.cohort.num_decodes
@@ -58,26 +71,52 @@ class TracedScheduler(VllmScheduler):
         return taken
 
 
+class TracedVllm(Traced, VllmScheduler):
+    """vLLM's rules."""
+
+    def __init__(self, instance: Instance) -> None:
+        VllmScheduler.__init__(self, instance, reports_steps=False)
+        self.taken = set()
+
+
+class TracedBlis(Traced, BlisScheduler):
+    """BLIS's rules."""
+
+    def __init__(self, instance: Instance) -> None:
+        BlisScheduler.__init__(self, instance, reports_steps=False)
+        self.taken = set()
+
+
+WAYS = (
+    *("newcomers", "no newcomers", "cohort and others", "nothing", "materialize all", "blocked", "not blocked"),
+    *("preemption", "preemption beside the cohort", "leap", "leap to a foreseen end"),
+)
+
+
 @pytest.mark.parametrize(
-    "way",
+    ("scheduling", "way"),
     [
-        *("newcomers", "no newcomers", "cohort and others", "nothing", "materialize all", "late tokens"),
-        *("preemption", "preemption beside the cohort", "leap", "leap to a foreseen end"),
+        *(("vllm", way) for way in (*WAYS, "late tokens")),
+        *(("blis", way) for way in (*WAYS, "a prompt found whole", "a reservation taken")),
     ],
 )
-def test_the_workloads_reach_each_way_of_composing(way: str) -> None:
+def test_the_workloads_reach_each_way_of_composing(scheduling: str, way: str) -> None:
     def takes_it(workload: Workload) -> bool:
-        traced: list[TracedScheduler] = []
+        traced: list[Traced] = []
 
-        def new_scheduler(instance: Instance) -> TracedScheduler:
-            traced.append(TracedScheduler(instance))
+        def new_scheduler(instance: Instance) -> Traced:
+            traced.append(TracedVllm(instance) if scheduling == "vllm" else TracedBlis(instance))
             return traced[-1]
 
-        result(workload, new_scheduler, Driving())
+        result(workload, new_scheduler, Driving(transfer_us=GRID_US if "reservation" in way else None))
         return way in traced[0].taken
 
+    usual = st.nothing() if "reservation" in way else usual_workloads(scheduling)  # with hang-ups, which come too early
     find(
-        st.one_of(workloads(schedulings=("vllm",), with_speculation=False), usual_workloads()),
+        st.one_of(
+            workloads("reservation" not in way, schedulings=(scheduling,), with_speculation=False),
+            usual,
+        ),
         takes_it,
-        settings=settings(max_examples=2000, phases=[Phase.generate], derandomize=True, deadline=None),
+        settings=settings(max_examples=3000, phases=[Phase.generate], derandomize=True, deadline=None),
     )

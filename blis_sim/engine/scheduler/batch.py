@@ -96,10 +96,6 @@ class BatchScheduler(CohortScheduler):
     ) -> None:
         """One sequence's share of a step: its token, and whether that was the last."""
 
-    @abstractmethod
-    def complete(self, sequence: Sequence, at: Micros, finished: list[Finished]) -> None:
-        """The last token of a sequence has come."""
-
     def update(self, at: Micros) -> list[Event]:
         step_index = self.next_step - len(self.flight)
         _, _, tokens, newcomers = self.flight.popleft()

@@ -110,6 +110,10 @@ class CohortScheduler(ABC):
         """The step that computed the prompts of newcomers to the cohort ended. Returns those with a token from it."""
 
     @abstractmethod
+    def complete(self, sequence: Sequence, at: Micros, finished: list[Finished]) -> None:
+        """The last token of a sequence has come."""
+
+    @abstractmethod
     def begin(self, step: ScheduledStep, at: Micros) -> Micros:
         """Begin a step in which not only the cohort computes, or none does. Returns its end."""
 
@@ -219,12 +223,17 @@ class CohortScheduler(ABC):
                     self._pause(ends_at, at)
                     return
             at, index = ends_at, self.next_step - len(flight)
-            if tokens or self._must_update or self._reports_steps or index in ends:
+            if tokens or self._must_update or self._reports_steps:
                 self._instance.events += self.update(at)
                 continue
-            flight.popleft()
+            flight.popleft()  # what `update` does, where no more is to do
             if newcomers:
                 self.give_first_tokens(newcomers, index, at)
+            if index in ends:
+                finished: list[Finished] = []
+                for sequence in cohort.pop_ended(index):
+                    self.complete(sequence, at, finished)
+                self._instance.events += finished
 
     def _compose(self, at: Micros) -> None:
         """Compose steps until `depth` are in flight or nothing can be composed."""
@@ -250,8 +259,8 @@ class CohortScheduler(ABC):
             return False
         if self.waiting and not self.is_blocked():
             return self.compose_newcomers(at)
-        num_blocks = cohort.needs[step % self._block_size]
-        if num_blocks > self._free.num_free or not num_decodes:
+        num_blocks, free = cohort.needs[step % self._block_size], self._free
+        if num_blocks > free.num_free or not num_decodes:
             return False
         if num_blocks:
             self._take_blocks(num_blocks)
