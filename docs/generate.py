@@ -30,6 +30,7 @@ from blis_sim.options import options_from, options_of
 from blis_sim.options.command_line import flags_of
 from blis_sim.options.option import Setting
 from mockserve.listening import start
+from mockserve.options.not_modelled import ASSUMED
 from mockserve.options.serve import ServeOptions
 from mockserve.routes.table import ROUTES
 from mockserve.vllm_arguments.config_file import FLAG as CONFIG_FILE
@@ -92,9 +93,17 @@ def flags_without_effect() -> str:
     own = flags_of(ServeOptions) | {CONFIG_FILE}
     groups: dict[str, dict[str, None]] = {}
     for flag in read_table().values():
-        if not own.intersection(flag.spellings):
+        if not own.intersection(flag.spellings) and flag.name not in ASSUMED:
             groups.setdefault(flag.about, {})[f"`{flag.name}`"] = None
     return table(("about", "flags"), [(about, " ".join(sorted(flags))) for about, flags in sorted(groups.items())])
+
+
+def flags_not_modelled() -> str:
+    """The flags of vLLM that change memory or step times there, and what is assumed here instead."""
+    flags: dict[str, list[str]] = {}
+    for flag, assumption in ASSUMED.items():
+        flags.setdefault(assumption, []).append(f"`{flag}`")
+    return table(("flags", "assumed"), [(" ".join(names), assumption) for assumption, names in flags.items()])
 
 
 def trace_columns() -> str:
@@ -170,7 +179,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "differences": differences,
         "open requests": compatibility.open_requests,
     },
-    "vllm-flags.md": {"without effect": flags_without_effect},
+    "vllm-flags.md": {"not modelled": flags_not_modelled, "without effect": flags_without_effect},
     "trace-format.md": {"columns": trace_columns, "token times": itl_columns, "header": header_keys},
     "models.md": {"models": models, "gpus": gpus},
 }

@@ -15,6 +15,7 @@ from mockserve.engines.deployment import deployment_of
 from mockserve.listening import RunningServer, start
 from mockserve.log_lines import fields, set_up_logging
 from mockserve.options.environment import ServerEnvironment, read_environment
+from mockserve.options.not_modelled import ASSUMED, warnings_of
 from mockserve.options.serve import ServeOptions, check_processes
 from mockserve.options.startup_checks import flags_without_effect, refuse_start, startup_problems
 from mockserve.serving.lifecycle import engine_death
@@ -59,9 +60,9 @@ async def _serve_in_processes(options: ServeOptions, deployment: Deployment, env
 
 def _notes(options: ServeOptions) -> list[str]:
     """What was given in vain, as vLLM's command line or as ours."""
-    ignored = options.accepted_without_effect
+    ignored = [flag for flag in options.accepted_without_effect if flag not in ASSUMED]
     accepted = [f"accepted, without effect here: {' '.join(ignored)}"] if ignored else []
-    return [*accepted, *flags_without_effect(options)]
+    return [*accepted, *warnings_of(options.accepted_without_effect), *flags_without_effect(options)]
 
 
 def _say(note: str) -> None:

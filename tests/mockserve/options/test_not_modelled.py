@@ -1,0 +1,28 @@
+"""Flags that vLLM's timing depends on and ours does not are warned about."""
+
+from blis_sim.options import options_of
+from mockserve.options.not_modelled import ASSUMED, warnings_of
+from mockserve.options.serve import ServeOptions
+from mockserve.server import _notes
+from mockserve.vllm_arguments.table import read_table
+
+
+def test_every_flag_that_is_not_modelled_is_one_of_vllm_and_none_that_acts() -> None:
+    table = read_table()
+    own = {flag for setting in options_of(ServeOptions) for flag in setting.flags}
+    assert [flag for flag in ASSUMED if flag not in table or table[flag].name != flag] == []
+    assert own.isdisjoint(ASSUMED)
+
+
+def test_a_warning_says_what_is_assumed() -> None:
+    assert list(warnings_of(["--seed", "--pipeline-parallel-size"])) == [
+        "warning: --pipeline-parallel-size is not modelled: the instance is one pipeline stage"
+    ]
+
+
+def test_the_server_names_flags_without_effect_apart_from_those_that_are_not_modelled() -> None:
+    options = ServeOptions(model="m", accepted_without_effect=("--enforce-eager", "--load-format"))
+    assert _notes(options) == [
+        "accepted, without effect here: --load-format",
+        "warning: --enforce-eager is not modelled: steps take the time that they take with vLLM's default CUDA graphs",
+    ]
