@@ -1,7 +1,7 @@
 """The tables of the page on compatibility: routes, fields of requests, and how replies differ.
 
 Routes come from the server, and how many captured requests they have from `tests/wire/captured`, where tests keep the
-counts. Fields come from `request-fields.csv`.
+counts. Fields come from `request-fields.csv`, parsers from `tests/wire/parser_shapes.csv`.
 """
 
 import csv
@@ -58,6 +58,20 @@ def meant_differences() -> Sequence[Sequence[str]]:
         (f"{row['setup']}: {row['cases']}", f"`{row['places']}`", row["reason"])
         for row in _rows(CAPTURED / "meant.csv")
     ]
+
+
+def parser_differences() -> Sequence[Sequence[str]]:
+    """Parsers under which replies differ on purpose, to which requests, and why."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for row in _rows(WIRE_TESTS / "parser_shapes.csv"):
+        if row["reason"]:
+            of_reason = found.setdefault(row["reason"], {})
+            of_reason.setdefault(f"`{row['parser']}` ({row['kind']})", set()).add(row["question"])
+    rows = []
+    for reason, by_parser in found.items():
+        questions = sorted(set().union(*by_parser.values()))
+        rows.append((", ".join(by_parser), "; ".join(questions), reason))
+    return rows
 
 
 def open_requests() -> str:

@@ -170,6 +170,11 @@ def differences() -> str:
     return table(("captured request", "place", "why"), compatibility.meant_differences())
 
 
+def parser_differences() -> str:
+    """What differs on purpose under single parsers."""
+    return table(("parsers", "requests", "why"), compatibility.parser_differences())
+
+
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "cli.md": {"commands": commands},
     "serve.md": {"routes": routes, "metrics": metrics},
@@ -177,6 +182,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "compared routes": compared_routes,
         "request fields": request_fields,
         "differences": differences,
+        "parser differences": parser_differences,
         "open requests": compatibility.open_requests,
     },
     "vllm-flags.md": {"not modelled": flags_not_modelled, "without effect": flags_without_effect},

@@ -23,7 +23,8 @@ from mockserve.protocol.completions.messages import MEDIA_MARK, Medium, has_medi
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.replies.accounting import Accounting, ParsingCounter
-from mockserve.replies.call_style import PLAIN, CallStyle, Fillers, call_style, reasoning_style
+from mockserve.replies.arranging import filling
+from mockserve.replies.call_style import PLAIN, CallStyle, Fillers, ReasoningStyle, call_style, reasoning_style
 from mockserve.replies.chat_writer import ChatShape
 from mockserve.replies.generation import PlannedPrompt
 from mockserve.replies.identity import unix_time
@@ -129,6 +130,17 @@ def _style(service: Service, form: AnswerForm, chat: ChatRequest, body: Mapping[
     return call_style(service.options.content.tools.tool_call_parser, body.get("tool_choice", "auto"))
 
 
+def _reasoning_style(service: Service, body: Mapping[str, Any]) -> ReasoningStyle:
+    """How reasoning looks. Where it ends a parser of calls takes over, which may bring an event of its own."""
+    tools = service.options.content.tools
+    style = reasoning_style(service.options.content.reasoning.reasoning_parser)
+    if not tools.calls_tools:
+        return style
+    choice = body.get("tool_choice", "auto") if body.get("tools") else "none"
+    calls = PLAIN if choice == "none" else call_style(tools.tool_call_parser, choice)
+    return style._replace(end=filling(calls.after_reasoning))
+
+
 def _shape(service: Service, chat: ChatRequest, body: Mapping[str, Any], form: AnswerForm) -> ChatShape:
     forces_tools = body.get("tools") and body.get("tool_choice") not in (None, "none", "auto")
     return ChatShape(
@@ -141,7 +153,7 @@ def _shape(service: Service, chat: ChatRequest, body: Mapping[str, Any], form: A
         includes_reasoning=chat.includes_reasoning,
         empty_content="" if forces_tools else None,
         calls=_style(service, form, chat, body),
-        reasoning=reasoning_style(service.options.content.reasoning.reasoning_parser),
+        reasoning=_reasoning_style(service, body),
         num_earlier_calls=sum(len(each.get("tool_calls") or ()) for each in body["messages"]),
     )
 

@@ -35,6 +35,11 @@ def marked(told: list[tuple[Delta, ...]], begin: Sequence[Delta], end: Sequence[
     return told
 
 
+def without_fillings(told: list[tuple[Delta, ...]]) -> list[tuple[Delta, ...]]:
+    """`told` without events that have neither words nor parts of calls, as where reasoning is hidden."""
+    return [tuple(each for each in found if each.text or each.kind in CALL_KINDS) for found in told]
+
+
 class _Calls:
     """Where the calls of an answer are, and the arguments of each."""
 
@@ -139,16 +144,19 @@ def _fill(told: list[tuple[Delta, ...]], places: range, filler: Filler, call: in
     if filler is Filler.NOTHING:
         return
     for place in [place for place in places if not told[place]][:most]:
-        told[place] = (_delta(filler, call),)
+        told[place] = filling(filler, call)
 
 
 def _with_last(told: list[tuple[Delta, ...]], filler: Filler, call: int) -> list[tuple[Delta, ...]]:
     if told and not told[-1] and filler is not Filler.NOTHING:
-        told[-1] = (_delta(filler, call),)
+        told[-1] = filling(filler, call)
     return told
 
 
-def _delta(filler: Filler, call: int) -> Delta:
+def filling(filler: Filler, call: int = 0) -> tuple[Delta, ...]:
+    """What an event with nothing to say has."""
+    if filler is Filler.NOTHING:
+        return ()
     if filler is Filler.CALL:
-        return Delta(Kind.TOOL_ARGUMENTS, "", call)
-    return Delta(Kind.CONTENT if filler is Filler.EMPTY else Kind.NOTHING, "")
+        return (Delta(Kind.TOOL_ARGUMENTS, "", call),)
+    return (Delta(Kind.CONTENT if filler is Filler.EMPTY else Kind.NOTHING, ""),)

@@ -86,7 +86,8 @@ class Fillers(NamedTuple):
 class CallStyle(NamedTuple):
     """The looks of calls. `names_have_arguments`: the part with the name has arguments, even if they are empty.
 
-    `holds_end`: the last part of the arguments comes with the end of the answer.
+    `holds_end`: the last part of the arguments comes with the end of the answer. `after_reasoning`: what the mark at
+    the end of reasoning brings.
     """
 
     ids: IdForm = IdForm.RANDOM
@@ -97,6 +98,7 @@ class CallStyle(NamedTuple):
     fillers: Fillers = Fillers()
     names_have_arguments: bool = False
     holds_end: bool = False
+    after_reasoning: Filler = Filler.NOTHING
 
 
 CALL_KINDS = (Kind.TOOL_NAME, Kind.TOOL_ARGUMENTS)
@@ -116,7 +118,7 @@ _PYTHON_LIST = _PYTHON._replace(fillers=_PYTHON_END._replace(closes_one=False))
 _NULL_TOGETHER = CallStyle(arrival=Arrival.TOGETHER, null_content=NullContent.ALWAYS)
 _NULL_WHOLE = CallStyle(arrival=Arrival.WHOLE, null_content=NullContent.ALWAYS)
 _JOINS_NOTHING = CallStyle(no_arguments=NoArguments.JOINED)
-STYLES: Mapping[str, CallStyle] = {
+_STYLES: Mapping[str, CallStyle] = {
     **dict.fromkeys(("apertus", "hermes", "longcat", "qwen3_json"), _NULL_CONTENT),
     **dict.fromkeys(("deepseek_v3", "deepseek_v31"), _DEEPSEEK),
     **dict.fromkeys(("dots", "k2_horizon"), _NULL_TOGETHER),
@@ -142,6 +144,16 @@ STYLES: Mapping[str, CallStyle] = {
     "plamo3": CallStyle(arrival=Arrival.WITH_ARGUMENTS),
     "poolside_v1": _NULL_CONTENT._replace(names_have_arguments=True),
     "xlam": CallStyle(IdForm.NUMBERED, fillers=_WORDS_END_EMPTY),
+}
+_EMPTY_AFTER_REASONING = (
+    *("deepseek_v3", "deepseek_v31", "hunyuan_a13b", "hy_v3", "hy_v4", "internlm", "jamba", "lfm2", "llama3_json"),
+    *("llama4_json", "llama4_pythonic", "olmo3", "pythonic", "xlam"),
+)
+"""Parsers that bring an empty content for the mark at the end of reasoning."""
+STYLES: Mapping[str, CallStyle] = {
+    **_STYLES,
+    **{name: _STYLES[name]._replace(after_reasoning=Filler.EMPTY) for name in _EMPTY_AFTER_REASONING},
+    "ernie45": _STYLES["ernie45"]._replace(after_reasoning=Filler.NULL),
 }
 """By the name of the parser; the others are plain."""
 

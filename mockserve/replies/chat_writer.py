@@ -16,7 +16,7 @@ from mockserve.protocol.completions.bodies import (
 )
 from mockserve.protocol.logprob_shapes import chat_logprobs
 from mockserve.replies.accounting import ParsingCounter
-from mockserve.replies.arranging import Deltas, arranged, marked
+from mockserve.replies.arranging import Deltas, arranged, marked, without_fillings
 from mockserve.replies.call_style import NO_REASONING, CallStyle, NullContent, Part, ReasoningStyle, call_id
 from mockserve.replies.choice_writer import NewScorer, scored_tokens
 from mockserve.replies.generation import Generation, PlannedPrompt
@@ -65,7 +65,9 @@ class ChatWriter:
     def _arranged(self, deltas: Deltas) -> list[tuple[Delta, ...]]:
         told = arranged(deltas, self._shape.calls, self._answer.unparsed is not None)
         reasoning = self._shape.reasoning
-        return marked(told, reasoning.begin, reasoning.end) if self._shape.includes_reasoning else told
+        if not self._shape.includes_reasoning:
+            return without_fillings(told)
+        return marked(told, reasoning.begin, reasoning.end)
 
     @property
     def sends_text_only(self) -> bool:

@@ -1,7 +1,8 @@
-"""The events of a chat stream under each parser are those of a genuine vLLM server.
+"""The events of a stream under each parser are those of a genuine vLLM server, and so are the items of whole replies.
 
-`parser_shapes.csv` is what `benchmarks.vllm_oracle.wire_search.shapes` wrote down: the deltas of a stream by parser and
-question, equal ones in a row as one. A row with a reason is one in which ours differs, and why.
+`parser_shapes.csv` is what `benchmarks.vllm_oracle.wire_search.shapes` wrote down by parser and question: the deltas of
+a chat stream, equal ones in a row as one, and the kinds of the events or items of a response and a message. A row that
+has a reason is one in which ours differs, and why.
 """
 
 import csv
@@ -14,7 +15,7 @@ import pytest
 
 from benchmarks.vllm_oracle.wire_search.questions import shape_questions
 from benchmarks.vllm_oracle.wire_search.said import Parsers
-from benchmarks.vllm_oracle.wire_search.shapes import stream_shape
+from benchmarks.vllm_oracle.wire_search.shapes import reply_shape
 from tests.wire.plain_http import call
 from tests.wire.serving import running_server
 
@@ -22,7 +23,7 @@ TABLE = Path(__file__).parent / "parser_shapes.csv"
 
 
 class Shape(NamedTuple):
-    """The stream of the genuine server."""
+    """The reply of the genuine server."""
 
     kind: str
     parser: str
@@ -42,16 +43,17 @@ GROUPS = list(_groups())
 
 @pytest.mark.parametrize(("kind", "parser", "rows"), GROUPS, ids=[f"{kind}-{parser}" for kind, parser, _ in GROUPS])
 def test_events_are_those_of_vllm(kind: str, parser: str, rows: Sequence[Shape]) -> None:
-    parsers = Parsers(tool=parser) if kind == "calls" else Parsers(reasoning=parser)
+    parsers = {"calls": Parsers(tool=parser), "reasoning": Parsers(reasoning=parser)}.get(kind)
+    parsers = Parsers(*parser.split("+")) if parsers is None else parsers
     settings: dict[str, Any] = {"default_output_tokens": 6, "default_reasoning_tokens": 5}
     settings |= {"tool_call_extra_probability": 0.0}
     if parsers.tool:
-        settings |= {"enable_auto_tool_choice": True, "tool_call_parser": parser}
-    else:
-        settings |= {"reasoning_parser": parser}
+        settings |= {"enable_auto_tool_choice": True, "tool_call_parser": parsers.tool}
+    if parsers.reasoning:
+        settings |= {"reasoning_parser": parsers.reasoning}
     with running_server(**settings) as server:
         found = {
-            question.name: stream_shape(call(server, "POST", question.path, question.body).body.decode())
+            question.name: reply_shape(call(server, "POST", question.path, question.body).body.decode())
             for question in shape_questions(parsers)
         }
     assert {row.question for row in rows} == set(found)

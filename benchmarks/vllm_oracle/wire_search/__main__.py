@@ -87,7 +87,7 @@ def _pairs(arguments: argparse.Namespace) -> Iterator[Parsers]:
 def _search(
     parsers: Parsers, genuine: Server, ours: Server, tokenizer: Tokenizer, seen: Counter[str], seed: int
 ) -> None:
-    name = "+".join(each for each in parsers if each) or "plain"
+    name = parsers.name or "plain"
     asked = questions(parsers, seed) if any(parsers) else field_questions()
     for question in asked:
         theirs = reply_of_genuine(question, parsers, genuine, ours, tokenizer)

@@ -25,6 +25,8 @@ RESULT: list[dict[str, Any]] = [
 
 CALL_SHAPES = ("auto, seed 0", "required", "named", "after a result", "no arguments")
 THOUGHT_SHAPES = ("usual", "hidden", "enable_thinking True", "enable_thinking False", "thinking False", "effort none")
+PAIR_SHAPES = ("auto, seed 1", "after a result", "none", "usual with tools", "hidden with tools")
+"""Those that parsers of both kinds together are asked."""
 OTHER_SHAPES = ("auto, seed 1", "required", "usual")
 """Those that other interfaces are asked, too."""
 
@@ -64,8 +66,11 @@ def questions(parsers: Parsers, seed: int = 0) -> Iterator[Question]:
 
 
 def shape_questions(parsers: Parsers) -> Iterator[Question]:
-    """A few streams that show all of what a parser does."""
+    """A few requests, most of them for streams, that show all of what a parser does."""
     bodies = dict(_bodies(parsers))
+    if all(parsers):
+        yield from (Question(name, CHAT, {**bodies[name], "stream": True}, bodies[name]) for name in PAIR_SHAPES)
+        return
     for name in CALL_SHAPES if parsers.tool else THOUGHT_SHAPES:
         yield Question(name, CHAT, {**bodies[name], "stream": True}, bodies[name])
     for name in OTHER_SHAPES:

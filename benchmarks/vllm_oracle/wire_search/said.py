@@ -24,6 +24,11 @@ class Parsers(NamedTuple):
     reasoning: str = ""
 
     @property
+    def name(self) -> str:
+        """Both names, or the one that there is."""
+        return "+".join(each for each in self if each)
+
+    @property
     def headers(self) -> Mapping[str, str]:
         """What sets them in a genuine server."""
         return {"x-parsers": f"{self.tool},{self.reasoning}"}

@@ -1,4 +1,4 @@
-"""The events of streams as one line each, and a table of those that a genuine vLLM server sends for each parser.
+"""The shapes of replies as one line each, and a table of those that a genuine vLLM server sends for each parser.
 
     python -m benchmarks.vllm_oracle.wire_search.shapes --genuine URL --model FOLDER [--reasons OLD.csv] > TABLE.csv
 
@@ -15,16 +15,38 @@ from typing import Any
 
 FIRST_EVENTS = 1
 """Events that only open a stream."""
+PAIRS = (
+    *(
+        (each, "qwen3")
+        for each in ("hermes", "deepseek_v3", "deepseek_v31", "ernie45", "hunyuan_a13b", "hy_v4", "internlm")
+    ),
+    *((each, "qwen3") for each in ("jamba", "lfm2", "llama3_json", "llama4_pythonic", "olmo3", "pythonic", "xlam")),
+    *(("hermes", each) for each in ("deepseek_r1", "k2_horizon", "olmo3", "kimi_k3", "minicpmv", "minimax_m3")),
+    *((each, each) for each in ("glm45", "granite", "hy_v3", "hy_v4", "k2_horizon", "kimi_k2", "minimax_m2", "olmo3")),
+    ("deepseek_v31", "deepseek_v3"),
+    ("qwen3_coder", "qwen3"),
+)
+"""Parsers of calls and of reasoning that are asked together: those of which one changes what the other brings, and
+usual ones.
+"""
 
 
-def stream_shape(text: str) -> str:
+def reply_shape(text: str) -> str:
     """The deltas of a chat stream with one choice: keys, and values that say nothing. Of other interfaces the kinds of
-    events.
+    events, or those of the items of a whole reply.
     """
     if text.startswith("{"):
-        return f"error {json.loads(text)['error']['code']}"
+        return _whole(json.loads(text))
     shapes = _kinds(text) if text.startswith("event: ") else _deltas(text)
     return " ".join(shape for number, shape in enumerate(shapes) if number == 0 or shape != shapes[number - 1])
+
+
+def _whole(reply: Mapping[str, Any]) -> str:
+    if "error" in reply and reply["error"] is not None:
+        error = reply["error"]
+        return f"error {error.get('code', error.get('type'))}"
+    kinds = [each["type"] for each in reply.get("output", reply.get("content", ()))]
+    return " ".join([*kinds, str(reply.get("status") or reply.get("stop_reason"))])
 
 
 def _kinds(text: str) -> list[str]:
@@ -90,7 +112,7 @@ def main() -> int:
     from benchmarks.vllm_oracle.wire_search.questions import shape_questions
     from benchmarks.vllm_oracle.wire_search.said import Parsers
 
-    parser = argparse.ArgumentParser(prog="shapes", description="Shapes of a genuine server's streams.")
+    parser = argparse.ArgumentParser(prog="shapes", description="Shapes of a genuine server's replies.")
     parser.add_argument("--genuine", required=True, help="URL of the genuine server")
     parser.add_argument("--model", required=True, help="model folder of both servers")
     parser.add_argument("--reasons", type=Path, help="a table whose reasons hold for what has not changed")
@@ -105,12 +127,13 @@ def main() -> int:
     def pairs() -> Iterator[tuple[str, Parsers]]:
         yield from (("calls", Parsers(tool=each)) for each in CALLS)
         yield from (("reasoning", Parsers(reasoning=each)) for each in readable_reasoning_parsers())
+        yield from (("both", Parsers(*each)) for each in PAIRS)
 
     for kind, parsers in pairs():
         with our_server(arguments.model, parsers, extra_call_probability=0.0) as ours:
             for question in shape_questions(parsers):
                 theirs = reply_of_genuine(question, parsers, genuine, ours, tokenizer)
-                row = (kind, parsers.tool or parsers.reasoning, question.name, stream_shape(theirs.text))
+                row = (kind, parsers.name, question.name, reply_shape(theirs.text))
                 writer.writerow((*row, reasons.get(row, "")))
     return 0
 

@@ -21,7 +21,7 @@ def test_a_warning_says_what_is_assumed() -> None:
 
 
 def test_the_server_names_flags_without_effect_apart_from_those_that_are_not_modelled() -> None:
-    options = ServeOptions(model="m", accepted_without_effect=("--enforce-eager", "--load-format"))
+    options = ServeOptions(model_argument="m", accepted_without_effect=("--enforce-eager", "--load-format"))
     assert _notes(options) == [
         "accepted, without effect here: --load-format",
         "warning: --enforce-eager is not modelled: steps take the time that they take with vLLM's default CUDA graphs",

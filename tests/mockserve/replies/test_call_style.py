@@ -6,7 +6,7 @@ import pytest
 
 from mockserve.content.answer import Delta, Kind
 from mockserve.options.content import TOOL_CALL_PARSERS
-from mockserve.replies.arranging import arranged
+from mockserve.replies.arranging import arranged, filling, marked, without_fillings
 from mockserve.replies.call_style import (
     STYLES,
     Arrival,
@@ -109,3 +109,26 @@ def test_a_call_without_arguments_is_joined_or_brings_its_name_alone() -> None:
 def test_calls_that_are_forced_are_json_for_parsers_that_do_not_see_them(choice: object, part: Part) -> None:
     assert call_style("pythonic", choice).part is part
     assert call_style("hermes", choice) == call_style("hermes")
+
+
+THOUGHT, EMPTY = Delta(Kind.REASONING, "hm"), Delta(Kind.CONTENT, "")
+
+
+def test_marks_of_reasoning_bring_what_the_style_has() -> None:
+    begin, end = (Delta(Kind.REASONING, ""),), (EMPTY,)
+    assert marked([(), (THOUGHT,), (), (WORD,), ()], begin, end) == [begin, (THOUGHT,), end, (WORD,), ()]
+    assert marked([(THOUGHT,), (WORD,), ()], begin, end) == [(THOUGHT,), (WORD,), ()]
+    assert marked([(), (THOUGHT,), ()], begin, end) == [begin, (THOUGHT,), ()]
+
+
+def test_hidden_reasoning_leaves_no_event_that_says_nothing() -> None:
+    told = [filling(Filler.NULL), (WORD,), filling(Filler.EMPTY), (NAME,), filling(Filler.CALL)]
+    assert without_fillings(told) == [(), (WORD,), (), (NAME,), filling(Filler.CALL)]
+
+
+@pytest.mark.parametrize(
+    ("parser", "filler"),
+    [("hermes", Filler.NOTHING), ("deepseek_v3", Filler.EMPTY), ("pythonic", Filler.EMPTY), ("ernie45", Filler.NULL)],
+)
+def test_parser_of_calls_may_answer_the_end_of_reasoning(parser: str, filler: Filler) -> None:
+    assert call_style(parser).after_reasoning is filler
