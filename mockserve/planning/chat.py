@@ -132,12 +132,12 @@ def _style(service: Service, form: AnswerForm, chat: ChatRequest, body: Mapping[
 
 def _reasoning_style(service: Service, body: Mapping[str, Any]) -> ReasoningStyle:
     """How reasoning looks. Where it ends a parser of calls takes over, which may bring an event of its own."""
-    tools = service.options.content.tools
-    style = reasoning_style(service.options.content.reasoning.reasoning_parser)
-    if not tools.calls_tools:
+    content = service.options.content
+    style = reasoning_style(content.reasoning.reasoning_parser)
+    if not (content.tools.calls_tools and style.hands_over):
         return style
     choice = body.get("tool_choice", "auto") if body.get("tools") else "none"
-    calls = PLAIN if choice == "none" else call_style(tools.tool_call_parser, choice)
+    calls = PLAIN if choice == "none" else call_style(content.tools.tool_call_parser, choice)
     return style._replace(end=filling(calls.after_reasoning))
 
 

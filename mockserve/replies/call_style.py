@@ -191,7 +191,8 @@ def call_id(form: IdForm, name: str, call: int, num_earlier: int, is_stream: boo
 
 class ReasoningStyle(NamedTuple):
     """Nulls beside reasoning and beside content, what the last event has where no parser of calls is in force, and the
-    events that marks at the beginning and at the end of reasoning bring.
+    events that marks at the beginning and at the end of reasoning bring. `hands_over`: whether a parser of calls reads
+    the mark at the end, and so decides what it brings.
     """
 
     null_content: bool = False
@@ -199,6 +200,7 @@ class ReasoningStyle(NamedTuple):
     after_words: Filler = Filler.EMPTY
     begin: Sequence[Delta] = ()
     end: Sequence[Delta] = ()
+    hands_over: bool = True
 
 
 NO_REASONING = ReasoningStyle(after_words=Filler.NOTHING)
@@ -209,7 +211,7 @@ REASONING_STYLES: Mapping[str, ReasoningStyle] = {
     **dict.fromkeys(("hy_v4", "minimax_m3"), ReasoningStyle(null_content=True)),
     "granite": ReasoningStyle(True, True, Filler.NOTHING),
     "k2_horizon": ReasoningStyle(end=(Delta(Kind.NOTHING, ""), _EMPTY)),
-    "olmo3": NO_REASONING._replace(begin=(_EMPTY,), end=(Delta(Kind.CONTENT, ""),)),
+    "olmo3": NO_REASONING._replace(begin=(_EMPTY,), end=(Delta(Kind.CONTENT, ""),), hands_over=False),
 }
 """By the name of the parser; the others are usual."""
 

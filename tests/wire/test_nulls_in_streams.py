@@ -69,3 +69,14 @@ def test_null_reasoning_is_no_reasoning() -> None:
         "response.reasoning_text.done",
         "response.output_text.done",
     ]
+
+
+def test_mark_that_brings_empty_reasoning_begins_the_item() -> None:
+    body = {"model": "m", "input": "hi", "max_output_tokens": 600, "stream": True}
+    with running_server(reasoning_parser="olmo3", default_reasoning_tokens=5, default_output_tokens=6) as server:
+        text = call(server, "POST", "/v1/responses", body).body.decode()
+    events = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: {")]
+    deltas = [each["delta"] for each in events if each["type"] == "response.reasoning_text.delta"]
+    (done,) = [each["text"] for each in events if each["type"] == "response.reasoning_text.done"]
+    assert (deltas[0], "".join(deltas)) == ("", done)
+    assert done

@@ -90,8 +90,6 @@ class ResponseEvents:
     def _reasoning(self, text: str) -> list[Event]:
         told: list[Event] = []
         if self._open is None or self._open.kind != "reasoning":
-            if not text:
-                return []
             told += self._begin(_Open("reasoning", f"rs_{self.new_id()}"))
         return [*told, self._grown(text, "response.reasoning_text.delta", content_index=0)]
 
