@@ -76,6 +76,8 @@ def shape_questions(parsers: Parsers) -> Iterator[Question]:
     for name in OTHER_SHAPES:
         if name in bodies:
             yield from _others(name, "stream", bodies[name], stream=True)
+            if parsers.tool:
+                yield from _others(name, "whole", bodies[name], stream=False)
 
 
 def _bodies(parsers: Parsers) -> Iterator[tuple[str, dict[str, Any]]]:
