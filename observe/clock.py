@@ -44,5 +44,5 @@ async def sleep_until(instant: Nanos) -> None:
     early = instant - perf_counter_ns() - _SPIN_NS
     if early > 0:
         await asyncio.sleep(early / 1e9)
-    while perf_counter_ns() < instant:  # noqa: ASYNC110 - the clock is nobody's event
+    while perf_counter_ns() < instant:  # noqa: ASYNC110 - the clock signals no event
         await asyncio.sleep(0)

@@ -41,7 +41,7 @@ class Sent:
 
 
 class Dispatcher:
-    """An open loop of absolute send times; `finished` is called with each request that has ended.
+    """An open loop of absolute send times that calls `finished` with each request that has ended.
 
     With `max_concurrency` above 0, requests beyond it wait in line and are sent as others end; the times at which
     they were due stay what they are. `follow` may give another request for one that has ended, told the instant of

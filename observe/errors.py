@@ -1,4 +1,4 @@
-"""What can go wrong with a measurement."""
+"""Errors of a measurement."""
 
 from blis_sim.options import BlisError
 

@@ -1,4 +1,4 @@
-"""What can only be had with the libraries of an extra, and whether they are there."""
+"""Checks that the libraries of an optional extra are installed."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,7 +9,7 @@ PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def check_plot(flag: str, path: str | None) -> None:
-    """Raise OptionError when the picture that a flag asks for cannot be drawn; None asks for none."""
+    """Raise OptionError when the picture of a flag cannot be drawn; a `path` of None means no picture."""
     if path is None:
         return
     if Path(path).suffix not in PICTURE_SUFFIXES:

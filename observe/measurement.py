@@ -24,7 +24,7 @@ from observe.report import report
 from observe.requests.body import RequestStyle
 from observe.requests.prompts import PromptBook, TokenScale
 from observe.requests.schedule import num_spare_connections
-from observe.sending.watched import send_watched
+from observe.sending import send_watched
 from observe.server.preparation import Preparation
 from observe.server.scraper import Scraper
 from traces import TraceError, TraceHeader, write_header
@@ -124,7 +124,7 @@ def _scraper(client: Client, workload: Workload) -> Scraper | None:
 
 
 def _note_hit_rate(path: Path, header: TraceHeader, observed: Mapping[str, Any]) -> None:
-    """Write the header once more with what the metrics say of the whole run, which a resumed part cannot know."""
+    """Rewrite the header with the metrics of the whole run, which a resumed part alone does not have."""
     if not path.is_file():  # a device has no place to take
         return
     try:

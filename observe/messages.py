@@ -1,4 +1,4 @@
-"""What is said to people while a command runs. Standard output is kept for the result."""
+"""Messages of a running command on standard error; standard output is kept for the result."""
 
 import sys
 from contextlib import suppress

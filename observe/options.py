@@ -9,8 +9,7 @@ from pathlib import Path
 from blis_sim.options import OptionError, check_options, check_written, option
 from blis_sim.options.room import LEAST_RATE, MOST_PROCESSES, MOST_REQUESTS, MOST_TOKENS
 from observe.extras import check_plot, check_ray
-from observe.http.request import check_header, parse_server
-from observe.http.tls import tls_context
+from observe.http.request import check_header, parse_server, tls_context
 from observe.output_paths import OutputPaths, stem_of
 from observe.requests.body import APIS
 from observe.requests.lengths import Lengths

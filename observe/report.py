@@ -1,4 +1,4 @@
-"""What is said at the end of a run, and the exit code."""
+"""The messages at the end of a run, and the exit code."""
 
 from typing import TextIO
 
@@ -14,7 +14,7 @@ _LATE_P99_MS = 5.0
 
 
 def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result: TextIO, *, num_not_sent: int) -> int:
-    """Write the summary as JSON to `result`, tell people what matters about it, and return the exit code."""
+    """Write the summary as JSON to `result`, print its main figures as messages, and return the exit code."""
     # First of all: standard output may lead to the disk that is full.
     if recorder.rescued:
         warn(recorder.rescued)
@@ -62,7 +62,7 @@ def _draw(stats: RunStats, path: str) -> None:
 
 
 def warnings_of(stats: RunStats, lag_ms: dict[str, float] | None, *, exact_output: bool) -> list[str]:
-    """What makes the figures mean less than they seem to."""
+    """Yield warnings about figures that are less reliable than they look."""
     warnings = []
     if lag_ms is not None and lag_ms["p99"] > _LATE_P99_MS:
         warnings.append(

@@ -1,1 +1,1 @@
-"""What an answer says, folded from its bytes as they come: events, usage, the text."""
+"""Parses a reply from its bytes as they arrive: events, usage, text."""

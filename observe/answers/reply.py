@@ -1,12 +1,22 @@
-"""What one answer says, folded from its bytes as they come. Pure: the caller says when each piece came."""
+"""Folds one reply from its bytes as they arrive. Pure: the caller passes the instant of each piece."""
 
 from typing import Any
 
 import orjson
 
-from observe.answers.completion_event import carries_tokens, count_of, error_text, first_choice, has_unsaid, text_of
-from observe.answers.responses_api import ResponsesEvent, responses_event
-from observe.answers.sse import DONE, EventSplitter, event_in_chunk
+from observe.answers.events import (
+    DONE,
+    EventSplitter,
+    ResponsesEvent,
+    carries_tokens,
+    count_of,
+    error_text,
+    event_in_chunk,
+    first_choice,
+    has_unsaid,
+    responses_event,
+    text_of,
+)
 from observe.answers.stencil import Stencil
 from observe.clock import Nanos
 from observe.http.head import Head, KnownHeads
@@ -203,7 +213,7 @@ class Reply:
             self.is_all_said = False
 
     def _take_fields(self, event: dict[str, Any], payload: bytes = b"") -> bool:
-        """Keep what the event says of the whole answer; true when it carries generated tokens."""
+        """Record the event's figures of the whole reply; whether the event carries generated tokens."""
         is_only_text = True
         usage = event.get("usage")
         if isinstance(usage, dict):

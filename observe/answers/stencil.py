@@ -1,4 +1,4 @@
-"""What the events of a stream have in common, so that most of them are understood without being decoded."""
+"""Recognises the bytes that the events of a stream have in common, so that most events need no JSON decoding."""
 
 import re
 
@@ -6,7 +6,7 @@ _NOT_PLAIN = re.compile(rb"[^ !#-\[\]-~]").search
 
 
 class Stencil:
-    """The bytes around the text of an event that said nothing but this text, and had no escapes.
+    """The bytes around the text of an event that carried only this text, without escapes.
 
     Another event with the same bytes around plain text (printable ASCII without quotes and backslashes) is the same
     JSON but for that text, so it carries tokens and says nothing else either. What differs in any byte is not
@@ -24,7 +24,7 @@ class Stencil:
         """Whether there is anything to compare with."""
 
     def cut(self, payload: bytes, text: str) -> None:
-        """Learn from an event that said this text and nothing else, if it is fit for it; after a few times no more."""
+        """Learn from an event that carried only this text, if its bytes allow it; ends after a few attempts."""
         if not self._num_tries or b"\\" in payload:
             return
         self._num_tries -= 1

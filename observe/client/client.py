@@ -1,4 +1,4 @@
-"""The HTTP client: a pool of open connections, so that connecting is no part of any measured time."""
+"""The HTTP client: a pool of open connections, which keeps connecting out of measured times, and time limits."""
 
 import asyncio
 import os
@@ -10,12 +10,62 @@ from typing import Any
 
 from observe.client.addresses import Address, addresses_of
 from observe.client.connection import Connection
-from observe.client.deadlines import Deadlines
 from observe.client.exchange import CANCELLED, Exchange, Outcome
-from observe.clock import Clock, start_clock
+from observe.clock import Clock, Nanos, start_clock
 from observe.errors import RunError
 from observe.http.head import KnownHeads
 from observe.http.request import Server
+
+
+class Deadlines:
+    """Calls `passed` for each exchange that is still watched when its time is over, never early.
+
+    Exchanges that may take equally long reach their deadlines in the order in which they began, so only the first of
+    them is worth a timer, and another one only when that has fired.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, passed: Callable[[Exchange], None]) -> None:
+        self._loop = loop
+        self._passed = passed
+        self._watched: dict[float, dict[Exchange, Nanos]] = {}
+        self._timers: dict[float, asyncio.TimerHandle] = {}
+
+    def watch(self, exchange: Exchange) -> None:
+        """Begin to count the time of this exchange."""
+        timeout_s = exchange.timeout_s
+        watched = self._watched.get(timeout_s)
+        if watched is None:
+            watched = self._watched[timeout_s] = {}
+            self._timers[timeout_s] = self._loop.call_later(timeout_s, self._look, timeout_s)
+        watched[exchange] = perf_counter_ns() + int(timeout_s * 1e9)
+
+    def forget(self, exchange: Exchange) -> None:
+        """Remove an exchange that has ended."""
+        watched = self._watched.get(exchange.timeout_s)
+        if watched is not None:
+            watched.pop(exchange, None)
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._watched.clear()
+        self._timers.clear()
+
+    def _look(self, timeout_s: float) -> None:
+        watched = self._watched[timeout_s]
+        while watched:
+            exchange, deadline = next(iter(watched.items()))
+            left_ns = deadline - perf_counter_ns()
+            if left_ns > 0:
+                self._timers[timeout_s] = self._loop.call_later(left_ns / 1e9, self._look, timeout_s)
+                return
+            del watched[exchange]
+            self._passed(exchange)
+        # Each length of time that requests have of their own would stay for ever.
+        del self._watched[timeout_s]
+        del self._timers[timeout_s]
+
 
 # A server that closes new connections at once is not offered others in their place.
 _SHORT_LIFE_NS = 1_000_000_000
@@ -40,7 +90,7 @@ class Client:
     ) -> None:
         self.server = server
         self.clock = clock or start_clock()
-        """What its instants mean in time of day; that of another process if they send for one run."""
+        """The clock that maps instants to time of day; processes that send for one run share it."""
         self._timeout_s = timeout_s
         self._num_spare = num_spare
         self._loop = asyncio.get_running_loop()
@@ -177,7 +227,7 @@ class Client:
 
     async def _add_spare(self) -> None:
         try:
-            # Should it fail, the request that needs the connection will say why.
+            # If connecting fails, the request that needs the connection reports the reason.
             with suppress(OSError):
                 self._idle.append(await self._connect())
         finally:

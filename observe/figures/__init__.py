@@ -1,1 +1,1 @@
-"""What a run amounts to: each request in a few numbers, and statistics, summaries and pictures of them."""
+"""Figures of a run: a few numbers per request, and statistics, summaries and pictures of them."""

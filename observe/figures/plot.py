@@ -1,19 +1,37 @@
 """The picture of a run: TTFT, ITL and throughput over time."""
 
-from typing import TYPE_CHECKING
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from observe.figures.picture import save
+from traces.text_file import write_content
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from observe.figures.timeline import Floats, Timeline
+
+
+def save(figure: "Figure", path: str) -> None:
+    """Write a figure to a file in the format of its suffix, .png, .svg or .pdf. Raises TraceError."""
+    from matplotlib import rc_context
+
+    kind = Path(path).suffix.removeprefix(".")
+    # The date of today, under the name that the format has for it.
+    metadata: dict[str, Any] = {} if kind == "png" else {"CreationDate" if kind == "pdf" else "Date": None}
+    # Not straight to the file: matplotlib does not get over one that cannot be written.
+    picture = BytesIO()
+    with rc_context({"svg.hashsalt": "blis"}):
+        figure.savefig(picture, format=kind, metadata=metadata)
+    write_content(Path(path), picture.getvalue())
+
 
 _MEDIAN, _TAIL, _DOTS = "#4f81bd", "#d62728", "#a6a6a6"
 
 
 def draw(timeline: "Timeline", path: str) -> None:
-    """Draw to a file whose suffix says the format. Raises TraceError."""
+    """Draw to a file in the format of its suffix. Raises TraceError."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 7), layout="constrained")

@@ -1,4 +1,4 @@
-"""What each request of a run experienced, a few numbers each, for questions that are asked later."""
+"""A few numbers for each request of a run, from which all later figures are computed."""
 
 from array import array
 from itertools import compress

@@ -1,4 +1,4 @@
-"""What a run has measured so far."""
+"""Running figures of a run."""
 
 from collections import Counter
 
@@ -37,7 +37,7 @@ class RunStats:
 
     @property
     def num_ok(self) -> int:
-        """Those that were answered in full."""
+        """Requests with a complete reply."""
         return self.kinds["ok"]
 
     def absorb(self, other: "RunStats") -> None:

@@ -1,15 +1,29 @@
-"""What a run amounts to: a mapping for machines, a few lines for people. Milliseconds, seconds and tokens."""
+"""The summary of a run: a mapping for programs and lines of text. Milliseconds, seconds and tokens."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from observe.figures.distribution import distribution_ms
 from observe.figures.request_log import RequestLog
 from observe.figures.stats import RunStats
 from traces import SloTargets
 from traces.goodput import goodput_of, members_of
+
+_PERCENTS = (50, 90, 95, 99)
+
+
+def distribution_ms(nanos: npt.ArrayLike) -> dict[str, float] | None:
+    """Mean, percentiles and maximum in milliseconds; unknown values (NaN) are left out, and None is of nothing."""
+    values = np.asarray(nanos)
+    if values.dtype.kind == "f":
+        values = values[~np.isnan(values)]
+    if not values.size:
+        return None
+    figures = [values.mean(), *np.percentile(values, _PERCENTS), values.max()]
+    names = ("mean", *(f"p{percent}" for percent in _PERCENTS), "max")
+    return {name: round(float(figure) / 1e6, 6) for name, figure in zip(names, figures, strict=True)}
 
 
 def goodput_summary(log: RequestLog, targets: Mapping[str, SloTargets], duration_s: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The head of an HTTP/1.1 response: what it says, and what kind of body follows it."""
+"""Parses the head of an HTTP/1.1 response, which determines the framing of the body."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Head:
 
 
 def parse_head(head: bytes) -> Head:
-    """What a head says, given without the empty line at its end. Raises ResponseError."""
+    """Parse a head without the empty line at its end. Raises ResponseError."""
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     if not version.startswith("HTTP/1.") or not rest[:3].isdecimal():
@@ -62,7 +62,7 @@ class KnownHeads:
         self._heads = Memo[bytes, Head](_MOST_KNOWN)
 
     def parse(self, head: bytes) -> Head:
-        """The same as `parse_head`. Raises ResponseError."""
+        """Parse a head like `parse_head`, with a cache. Raises ResponseError."""
         known = self._heads.get(head)
         if known is None:
             known = self._heads.keep(head, parse_head(head))

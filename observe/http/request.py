@@ -1,13 +1,30 @@
-"""The sending half of HTTP/1.1: a server's address and the bytes of requests to it."""
+"""The sending half of HTTP/1.1: a server's address, trust in its certificate, and the bytes of requests."""
 
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from observe.errors import ObserveError
 
+
+def tls_context(ca_file: str | None, *, insecure: bool) -> ssl.SSLContext:
+    """The settings of TLS: those of the system, those of a PEM file, or none at all. Raises ObserveError."""
+    if insecure and ca_file is not None:
+        raise ObserveError("--insecure and --ca-file exclude each other")
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        reason = "no certificates in PEM form" if isinstance(error, ssl.SSLError) else (error.strerror or error)
+        raise ObserveError(f"--ca-file {ca_file}: {reason}") from error
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 SEND_TIME_HEADER = {"x-request-start": "t=0000000000000000"}
-"""When a request was sent, as proxies tell it. `stamped` fills it in at the last moment."""
+"""Header with the instant of sending, as proxies set it. `stamped` fills in the value at the last moment."""
 _NO_STAMP = b"t=0000000000000000"
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -67,7 +84,7 @@ def post_bytes(server: Server, path: str, headers: Mapping[str, str], body: byte
 
 
 def post_head(server: Server, path: str, headers: Mapping[str, str]) -> bytes:
-    """What POST requests with these headers begin with, for `post_bytes_of`."""
+    """Return the first bytes of POST requests with these headers, for `post_bytes_of`."""
     return _head(server, "POST", path, headers)
 
 

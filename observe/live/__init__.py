@@ -1,1 +1,1 @@
-"""What a run shows of itself while it lasts."""
+"""Progress display of a run."""

@@ -1,19 +1,77 @@
-"""What a run shows of itself while it lasts."""
+"""Progress of a run in figures, and its display during the run."""
 
 import asyncio
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from time import perf_counter_ns
 from typing import NoReturn, Protocol
 
+import numpy as np
+
 from observe.clock import Nanos
-from observe.live.progress import Progress
+from observe.dispatch import Dispatcher
+from observe.figures.stats import RunStats
 from observe.messages import say
 from observe.own_process import command_of
+
+_RECENT = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Counts so far, and durations of the most recent requests."""
+
+    num_sent: int = 0
+    num_in_flight: int = 0
+    num_in_line: int = 0
+    num_ok: int = 0
+    num_ended: int = 0
+    ttft: tuple[Nanos, ...] = ()
+    e2e: tuple[Nanos, ...] = ()
+    lag: tuple[Nanos, ...] = ()
+
+
+def progress_of(dispatcher: Dispatcher, stats: RunStats) -> Progress:
+    """How far this process is."""
+    return replace(
+        recent_durations(stats),
+        num_sent=dispatcher.num_sent,
+        num_in_flight=dispatcher.num_in_flight,
+        num_in_line=dispatcher.num_in_line,
+        num_ok=stats.num_ok,
+        num_ended=stats.num_ended,
+    )
+
+
+def recent_durations(stats: RunStats) -> Progress:
+    """Only the durations, of the most recent requests that they are known of."""
+    recent = stats.log.recent(_RECENT)
+    ttft, e2e = (recent.latencies[name] for name in ("ttft", "e2e"))
+    return Progress(
+        ttft=tuple(map(int, ttft[~np.isnan(ttft)])),
+        e2e=tuple(map(int, e2e[~np.isnan(e2e)])),
+        lag=tuple(map(int, recent.lag)),
+    )
+
+
+def total(parts: Iterable[Progress]) -> Progress:
+    """All parts of a run together."""
+    known = list(parts)
+    return Progress(
+        num_sent=sum(each.num_sent for each in known),
+        num_in_flight=sum(each.num_in_flight for each in known),
+        num_in_line=sum(each.num_in_line for each in known),
+        num_ok=sum(each.num_ok for each in known),
+        num_ended=sum(each.num_ended for each in known),
+        ttft=tuple(chain.from_iterable(each.ttft for each in known)),
+        e2e=tuple(chain.from_iterable(each.e2e for each in known)),
+        lag=tuple(chain.from_iterable(each.lag for each in known)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +115,7 @@ def snapshot_of(progress: Progress, *, elapsed_s: float, num_planned: int, asked
 
 
 class View(Protocol):
-    """Somewhere to show snapshots, wanted every `period_s` seconds."""
+    """A display of snapshots, which takes one every `period_s` seconds."""
 
     period_s: float
 

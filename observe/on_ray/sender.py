@@ -1,19 +1,92 @@
-"""A process of a Ray cluster that sends a share of a schedule and hands over each request that has ended."""
+"""A process of a Ray cluster that sends a share of a schedule and hands over the essentials of each ended request."""
 
 import asyncio
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
 
 from blis_sim.options import BlisError
+from observe.answers.reply import Reply
 from observe.client.client import Client
+from observe.client.exchange import Outcome
 from observe.clock import Nanos
-from observe.dispatch import Dispatcher, Sent
+from observe.dispatch import Dispatcher, Prepared, Sent
 from observe.errors import RunError
 from observe.event_loop import allow_many_connections
-from observe.on_ray.ended import Ended, ended_of
-from observe.sending.ready import connected_client, ready_dispatcher
-from observe.sending.share import Share
+from observe.requests.schedule import Planned
+from observe.sending import Share, connected_client, ready_dispatcher
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """Outcome of a request. Instants are on the clock of the receiving process."""
+
+    request_id: int
+    x_request_id: str
+    streaming: bool
+    due: Nanos
+    sent: Nanos
+    ended: Nanos
+    status: str
+    kind: str
+    error_message: str
+    finish_reason: str
+    chunk_times: "array[int]"
+    carries_tokens: bytes
+    prompt_tokens: int | None
+    completion_tokens: int | None
+
+    def as_sent(self, planned: Planned) -> Sent:
+        """The request as if it had been sent from here, without its bytes."""
+        reply = Reply(streaming=self.streaming)
+        reply.chunk_times = self.chunk_times.tolist()
+        reply.carries_tokens = bytearray(self.carries_tokens)
+        reply.prompt_tokens = self.prompt_tokens
+        reply.completion_tokens = self.completion_tokens
+        reply.finish_reason = self.finish_reason
+        prepared = Prepared(
+            request_id=self.request_id,
+            planned=planned,
+            x_request_id=self.x_request_id,
+            request=b"",
+            streaming=self.streaming,
+        )
+        outcome = Outcome(
+            status=self.status,
+            kind=self.kind,
+            error_message=self.error_message,
+            sent=self.sent,
+            ended=self.ended,
+            reply=reply,
+        )
+        return Sent(prepared=prepared, due=self.due, allowed=self.due, outcome=outcome)
+
+
+def ended_of(sent: Sent, ahead_ns: int) -> Ended:
+    """A request that was allowed when it was due, for a process whose counter is behind this one by so much."""
+
+    def there(instant: Nanos) -> Nanos:
+        return instant - ahead_ns if instant else 0
+
+    outcome, reply = sent.outcome, sent.outcome.reply
+    return Ended(
+        request_id=sent.prepared.request_id,
+        x_request_id=sent.prepared.x_request_id,
+        streaming=sent.prepared.streaming,
+        due=there(sent.due),
+        sent=there(outcome.sent),
+        ended=there(outcome.ended),
+        status=outcome.status,
+        kind=outcome.kind,
+        error_message=outcome.error_message,
+        finish_reason=reply.finish_reason,
+        chunk_times=array("q", map(there, reply.chunk_times)),
+        carries_tokens=bytes(reply.carries_tokens),
+        prompt_tokens=reply.prompt_tokens,
+        completion_tokens=reply.completion_tokens,
+    )
+
 
 _BATCH_S = 0.5
 _FORGOTTEN_S = 30.0
@@ -21,7 +94,7 @@ _FORGOTTEN_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What has ended since the last one, and how far the share is."""
+    """Requests ended since the last report, and the progress of the share."""
 
     ended: Sequence[Ended]
     num_sent: int
@@ -41,12 +114,12 @@ class RemoteSender:
         self._client: Client | None = None
         self._dispatcher: Dispatcher | None = None
         self._sending: asyncio.Task[None] | None = None
-        self._told_to_stop = asyncio.Event()
+        self._stop_requested = asyncio.Event()
         self._ended: list[Ended] = []
         self._taken_at: Nanos = 0
 
     async def counter(self) -> Nanos:
-        """What the clock of this machine reads now."""
+        """Return the reading of this machine's clock."""
         return perf_counter_ns()
 
     async def get_ready(self, ahead_ns: int) -> str:
@@ -71,7 +144,7 @@ class RemoteSender:
         self._sending = asyncio.create_task(self._send(self._client, self._dispatcher, origin + self._ahead_ns))
 
     async def take(self) -> Batch:
-        """What there is, after a moment; at once when all is over."""
+        """Return a report after a short wait; at once when all requests have ended."""
         assert self._sending is not None
         assert self._dispatcher is not None
         self._taken_at = perf_counter_ns()
@@ -89,7 +162,7 @@ class RemoteSender:
 
     async def stop(self) -> None:
         """Send no more, and cut what is under way."""
-        self._told_to_stop.set()
+        self._stop_requested.set()
 
     def _keep(self, sent: Sent) -> None:
         self._ended.append(ended_of(sent, self._ahead_ns))
@@ -97,7 +170,7 @@ class RemoteSender:
     async def _send(self, client: Client, dispatcher: Dispatcher, origin: Nanos) -> None:
         tasks = [
             asyncio.create_task(dispatcher.run(origin)),
-            asyncio.create_task(self._told_to_stop.wait()),
+            asyncio.create_task(self._stop_requested.wait()),
             asyncio.create_task(self._until_forgotten()),
         ]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -110,5 +183,5 @@ class RemoteSender:
             tasks[0].result()
 
     async def _until_forgotten(self) -> None:
-        while perf_counter_ns() - self._taken_at < _FORGOTTEN_S * 1e9:  # noqa: ASYNC110 - nobody tells of not coming
+        while perf_counter_ns() - self._taken_at < _FORGOTTEN_S * 1e9:  # noqa: ASYNC110 - a report that is not fetched signals no event
             await asyncio.sleep(1)

@@ -9,18 +9,16 @@ from typing import Any
 from observe.clock import Clock, Nanos
 from observe.errors import RunError
 from observe.interrupt import Interrupt
-from observe.live.progress import Progress, recent_durations
-from observe.live.table import keep_showing, open_view
+from observe.live.table import Progress, keep_showing, open_view, recent_durations
 from observe.messages import say
-from observe.on_ray.ended import Ended
-from observe.on_ray.nodes import Node, nodes_of_cluster, seats
-from observe.on_ray.sender import Batch, RemoteSender
+from observe.on_ray.cluster import Node, nodes_of_cluster, seats
+from observe.on_ray.sender import Batch, Ended, RemoteSender
 from observe.plans.workload import Workload
 from observe.recording.recorder import Recorder
-from observe.sending.share import Share, shares_of
+from observe.sending import Share, shares_of
 
 PACKAGES = ("blis_sim", "observe", "traces")
-"""What the senders import."""
+"""Packages that the senders import."""
 
 _HEAD_START_NS = 500_000_000
 _NUM_CLOCK_READINGS = 20
@@ -69,7 +67,7 @@ class _Sender:
 
     @property
     def num_not_sent(self) -> int:
-        """How many requests have not been sent, as far as it has told."""
+        """Return the number of unsent requests as of the latest report."""
         return len(self._not_sent())
 
     def _failure(self) -> str:
@@ -210,7 +208,7 @@ def _actor(node: Node, share: Share) -> Any:
 
 
 def _named(request_ids: Sequence[int]) -> str:
-    """So many requests, the first of them by their numbers."""
+    """Return text with the number of requests and the numbers of the first ones."""
     if not request_ids:
         return "no request"
     first = ", ".join(map(str, request_ids[:_MOST_NAMED]))

@@ -1,1 +1,1 @@
-"""What one run sends, from its settings: plans, conversations, and what is left of a run that was cut short."""
+"""The requests of a run, from its settings: plans, conversations, and the rest of an interrupted run."""

@@ -1,14 +1,15 @@
-"""From the settings of a run to what it sends."""
+"""From the settings of a run to its requests: a plan, and closed-loop sessions in which each request awaits a reply."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
 from blis_sim.options.room import MOST_TOKENS
+from observe.client.exchange import Outcome
+from observe.dispatch import Sent
 from observe.errors import ObserveError
 from observe.messages import warn
 from observe.options import ObserveOptions
-from observe.plans.conversations import Conversations
 from observe.requests.prompt_file import read_prompts, with_prompts
 from observe.requests.schedule import (
     Planned,
@@ -19,13 +20,68 @@ from observe.requests.schedule import (
     poisson_arrivals_us,
 )
 from traces import SloTargets, read_trace
-from traces.workload import read_spec
+from traces.workload import Round, Session, WorkloadRequest, read_spec
 from traces.workload.generate import generate
+
+
+@dataclass(slots=True)
+class _Talk:
+    """A session under way: the request that was sent last, and the rounds after it."""
+
+    session: Session
+    previous: WorkloadRequest
+    later: Iterator[Round]
+
+
+class Conversations:
+    """Sends the next request of a session after a reply. A session ends after its rounds, or with a failed request.
+
+    At most `max_follow_ups` requests follow, and none that would be due after `horizon_us`; None limits nothing.
+    """
+
+    def __init__(self, sessions: Sequence[Session], max_follow_ups: int | None, horizon_us: int | None) -> None:
+        self._talks = {each.first.session_id: _Talk(each, each.first, iter(each.later)) for each in sessions}
+        self._num_left = max_follow_ups
+        self._horizon_us = horizon_us
+
+    def follow_up(self, sent: Sent, ended_us: int) -> Planned | None:
+        """The request after one that ended at this instant of the schedule; None when the session is over."""
+        planned = sent.prepared.planned
+        talk = self._talks.get(planned.session_id)
+        if talk is None:
+            return None
+        coming = next(talk.later, None) if sent.outcome.status == "ok" and self._num_left != 0 else None
+        due_us = ended_us + (coming.think_time_us if coming is not None else 0)
+        if coming is None or (self._horizon_us is not None and due_us > self._horizon_us):
+            del self._talks[planned.session_id]
+            return None
+        if self._num_left is not None:
+            self._num_left -= 1
+        talk.previous = talk.session.next_request(talk.previous, sent.outcome.output_tokens, coming, due_us)
+        (following,) = plan_from_requests([talk.previous])
+        if not talk.previous.keeps_context:
+            return replace(following, think_time_us=coming.think_time_us)
+        return replace(
+            following,
+            think_time_us=coming.think_time_us,
+            earlier=(*planned.earlier, sent.prepared.turn, sent.outcome.reply.said),
+            turn_tokens=coming.input_tokens,
+            context_tokens=_repeated_tokens(planned, sent.outcome),
+        )
+
+
+def _repeated_tokens(planned: Planned, outcome: Outcome) -> int:
+    """How many tokens the next prompt begins with that this one and its reply have.
+
+    Models are not shown what they thought before, so a prompt after a reply with thoughts goes on another way.
+    """
+    prompt_tokens = outcome.reply.prompt_tokens or planned.prefix_tokens + planned.input_tokens
+    return prompt_tokens + (outcome.output_tokens if outcome.reply.is_all_said else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to send at times that are known, and the conversations that go on from there."""
+    """Requests with known send times, and the conversations that continue from them."""
 
     requests: Sequence[Planned]
     conversations: Conversations | None = None
@@ -63,7 +119,7 @@ def _plan_from_spec(options: ObserveOptions, path: str) -> Plan:
 
 
 def plan_of(options: ObserveOptions) -> Plan:
-    """What the options ask to send. Raises BlisError when the recording to send cannot be used."""
+    """Return the plan of the options. Raises BlisError when the recording to send cannot be used."""
     plan = _plan(options)
     for number, planned in enumerate(plan.requests):
         if not planned.prompt:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from observe.client.exchange import CANCELLED
 from observe.errors import ObserveError
 from observe.options import ObserveOptions
-from observe.plans.conversations import Conversations
-from observe.plans.plan import Plan
+from observe.plans.plan import Conversations, Plan
 from observe.requests.schedule import Planned
 from traces import SloTargets, TraceHeader, TraceRow, read_cut_itl, read_cut_rows, read_header
 
@@ -23,7 +22,7 @@ class Earlier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agenda:
-    """What this run sends: requests in order of time, with their numbers in the whole schedule."""
+    """The requests of this run in order of time, with their numbers in the whole schedule."""
 
     plan: Sequence[Planned]
     request_ids: Sequence[int]

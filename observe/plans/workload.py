@@ -1,4 +1,4 @@
-"""What a run sends, and how, once the server is known."""
+"""The workload of a run, once the server has been queried."""
 
 import uuid
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from traces import SloTargets
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What to send, and how: everything that is known before the first request."""
+    """Everything about a run that is fixed before the first request."""
 
     options: ObserveOptions
     agenda: Agenda
@@ -32,12 +32,12 @@ class Workload:
 
     @property
     def slo_targets(self) -> Mapping[str, SloTargets]:
-        """What goodput is judged by: the targets given, else those that came with the workload."""
+        """SLO targets for goodput: those of the options, else those of the workload."""
         return self.options.slo_targets or self.agenda.goodput_slo_targets
 
 
 def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Prepared]:
-    """What turns the request at a place of the agenda into its bytes."""
+    """Return a function from a position in the agenda to the bytes of that request."""
     headers = {name: text for name, text in workload.options.headers.items() if name != "x-request-id"}
     style = workload.style
     request_ids = workload.agenda.request_ids
@@ -70,7 +70,7 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Pre
 
 
 def _labels(slo_class: str, tenant_id: str) -> dict[str, str]:
-    """What gateways for inference are told of a request, as far as a header can say it."""
+    """Return headers that describe a request to inference gateways."""
     labels = {
         "x-gateway-inference-objective": slo_class,
         "x-gateway-inference-fairness-id": tenant_id,

@@ -13,11 +13,10 @@ from contextlib import suppress
 from observe.dispatch import Dispatcher
 from observe.errors import RunError
 from observe.event_loop import allow_many_connections, run_loop
-from observe.live.progress import progress_of
+from observe.live.table import progress_of
 from observe.processes.pipes import packed, read_packed, receive
 from observe.recording.recorder import Recorder
-from observe.sending.ready import connected_client, ready_dispatcher
-from observe.sending.share import Begin, Done, Ready, Share
+from observe.sending import Begin, Done, Ready, Share, connected_client, ready_dispatcher
 from traces import TraceError
 
 _PERIOD_S = 0.5
@@ -26,7 +25,7 @@ Tell = Callable[[object], None]
 
 
 def main() -> None:
-    """Take a share, send it, tell what became of it."""
+    """Receive a share, send it, report the outcome."""
     messages = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing else gets among the messages
 
@@ -73,7 +72,7 @@ async def _send(share: Share, tell: Tell) -> Done:
 
 
 async def _until_the_end(dispatcher: Dispatcher, recorder: Recorder, stop: asyncio.Event, tell: Tell) -> None:
-    """Send when told to begin, until all is sent, a file cannot be written or nobody is there to tell any more."""
+    """Send after `Begin`, until all is sent, a file cannot be written or the parent process is gone."""
     orders = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
     begin: Begin | None = await receive(orders)

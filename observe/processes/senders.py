@@ -7,20 +7,19 @@ from time import perf_counter_ns
 from observe.clock import Clock
 from observe.errors import RunError
 from observe.interrupt import Interrupt
-from observe.live.progress import Progress, total
-from observe.live.table import keep_showing, open_view
+from observe.live.table import Progress, keep_showing, open_view, total
 from observe.own_process import command_of
 from observe.plans.workload import Workload
 from observe.processes.pipes import packed, receive
 from observe.recording.recorder import Recorder
-from observe.sending.share import Begin, Done, Ready, Share, shares_of
+from observe.sending import Begin, Done, Ready, Share, shares_of
 
 _HEAD_START_NS = 100_000_000
 _MOST_END_S = 30.0
 
 
 class _Sender:
-    """A process that sends a share, and what it has said so far."""
+    """A process that sends a share, and its latest messages."""
 
     def __init__(self, process: asyncio.subprocess.Process, num_requests: int, failed: Callable[[], None]) -> None:
         self.progress = Progress()
@@ -52,7 +51,7 @@ class _Sender:
         self.process.stdin.write(packed(message))
 
     def stop(self) -> None:
-        """Let it send no more and tell what it has."""
+        """Stop the process's sending, and have it report its results."""
         assert self.process.stdin is not None
         self.process.stdin.close()
 

@@ -15,7 +15,7 @@ from traces.text_file import naming_write_errors
 
 @contextmanager
 def place_of_its_own(options: ObserveOptions, resumed: Earlier | None) -> Iterator[None]:
-    """While this is open nobody else writes to these paths, whose header must be locked already.
+    """Reserve these paths for the run, within a `with` block; their header must be locked already.
 
     An earlier recording that has rows is moved away, or with `--overwrite` deleted, unless it is the one to resume.
     Raises TraceError, with everything as it was.

@@ -1,1 +1,1 @@
-"""What to send and when, before anything is known of the server: schedules, lengths, prompts, bodies."""
+"""Requests and their send times, independent of the server: schedules, lengths, prompts, bodies."""

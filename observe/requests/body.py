@@ -11,7 +11,7 @@ _PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions", "res
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestStyle:
-    """What all requests of a run have in common. `api` is one of `APIS`.
+    """Common properties of all requests of a run. `api` is one of `APIS`.
 
     Outputs have exactly the planned length, unless `exact_output` is off: then the model ends them. The Responses API
     has no minimum length, so there `ignore_eos` alone keeps the model from ending earlier. Completions have 16 tokens
@@ -45,7 +45,7 @@ class RequestStyle:
         return orjson.dumps(body)
 
     def calibration_body(self, prompt: str) -> bytes:
-        """The body of a request that only asks how many tokens its prompt has."""
+        """Return the body of a request that counts the tokens of its prompt."""
         limit = "max_output_tokens" if self.api == "responses" else "max_tokens"
         return orjson.dumps({"model": self.model, **self._prompt(prompt), "stream": False, limit: 1})
 

@@ -15,7 +15,7 @@ _CHARACTERS_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class GivenPrompt:
-    """A prompt, and how many tokens its output shall have if the file says so."""
+    """A prompt, and the number of output tokens if the file has one."""
 
     text: str
     output_tokens: int | None = None

@@ -1,4 +1,4 @@
-"""Prompts of a wanted number of tokens, for a tokenizer that is only known by what the server counts."""
+"""Prompts of a given number of tokens, for a tokenizer known only through the server's token counts."""
 
 from dataclasses import dataclass
 from functools import cache

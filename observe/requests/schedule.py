@@ -36,10 +36,10 @@ class Planned:
     round_index: int = 0
     think_time_us: int = 0
     earlier: tuple[str, ...] = ()
-    """What was said before in its conversation, prompts and replies in turn; its own words then are `turn_tokens`."""
+    """Earlier prompts and replies of the conversation, in turn; `turn_tokens` then counts the request's own words."""
     turn_tokens: int = 0
     context_tokens: int = 0
-    """Of `earlier`, as the server has counted it and as its prefix cache can find it again."""
+    """Tokens of `earlier`, as counted by the server, which its prefix cache can find."""
     model: str = ""
     timeout_us: int = 0
     """After how long it is given up; 0 leaves that to the run."""

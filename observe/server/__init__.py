@@ -1,1 +1,1 @@
-"""What a run learns of the server: its model and tokenizer before it, its metrics before, during and after."""
+"""Queries to the server: model and tokenizer before a run, metrics before, during and after."""

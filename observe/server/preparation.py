@@ -1,4 +1,4 @@
-"""What must be known of a server before the run: its model, how it counts tokens, how far away it is."""
+"""Queries before a run: the server's model, its token counts, and the round-trip time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _REFUSED_FOR_GOOD = frozenset({401, 403, 404, 405})
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """Asks one server, over its client, with the headers that all requests carry."""
+    """Queries one server, over its client, with the headers of all requests."""
 
     client: Client
     headers: Mapping[str, str]

@@ -1,1 +1,1 @@
-"""`blis top`: what a vLLM server says of itself on its metrics page, as a table that stays up to date."""
+"""`blis top`: the figures of a vLLM server's metrics page as a table that is refreshed."""

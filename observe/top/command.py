@@ -10,7 +10,7 @@ __all__ = ["TopOptions", "run"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopOptions:
-    """Whose figures to show, and how often."""
+    """The server whose figures are shown, and the interval."""
 
     url: str = option(help="Base URL of a vLLM server, such as http://localhost:8000.", positional=True, metavar="URL")
     interval: float = option(2.0, "Seconds between two looks at the server.", at_least=0.1, at_most=3600)
@@ -23,7 +23,7 @@ class TopOptions:
 
     @property
     def server(self) -> Server:
-        """Where the metrics page is, whose path the user may have given as well."""
+        """Return the URL of the metrics page; the URL of the options may include its path."""
         return parse_server(self.url.rstrip("/").removesuffix("/metrics"), "URL")
 
 

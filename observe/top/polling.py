@@ -1,31 +1,75 @@
-"""Looking at a metrics page again and again."""
+"""Reads a metrics page periodically and shows the figures as a table on a terminal, or as lines."""
 
 import os
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from http.client import HTTPException
 from itertools import chain
+from math import inf
 
 from rich.live import Live
+from rich.table import Table
 
 from observe.errors import ResponseError, RunError
 from observe.http.request import Server
 from observe.messages import warn
-from observe.top.figures import Figures, figures_between
-from observe.top.page import Page, read_page
-from observe.top.screen import line_of, table_of
+from observe.top.figures import ALL, Figures, Page, figures_between, read_page
+
+Cell = Callable[[Figures], str]
+
+ROWS: Sequence[tuple[str, Cell]] = (
+    ("running", lambda f: f"{f.running:.0f}"),
+    ("waiting", lambda f: f"{f.waiting:.0f}"),
+    ("KV cache in use", lambda f: f"{f.kv_usage_fraction:.1%}"),
+    ("requests /s", lambda f: f"{f.requests_per_s:,.2f}"),
+    ("prompt tokens /s", lambda f: f"{f.prompt_tokens_per_s:,.1f}"),
+    ("output tokens /s", lambda f: f"{f.output_tokens_per_s:,.1f}"),
+    ("steps /s", lambda f: f"{f.steps_per_s:,.1f}"),
+    ("preemptions /s", lambda f: f"{f.preemptions_per_s:,.2f}"),
+    ("TTFT p50 / p90 / p99 ms", lambda f: percentiles_ms(f.ttft_s)),
+    ("ITL p50 / p90 / p99 ms", lambda f: percentiles_ms(f.itl_s)),
+)
+LAG_ROW: tuple[str, Cell] = ("send lag p50 / p90 / p99 ms", lambda f: percentiles_ms(f.lag_s or ()))
+
+
+def table_of(title: str, figures: Mapping[str, Figures]) -> Table:
+    """A row for each figure, a column for each engine."""
+    table = Table(title=title)
+    table.add_column("")
+    for name in figures:
+        table.add_column(name if name == ALL else f"engine {name}", justify="right")
+    for label, cell in _rows(figures):
+        table.add_row(label, *map(cell, figures.values()))
+    return table
+
+
+def line_of(figures: Mapping[str, Figures]) -> str:
+    """All engines together in one line of text."""
+    together = figures.get(ALL) or next(iter(figures.values()))
+    return ", ".join(f"{label} {cell(together)}" for label, cell in _rows(figures))
+
+
+def _rows(figures: Mapping[str, Figures]) -> Sequence[tuple[str, Cell]]:
+    has_lag = any(each.lag_s is not None for each in figures.values())
+    return (*ROWS, LAG_ROW) if has_lag else ROWS
+
+
+def percentiles_ms(seconds: Sequence[float]) -> str:
+    """Percentiles in milliseconds; a dash for none, `inf` for one beyond the last bucket."""
+    return " / ".join("inf" if each == inf else f"{each * 1000:,.1f}" for each in seconds) or "-"
+
 
 TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one look has shown: figures, or why there are none."""
+    """Result of one poll: figures, or the reason for which there are none."""
 
     model_names: tuple[str, ...]
     figures: Mapping[str, Figures]
@@ -67,11 +111,11 @@ def fetch(server: Server, api_key: str | None) -> Page:
 
 
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Asks the server itself, whatever proxy the environment names, as the load client does."""
+"""Connects directly, ignoring proxies of the environment, as the load client does."""
 
 
 def _reports(server: Server, interval_s: float, api_key: str | None) -> Iterator[Report]:
-    """A report after each interval, from a first look on. Looks that fail later are told and made up for."""
+    """Yield a report after each interval. The poll after a failed one covers both intervals."""
     page, read_at = fetch(server, api_key), time.monotonic()
     figures: Mapping[str, Figures] = {}
     due = read_at

@@ -22,13 +22,12 @@ from observe.client.exchange import Outcome
 from observe.dispatch import Dispatcher, Prepared, Sent
 from observe.figures.request_log import RequestLog
 from observe.figures.stats import RunStats
-from observe.http.request import post_bytes
-from observe.http.tls import tls_context
+from observe.http.request import post_bytes, tls_context
 from observe.messages import say, warn
 from observe.requests.body import RequestStyle
 from observe.requests.prompts import PromptBook, TokenScale
 from observe.requests.schedule import Planned, mean_rate, peak_arrivals
-from observe.sending.watched import send_watched
+from observe.sending import send_watched
 from observe.server.preparation import Preparation
 
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from observe.answers.sse import EventSplitter
+from observe.answers.events import EventSplitter
 
 
 def split(pieces: list[bytes]) -> list[bytes]:

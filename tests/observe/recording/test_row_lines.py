@@ -8,8 +8,7 @@ from observe.answers.reply import Reply
 from observe.client.exchange import Outcome
 from observe.clock import start_clock
 from observe.dispatch import Prepared, Sent
-from observe.recording.recorder import COLUMNS, SESSION_COLUMNS
-from observe.recording.row_lines import RowLines, row_of
+from observe.recording.recorder import COLUMNS, SESSION_COLUMNS, RowLines, row_of
 from observe.requests.schedule import Planned
 from traces import TraceWriter, read_rows
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from observe.server.metrics import Reading, header_settings, observed_hit_rate, reading_of
+from observe.server.scraper import Reading, header_settings, observed_hit_rate, reading_of
 
 Observe: TypeAlias = Callable[..., Any]
 

@@ -8,8 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from observe.errors import ResponseError
-from observe.top.figures import ALL, bucket_increase, figures_between, quantile
-from observe.top.page import read_page
+from observe.top.figures import ALL, bucket_increase, figures_between, quantile, read_page
 
 TTFT = "vllm:time_to_first_token_seconds"
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from observe.top.command import TopOptions, run
 from observe.top.figures import Figures
-from observe.top.screen import line_of, percentiles_ms, table_of
+from observe.top.polling import line_of, percentiles_ms, table_of
 from tests.observe.top.test_figures import page_of
 from tests.patience import PATIENCE_S
 

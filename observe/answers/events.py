@@ -1,0 +1,180 @@
+"""Events of a streamed reply: server-sent events, and what an event of each API adds to a reply."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+DONE = b"[DONE]"
+
+
+def event_in_chunk(data: bytes, start: int) -> tuple[bytes, int]:
+    """The data of the event at this place that is a chunk of an HTTP body for itself, and the place behind the chunk.
+
+    If there is nothing like that, or not in full: nothing, and the same place.
+    """
+    size_end = data.find(b"\r\n", start, start + 8)
+    if size_end > start and data.startswith(b"data: ", size_end + 2):
+        try:
+            end = size_end + 2 + int(data[start:size_end], 16)
+        except ValueError:
+            return b"", start
+        if end > size_end + 10 and data.startswith(b"\n\n\r\n", end - 2):
+            payload = data[size_end + 8 : end - 2].strip()
+            if payload and b"\n" not in payload:
+                return payload, end + 2
+    return b"", start
+
+
+class EventSplitter:
+    """Collects bytes and gives back the data of each `data:` line that they complete.
+
+    Every data line is an event of its own, as OpenAI-compatible servers send them. Comments, other fields and blank
+    lines are passed over. Lines may end in LF or CRLF; the space after the colon is optional.
+    """
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no line has begun that is not complete."""
+        return not self._rest
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The data of the events that this piece completes."""
+        lines = (self._rest + piece).split(b"\n")
+        self._rest = lines.pop()
+        return [line[5:].strip() for line in lines if line.startswith(b"data:")]
+
+    def end(self) -> list[bytes]:
+        """The data of a last line that no line end followed."""
+        return self.feed(b"\n")
+
+
+_UNSAID = ("reasoning_content", "reasoning", "tool_calls")
+_MOST_TOKENS = 2**31 - 1
+"""No reply is longer; what claims to be would not fit into the columns of a recording."""
+
+
+def first_choice(event: dict[str, Any]) -> dict[str, Any] | None:
+    """The first choice, None if there is none."""
+    choices = event.get("choices")
+    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+
+
+def text_of(choice: dict[str, Any]) -> str:
+    """The words that a choice brings."""
+    message = choice.get("delta") or choice.get("message")
+    text = message.get("content") if isinstance(message, dict) else choice.get("text")
+    return text if isinstance(text, str) else ""
+
+
+def has_unsaid(choice: dict[str, Any]) -> bool:
+    """Whether it brings tokens that are no words for the user: thoughts, or calls of tools."""
+    message = choice.get("delta") or choice.get("message")
+    return isinstance(message, dict) and any(map(message.get, _UNSAID))
+
+
+def carries_tokens(choice: dict[str, Any]) -> bool:
+    """An event with text has tokens; one without too, unless it only announces the role or the end.
+
+    A token that ends inside a UTF-8 character gives no text until the next one.
+    """
+    delta = choice.get("delta")
+    if isinstance(delta, dict):
+        if any(delta.get(name) for name in ("content", *_UNSAID)):
+            return True
+        return "role" not in delta and not choice.get("finish_reason")
+    return bool(choice.get("text")) or not choice.get("finish_reason")
+
+
+def count_of(usage: dict[str, Any], name: str, otherwise: int | None = None) -> int | None:
+    """A count of tokens; `otherwise` for what can be none."""
+    value = usage.get(name)
+    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else otherwise
+
+
+def error_text(error: Any) -> str:
+    """Return the message of an error inside a reply."""
+    message = error.get("message") if isinstance(error, dict) else error
+    return message if isinstance(message, str) and message else orjson.dumps(error).decode()
+
+
+_ENDS = frozenset({"completed", "incomplete", "failed", "cancelled"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponsesEvent:
+    """One event, or a whole reply. Absent counts are None, absent texts empty."""
+
+    carries_tokens: bool = False
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    finish_reason: str = ""
+    problem: str = ""
+    is_last: bool = False
+    text: str = ""
+    has_unsaid: bool = False
+    """Whether it has tokens that are no words for the user: thoughts, or calls of tools."""
+
+
+def responses_event(event: dict[str, Any]) -> ResponsesEvent | None:
+    """Decode an event; None when the event is not of this API."""
+    kind = event.get("type")
+    if isinstance(kind, str) and kind.startswith("response."):
+        answer = event.get("response")
+        if isinstance(answer, dict):
+            return _of_answer(answer)
+        text = event.get("delta") if kind == "response.output_text.delta" else None
+        return ResponsesEvent(
+            carries_tokens=kind.endswith(".delta"),
+            text=text if isinstance(text, str) else "",
+            has_unsaid=kind.endswith(".delta") and text is None,
+        )
+    if kind == "error":
+        return ResponsesEvent(problem=str(event.get("message") or event.get("error") or "error"), is_last=True)
+    if event.get("object") != "response":
+        return None
+    return replace(_of_answer(event), text=_text(event), has_unsaid=any(map(_is_unsaid, _items(event))))
+
+
+def _of_answer(answer: dict[str, Any]) -> ResponsesEvent:
+    status = answer.get("status")
+    usage = answer.get("usage")
+    counts = usage if isinstance(usage, dict) else {}
+    error = answer.get("error")
+    return ResponsesEvent(
+        prompt_tokens=count_of(counts, "input_tokens"),
+        completion_tokens=count_of(counts, "output_tokens"),
+        finish_reason=_finish_reason(status, answer.get("incomplete_details")),
+        problem=str(error.get("message") if isinstance(error, dict) else error) if error else "",
+        is_last=isinstance(status, str) and status in _ENDS,
+    )
+
+
+def _text(answer: dict[str, Any]) -> str:
+    """The words of a whole answer, without what the model thought."""
+    parts = [part for item in _items(answer) for part in _objects(item.get("content"))]
+    return "".join(str(part.get("text", "")) for part in parts if part.get("type") == "output_text")
+
+
+def _items(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    return _objects(answer.get("output"))
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _is_unsaid(item: dict[str, Any]) -> bool:
+    return item.get("type") != "message"
+
+
+def _finish_reason(status: Any, details: Any) -> str:
+    if status == "incomplete":
+        reason = details.get("reason") if isinstance(details, dict) else None
+        return "length" if reason == "max_output_tokens" else str(reason or "incomplete")
+    return "stop" if status == "completed" else ""

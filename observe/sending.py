@@ -1,0 +1,155 @@
+"""A share of the requests: its description, the client prepared for it, and its sending with a progress display."""
+
+import asyncio
+import gc
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+from observe.client.client import Client
+from observe.clock import Clock, Nanos
+from observe.dispatch import Dispatcher, Sent
+from observe.figures.stats import RunStats
+from observe.http.request import get_bytes, parse_server
+from observe.interrupt import Interrupt
+from observe.live.table import keep_showing, open_view, progress_of
+from observe.options import ObserveOptions
+from observe.plans.resume import Agenda
+from observe.plans.workload import Workload, preparer
+from observe.requests.body import RequestStyle
+from observe.requests.prompts import PromptBook, TokenScale
+from observe.requests.schedule import Planned, num_spare_connections
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """The part of a schedule that one process sends, with all settings for it. Requests keep their numbers."""
+
+    options: ObserveOptions
+    style: RequestStyle
+    scale: TokenScale
+    clock: Clock
+    plan: Sequence[Planned]
+    request_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """From a process: connections are open and requests are built."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """From the run: the instant from which the schedule counts, on the counter that all processes read."""
+
+    origin: Nanos
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """The final message of a process. `problem` is the reason for which it has not begun."""
+
+    stats: RunStats | None = None
+    num_not_sent: int = 0
+    failure: str = ""
+    rescued: str = ""
+    problem: str = ""
+
+
+def shares_of(workload: Workload, clock: Clock, num_shares: int) -> list[Share]:
+    """The requests dealt out in turn, so that each share has the shape of the whole; none is empty."""
+    plan, request_ids = workload.agenda.plan, workload.agenda.request_ids
+    num_shares = min(num_shares, len(plan))
+    return [
+        Share(
+            options=workload.options,
+            style=workload.style,
+            scale=workload.prompts.scale,
+            clock=clock,
+            plan=plan[start::num_shares],
+            request_ids=request_ids[start::num_shares],
+        )
+        for start in range(num_shares)
+    ]
+
+
+async def connected_client(share: Share, clock: Clock) -> Client:
+    """A client with connections for the share, all used once. Raises RunError, or OSError; BlisError for TLS."""
+    options = share.options
+    client = Client(
+        parse_server(options.url),
+        timeout_s=options.timeout,
+        num_spare=num_spare_connections(share.plan),
+        tls=options.tls,
+        clock=clock,
+    )
+    try:
+        await client.open()
+        await client.warm_up(get_bytes(client.server, "/health", options.headers))
+    except BaseException:
+        await client.close()
+        raise
+    return client
+
+
+def ready_dispatcher(share: Share, client: Client, finished: Callable[[Sent], None]) -> Dispatcher:
+    """Return a dispatcher for the share, with its first requests built."""
+    agenda = Agenda(plan=share.plan, request_ids=share.request_ids)
+    prompts = PromptBook(share.options.seed, share.scale)
+    workload = Workload(options=share.options, agenda=agenda, style=share.style, prompts=prompts, rtt_ms=None)
+    dispatcher = Dispatcher(client, share.plan, preparer(client.server, workload), finished)
+    last_preparations(dispatcher)
+    return dispatcher
+
+
+def last_preparations(dispatcher: Dispatcher) -> None:
+    """Build the first requests. What exists then stays: collections that look at it again would hold up answers."""
+    dispatcher.build_ahead()
+    gc.collect()
+    gc.freeze()
+
+
+_HEAD_START_NS = 50_000_000
+
+
+async def send_watched(
+    client: Client,
+    dispatcher: Dispatcher,
+    stats: RunStats,
+    *,
+    asked_per_s: float,
+    starts_at_us: int = 0,
+    interrupt: Interrupt | None = None,
+) -> tuple[Nanos, int]:
+    """Send everything, or until the interrupt: the instant of the start, and how many requests were not sent.
+
+    `starts_at_us` is where in the schedule it starts, `stats` what is known of the answers so far.
+    """
+    view = open_view()
+    last_preparations(dispatcher)
+    origin = perf_counter_ns() + _HEAD_START_NS
+    showing = asyncio.create_task(
+        keep_showing(
+            view,
+            lambda: progress_of(dispatcher, stats),
+            lambda: dispatcher.num_wanted,
+            origin=origin,
+            asked_per_s=asked_per_s,
+        )
+    )
+    try:
+        await dispatcher.run(origin - starts_at_us * 1000)
+    except asyncio.CancelledError:
+        if interrupt is None or not interrupt.taken():
+            raise
+    finally:
+        # After a run to the end nothing is left to stop.
+        num_not_sent = dispatcher.stop()
+        client.cancel_all()
+        showing.cancel()
+        with suppress(asyncio.CancelledError):
+            await showing
+        gc.unfreeze()
+        view.close()
+    return origin, num_not_sent

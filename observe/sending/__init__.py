@@ -1,1 +1,0 @@
-"""How a process sends its share of a schedule, the only process included."""
