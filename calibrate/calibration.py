@@ -1,4 +1,4 @@
-"""One calibration from beginning to end, without files: a trace, the results of its simulation, and what they say."""
+"""One calibration without files: from a trace and the results of its simulation to grades."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ import numpy.typing as npt
 from calibrate.compare import Comparison, compare, compare_compat, mape
 from calibrate.errors import CalibrateError
 from calibrate.goodput import Goodput, goodput, goodput_compat, recorded_duration_s
-from calibrate.hit_rate import HitRate
 from calibrate.itl import Itl, itl, itl_compat
+from calibrate.metrics_file import HitRate
 from calibrate.network import Floats, Latencies, Network, latencies
 from calibrate.pair import Pairing, pair, pair_compat
 from traces import ResultRow, SloTargets, Trace, TraceRow
@@ -59,7 +59,7 @@ SAME_US = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What is compared with what, and how it is graded."""
+    """The figures to compare, and how they are graded."""
 
     pair: Callable[[Trace, Sequence[ResultRow], int], Pairing]
     itl: Callable[[Pairing, Chunks], Itl]
@@ -115,7 +115,7 @@ class Calibration:
 
     @property
     def other(self) -> str:
-        """What the other side is called."""
+        """Name of the other side."""
         return "second" if self.is_recording else "simulated"
 
     @property

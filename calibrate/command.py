@@ -10,7 +10,7 @@ from blis_sim.options import OptionError, check_options, check_outputs, option
 
 if TYPE_CHECKING:
     from calibrate.calibration import Calibration
-    from calibrate.hit_rate import HitRate
+    from calibrate.metrics_file import HitRate
     from calibrate.network import Network
     from traces import ResultRow, SloTargets, Trace
 
@@ -239,8 +239,7 @@ def _targets(options: CalibrateOptions, trace: "Trace") -> "Mapping[str, SloTarg
 
 
 def _hit_rate(options: CalibrateOptions, trace: "Trace") -> "HitRate | None":
-    from calibrate.hit_rate import hit_rate
-    from calibrate.metrics_file import read_metrics
+    from calibrate.metrics_file import hit_rate, read_metrics
 
     if options.sim_metrics is None:
         return None
@@ -253,7 +252,7 @@ def _hit_rate(options: CalibrateOptions, trace: "Trace") -> "HitRate | None":
 
 def _notes(found: "Calibration", options: CalibrateOptions) -> Iterator[str]:
     """What a reader of the figures should know of the rows behind them."""
-    from calibrate.words import ignored_cap
+    from calibrate.diagnosis import ignored_cap
 
     pairing = found.pairing
     lacking = "rows without a result of the simulation"

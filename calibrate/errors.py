@@ -1,4 +1,4 @@
-"""What can keep a recording and a simulation from being compared."""
+"""Errors that prevent the comparison of a recording with a simulation."""
 
 from blis_sim.options import BlisError
 

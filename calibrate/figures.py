@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibrate.calibration import Calibration, Values
+from calibrate.diagnosis import NAMES, in_flight
 from calibrate.errors import CalibrateError
 from calibrate.network import Floats
-from calibrate.words import NAMES, in_flight
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

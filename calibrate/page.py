@@ -7,7 +7,7 @@ from html import escape
 from calibrate.bootstrap import Confidence, Interval
 from calibrate.calibration import Calibration, Group
 from calibrate.compare import Comparison
-from calibrate.words import NAMES
+from calibrate.diagnosis import NAMES
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #222; }

@@ -7,7 +7,7 @@ from calibrate.errors import CalibrateError
 from traces import ResultRow, Trace, TraceRow
 
 OK_STATUSES = frozenset({"ok", ""})
-"""Statuses of rows that were answered in full; recorders that know of no other write none."""
+"""Statuses of rows with a complete reply; some recorders write no status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from calibrate import report as original
 from calibrate.bootstrap import Confidence, Interval, confidence
 from calibrate.calibration import Calibration
 from calibrate.compare import Comparison
-from calibrate.words import in_words
+from calibrate.diagnosis import in_words
 from traces import dump_json
 from traces.text_file import naming_write_errors, write_content, write_text
 

@@ -6,7 +6,7 @@ from calibrate.adapter import AdapterComparison
 from calibrate.calibration import Calibration
 from calibrate.compare import Comparison
 from calibrate.goodput import ClassGoodput, Goodput
-from calibrate.hit_rate import HitRate
+from calibrate.metrics_file import HitRate
 
 JsonObject = dict[str, Any]
 

@@ -92,7 +92,7 @@ class ReplayOptions:
         metavar="K",
     )
     seed: int = option(DEFAULT_SEED, "Seed of the draws by which a router breaks ties.")
-    include_failed: bool = option(False, "Replay rows of a real recording whose status is error or timeout, too.")
+    include_failed: bool = option(False, "Also replay rows of a real recording whose status is error or timeout.")
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -143,7 +143,7 @@ def run(options: ReplayOptions) -> int:
 
 @no_cycle_search()
 def replay(options: ReplayOptions, ties: "TieBreaker") -> int:
-    """The same with `ties` asked when a router finds instances equally good."""
+    """Run the command with `ties` as the router's tie-breaker."""
     from blis_sim.engine.cluster.build import notes_after_run, notes_on_cluster
     from blis_sim.engine.cluster.policies import with_policies
     from blis_sim.engine.deployment import notes_after, resolve
@@ -225,7 +225,7 @@ def _simulate(
     on_finished: "Callable[[], None] | None",
     on_tokens: "OnTokens | None",
 ) -> "Simulated":
-    """The replay, with requests sent when the options say."""
+    """Run the replay in the mode of the options."""
     if options.reissue:
         from replay.loops.reissue import simulate_reissued
 

@@ -12,7 +12,7 @@ from blis_sim.engine.request import BlockIdentities, PrefixGroupBlocks, Request,
 from blis_sim.engine.scheduler.priorities import PRIORITIES
 from blis_sim.engine.speculation import DRAFTERS, Speculation
 from blis_sim.engine.units import Micros
-from replay.arrivals.conversation_blocks import ConversationBlocks
+from replay.arrivals.arrival import ConversationBlocks
 from tests.fakes import TestLatency, config
 
 GRID_US = 500

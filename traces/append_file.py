@@ -142,7 +142,7 @@ def _is_still(path: Path, descriptor: int) -> bool:
 
 
 def _lock(path: Path, descriptor: int) -> None:
-    """Keep others who ask from writing, until the descriptor is closed."""
+    """Lock the file against other writers until the descriptor is closed."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # devices may have several writers
         return
     try:

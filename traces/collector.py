@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_cycle_search() -> Iterator[None]:
-    """Let nobody look for garbage in cycles meanwhile: requests make none, and each look is at all there are.
+    """Disable the cyclic garbage collector meanwhile: requests make no cycles, and each collection scans all of them.
 
     What is no longer used is freed as ever. Saves a tenth of the time of a run, more of a long one.
     """

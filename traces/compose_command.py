@@ -45,7 +45,7 @@ class ComposeOptions:
 
 
 def run(options: ComposeOptions) -> int:
-    """Merge, write the result and tell what has no place in it. Bad input raises BlisError."""
+    """Merge, write the result and report what has no place in it. Bad input raises BlisError."""
     from traces.text_file import parse_yaml, read_text
 
     texts = {source: read_text(Path(source)) for source in options.sources}

@@ -10,7 +10,7 @@ __all__ = ["ConvertOptions", "run"]
 
 
 def run(options: ConvertOptions) -> int:
-    """Convert, write the result and tell what has no place in it. Bad input raises BlisError."""
+    """Convert, write the result and report what has no place in it. Bad input raises BlisError."""
     imported = import_from(options)
     if imported.spec is not None:
         from traces.workload import parse_spec, spec_text

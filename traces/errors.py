@@ -1,4 +1,4 @@
-"""What can be wrong with a file that was recorded or written by hand."""
+"""The error of a file that was recorded or written by hand."""
 
 from blis_sim.options import BlisError
 

@@ -1,4 +1,4 @@
-"""What a simulation says of each request: a JSON array, the input of a calibration."""
+"""Results of a simulation per request: a JSON array, the input of a calibration."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ from traces.table import Column
 _METADATA_KEY = "column"
 STATUSES = ("ok", "error", "timeout", "incomplete")
 _WHERE_SET = ("slo_target_us", "adapter", "think_time_us", "context_tokens")
-"""Columns on request that a row wants as soon as it has a value there."""
+"""Optional columns that are written as soon as a row has a value in them."""
 
 
 def _column(

@@ -1,4 +1,4 @@
-"""An earlier recording whose name is wanted again: its files move, together, into a folder beside it."""
+"""Moves the files of an earlier recording, whose name is reused, together into a backup folder beside it."""
 
 import os
 import zlib

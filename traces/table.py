@@ -45,7 +45,7 @@ class Column:
 
     @property
     def expected(self) -> str:
-        """What a cell may hold, in words."""
+        """Return a description of the allowed values of a cell."""
         if self.kind is bool:
             return "true or false"
         if self.choices:

@@ -102,7 +102,7 @@ def improved(pairs: Sequence[Pair], learnable: Sequence[str], now: Estimate, sha
 
 
 def _expectations(places: Floats, now: Estimate) -> tuple[Floats, Floats]:
-    """What is known before any measurement, as information and pull."""
+    """Prior of the coefficients, as information and pull."""
     names = list(PLACE)
     spreads = np.array([EXPECTED[names[place]].spread for place in places])
     means = np.array([EXPECTED[names[place]].mean for place in places])
@@ -146,7 +146,7 @@ class _Speeds:
     """Of what is learned beside."""
 
     def step_us(self, slopes: Slopes) -> Floats:
-        """What steps contribute to each simulated duration."""
+        """Contribution of steps to each simulated duration."""
         steps_us: Floats = slopes.per_term[:, : len(STEP_TERMS)] @ self.now.values[: len(STEP_TERMS)]
         return steps_us
 

@@ -76,7 +76,7 @@ def learn(
 
 
 def num_trials(recordings: Sequence[Recording], budget: Budget = Budget()) -> int:
-    """How often `learn` will tell of progress."""
+    """Return the number of calls of `progress` by `learn`."""
     return len(recordings) * (2 * (len(ROUNDS) + len(_final_rounds(recordings, budget))) + 1)
 
 
@@ -86,7 +86,7 @@ def _final_rounds(recordings: Sequence[Recording], budget: Budget) -> tuple[floa
 
 
 def _nothing() -> None:
-    """Progress nobody wants to hear of."""
+    """No-op default for progress."""
 
 
 def _cut(recordings: Sequence[Recording], num_requests: int) -> list[Recording]:
@@ -107,7 +107,7 @@ def _score(recording: Recording, work: "_Work", estimate: Estimate) -> Score | N
 
 
 class _Work:
-    """What all rounds share."""
+    """State shared by all rounds."""
 
     def __init__(
         self, deployed: Deployed, config: EngineConfig, spans: Spans, seed: int, done: Callable[[], None]

@@ -1,4 +1,4 @@
-"""What is known of one recording: the requests to simulate, and the latencies their client has measured."""
+"""One recording: the requests to simulate, and the latencies that their client measured."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ class Recording:
     ttft_us: Floats
     decode_us: Floats
     stretches: Stretches | None = None
-    """What the token times say of steps; None without them."""
+    """Steps derived from token times; None without token times."""
     max_concurrency: int | None = None
     """The cap requests are sent under (0: none), by schedule; None sends each when the recording did."""
 
@@ -53,7 +53,7 @@ class Recording:
         return [reason for reason in reasons if reason is not None]
 
     def simulated(self, engine: Engine) -> Record:
-        """What becomes of the requests in a fresh engine, in the order they are sent."""
+        """Simulate the requests in a fresh engine. Returns their outcomes in order of sending."""
         if self.max_concurrency is None:
             return simulate(engine, self.arrivals).requests
         return simulate_reissued(engine, self.arrivals, self.max_concurrency).requests

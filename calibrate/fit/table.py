@@ -1,4 +1,4 @@
-"""What was learned, as tables for people."""
+"""Tables of the learned coefficients."""
 
 from typing import TextIO
 

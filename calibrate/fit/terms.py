@@ -1,4 +1,4 @@
-"""What is learned: the terms of the fitted latency model, and what physics and experience expect of each."""
+"""The learned terms of the fitted latency model, with prior values from physics and experience."""
 
 from dataclasses import dataclass
 
@@ -63,7 +63,7 @@ EXPECTED_COMPUTE = Expectation(1.45, 0.1)
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """What the coefficients are learned for."""
+    """The deployment that the coefficients are learned for."""
 
     model: ModelSpec
     gpu: GpuSpec

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
 from blis_sim.engine.units import Micros
-from replay.arrivals.arrival import Arrival
-from replay.arrivals.conversation_blocks import ConversationBlocks
+from replay.arrivals.arrival import Arrival, ConversationBlocks
 from traces import Trace, TraceRow
 
 
@@ -65,7 +64,7 @@ def _blocks(
 
 
 FAILED_STATUSES = frozenset({"error", "timeout"})
-"""Statuses of a real recording whose rows do not say what the server really did for them."""
+"""Statuses of a real recording whose rows do not show the server's full work for them."""
 
 
 @dataclass(frozen=True, slots=True)

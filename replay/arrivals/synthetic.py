@@ -9,8 +9,7 @@ from typing import Any
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
-from replay.arrivals.arrival import Arrival
-from replay.arrivals.conversation_blocks import ConversationBlocks
+from replay.arrivals.arrival import Arrival, ConversationBlocks
 from traces.workload import Workload, WorkloadRequest
 
 MADE_AT_ONCE = 256

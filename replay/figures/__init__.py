@@ -1,1 +1,1 @@
-"""What a run amounts to: each module answers one question about a record or its engines."""
+"""Figures of a run, computed from its record and its engines; one module per topic."""

@@ -1,16 +1,48 @@
 """The figures of a run by class, model, tenant and conversation."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
 import numpy as np
+import numpy.typing as npt
 
 from blis_sim.options.addition import added_up
 from replay.figures.distribution import Distribution, distribution
-from replay.figures.groups import groups_of
 from replay.running.record import NEVER, Record
 from traces.slo import class_name
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The labels that occur, ascending, and for each request which of them is its own."""
+
+    names: list[str]
+    codes: Ints
+
+    def members(self, order: Ints) -> Iterator[tuple[str, Ints]]:
+        """Each name that occurs among the requests at these places, with their places in this order."""
+        codes = self.codes[order]
+        by_code = order[np.argsort(codes, kind="stable")]
+        start = 0
+        for name, count in zip(self.names, np.bincount(codes, minlength=len(self.names)).tolist(), strict=True):
+            if count:
+                yield name, by_code[start : start + count]
+            start += count
+
+
+def groups_of(labels: Iterable[str], name_of: Callable[[str], str] = str) -> Groups:
+    """The groups of a sequence of requests, by what the label of each is called."""
+    given = list(labels)
+    named = {label: name_of(label) for label in set(given)}
+    names = sorted(set(named.values()))
+    if len(names) == 1:
+        return Groups(names, np.zeros(len(given), np.int64))
+    ranks = {name: rank for rank, name in enumerate(names)}
+    codes = {label: ranks[name] for label, name in named.items()}
+    return Groups(names, np.fromiter(map(codes.__getitem__, given), np.int64, len(given)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +69,7 @@ class ModelFigures:
 
 @dataclass(frozen=True, slots=True)
 class TenantFigures:
-    """What one tenant got: completed requests, and the output tokens these were for."""
+    """Completed requests of one tenant, and their output tokens."""
 
     num_requests: int
     num_tokens: int
@@ -92,7 +124,7 @@ def by_model(record: Record, duration_s: float) -> dict[str, ModelFigures]:
 
 
 def by_tenant(record: Record) -> dict[str, TenantFigures]:
-    """Each tenant of whom a request completed, by name."""
+    """Figures by name of each tenant with a completed request."""
     tokens = record.planned_output_tokens
     groups = groups_of(map(attrgetter("tenant_id"), record.rows))
     return {
@@ -105,7 +137,7 @@ def by_tenant(record: Record) -> dict[str, TenantFigures]:
 def jain_index(shares: Collection[float]) -> float:
     """Jain's fairness index, (sum x)^2 / (n * sum x^2): 1 when all get the same, 1/n when one gets all.
 
-    1 as well when nobody gets anything.
+    The index is also 1 when all get nothing.
     """
     squares = added_up(share * share for share in shares)
     return added_up(shares) ** 2 / (len(shares) * squares) if squares else 1.0

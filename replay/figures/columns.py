@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from blis_sim.engine.sequence import NOWHERE, Sequence
-from replay.figures.clustered import cluster_of
+from replay.figures.clusters import cluster_of
 from replay.running.measure import COMPLETED, NEVER, ClientView, Latencies
 from replay.running.record import Bools, Ints
 from replay.running.simulate import Simulated
@@ -21,7 +21,7 @@ class Columns(NamedTuple):
 
 
 def columns_of(simulated: Simulated, instance: int | None = None) -> Columns:
-    """Of all requests, or of those an instance had to do with."""
+    """Return the columns of all requests, or of those that an instance served in part or in whole."""
     record, simulation = simulated.requests, simulated.simulation
     columns = Columns(record.is_completed, record.ttft_us, record.e2e_us, record.scheduling_delay_us)
     if instance is None:
@@ -42,14 +42,14 @@ def columns_of(simulated: Simulated, instance: int | None = None) -> Columns:
 
 
 def _prompts(view: ClientView, instance: int, separated: list[Sequence]) -> list[tuple[Sequence, Latencies]]:
-    """Those computed there for others: each a request to that instance."""
+    """Return the prefill sub-requests of an instance."""
     prompts = [each.prompt_part for each in separated]
     its = [each for each in prompts if each is not None and each.instance == instance]
     return [(each, view.latencies(each, each.first_token_at or NEVER)) for each in its]
 
 
 def _answers(view: ClientView, instance: int, separated: list[Sequence]) -> list[tuple[Sequence, Latencies]]:
-    """Those of which the prompt was computed elsewhere. To BLIS they have no first token, only the time of steps."""
+    """Return the requests of a decode instance. In BLIS these have no first token, only step times."""
     answers = []
     for each in separated:
         if each.instance == instance != NOWHERE:

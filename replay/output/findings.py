@@ -17,9 +17,8 @@ from replay.figures.breakdown import (
     by_slo_class,
     by_tenant,
 )
-from replay.figures.door import Door, door_of
+from replay.figures.clusters import Door, SeparatedFigures, door_of, separated_figures
 from replay.figures.queueing import num_blocked_lines
-from replay.figures.separated import SeparatedFigures, separated_figures
 from replay.output.metrics import JsonObject, aggregate, cache_hit_rate
 from replay.running.record import Record
 from replay.running.simulate import Simulated
@@ -27,10 +26,8 @@ from traces import SloTargets
 from traces.saturation.settings import SaturationSettings
 
 if TYPE_CHECKING:
-    from replay.figures.cpu_tier import CpuTierFigures
-    from replay.figures.fitness import Fitness
-    from replay.figures.goodput import Goodput
-    from traces.saturation.labels import Labels
+    from replay.figures.on_demand import CpuTierFigures, Fitness, Goodput
+    from traces.saturation.report import Labels
     from traces.saturation.timeline import Timeline
 
 
@@ -99,7 +96,7 @@ def examine(simulated: Simulated, questions: Questions) -> Findings:
 def _cpu_tier(engines: Sequence[Engine]) -> "CpuTierFigures | None":
     if all(engine.config.cpu_tier is None for engine in engines):
         return None
-    from replay.figures.cpu_tier import cpu_tier_figures
+    from replay.figures.on_demand import cpu_tier_figures
 
     return cpu_tier_figures(engines)
 
@@ -107,7 +104,7 @@ def _cpu_tier(engines: Sequence[Engine]) -> "CpuTierFigures | None":
 def _priority_inversions(record: Record, engines: Sequence[Engine]) -> int:
     if all(engine.config.scheduler != "priority-fcfs" for engine in engines):
         return 0
-    from replay.figures.anomalies import priority_inversions
+    from replay.figures.on_demand import priority_inversions
 
     return priority_inversions(record)
 
@@ -115,19 +112,19 @@ def _priority_inversions(record: Record, engines: Sequence[Engine]) -> int:
 def _goodput(
     record: Record, questions: Questions, classes: Mapping[str, ClassLatencies], duration_s: float
 ) -> "Goodput":
-    from replay.figures.goodput import goodput
+    from replay.figures.on_demand import goodput
 
     return goodput(record, questions.targets, classes, duration_s)
 
 
 def _labels(record: Record, questions: Questions) -> "Labels":
-    from traces.saturation.labels import labels_of
+    from traces.saturation.report import labels_of
 
     return labels_of(events_of(record), questions.detectors, questions.saturation)
 
 
 def _fitness(record: Record, questions: Questions, metrics: JsonObject) -> "Fitness":
-    from replay.figures.fitness import fitness
+    from replay.figures.on_demand import fitness
 
     return fitness(record, questions.weights, metrics["total_output_tokens"], metrics["vllm_estimated_duration_s"])
 

@@ -10,8 +10,8 @@ from blis_sim.engine.scheduler.stepping import KVUsage
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.stats import EngineCounters
 from blis_sim.options.addition import added_up
+from replay.figures.clusters import without_prompts
 from replay.figures.columns import columns_of
-from replay.figures.separated import without_prompts
 from replay.figures.totals import totals_of
 from replay.running.pool import Pool, pool_of
 from replay.running.record import NEVER, Ints, Measured, Record
@@ -19,7 +19,7 @@ from replay.running.simulate import Simulated
 from traces import ResultRow
 
 if TYPE_CHECKING:
-    from replay.figures.goodput import ClassGoodput, Goodput
+    from replay.figures.on_demand import ClassGoodput, Goodput
 
 JsonObject = dict[str, Any]
 _REFUSED = frozenset({Outcome.DROPPED, Outcome.REJECTED})

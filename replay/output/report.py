@@ -109,7 +109,7 @@ def _write_files(
         events = events_of(simulated.requests)
         write_report(options.saturation_report, events, questions.detectors, questions.saturation, found.labels)
     if options.decisions_path is not None:
-        from replay.figures.door import decision_rows
+        from replay.figures.clusters import decision_rows
 
         write_json(options.decisions_path, decision_rows(simulated.simulation))
     if options.trace_output is not None:

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 
 from replay.figures.breakdown import SessionFigures, jain_index
+from replay.figures.clusters import DecisionFigures, GatewayFigures, ScalingFigures, SeparatedFigures
 from replay.figures.distribution import Distribution
-from replay.figures.door import DecisionFigures, GatewayFigures, ScalingFigures
-from replay.figures.separated import SeparatedFigures
 from replay.output.findings import Findings
 from replay.output.metrics import judgements
 from traces import dump_json

@@ -62,7 +62,7 @@ def pool_of(values_us: Iterable[Micros]) -> Pool:
 
 
 def counted_pool(values_us: npt.NDArray[np.int64], counts: npt.NDArray[np.int64] | None) -> Pool:
-    """A pool in which each value occurs as often as `counts` says, or once."""
+    """A pool in which each value occurs `counts` times, or once."""
     order = np.argsort(values_us, kind="stable")
     weights = np.ones_like(values_us) if counts is None else counts
     return Pool(values_us[order], np.cumsum(weights[order]))

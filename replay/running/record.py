@@ -1,4 +1,4 @@
-"""What became of every request of a run, in columns: written as requests end, so that nothing else of them is kept."""
+"""The outcome of every request of a run, in columns, written as requests end so that nothing else of them is kept."""
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -43,7 +43,7 @@ class Measured:
     row: Origin
     arrived_at: Micros
     input_tokens: int
-    """Of the whole prompt, what it shares with others included."""
+    """Tokens of the whole prompt, shared prefixes included."""
     planned_output_tokens: int
     outcome: Outcome | None
     """None for one that had not ended at the horizon."""
@@ -71,14 +71,14 @@ class Record:
 
     def __init__(self, simulation: Simulation, on_tokens: OnTokens | None = None) -> None:
         self.rows: list[Origin] = []
-        """What each request was made from."""
+        """Origin of each request."""
         self.ids: list[str] = []
         self.gaps = TokenGaps(simulation.instances)
         self._turns = OutputTurns(simulation.instances)
         self._simulation = simulation
         self._on_tokens = on_tokens
         self._live: dict[Sequence, int] = {}
-        """Requests of which nothing has been told, and their places here."""
+        """Sequences that are not in the columns yet, and their positions."""
         self._ended: list[Finished] = []
         """Those of them that have ended."""
         self._views: list[ClientView] = []
@@ -127,7 +127,7 @@ class Record:
         )
 
     def number(self, place: int) -> int:
-        """What results and traces call a request: as its trace does, else by its place among all arrivals."""
+        """Return the id of a request in results and traces: that of its trace, else its position among all arrivals."""
         row = self.rows[place]
         return row.request_id if isinstance(row, TraceRow) else place
 
@@ -142,7 +142,7 @@ class Record:
         self._planned_output_tokens.fromlist([request.output_tokens for request in requests])
 
     def note(self, events: Iterable[Event]) -> list[Finished]:
-        """These things have happened in the simulation; returns those of them that are ends of requests."""
+        """Take in events of the simulation. Returns the events that end requests."""
         ended = [event for event in events if isinstance(event, Finished)]
         self._ended += ended
         if len(self._ended) >= TOLD_AT_ONCE:
@@ -150,7 +150,7 @@ class Record:
         return ended
 
     def close(self) -> None:
-        """The run is over: tell what is known of the requests that have not ended, and put all in order."""
+        """Finish the record: take in unfinished requests, and order all by arrival."""
         self._tell_ended()
         self._tell(list(self._live), [self._simulation.now or 0] * len(self._live))
         self._enter_all()
@@ -159,7 +159,7 @@ class Record:
     def with_times(
         self, arrived_at: Ints, ttft_us: Ints, e2e_us: Ints, itl_mean_us: Floats, scheduling_delay_us: Ints
     ) -> "Record":
-        """The same requests with other times, in the same order; `NEVER` for what has not happened."""
+        """Return the record with other times, in this order of requests; `NEVER` for events that did not happen."""
         other = copy(self)
         other._arrived_at = array("q", arrived_at.tolist())
         other._ttft_us = array("q", ttft_us.tolist())
@@ -253,7 +253,7 @@ class Record:
                 self._on_tokens(self.number(places[each]), token_times(engine, sequences[each]))
 
     def _enter_all(self) -> None:
-        """From what was told to columns; empty where nothing was."""
+        """Convert rows to columns; empty without rows."""
         told = np.array(self._told, np.int64).reshape(-1, 8).T
         places = told[0]
 

@@ -30,7 +30,7 @@ class TokenGaps:
         """`engines` may grow."""
         self._engines = engines
         self._instances = array("i")
-        """Of each request."""
+        """One entry per request."""
         self._starts = array("I")
         """The step of its first token."""
         self._num_runs = array("I")

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from calibrate.adapter import compare_adapter
 from calibrate.calibration import COMPAT, PLAIN, Calibration, Rules, calibrate
+from calibrate.diagnosis import in_words
 from calibrate.errors import CalibrateError
-from calibrate.hit_rate import HitRate, hit_rate
-from calibrate.metrics_file import MetricsFile
+from calibrate.metrics_file import HitRate, MetricsFile, hit_rate
 from calibrate.network import Network, latencies, rtt_us_of
 from calibrate.pair import pair
 from calibrate.report import additions, report
-from calibrate.words import in_words
 from tests.calibrate.recordings import result, row, trace
 from tests.capped import capped_rows
 from traces import ResultRow, Trace, TraceHeader, dump_json

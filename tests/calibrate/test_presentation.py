@@ -12,9 +12,9 @@ from blis_sim.cli.main import run
 from blis_sim.options import OptionError
 from calibrate.bootstrap import confidence
 from calibrate.calibration import PLAIN, Calibration, calibrate
+from calibrate.diagnosis import in_words
 from calibrate.fail_over import exceeded, parse_limits
 from calibrate.network import Network
-from calibrate.words import in_words
 from tests.calibrate.recordings import result, row, trace
 from traces import TraceHeader, TraceRow, columns_worth_writing, write_results, write_trace
 

@@ -87,16 +87,13 @@ def test_a_replay_loads_one_scheduling_and_one_latency_model(loaded_by_a_replay:
     assert among(models, loaded_by_a_replay) == ["blis_sim.engine.latency.fitted"]
 
 
-def test_a_replay_loads_no_answers_to_questions_that_are_not_asked(loaded_by_a_replay: set[str]) -> None:
-    answers = [
-        "replay.figures.anomalies",
-        "replay.figures.cpu_tier",
-        "replay.figures.fitness",
-        "replay.figures.goodput",
-        "traces.saturation.labels",
+def test_a_replay_loads_no_figures_that_are_shown_on_demand_only(loaded_by_a_replay: set[str]) -> None:
+    on_demand = [
+        "replay.figures.on_demand",
+        "traces.saturation.report",
     ]
-    assert all(find_spec(each) for each in answers)
-    assert among([*answers, "traces.workload", "traces.importers"], loaded_by_a_replay) == []
+    assert all(find_spec(each) for each in on_demand)
+    assert among([*on_demand, "traces.workload", "traces.importers"], loaded_by_a_replay) == []
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["replay", "--help"], ["--version"]])

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from traces import read_rows
-from traces.saturation.labels import labels_of
 from traces.saturation.registry import DETECTORS
-from traces.saturation.report import write_report
+from traces.saturation.report import labels_of, write_report
 from traces.saturation.settings import SaturationSettings, read_settings
 from traces.saturation.timeline import Timeline, timeline
 

@@ -37,5 +37,5 @@ def in_order(rows: Iterable[TraceRow]) -> list[TraceRow]:
 
 
 def workload_header(source: str) -> TraceHeader:
-    """The header of rows that say what to send, and nothing of how it was answered."""
+    """Return the header of rows without recorded replies."""
     return TraceHeader(mode="generated", workload_spec=source)

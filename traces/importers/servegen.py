@@ -12,8 +12,7 @@ from random import Random
 from blis_sim.options.addition import added_up
 from traces.errors import TraceError
 from traces.importers.imported import Imported
-from traces.importers.servegen_chunk import Chunk, Moment, read_chunks
-from traces.importers.servegen_fit import Fit, mean_fit
+from traces.importers.servegen_chunk import Chunk, Fit, Moment, mean_fit, read_chunks
 from traces.importers.settings import ConvertOptions
 from traces.workload import Arrival, WorkloadSpec
 from traces.workload.spec import Cohort, Distribution, Spike

@@ -1,6 +1,7 @@
-"""The files of a ServeGen folder: `chunk-N-trace.csv` (when a client sends) and `chunk-N-dataset.json` (lengths)."""
+"""The files of a ServeGen folder: `chunk-N-trace.csv` (arrivals of a client) and `chunk-N-dataset.json` (lengths)."""
 
 import csv
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,10 +10,32 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from blis_sim.options.addition import added_up
 from traces.errors import TraceError
 from traces.importers.json_fields import at, expect
-from traces.importers.servegen_fit import Fit, lognormal_fit
 from traces.text_file import read_json, read_text
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A lognormal distribution of token counts."""
+
+    mu: float
+    sigma: float
+
+
+def lognormal_fit(weights: Mapping[int, float]) -> Fit:
+    """Mean and standard deviation of the logarithms of lengths, which must be above 0, by their weights."""
+    total = added_up(weights.values())
+    mu = added_up(weight * math.log(length) for length, weight in weights.items()) / total
+    variance = added_up(weight * (math.log(length) - mu) ** 2 for length, weight in weights.items()) / total
+    return Fit(mu, math.sqrt(variance))
+
+
+def mean_fit(fits: Sequence[Fit]) -> Fit:
+    """The average of the parameters."""
+    return Fit(added_up(fit.mu for fit in fits) / len(fits), added_up(fit.sigma for fit in fits) / len(fits))
+
 
 _PROCESSES = {"gamma": "gamma", "weibull": "weibull"}
 _NUMBER = r"\s*(\d+\.?\d*|\.\d+)"
@@ -23,7 +46,7 @@ _MOST_TOKENS = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a client does from one instant on: requests per second, and how its gaps are distributed."""
+    """Rate of a client from one instant on, and the distribution of its gaps."""
 
     start_s: float
     rate: float

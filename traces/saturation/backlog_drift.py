@@ -3,8 +3,7 @@
 import numpy as np
 
 from traces.saturation.settings import SaturationSettings
-from traces.saturation.timeline import Floats, Ints, Timeline
-from traces.saturation.verdicts import Level, Verdicts, confidence, noise_floor
+from traces.saturation.timeline import Floats, Ints, Level, Timeline, Verdicts, confidence, noise_floor
 
 _OVERLOADED_AT_NOISE_FLOORS = 3
 

@@ -3,8 +3,7 @@
 import numpy as np
 
 from traces.saturation.settings import SaturationSettings
-from traces.saturation.timeline import Floats, Ints, Timeline
-from traces.saturation.verdicts import Level, Verdicts, confidence, noise_floor
+from traces.saturation.timeline import Floats, Ints, Level, Timeline, Verdicts, confidence, noise_floor
 
 _MIN_ANSWERS_FOR_TREND = 20
 _MAX_ANSWERS_TO_THE_LAST_BIT = 30_000

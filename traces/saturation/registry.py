@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the names are part of the help, which does not wait for numpy
     from traces.saturation.settings import SaturationSettings
-    from traces.saturation.timeline import Timeline
-    from traces.saturation.verdicts import Verdicts
+    from traces.saturation.timeline import Timeline, Verdicts
 
 
 def _composite(events: "Timeline", first: int, settings: "SaturationSettings") -> "Verdicts":

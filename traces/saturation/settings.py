@@ -1,4 +1,4 @@
-"""What detectors can be told, from a file (YAML)."""
+"""Settings of detectors, from a YAML file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ class SaturationSettings:
 
 
 def read_settings(path: Path | str) -> SaturationSettings:
-    """Read settings; what the file does not say stays as it is. Raises TraceError."""
+    """Read settings; keys that the file lacks keep their defaults. Raises TraceError."""
     path = Path(path)
     loaded = read_yaml(path)
     given = checked(path, "", {} if loaded is None else loaded, _KEYS)

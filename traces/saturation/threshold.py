@@ -3,8 +3,7 @@
 import numpy as np
 
 from traces.saturation.settings import SaturationSettings
-from traces.saturation.timeline import Timeline
-from traces.saturation.verdicts import Level, Verdicts
+from traces.saturation.timeline import Level, Timeline, Verdicts
 
 
 def threshold(events: Timeline, first: int, settings: SaturationSettings) -> Verdicts:

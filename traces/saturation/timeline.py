@@ -1,7 +1,8 @@
-"""The arrivals and answers of a run as one sequence of events."""
+"""The arrivals and completions of a run as one sequence of events, and a detector's verdict after each event."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ class Timeline:
     num_answered: Ints
     """Answers up to and including each event."""
     latencies_ms: Floats
-    """Of the answers, in order."""
+    """Completions in order."""
 
     def __len__(self) -> int:
         return len(self.at_us)
@@ -51,3 +52,40 @@ def timeline(arrived_at_us: Ints, e2e_us: Ints, ids: Sequence[str]) -> Timeline:
         num_answered=np.cumsum(answered),
         latencies_ms=e2e_ms[order[answered] - count],
     )
+
+
+_ARRIVALS_FOR_CONFIDENCE = 20
+
+
+class Level(IntEnum):
+    """How a server fares. The larger, the worse."""
+
+    STABLE = 0
+    BACKLOGGED = 1
+    """Behind, but not ever more so."""
+    OVERLOADED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """One entry per event. `signals` are the figures behind the level; the first `num_without_signals` have none."""
+
+    levels: Ints
+    scores: Floats
+    confidences: Floats
+    """From 0 to 1: how many requests there are to judge by."""
+    signals: dict[str, Floats]
+    num_without_signals: int = 0
+
+    def __len__(self) -> int:
+        return len(self.levels)
+
+
+def noise_floor(num_arrived: Ints) -> Floats:
+    """Return the deviation expected from chance for the number of requests."""
+    return np.asarray(1 / np.sqrt(num_arrived), np.float64)
+
+
+def confidence(num_arrived: Ints) -> Floats:
+    """Full confidence takes 20 requests."""
+    return np.minimum(1, num_arrived / _ARRIVALS_FOR_CONFIDENCE)

@@ -1,4 +1,4 @@
-"""What a value of a workload spec may be: part of its declared type, so that model, reader and errors agree."""
+"""Bounds of values of a workload spec, as part of their declared types, so that model, reader and errors agree."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from traces.json_text import number_text
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a value may be. `at_least` and `at_most` include their limit, `above` does not."""
+    """Bounds of a value. `at_least` and `at_most` include their limit, `above` does not."""
 
     at_least: float | None = None
     at_most: float | None = None

@@ -1,4 +1,4 @@
-"""What must hold between the keys of a workload spec. Bounds of single values are with the keys themselves."""
+"""Checks between keys of a workload spec. Bounds of single values are declared with the keys."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a source sends, in columns: one element per request, sessions laid out round by round."""
+"""Requests of a source in columns: one element per request, sessions laid out round by round."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

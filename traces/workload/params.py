@@ -1,4 +1,4 @@
-"""What the parameters of a distribution of lengths may be."""
+"""Bounds of the parameters of length distributions."""
 
 from collections.abc import Mapping
 from typing import TypeAlias

@@ -26,7 +26,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """What a kind of application sends."""
+    """The requests of one kind of application."""
 
     prompt: Lengths
     output: Lengths

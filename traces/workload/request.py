@@ -1,4 +1,4 @@
-"""What a workload consists of: requests known up front, and sessions whose later requests wait for replies."""
+"""Elements of a workload: requests known up front, and sessions whose later requests wait for replies."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class WorkloadRequest(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What a later round of a session adds: `input_tokens` are those of the new turn alone."""
+    """A later round of a session: `input_tokens` are those of the new turn alone."""
 
     input_tokens: int
     output_tokens: int

@@ -120,7 +120,7 @@ class Multimodal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What clients and cohorts have in common."""
+    """Common fields of clients and cohorts."""
 
     id: str = ""
     tenant_id: str = ""
@@ -262,7 +262,7 @@ class WorkloadSpec:
     vidur: Vidur | None = None
     goodput_slo_targets: Mapping[str, GoodputTargets] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=(), metadata={"from_file": False})
-    """What the reader changed or did not understand, for the user to read."""
+    """Notes for the user on keys that the reader changed or ignored."""
 
     @property
     def files(self) -> list[Path]:

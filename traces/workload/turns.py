@@ -1,4 +1,4 @@
-"""What requests contain: lengths drawn in columns, one element per request."""
+"""Lengths of requests drawn in columns, one element per request."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

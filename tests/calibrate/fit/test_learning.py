@@ -11,8 +11,8 @@ from blis_sim.engine.latency.catalogue.reader import load_model
 from blis_sim.engine.latency.fitted import STEP_TERMS
 from blis_sim.engine.latency.wrapped import PhaseShifted
 from calibrate.fit.learn import Budget, Learned, learn, num_trials
-from calibrate.fit.shapes import recorded
 from calibrate.fit.terms import EXPECTED, PLACE
+from calibrate.fit.trial import recorded
 from replay.running.simulate import simulate
 from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, VALUES, arrivals, measured, recording
 from tests.calibrate.fit.known_server_tokens import token_times, with_token_times

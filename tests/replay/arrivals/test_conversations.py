@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from blis_sim.engine.core import Engine
-from replay.arrivals.conversation_blocks import ConversationBlocks
+from replay.arrivals.arrival import ConversationBlocks
 from replay.arrivals.recorded import arrivals_of
 from replay.running.simulate import simulate
 from tests.fakes import TestLatency, config

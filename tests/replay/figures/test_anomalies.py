@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.figures.anomalies import priority_inversions
+from replay.figures.on_demand import priority_inversions
 from replay.running.record import Measured
 from replay.running.simulate import Simulated
 from tests.fakes import request

@@ -3,7 +3,7 @@
 import pytest
 
 from blis_sim.options import OptionError
-from replay.figures.fitness import fitness
+from replay.figures.on_demand import fitness
 from replay.report_options import METRICS, parse_weights
 from tests.fakes import request
 from tests.replay.labelled_runs import ran

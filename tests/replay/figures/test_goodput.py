@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay.figures.breakdown import by_slo_class
-from replay.figures.goodput import Goodput, goodput
+from replay.figures.on_demand import Goodput, goodput
 from replay.output.metrics import judgements
 from replay.running.simulate import Simulated
 from tests.fakes import request

@@ -14,8 +14,7 @@ from traces.saturation.composite import composite
 from traces.saturation.registry import DETECTORS
 from traces.saturation.settings import SaturationSettings
 from traces.saturation.threshold import threshold
-from traces.saturation.timeline import Timeline, timeline
-from traces.saturation.verdicts import Level, Verdicts
+from traces.saturation.timeline import Level, Timeline, Verdicts, timeline
 
 SETTINGS = SaturationSettings(threshold_ms=40, window_us=25_000)
 

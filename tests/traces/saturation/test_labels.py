@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from traces.saturation.labels import labels_of
 from traces.saturation.registry import DETECTORS
-from traces.saturation.report import write_report
+from traces.saturation.report import labels_of, write_report
 from traces.saturation.settings import SaturationSettings
 from traces.saturation.timeline import Timeline, timeline
 

@@ -1,4 +1,4 @@
-"""What is off in a prediction, and which coefficient to look at, in words."""
+"""Describes the errors of a prediction in words, and names the coefficients to check."""
 
 from collections.abc import Mapping
 
