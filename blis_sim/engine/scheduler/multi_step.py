@@ -14,12 +14,10 @@ from blis_sim.engine.latency.decode_steps import decode_timer
 from blis_sim.engine.queue import Due
 from blis_sim.engine.scheduler.cohort import DecodeCohort, running_number
 from blis_sim.engine.scheduler.hold import Hold
-from blis_sim.engine.scheduler.leap import MAX_LEAP_STEPS, Leaper
+from blis_sim.engine.scheduler.leap import MAX_LEAP_STEPS, MIN_LEAP_STEPS, Leaper
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 
-MIN_LEAP_STEPS = 4
-"""Fewer steps are cheaper one by one."""
 MOST_TOLD_STEPS = 64
 """Steps told in one event are also sent at once, so a larger number is of no use."""
 
