@@ -4,8 +4,11 @@ Fast readers of JSON hold Python's interpreter until they are done, which is a t
 objects. The reader here is the standard library's, of which only strings and numbers are read in C.
 """
 
-from json import JSONDecoder, decoder, detect_encoding, scanner
+import re
+from json import JSONDecodeError, JSONDecoder, decoder, detect_encoding, scanner
 from typing import Any
+
+from mockserve.protocol.reading.narrow_text import NarrowText, narrow_text
 
 LARGE_BYTES = 1 << 19
 """Smaller bodies are read in one go."""
@@ -18,10 +21,19 @@ CONTAINER_BYTES = 260
 ITEM_BYTES = 40
 """What values may take together, and what an item and an object or array with a short text in it take on average."""
 
-WIDE_BYTES = 12
-"""What a byte takes at worst while it is read, where one character of a text is not ASCII."""
+COPIES = 2.6
+"""Texts as long as the body that there are at worst while it is read: the whole, a value, and one that grows."""
+
+NARROW_COPIES = 3
+"""Texts of one byte for each character, where few strings have other characters."""
+WIDE_STRING_BYTES = 24
+"""What a byte of such a string takes, with its escapes."""
 
 _SLICE_BYTES = 1 << 20
+_FOUR_BYTES = re.compile(rb"[\xf0-\xff]")
+_TWO_BYTES = re.compile(rb"[\xc4-\xff]")
+_WITHIN_CHARACTERS = bytes(range(0x80, 0xC0))
+"""All bytes of UTF-8 that begin no character."""
 
 
 class _Decoder(JSONDecoder):
@@ -43,8 +55,12 @@ def loads_in_pieces(bodies: list[bytes]) -> Any:
 
     The item is taken out of the list, so that the bytes do not take memory beside their text.
     """
+    narrow = _narrow_text(bodies[0])
+    text = _text(bodies.pop()) if narrow is None else narrow.of(bodies.pop())
     try:
-        return _DECODER.decode(_text(bodies.pop()))
+        return _DECODER.decode(text)
+    except JSONDecodeError as error:
+        raise error if narrow is None else narrow.explained(error) from None
     except RecursionError:
         raise RecursionError(
             "maximum recursion depth exceeded while decoding a JSON array from a unicode string"
@@ -59,8 +75,33 @@ def value_bytes(raw: bytes) -> int:
     if len(raw) < CHECKED_BYTES:
         return 0
     num_containers = _count(raw, b"[") + _count(raw, b"{")
-    text_bytes = len(raw) if raw.isascii() else WIDE_BYTES * len(raw)
-    return text_bytes + CONTAINER_BYTES * num_containers + ITEM_BYTES * _count(raw, b",")
+    return _text_bytes(raw) + CONTAINER_BYTES * num_containers + ITEM_BYTES * _count(raw, b",")
+
+
+def _text_bytes(raw: bytes) -> int:
+    """What a body takes as text, and its strings with it."""
+    if raw.isascii():
+        return len(raw)
+    narrow = _narrow_text(raw)
+    if narrow is None:
+        return _wide_text_bytes(raw)
+    return NARROW_COPIES * len(raw) + WIDE_STRING_BYTES * narrow.num_bytes
+
+
+def _wide_text_bytes(raw: bytes) -> int:
+    """The same where the whole text has characters of the width of the widest."""
+    slices = [raw[start : start + _SLICE_BYTES] for start in range(0, len(raw), _SLICE_BYTES)]
+    wide = [each for each in slices if not each.isascii()]
+    width = 4 if any(map(_FOUR_BYTES.search, wide)) else 2 if any(map(_TWO_BYTES.search, wide)) else 1
+    num_characters = sum(len(each.translate(None, _WITHIN_CHARACTERS)) for each in slices)
+    return len(raw) + int(COPIES * width * num_characters)
+
+
+def _narrow_text(raw: bytes) -> NarrowText | None:
+    """How to read a body with escapes, where that takes less than to read it as it is."""
+    if len(raw) < CHECKED_BYTES or raw.isascii() or detect_encoding(raw) != "utf-8":
+        return None
+    return narrow_text(raw)
 
 
 def _text(raw: bytes) -> str:
