@@ -1,6 +1,11 @@
 """Large JSON bodies are read as small ones are, and refused when their values would take too much memory."""
 
+import gc
 import json
+import sys
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +15,8 @@ from hypothesis import strategies as st
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.reading.body import parse_json, parse_large_json
 from mockserve.protocol.reading.long_json import LARGE_BYTES, MOST_VALUE_BYTES, loads_in_pieces, value_bytes
+from mockserve.serving.aside import SWITCH_INTERVAL_S
+from tests.patience import attempts
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -61,3 +68,37 @@ def test_a_body_of_200_000_turns_and_one_of_long_text_are_read() -> None:
 def test_bodies_of_many_objects_with_a_text_each_are_too_much() -> None:
     part = b'{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}'
     assert value_bytes(b"[" + b",".join([part] * 300_000) + b"]") > MOST_VALUE_BYTES
+
+
+def test_an_object_of_many_members_is_the_standard_librarys() -> None:
+    members = ",".join(f'"k{each % 2500}": {each}' for each in range(5000))
+    text = f'{{"a": {{{members}}}}}'
+    found, expected = loads_in_pieces([text.encode()]), json.loads(text)
+    assert found == expected
+    assert list(found["a"]) == list(expected["a"])
+
+
+def test_other_threads_run_while_an_object_of_many_members_is_read() -> None:
+    raw = json.dumps({"extra": {f"k{each}": each for each in range(600_000)}}).encode()
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.disable()
+    try:
+        for _ in attempts():
+            if longest_pause_s(lambda: loads_in_pieces([raw])) < 0.1:
+                break
+    finally:
+        gc.enable()
+        sys.setswitchinterval(before_s)
+
+
+def longest_pause_s(work: Callable[[], object]) -> float:
+    """How long this thread was kept from running at most, while another did some work."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    longest_s, last_s = 0.0, time.monotonic()
+    while thread.is_alive():
+        time.sleep(0.001)
+        now_s = time.monotonic()
+        longest_s, last_s = max(longest_s, now_s - last_s), now_s
+    return longest_s
