@@ -1,6 +1,8 @@
 """What the events of the engine become: calls of the replies that wait for them, each when it is due."""
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from http import HTTPStatus
@@ -12,10 +14,12 @@ from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted, Sch
 from blis_sim.engine.kv_cache.changes import CacheChange
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.units import Micros
-from mockserve.flight import Flight, FlightRecorder
+from mockserve.flight import NOBODY, Flight, FlightRecorder
 from mockserve.realtime.clocks import Clock
 from mockserve.realtime.timer import BacklogSlices
 from mockserve.realtime.wire import Wire
+
+_logger = logging.getLogger(__name__)
 
 STATUSES: Mapping[Outcome, HTTPStatus] = {
     Outcome.REJECTED: HTTPStatus.TOO_MANY_REQUESTS,
@@ -145,7 +149,10 @@ class Deliveries:
             if number >= flight.request.output_tokens:
                 continue  # it comes with the end
             if due_at <= now:
-                flight.reply.token(number)
+                try:
+                    flight.reply.token(number)
+                except Exception:  # noqa: BLE001  (a fault in one reply ends that reply alone)
+                    _give_up(flight)
             else:
                 heappush(self._outbox, (due_at, next(self._numbers), flight, number, False))
         if num_tokens:
@@ -172,7 +179,10 @@ class Deliveries:
             gaps[gap] = gaps.get(gap, 0) + 1
             num_before, flight.num_tokens = flight.num_tokens, sequence.tokens_at(last)
             flight.last_token_at = ends[-1]
-            flight.reply.tokens(num_before + 1, flight.num_tokens)
+            try:
+                flight.reply.tokens(num_before + 1, flight.num_tokens)
+            except Exception:  # noqa: BLE001  (a fault in one reply ends that reply alone)
+                _give_up(flight)
         num_flights = sum(gaps.values())
         output.recorder.step(0, num_flights, gaps)
         self.tell_step(ends[0])
@@ -217,9 +227,20 @@ class Deliveries:
 
     def _deliver(self, due_at: Micros, flight: Flight, number: int, is_last: bool) -> None:
         self.wire.due_s = self.seconds_at(due_at)
-        if not is_last:
-            flight.reply.token(number)
-            return
-        if not flight.reply.is_streamed:
-            self.wire.measure()
-        flight.reply.finish(number)
+        try:
+            if not is_last:
+                flight.reply.token(number)
+                return
+            if not flight.reply.is_streamed:
+                self.wire.measure()
+            flight.reply.finish(number)
+        except Exception:  # noqa: BLE001  (a fault in one reply ends that reply alone)
+            _give_up(flight)
+
+
+def _give_up(flight: Flight) -> None:
+    """End a reply that could not be written with an error of the server, so that it ends no other reply."""
+    _logger.exception("the reply to %s could not be written", flight.request.id)
+    reply, flight.reply = flight.reply, NOBODY
+    with suppress(Exception):
+        reply.fail("the reply could not be written", HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -87,6 +87,26 @@ async def test_frames_are_never_early_whatever_they_wait_for(drive: Callable[...
         assert all(instant >= at for instant, at in zip(listener.instants, due, strict=True))
 
 
+@pytest.mark.parametrize("wrong", [3, 10], ids=["in the middle", "at the end"])
+@pytest.mark.parametrize("step_us", [1, 4_000], ids=["behind", "in time"])
+async def test_a_reply_that_cannot_be_written_ends_no_other_reply(
+    drive: Callable[..., RealtimeDriver], wrong: int, step_us: int
+) -> None:
+    def raises(number: int) -> None:
+        if number == wrong:
+            raise KeyError("a field that is missing")
+
+    driver = drive(TestLatency(step_us=step_us))
+    broken, other = Listener(on_token=raises), Listener()
+    driver.submit(request("broken", output_tokens=10), broken)
+    driver.submit(request("other", output_tokens=20), other)
+    await asyncio.gather(broken.done.wait(), other.done.wait())
+
+    assert broken.failure == "the reply could not be written"
+    assert broken.heard == list(range(1, wrong + 1))
+    assert (other.failure, other.heard) == (None, list(range(1, 21)))
+
+
 async def test_being_late_once_delays_nothing_that_comes_after(drive: Callable[..., RealtimeDriver]) -> None:
     driver = drive(TestLatency(step_us=10_000))
     stall = Listener(on_token=lambda number: time.sleep(0.3) if number == 3 else None)
