@@ -46,7 +46,7 @@ def add_row(file: Path, table: str, code: str) -> None:
     above, _, row = code.rstrip("\n").rpartition("\n\n")
     source = file.read_text()
     (opening,) = re.findall(rf"^{table}\b.*[{{(]\n", source, re.MULTILINE)
-    file.write_text(source.replace(opening, f"{above}\n\n\n{opening}{row.lstrip()}\n"))
+    file.write_text(source.replace(f"\n{opening}", f"\n{above}\n\n\n{opening}{row.lstrip()}\n"))
 
 
 def test_what_the_recipes_add_works_without_another_change(extended: Path, tmp_path: Path) -> None:
