@@ -191,7 +191,7 @@ def test_of_prompts_computed_elsewhere_the_last_in_the_order_of_the_queue_loses_
         "max_num_seqs": 1,
         "max_num_batched_tokens": 1,
         "scheduler": "reverse-priority",
-        "scheduling": "blis",
+        "engine": "blis",
     }
     workload = Workload(settings_, TestLatency(step_us=1), arrivals, [])
     expected = result(workload, BlisStepping, Driving(transfer_us=transfer_us))

@@ -1,7 +1,6 @@
 """Blocks for a request's tokens: how many, which ones, and all or nothing."""
 
 from collections import Counter
-from copy import deepcopy
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +8,7 @@ from hypothesis import strategies as st
 from blis_sim.engine.kv_cache.cache import KVCache
 from blis_sim.engine.request import PrefixGroupBlocks
 from blis_sim.engine.sequence import Sequence
+from tests.engine.kv_cache.reuse import order_of_reuse
 from tests.fakes import request
 
 SIZE = 4
@@ -25,17 +25,11 @@ def filled(cache: KVCache, each: Sequence, num_tokens: int | None = None) -> Seq
     return each
 
 
-def free_blocks(cache: KVCache) -> list[int]:
-    """In the order in which they would be handed out."""
-    pool = deepcopy(cache.pool)
-    return [pool.take() for _ in range(pool.num_free)]
-
-
 def state(cache: KVCache, sequences: list[Sequence]) -> object:
     """All that can be seen of a cache and its sequences from outside."""
     found = [cache.cached_prefix(each) for each in sequences]
     held = [(list(each.block_ids), each.num_stored_tokens) for each in sequences]
-    return free_blocks(cache), found, held, cache.num_hit_blocks, cache.num_missed_blocks, len(cache.index)
+    return order_of_reuse(cache.pool), found, held, cache.num_hit_blocks, cache.num_missed_blocks, len(cache.index)
 
 
 def test_a_prompt_takes_as_many_blocks_as_its_tokens_fill() -> None:
@@ -85,7 +79,7 @@ def test_a_token_without_a_free_block_changes_nothing() -> None:
 def test_released_blocks_are_reused_from_the_end_of_the_sequence() -> None:
     cache = KVCache(3, SIZE)
     cache.release(filled(cache, sequence(input_tokens=12)))
-    assert free_blocks(cache) == [2, 1, 0]
+    assert order_of_reuse(cache.pool) == [2, 1, 0]
 
 
 def test_a_released_sequence_holds_nothing() -> None:
@@ -154,9 +148,9 @@ def test_a_shared_block_is_released_only_when_its_last_holder_gives_it_back() ->
     second = sequence("b", 8, "g", 1)
     cache.allocate_prompt(second, 4, cache.cached_prefix(second))
     cache.release(first)
-    assert free_blocks(cache) == [1]
+    assert order_of_reuse(cache.pool) == [1]
     cache.release(second)
-    assert free_blocks(cache) == [1, 2, 0]
+    assert order_of_reuse(cache.pool) == [1, 2, 0]
 
 
 def test_free_blocks_of_a_cached_prefix_count_against_what_is_free() -> None:
@@ -202,7 +196,7 @@ def test_every_move_does_all_or_nothing_and_no_block_is_lost(
         if not moved(cache, each, move, num_tokens):
             assert state(cache, sequences) == before
         holders = Counter(block for other in sequences for block in other.block_ids)
-        assert sorted([*holders, *free_blocks(cache)]) == list(range(num_blocks))
+        assert sorted([*holders, *order_of_reuse(cache.pool)]) == list(range(num_blocks))
         assert all(len(set(other.block_ids)) == len(other.block_ids) for other in sequences)
         assert all(-(-other.num_stored_tokens // SIZE) == len(other.block_ids) for other in sequences)
         cache.pool.check()

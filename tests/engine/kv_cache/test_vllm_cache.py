@@ -1,7 +1,5 @@
 """vLLM's KV cache: who gets which blocks, what is found again, what is reused first."""
 
-import copy
-
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
@@ -9,6 +7,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache
 from blis_sim.engine.request import PrefixGroupBlocks, Request
 from blis_sim.engine.sequence import Sequence
+from tests.engine.kv_cache.reuse import order_of_reuse
 from tests.fakes import config
 
 BLOCK = 4
@@ -35,11 +34,6 @@ def admit(kv: VllmKVCache, sequence: Sequence, num_tokens: int = 0, whole: bool 
         return False
     sequence.num_computed_tokens = start + num_tokens
     return True
-
-
-def order_of_reuse(kv: VllmKVCache) -> list[int]:
-    pool = copy.deepcopy(kv.pool)
-    return [pool.take() for _ in range(pool.num_free)]
 
 
 def test_one_block_is_never_handed_out() -> None:
@@ -87,7 +81,9 @@ def test_freed_blocks_that_nobody_can_find_are_reused_before_all_others() -> Non
     admit(kv, first)
     assert first.block_ids == [0, 1, 2]
     kv.release(first)
-    assert order_of_reuse(kv) == [2, 3, 4, 1, 0], "the half-full one, those never used, the findable ones from the end"
+    assert order_of_reuse(kv.pool) == [2, 3, 4, 1, 0], (
+        "the half-full one, those never used, the findable ones from the end"
+    )
 
 
 def test_without_prefix_caching_the_blocks_freed_last_are_reused_first() -> None:
@@ -95,7 +91,7 @@ def test_without_prefix_caching_the_blocks_freed_last_are_reused_first() -> None
     first = sequence("a", 10)
     admit(kv, first)
     kv.release(first)
-    assert order_of_reuse(kv) == [2, 1, 0, 3, 4]
+    assert order_of_reuse(kv.pool) == [2, 1, 0, 3, 4]
 
 
 def test_a_duplicate_stays_findable_when_the_first_copy_is_overwritten() -> None:
@@ -123,7 +119,7 @@ def test_a_block_in_use_is_shared_and_a_free_one_is_taken_back() -> None:
     found = kv.cached_prefix(third)
     admit(kv, third)
     assert third.block_ids[:2] == found
-    assert not set(found) & set(order_of_reuse(kv))
+    assert not set(found) & set(order_of_reuse(kv.pool))
 
 
 def test_found_blocks_that_are_free_count_against_the_free_ones() -> None:
@@ -222,7 +218,7 @@ class AnyUse(RuleBasedStateMachine):
     def state(self) -> tuple[object, ...]:
         probes = [sequence("probe", 30, group, 30) for group in "gh"]
         return (
-            order_of_reuse(self.kv),
+            order_of_reuse(self.kv.pool),
             [list(holder.block_ids) for holder in self.holders],
             [self.kv.cached_prefix(probe) for probe in probes],
         )
