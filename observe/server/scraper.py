@@ -40,7 +40,7 @@ class Reading:
 def reading_of(page: str, at_us: int) -> Reading:
     """The samples of a page in Prometheus' text format; lines that are none are passed over."""
     samples = {}
-    for line in page.splitlines():
+    for line in page.split("\n"):
         name, _, value = line.rpartition(" ")
         if line.startswith("vllm:") and "_bucket{" not in name:
             try:

@@ -1,6 +1,7 @@
 """The files of a ServeGen folder: `chunk-N-trace.csv` (arrivals of a client) and `chunk-N-dataset.json` (lengths)."""
 
 import csv
+import io
 import math
 import re
 from collections import Counter
@@ -119,7 +120,7 @@ def _moments(path: Path, left_out: Counter[str]) -> list[Moment]:
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The lines that are not empty, each with its number."""
-    rows = csv.reader(read_text(path).splitlines(), strict=True)
+    rows = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     try:
         yield from ((rows.line_num, cells) for cells in rows if cells)
     except csv.Error as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 CONVERSION = "Invalid grammar specification: Failed to convert the grammar from GBNF to Lark: "
 
+_COMMENT = re.compile("(?:#|//).*", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 
@@ -49,7 +50,7 @@ class Word:
 
 def is_lark(source: str) -> bool:
     """Whether a grammar is in Lark's notation: no line defines a rule in the other."""
-    return not any("::=" in line.partition("#")[0] for line in source.splitlines())
+    return not any("::=" in _COMMENT.sub("", line) for line in source.split("\n"))
 
 
 def words_of(source: str, lark: bool) -> list[Word]:

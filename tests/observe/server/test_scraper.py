@@ -68,6 +68,10 @@ def test_lines_that_are_no_samples_are_passed_over() -> None:
     assert reading_of(page, 7) == Reading(7, {'vllm:x{a="b c"}': 1.5})
 
 
+def test_line_separators_of_unicode_in_a_label_end_no_line() -> None:
+    assert reading_of('vllm:x{a="b\u2028vllm:y 2"} 1\n', 7) == Reading(7, {'vllm:x{a="b\u2028vllm:y 2"}': 1.0})
+
+
 @pytest.mark.parametrize(
     ("before", "after"), [((0, 0), (0, 0)), ((9, 5), (3, 1)), ((1, 5), (9, 2)), ((1, 0), (inf, 2))]
 )

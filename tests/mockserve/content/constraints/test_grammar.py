@@ -49,6 +49,7 @@ def written(source: str, seed: int, room: int) -> str:
         ('start: item+ "!"~1..3\nitem.2: A | B\nA: "a"\nB.1: /b/i', r"[abB]+!{1,3}"),
         ('start: "a"\n     | "b" // or\n     | "c"\n', r"[abc]"),
         ("start: n\n%import common.INT -> n", r"\d+"),
+        ('// start ::= "a"\nstart: "b" // ::=\n# start ::= "c"', r"b"),
     ],
 )
 def test_what_is_written_is_a_sentence(source: str, pattern: str) -> None:
