@@ -30,10 +30,10 @@ from blis_sim.options import options_from, options_of
 from blis_sim.options.command_line import flags_of
 from blis_sim.options.option import Setting
 from mockserve.listening import start
-from mockserve.options.not_modelled import ASSUMED
 from mockserve.options.serve import ServeOptions
+from mockserve.options.startup_checks import ASSUMED
 from mockserve.routes.table import ROUTES
-from mockserve.vllm_arguments.config_file import FLAG as CONFIG_FILE
+from mockserve.vllm_arguments.rewrite import FLAG as CONFIG_FILE
 from mockserve.vllm_arguments.table import read_table
 from traces.header_fields import HEADER, Key
 from traces.itl import ITL_COLUMNS

@@ -1,6 +1,8 @@
-"""A server that listens: its application behind a socket, and how it takes leave of its clients."""
+"""A server that listens: its event loop, its application behind a socket, and its end."""
 
 import asyncio
+import codecs
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,22 +12,76 @@ from aiohttp import web
 
 from blis_sim.engine.deployment import Deployment
 from blis_sim.options import OptionError
-from mockserve.connections.listening_sockets import listening_sockets
-from mockserve.connections.sockets import server_context
+from mockserve.connections.sockets import listening_sockets, server_context
 from mockserve.engines.backend import local_backend
-from mockserve.front.app import build_app
+from mockserve.front.application import PlainErrors, build_app, front_routes
 from mockserve.front.connection import Front, FrontConnection
-from mockserve.front.plain_errors import PlainErrors
-from mockserve.front.routes import front_routes
 from mockserve.front.usual import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, Limits, RequestReader
 from mockserve.options.environment import ServerEnvironment, read_environment
 from mockserve.options.serve import ServeOptions
+from mockserve.protocol.responses.input_items import item_forms
+from mockserve.routes.control import dashboard_page
 from mockserve.serving.instances import InstanceControl, InstancePorts
 from mockserve.serving.lifecycle import drain
 from mockserve.serving.service import Service, build_service
 
 if TYPE_CHECKING:
     from mockserve.connections.sockets import UnixSocket
+
+
+NEW_OBJECTS_BEFORE_A_LOOK = 5000
+"""How many objects the collector lets come before it looks at them: a request brings hundreds, and no cycles."""
+
+JSON_ENCODINGS = ("utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")
+"""All that `json.detect_encoding` finds but UTF-8 itself."""
+
+
+def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+def keep_what_exists() -> None:
+    """What is there by now lives as long as the process: looking at it again would make the collector's pauses long."""
+    _read_what_requests_need()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(NEW_OBJECTS_BEFORE_A_LOOK, *gc.get_threshold()[1:])
+
+
+def _read_what_requests_need() -> None:
+    """Read files that the first request of a kind would otherwise read while the event loop waits for the disk.
+
+    Python reads the module of a codec when text in it first comes, and JSON may come in each of these encodings.
+    """
+    item_forms()
+    dashboard_page()
+    for encoding in JSON_ENCODINGS:
+        codecs.lookup(encoding)
+
+
+def startup_line(options: ServeOptions, deployment: Deployment, where: str) -> str:
+    """What is served, where, and on what simulated hardware, which does not matter where times are set."""
+    number = f"{options.cluster.num_instances} instances, " if options.cluster.num_instances > 1 else ""
+    blocks = f"{deployment.config.total_kv_blocks:,} KV blocks"
+    if not options.timing.sets_times:
+        what = f"{deployment.gpu.name}, tp {deployment.tp}, {blocks}, {deployment.latency_name}"
+    else:
+        what = f"{blocks}, set times"
+    return f"serving {options.model_names[0]} on {where} ({number}{what})"
+
+
+def address(options: ServeOptions, host: str, port: int) -> str:
+    """Where clients reach the server."""
+    if options.network.uds:
+        return f"unix:{options.network.uds}"
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if options.network.tls.ssl_certfile else 'http'}://{shown}:{port}"
+
 
 CLOSING_GRACE_S = 0.25
 """How long the last bytes may take once replies are done or cut."""

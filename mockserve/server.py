@@ -12,15 +12,13 @@ from blis_sim.engine.cluster.policies import with_policies
 from blis_sim.engine.deployment import Deployment, notes_after
 from mockserve.connections.sockets import raise_file_limit
 from mockserve.engines.deployment import deployment_of
-from mockserve.listening import RunningServer, start
+from mockserve.listening import RunningServer, address, fastest_loop, keep_what_exists, start, startup_line
 from mockserve.log_lines import fields, set_up_logging
 from mockserve.options.environment import ServerEnvironment, read_environment
-from mockserve.options.not_modelled import ASSUMED, warnings_of
 from mockserve.options.serve import ServeOptions, check_processes
-from mockserve.options.startup_checks import flags_without_effect, refuse_start, startup_problems
+from mockserve.options.startup_checks import ASSUMED, flags_without_effect, refuse_start, startup_problems, warnings_of
 from mockserve.serving.lifecycle import engine_death
 from mockserve.serving.service import Service
-from mockserve.startup import address, fastest_loop, keep_what_exists, startup_line
 
 _logger = logging.getLogger(__name__)
 

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mockserve.protocol.server.openapi.document import canonical, digest, reachable, without_prose
-from mockserve.protocol.server.openapi.tables import REFERENCE, read_type
+from mockserve.protocol.server.openapi.document import REFERENCE, canonical, digest, reachable, read_type, without_prose
 
 FOLDER = Path("mockserve/protocol/server/openapi")
 DIGESTS = Path("tests/wire/openapi_digests.csv")

@@ -1,10 +1,15 @@
-"""Headers of requests and replies: their text, their order, and what browsers of other origins get."""
+"""Headers: their text and order, what replies carry on every connection, and the heads of streams."""
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from email.utils import formatdate
 
-from aiohttp import web
+from aiohttp import HttpVersion11, hdrs, web
 from multidict import CIMultiDict, istr
+
+from mockserve.connections.aiohttp_internals import AbstractStreamWriter
+from mockserve.options.serve import ServeOptions
 
 _PLACES = {"date": 0, "server": 1, "content-length": 3, "location": 4, "content-type": 4, "vary": 5, "connection": 6}
 _PLACES["transfer-encoding"] = 7
@@ -111,3 +116,103 @@ def new_cors(origins: Iterable[str], methods: Iterable[str], headers: Iterable[s
     """The policy that these lists say."""
     listed = tuple(methods)
     return Cors(frozenset(origins), ALL_METHODS if "*" in listed else listed, frozenset(headers), credentials)
+
+
+SERVER_NAME = "uvicorn"
+"""What vLLM's server calls itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What every reply must know of the settings of connections."""
+
+    root_path: str
+    cors: Cors
+    adds_request_ids: bool
+    further_headers: Mapping[str, str]
+
+    def route_path(self, path: str) -> str:
+        """The path of a route that `path` leads to: without the root path, if it begins with that and a slash.
+
+        vLLM strips the root path without looking for the slash, so that `--root-path /v` lets requests to `/v1/models`
+        through without a key. That is not followed.
+        """
+        root = self.root_path
+        is_below = root and (path == root or path.startswith(root + "/"))
+        return path[len(root) :] if is_below else path
+
+    def paths_of(self, route_path: str) -> tuple[str, ...]:
+        """Where a route is to be found: below the root path, and beside it unless that would be below it as well."""
+        if not self.root_path:
+            return (route_path,)
+        below = self.root_path + route_path
+        return (below,) if self.route_path(route_path) != route_path else (route_path, below)
+
+
+def network_of(options: ServeOptions) -> Network:
+    """As the options say."""
+    return Network(
+        root_path=options.network.root_path.rstrip("/"),
+        cors=new_cors(
+            options.network.cors.allowed_origins,
+            options.network.cors.allowed_methods,
+            options.network.cors.allowed_headers,
+            options.network.cors.allow_credentials,
+        ),
+        adds_request_ids=options.network.enable_request_id_headers,
+        further_headers=dict(header.split("=", 1) for header in options.process.pod_headers),
+    )
+
+
+EVENT_STREAM = "text/event-stream; charset=utf-8"
+
+
+class StreamHeads:
+    """The head of the streams of one server, byte for byte as the library writes it."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self.response = EventResponse()
+        """What handlers return for a stream with such a head."""
+        self._second = -1
+        self._head = b""
+
+    def head_for(self, request: web.Request) -> bytes | None:
+        """The head of a stream that answers `request`; None where it is not the same for all."""
+        is_usual = request.version == HttpVersion11 and request.keep_alive and hdrs.ORIGIN not in request.headers
+        if not is_usual or self._network.adds_request_ids:
+            return None
+        second = int(time.time())
+        if second != self._second:
+            self._second, self._head = second, self._written(second)
+        return self._head
+
+    def _written(self, second: int) -> bytes:
+        network = self._network
+        headers: CIMultiDict[str] = CIMultiDict(
+            {
+                "Content-Type": EVENT_STREAM,
+                "Transfer-Encoding": "chunked",
+                "Date": formatdate(second, usegmt=True),
+                "Server": SERVER_NAME,
+                **network.cors.reply_headers(None),
+            }
+        )
+        headers.update(network.further_headers)
+        write_as_uvicorn(headers)
+        lines = ["HTTP/1.1 200 OK", *(f"{name}: {value}" for name, value in headers.items())]
+        return "\r\n".join([*lines, "", ""]).encode()
+
+
+class EventResponse(web.StreamResponse):
+    """A response whose bytes all go past the library: there is nothing that it would have to write."""
+
+    @property
+    def keep_alive(self) -> bool:
+        return True
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        return None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        return

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from mockserve.connections.stamped import StampedConnection
+from mockserve.connections.arrival import StampedConnection
 
 LOOK_EVERY_S = 0.1
 """How often a stream that has fallen behind is looked at."""

@@ -1,4 +1,4 @@
-"""What a server listens on: unix sockets, TLS, and the number of files that the system lets it open."""
+"""Sockets that a server listens on, TCP and unix; TLS; and the number of files that the system lets it open."""
 
 import errno
 import fcntl
@@ -10,9 +10,54 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from blis_sim.options import OptionError
-from mockserve.options.network import TlsOptions
+from mockserve.options.server import TlsOptions
+
+_ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""What the system says of an address that the machine does not have."""
+
+
+def listening_sockets(host: str, port: int, backlog: int, shares_port: bool) -> list[socket.socket]:
+    """Sockets that listen. With `shares_port` other processes may listen there, too. Raises OSError if one cannot.
+
+    Addresses that the machine does not have, as those of a family that is switched off, are left out where others are
+    left.
+    """
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    made: list[socket.socket] = []
+    absent: OSError | None = None
+    for family, kind, protocol, _, address in dict.fromkeys(found):
+        try:
+            made.append(_listening(socket.socket(family, kind, protocol), address, backlog, shares_port))
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                for each in made:
+                    each.close()
+                raise
+            absent = error
+    if not made and absent is not None:
+        raise absent
+    return made
+
+
+def _listening(made: socket.socket, address: Any, backlog: int, shares_port: bool) -> socket.socket:
+    try:
+        if os.name == "posix":
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shares_port:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if made.family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.setblocking(False)
+        made.bind(address)
+        made.listen(backlog)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
 
 WANTED_OPEN_FILES = 65_535
 """What vLLM asks for."""

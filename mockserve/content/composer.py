@@ -12,15 +12,11 @@ from random import Random
 from mockserve.content.answer import Answer, Kind
 from mockserve.content.constraints.kinds import GENEROSITIES
 from mockserve.content.dataset import Dataset
-from mockserve.content.form import PLAIN, AnswerForm
 from mockserve.content.prose import Prose, tokens_of
-from mockserve.content.repetition import is_slow
-from mockserve.content.script import Performance, Segment, perform, sorted_by_kind
-from mockserve.content.stops import stopped
-from mockserve.content.thinking import thoughts
-from mockserve.content.tokens.split import Split
-from mockserve.content.tokens.tokenizer import Tokenizer
-from mockserve.content.writing import Steps, Written, advanced, calls_job, content_job
+from mockserve.content.script import Performance, Segment, perform, sorted_by_kind, thoughts
+from mockserve.content.stops import is_slow, stopped
+from mockserve.content.tokens.tokenizer import Split, Tokenizer
+from mockserve.content.writing import PLAIN, AnswerForm, Steps, Written, advanced, calls_job, content_job
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Ending
 from mockserve.workers.job import Job

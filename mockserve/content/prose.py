@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
-from mockserve.content.tokens.split import Split
-from mockserve.content.tokens.tokenizer import Tokenizer
-from mockserve.content.tokens.words import WORDS
+from mockserve.content.tokens.tokenizer import WORDS, Split, Tokenizer
 
 FEWEST_WORDS = 16
 """With fewer words of one token each, a vocabulary is not English, and its own pieces serve as words."""

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from mockserve.content.answer import Delta, Kind
-from mockserve.content.thinking import END, START
+from mockserve.content.script import END, START
 
 CALL, CALL_END = "<tool_call>", "</tool_call>"
 

@@ -14,8 +14,7 @@ from mockserve.content.constraints.kinds import JsonForm, constrained_text
 from mockserve.content.constraints.regex_parser import RegexError
 from mockserve.content.constraints.size import is_small_schema
 from mockserve.content.script import Segment
-from mockserve.options.content import ANY, Taste
-from mockserve.options.structured_outputs import StructuredOutputsConfig
+from mockserve.options.content import ANY, StructuredOutputsConfig, Taste
 from mockserve.protocol.errors import ApiError, late
 from mockserve.protocol.json_text import compact_json
 

@@ -1,24 +1,161 @@
-"""Where the tokens of a server come from, and where its figures go: engines of its own, or some in another process."""
+"""The engines behind a server: one per data-parallel rank, instances behind a router, or those of another process."""
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from blis_sim.engine.cluster.assembly import build_cluster
+from blis_sim.engine.cluster.member import Life
+from blis_sim.engine.cluster.policies import policies_of
+from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment
+from blis_sim.engine.latency.wrapped import SlowedLatency
+from blis_sim.engine.step_log import RecentSteps
+from blis_sim.engine.units import Micros
+from blis_sim.options import OptionError
 from mockserve.connections.slow_readers import SlowReaders
-from mockserve.engines.build import RankEngine, build_engines, driver_of
-from mockserve.engines.cluster import LiveCluster
-from mockserve.engines.deployment import StructuredOutputBackend
-from mockserve.metrics.cache_config import cache_config_labels
+from mockserve.engines.deployment import StructuredOutputBackend, with_features
+from mockserve.kv_blocks.setup import open_publisher
+from mockserve.metrics.engine import EngineMetrics
 from mockserve.metrics.histogram import Lateness
-from mockserve.metrics.operations import ToolParsing
-from mockserve.metrics.page import MeasuredEngine, Metrics, MetricsSource, new_source
+from mockserve.metrics.page import MeasuredEngine, Metrics, MetricsSource, cache_config_labels, new_source
+from mockserve.metrics.server import ToolParsing
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.fake_metrics import read_fake_metrics
 from mockserve.options.serve import ServeOptions
+from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
+from mockserve.realtime.deliveries import EngineOutput
+from mockserve.realtime.driver import RealtimeDriver
 from mockserve.realtime.interface import Driver
+from mockserve.realtime.ranks import RankedDriver
 from mockserve.realtime.wire import Wire
+
+if TYPE_CHECKING:
+    from mockserve.kv_blocks.events import KVEventPublisher
+
+
+STEPS_KEPT = 65_536
+"""Steps whose times a server still knows: nothing that it answers needs them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankEngine:
+    """One rank, or one instance of a cluster."""
+
+    driver: RealtimeDriver | InstanceDriver
+    metrics: EngineMetrics
+    latency: SlowedLatency
+    kv_events: "KVEventPublisher | None"
+    dies_alone: bool = False
+    """Whether the others go on when it dies."""
+
+
+def build_engines(
+    options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: Wire
+) -> Mapping[int, RankEngine]:
+    """All ranks by number, whose clocks start now. Raises OptionError when KV events cannot be published."""
+    config, latency_model = with_features(options, deployment)
+    origin_s = time.monotonic()
+    ranks: dict[int, RankEngine] = {}
+    for rank in range(options.deployment.dp):
+        latency = SlowedLatency(latency_model)
+        metrics = EngineMetrics(deployment.config.limit_tokens)
+        engine = Engine(config, latency, steps=RecentSteps(STEPS_KEPT))
+        driver = RealtimeDriver(engine, metrics, wire, options.speed, origin_s=origin_s)
+        rank_number = options.kv_sharing.data_parallel_rank + rank
+        publisher = open_publisher(options.kv_sharing, environment, config, rank_number)
+        if publisher is not None:
+            driver.output.tell_cache_changes = publisher.publish
+        ranks[rank] = RankEngine(driver, metrics, latency, publisher)
+    return ranks
+
+
+def driver_of(ranks: Mapping[int, RankEngine]) -> RealtimeDriver | RankedDriver:
+    """What requests are handed to."""
+    drivers = [rank.driver for rank in ranks.values() if isinstance(rank.driver, RealtimeDriver)]
+    return drivers[0] if len(drivers) == 1 else RankedDriver(drivers)
+
+
+class LiveCluster:
+    """All that is behind the router, whose clock starts now. Raises OptionError when KV events cannot be published."""
+
+    def __init__(
+        self, options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: Wire
+    ) -> None:
+        self.engines: dict[int, RankEngine] = {}
+        """The instances that are there, by number."""
+        self.num_made = 0
+        """Number of the instance that comes next."""
+        self.on_joined: Callable[[int], None] = _ignore
+        """Called with the number of each instance that comes later."""
+        self.on_removed: Callable[[int, RankEngine, Life], None] = _ignore_removed
+        """Called with the number of each instance that has been removed, its engine, and how it came to its end."""
+        self._options = options
+        self._environment = environment
+        self._outputs: dict[int, EngineOutput] = {}
+        self._first_deployment: Deployment | None = None
+        self._is_running = False
+        cluster = build_cluster(options.cluster, deployment, self._new_engine, keeps_history=False)
+        self.driver = ClusterDriver(cluster, self._outputs, wire, options.speed)
+        self.driver.on_removed = self._remove
+        for number in self._outputs:
+            self._join(number)
+        self._is_running = True
+
+    async def add(self, after_us: Micros) -> int:
+        """One more instance, like the first one; it takes requests from then on. Returns its number.
+
+        Raises OptionError where instances are not all alike.
+        """
+        if self.driver.cluster.disaggregation is not None:
+            raise OptionError("instances cannot be added where some compute prompts and others answer")
+        if policies_of(self._options.cluster).scaling.node_pools:
+            raise OptionError("instances cannot be added by hand where they are placed on the machines of node_pools")
+        assert self._first_deployment is not None
+        number = self.num_made
+        await self.driver.add(self._new_engine(self._first_deployment), after_us)
+        return number
+
+    def _new_engine(self, deployment: Deployment) -> Engine:
+        """The engine of the instance that comes next."""
+        config, latency = with_features(self._options, deployment)
+        engine = Engine(config, SlowedLatency(latency), steps=RecentSteps(STEPS_KEPT))
+        self._first_deployment = self._first_deployment or deployment
+        number = self.num_made
+        self.num_made += 1
+        self._outputs[number] = EngineOutput(engine, EngineMetrics(deployment.config.limit_tokens))
+        if self._is_running:
+            self._join(number)
+            self.on_joined(number)
+        return engine
+
+    def _join(self, number: int) -> None:
+        output = self._outputs[number]
+        metrics, latency = output.recorder, output.engine.latency
+        assert isinstance(metrics, EngineMetrics)
+        assert isinstance(latency, SlowedLatency)
+        publisher = open_publisher(self._options.kv_sharing, self._environment, output.engine.config, number)
+        if publisher is not None:
+            output.tell_cache_changes = publisher.publish
+        driver = InstanceDriver(self.driver, number, output.engine)
+        self.engines[number] = RankEngine(driver, metrics, latency, publisher, dies_alone=True)
+
+    def _remove(self, number: int, life: Life) -> None:
+        engine = self.engines.pop(number)
+        if engine.kv_events is not None:
+            engine.kv_events.close()
+        self.on_removed(number, engine, life)
+
+
+def _ignore(_number: int) -> None:
+    """No-op default."""
+
+
+def _ignore_removed(_number: int, _engine: RankEngine, _life: Life) -> None:
+    """No-op default."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from mockserve.kv_blocks.setup import KVTransfer
 from mockserve.options.environment import ServerEnvironment
-from mockserve.options.routes import GENERATING_TASKS, tasks_of
 from mockserve.options.serve import ServeOptions
+from mockserve.options.server import GENERATING_TASKS, tasks_of
 from mockserve.protocol.errors import ApiError, late
 
 

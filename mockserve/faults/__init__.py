@@ -1,5 +1,5 @@
 """Faults on purpose, for clients, gateways and dashboards that must cope with them.
 
-`draw.py` says which request gets which, `shaping.py` does it to replies, `engine.py` to the engine. What there is and
-how often it happens are settings: `mockserve/options/faults.py`.
+`shaping.py` draws the fault of each request and shapes its reply, `engine.py` acts on engines. The kinds of faults and
+their rates are settings: `mockserve/options/faults.py`.
 """

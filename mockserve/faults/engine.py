@@ -8,7 +8,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.scheduler.hold import Hold
 from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError
-from mockserve.engines.build import RankEngine
+from mockserve.engines.backend import RankEngine
 from mockserve.faults.shaping import FaultSource
 from mockserve.options.faults import ENGINE_FAULTS, TimedFault
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mockserve.connections.aiohttp_internals import WholeRequest, tcp_keepalive, whole_request
-from mockserve.connections.stamped import StampedConnection
-from mockserve.connections.stream_head import EventResponse
-from mockserve.front.plain_errors import PlainErrors
-from mockserve.front.routes import FrontRoute
+from mockserve.connections.arrival import StampedConnection
+from mockserve.connections.headers import EventResponse
+from mockserve.front.application import FrontRoute, PlainErrors
 from mockserve.front.usual import RequestReader, Unready, UsualRequest, for_library
 from mockserve.realtime.wire import Wire
 

@@ -1,4 +1,4 @@
-"""KV blocks as others know them: their names, the events that tell of them over ZeroMQ, how a prompt is handed over.
+"""KV blocks outside of the engine: their names, their events over ZeroMQ, and the handover of a prompt.
 
-Read `naming.py` first; `event_publisher.py` needs the extra `kv-events`.
+Read `naming.py` first; `events.py` needs the extra `kv-events`.
 """

@@ -12,8 +12,7 @@ import zmq.asyncio
 
 from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlockRemoved, BlocksStored, CacheChange
 from blis_sim.options import OptionError
-from mockserve.kv_blocks.hashes import as_number
-from mockserve.kv_blocks.naming import TokenBlocks
+from mockserve.kv_blocks.naming import TokenBlocks, as_number
 from mockserve.options.engine_features import KV_EVENTS_FLAG, KVEventsConfig
 
 MEDIUM = "GPU"

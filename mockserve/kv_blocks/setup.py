@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.request import ExternalPrompt
 from blis_sim.options import OptionError
-from mockserve.kv_blocks.hashes import root_hash
-from mockserve.kv_blocks.naming import FastNaming, NameBlocks, VllmNaming
+from mockserve.kv_blocks.naming import FastNaming, NameBlocks, VllmNaming, root_hash
 from mockserve.options.engine_features import KV_EVENTS_FLAG, KVSharingOptions
 from mockserve.options.environment import ServerEnvironment
 

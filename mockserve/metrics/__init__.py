@@ -1,4 +1,4 @@
-"""What is counted, and the metrics page that shows it.
+"""The metrics of the server, and the page that shows them.
 
-`engine.py` counts what vLLM counts about requests and steps, `families.py` says which of its names each figure has.
+`engine.py` counts requests and steps as vLLM does; `families.py` gives each figure vLLM's name.
 """

@@ -1,12 +1,13 @@
-"""The families on the metrics page of vLLM, in its order: names, types, labels, sources."""
+"""The families on the metrics page of vLLM, in its order: names, types, labels, sources, and made-up values."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from blis_sim.engine.stats import EngineCounters, EngineStats
 from mockserve.metrics.engine import SLEEP_STATES, EngineMetrics
 from mockserve.metrics.histogram import Histogram
+from mockserve.options.fake_metrics import FakeMetrics
 
 Value: TypeAlias = float | Histogram | Mapping[str, float]
 
@@ -268,3 +269,21 @@ HISTOGRAMS: tuple[Family, ...] = (
         lambda e: e.metrics.computed_prompt_lengths,
     ),
 )
+
+
+def shown(fakes: FakeMetrics, name: str, value: Value, seconds: float) -> Value:
+    """The figure to show for a metric so long after the start, where `value` is the true one."""
+    if name in fakes.courses:
+        return fakes.courses[name](seconds)
+    if name in fakes.buckets and isinstance(value, Histogram):
+        return _histogram(value, fakes.buckets[name])
+    if name == "request_success" and fakes.success is not None and isinstance(value, Mapping):
+        return {reason: fakes.success.get(reason, 0) for reason in value}
+    return value
+
+
+def _histogram(true: Histogram, counts: Sequence[int]) -> Histogram:
+    found = Histogram(true.bounds)
+    for bound, count in zip((*true.bounds, true.bounds[-1]), counts, strict=False):
+        found.observe(bound, count)
+    return found

@@ -15,13 +15,11 @@ from mockserve.options.engine_features import (
     KVSharingOptions,
     LoraOptions,
     QueueOptions,
+    TimingOptions,
 )
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.faults import FaultOptions
-from mockserve.options.network import NetworkOptions
-from mockserve.options.process import InstanceOptions, ProcessOptions
-from mockserve.options.routes import ReplyOptions, RouteOptions
-from mockserve.options.timing import TimingOptions
+from mockserve.options.server import InstanceOptions, NetworkOptions, ProcessOptions, ReplyOptions, RouteOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,8 @@
-"""What vLLM refuses at its start although each flag by itself is well-formed, in its own sentences, and notes on flags
-that have no effect.
-"""
+"""vLLM's refusals at start, in its words, and notes on flags that change nothing here."""
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +11,8 @@ from blis_sim.engine.kv_cache.sizing import kv_bytes_per_token
 from blis_sim.options import OptionError, ineffective_flags
 from blis_sim.options.text import load_json
 from mockserve.options.environment import ServerEnvironment
-from mockserve.options.routes import GENERATING_TASKS, tasks_of
 from mockserve.options.serve import ServeOptions
+from mockserve.options.server import GENERATING_TASKS, tasks_of
 
 if TYPE_CHECKING:
     from mockserve.options.serve import ServeOptions
@@ -148,3 +146,55 @@ def flags_without_effect(options: ServeOptions) -> Iterator[str]:
     yield from ineffective_flags(
         options, {name: flag for is_there, flag, names in needs if not is_there for name in names}
     )
+
+
+_GRAPHS = "steps take the time that they take with vLLM's default CUDA graphs"
+_STATES = "recurrent states are kept as vLLM keeps them by default"
+_CONTEXT = "every GPU holds the KV cache of the whole context"
+_KERNELS = "kernels are those that vLLM takes by default"
+_WEIGHTS = "all weights stay in GPU memory"
+_OFFLOADING = "KV blocks that are evicted are lost"
+
+ASSUMED: Mapping[str, str] = {
+    "--pipeline-parallel-size": "the instance is one pipeline stage",
+    "--enforce-eager": _GRAPHS,
+    "--compilation-config": _GRAPHS,
+    "--optimization-level": _GRAPHS,
+    "--cudagraph-capture-sizes": _GRAPHS,
+    "--max-cudagraph-capture-size": _GRAPHS,
+    "--cpu-offload-gb": _WEIGHTS,
+    "--offload-backend": _WEIGHTS,
+    "--offload-group-size": _WEIGHTS,
+    "--kv-offloading-size": _OFFLOADING,
+    "--kv-offloading-backend": _OFFLOADING,
+    "--kv-cache-dtype-skip-layers": "all layers have the type of --kv-cache-dtype",
+    "--kv-sharing-fast-prefill": "prompts are computed in all layers",
+    "--mamba-block-size": _STATES,
+    "--mamba-cache-dtype": _STATES,
+    "--mamba-cache-mode": _STATES,
+    "--mamba-ssm-cache-dtype": _STATES,
+    "--prefix-match-unit": "prefixes match in whole blocks",
+    "--disable-hybrid-kv-cache-manager": "layers are grouped by the kind of their KV cache",
+    "--decode-context-parallel-size": _CONTEXT,
+    "--prefill-context-parallel-size": _CONTEXT,
+    "--enable-dbo": "a step is one batch",
+    "--enable-eplb": "every expert stays on its GPU",
+    "--disable-custom-all-reduce": "GPUs exchange data as fast as with vLLM's own all-reduce",
+    "--attention-backend": _KERNELS,
+    "--attention-config": _KERNELS,
+    "--language-model-only": "weights of vision towers count",
+    "--limit-mm-per-prompt": "weights of vision towers count",
+    "--performance-mode": "batches have the sizes of the default mode",
+    "--max-num-active-seqs": "as many requests are active as run in a step",
+    "--long-prefill-token-threshold-adaptive": "prompts are split by --long-prefill-token-threshold alone",
+    "--disable-chunked-mm-input": "media are split like text",
+    "--quantization-config": "weights are those of the checkpoint or of --quantization",
+}
+"""By vLLM's name of the flag."""
+
+
+def warnings_of(flags: Iterable[str]) -> Iterator[str]:
+    """Yield a warning for each of the accepted flags that is not modelled."""
+    for flag in flags:
+        if flag in ASSUMED:
+            yield f"warning: {flag} is not modelled: {ASSUMED[flag]}"

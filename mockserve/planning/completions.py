@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from mockserve.content.form import completion_form
-from mockserve.planning.beams import read_beams
+from mockserve.content.writing import completion_form
 from mockserve.planning.prompts import check_with_model, given_ids, text_ids
 from mockserve.planning.reply_settings import (
     delivery_of,
@@ -13,16 +12,15 @@ from mockserve.planning.reply_settings import (
     new_scorers,
     num_top,
     prompt_scores,
+    read_beams,
 )
 from mockserve.protocol.asked.wanted import check_prompt_start
 from mockserve.protocol.completions.bodies import CompletionBodies
-from mockserve.protocol.completions.text import CompletionRequest, Prompt
-from mockserve.replies.accounting import Accounting
-from mockserve.replies.completion_writer import CompletionShape
+from mockserve.protocol.completions.requests import CompletionRequest, Prompt
+from mockserve.replies.choice_writer import CompletionShape
 from mockserve.replies.frames import OTHER_ERRORS
-from mockserve.replies.generation import PlannedPrompt
-from mockserve.replies.identity import unix_time
-from mockserve.replies.reply_set import ReplyJob
+from mockserve.replies.generation import PlannedPrompt, unix_time
+from mockserve.replies.reply_set import Accounting, ReplyJob
 from mockserve.serving.adapters import Adapter
 from mockserve.serving.planner import Terms
 from mockserve.serving.service import Service

@@ -6,15 +6,13 @@ from typing import Any, NamedTuple
 
 from mockserve.content.answer import Delta, Kind
 from mockserve.content.reading import added, read_answer
+from mockserve.content.script import END, START
 from mockserve.content.stops import stopped
-from mockserve.content.thinking import END, START
-from mockserve.content.tokens.split import Split
-from mockserve.content.tokens.tokenizer import Tokenizer
+from mockserve.content.tokens.tokenizer import Split, Tokenizer
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Ending, StopReason
 from mockserve.protocol.completions.bodies import ToolCall, whole_message
-from mockserve.protocol.completions.chat import ChatRequest, parse_chat
-from mockserve.protocol.completions.text import parse_completion
+from mockserve.protocol.completions.requests import ChatRequest, parse_chat, parse_completion
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.logprob_shapes import Candidate, Scored, chat_logprobs, completion_logprobs
 from mockserve.replies.call_style import CallStyle, call_id, call_style

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mockserve.content.answer import Delta
-from mockserve.content.form import AnswerForm, chat_form, completion_form
+from mockserve.content.writing import AnswerForm, chat_form, completion_form
 from mockserve.planning.reply_settings import is_long_reply, new_scorers, num_top, prompt_scores
 from mockserve.protocol.asked.vocabulary_checks import check_vocabulary
 from mockserve.protocol.bodies import Choice, Ending, Piece
@@ -12,14 +12,12 @@ from mockserve.protocol.errors import ApiError
 from mockserve.protocol.generate import GenerateBodies, GenerateRequest, check_room, token_logprobs
 from mockserve.protocol.logprob_shapes import chat_logprobs
 from mockserve.protocol.refusals import refuse_thinking_budget
-from mockserve.replies.accounting import Accounting
 from mockserve.replies.call_style import CallStyle, call_style
 from mockserve.replies.chat_writer import ChatShape, ChatWriter
 from mockserve.replies.choice_writer import ChoiceWriter, NewScorer, scored_tokens
 from mockserve.replies.frames import OTHER_ERRORS
-from mockserve.replies.generation import Generation, Generations, LateGenerations, PlannedPrompt
-from mockserve.replies.identity import unix_time
-from mockserve.replies.reply_set import ReplyJob
+from mockserve.replies.generation import Generation, Generations, LateGenerations, PlannedPrompt, unix_time
+from mockserve.replies.reply_set import Accounting, ReplyJob
 from mockserve.serving.adapters import Adapter
 from mockserve.serving.planner import Terms
 from mockserve.serving.service import Service

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from zlib import crc32
 
 from blis_sim.options.addition import added_up
-from mockserve.content.form import AnswerForm
+from mockserve.content.writing import AnswerForm
 from mockserve.planning.prompts import medium_ids
 from mockserve.planning.reply_settings import new_scorers
 from mockserve.protocol.asked.wanted import Delivery
@@ -16,10 +16,9 @@ from mockserve.protocol.completions.bodies import CompletionBodies
 from mockserve.protocol.completions.messages import Medium
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.speech import VERBOSE, Speech, SpeechRequest, Spoken
-from mockserve.replies.completion_writer import CompletionShape
+from mockserve.replies.choice_writer import CompletionShape
 from mockserve.replies.frames import OTHER_ERRORS
-from mockserve.replies.generation import PlannedPrompt
-from mockserve.replies.identity import unix_time
+from mockserve.replies.generation import PlannedPrompt, unix_time
 from mockserve.replies.reply_set import ReplyJob
 from mockserve.serving.adapters import Adapter
 from mockserve.serving.planner import Terms

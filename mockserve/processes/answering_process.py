@@ -1,4 +1,4 @@
-"""A process that answers: it reads requests, writes replies, and has its tokens from the engines' process."""
+"""A process that answers: it reads requests and writes replies; tokens come from the engines' process."""
 
 import asyncio
 import itertools
@@ -6,23 +6,32 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from http import HTTPStatus
+from typing import Any, NoReturn, TypeVar
 
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.core import Engine
+from blis_sim.engine.request import Request
+from blis_sim.engine.stats import EngineStats
+from blis_sim.engine.units import Micros
 from blis_sim.options import BlisError
 from mockserve.connections.slow_readers import SlowReaders
 from mockserve.connections.sockets import raise_file_limit
 from mockserve.engines.backend import Backend
 from mockserve.engines.deployment import StructuredOutputBackend, deployment_of, with_features
-from mockserve.listening import RunningServer, listen
+from mockserve.flight import Flight, Reply, Siblings, new_siblings
+from mockserve.listening import RunningServer, fastest_loop, keep_what_exists, listen
 from mockserve.log_lines import set_up_logging
 from mockserve.metrics.histogram import Lateness
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.processes.channel import (
+    Abort,
     Broken,
     Channel,
     DeathTold,
@@ -36,15 +45,185 @@ from mockserve.processes.channel import (
     State,
     Stop,
     Stopping,
+    Submit,
     Tokens,
     UsesBackend,
     WantFigures,
     open_channel,
 )
-from mockserve.processes.remote_driver import RemoteDriver
+from mockserve.protocol.errors import ApiError
+from mockserve.realtime.interface import EngineFailedError
 from mockserve.realtime.wire import Wire
 from mockserve.serving.service import build_service
-from mockserve.startup import fastest_loop, keep_what_exists
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class EngineView:
+    """An engine as seen from elsewhere: its limits, and how it was a moment ago."""
+
+    config: EngineConfig
+    stats: EngineStats
+
+
+class RemoteDriver:
+    """What replies need of a driver. Use it from one event loop only.
+
+    `origin_s` is what the monotonic clock reads at the simulated instant 0. `tell` takes messages to the engines.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        speed: float,
+        origin_s: float,
+        wire: Wire,
+        tell: Callable[[FromAnswering], None],
+    ) -> None:
+        self.engine = EngineView(config, EngineStats(0, 0, config.total_kv_blocks, 0, 0, 0))
+        self.failure: BaseException | None = None
+        """What the engines broke with; from then on every request fails."""
+        self._us_per_s = speed * 1e6
+        self._origin_s = origin_s
+        self._wire = wire
+        self._tell = tell
+        self._flights: dict[int, Flight] = {}
+        self._number_of: dict[str, int] = {}
+        self._numbers = itertools.count()
+        self._prompt_numbers = itertools.count()
+        self._prompt: tuple[Siblings | None, int] = (None, 0)
+        """The choices submitted last, and the number of their prompt."""
+        self._elsewhere = State(self.engine.stats, 0, 0)
+
+    @property
+    def num_flights(self) -> int:
+        """Requests of all processes whose last token the engines have not produced yet, as of a moment ago."""
+        return max(len(self._flights), self._elsewhere.num_flights)
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Prompt tokens of those that have no token yet, likewise."""
+        return self._elsewhere.num_waiting_tokens
+
+    @property
+    def request_ids(self) -> Collection[str]:
+        """Ids of the requests of this process."""
+        return self._number_of.keys()
+
+    def clock(self) -> Micros:
+        """The present instant in simulated microseconds."""
+        return self.instant_at(time.monotonic())
+
+    def instant_at(self, reading_s: float) -> Micros:
+        """The simulated instant at which the monotonic clock reads `reading_s`."""
+        return int((reading_s - self._origin_s) * self._us_per_s)
+
+    def submit(
+        self,
+        request: Request,
+        reply: Reply,
+        arrived_at: Micros | None = None,
+        siblings: Siblings | None = None,
+        rank: int | None = None,
+    ) -> Flight:
+        """Let `request` arrive; its tokens go to `reply`. Raises EngineFailedError when the engines have failed."""
+        if self.failure is not None:
+            raise EngineFailedError("the engine has failed") from self.failure
+        at = self.clock() if arrived_at is None else arrived_at
+        siblings = siblings or new_siblings(1)
+        if siblings is not self._prompt[0]:
+            self._prompt = (siblings, next(self._prompt_numbers))
+        number = next(self._numbers)
+        flight = self._flights[number] = Flight(request, reply, at, at, siblings=siblings)
+        self._number_of[request.id] = number
+        self._tell(Submit(number, request, at, reply.finish_reason, self._prompt[1], siblings.number, rank))
+        return flight
+
+    def abort(self, request_id: str) -> None:
+        """The client of `request_id` is gone: free what it holds now. Its reply hears nothing more."""
+        number = self._number_of.pop(request_id, None)
+        if number is not None:
+            del self._flights[number]
+            self._tell(Abort(number))
+
+    def interfere(self, act: Callable[[Engine, Micros], T]) -> T:
+        """Raises ApiError: nobody can reach into an engine from here."""
+        _refuse()
+
+    def end_early(self, request_ids: Collection[str] | None = None) -> int:
+        """Raises ApiError, likewise."""
+        _refuse()
+
+    async def until(self, is_so: Callable[[Engine], bool]) -> None:
+        """Raises ApiError, likewise."""
+        _refuse()
+
+    def close(self) -> None:
+        """Open replies hear nothing more."""
+        self._flights.clear()
+        self._number_of.clear()
+
+    # --- what the engines tell ---
+
+    def tokens(self, message: Tokens) -> None:
+        """Hand the tokens of several requests to their replies; those of clients that have gone are passed over."""
+        flights, wire = self._flights, self._wire
+        wire.due_s = message.due_s
+        wire.hold()
+        try:
+            for number, count in zip(message.numbers, message.counts, strict=True):
+                flight = flights.get(number)
+                if flight is not None:
+                    flight.num_tokens = count
+                    flight.reply.token(count)
+        finally:
+            wire.release()
+
+    def finish(self, message: Finish) -> None:
+        """A request is complete."""
+        flight = self._leave(message.number)
+        if flight is not None:
+            flight.num_tokens = message.num_tokens
+            for name, value in message.facts._asdict().items():
+                setattr(flight, name, value)
+            wire = self._wire
+            wire.due_s = message.due_s
+            wire.hold()
+            try:
+                if not flight.reply.is_streamed:
+                    wire.measure()
+                flight.reply.finish(message.num_tokens)
+            finally:
+                wire.release()
+
+    def fail(self, message: Fail) -> None:
+        """A request gets no more tokens."""
+        flight = self._leave(message.number)
+        if flight is not None:
+            flight.reply.fail(message.message, message.status)
+
+    def broken(self, message: Broken) -> None:
+        """Nobody may wait for the engines any longer."""
+        self.failure = EngineFailedError(message.message)
+        for number in list(self._flights):
+            self.fail(Fail(number, message.message, HTTPStatus.INTERNAL_SERVER_ERROR))
+
+    def state(self, message: State) -> None:
+        """How the engines are by now."""
+        self._elsewhere = message
+        self.engine.stats = message.stats
+
+    def _leave(self, number: int) -> Flight | None:
+        flight = self._flights.pop(number, None)
+        if flight is not None:
+            del self._number_of[flight.request.id]
+        return flight
+
+
+def _refuse() -> NoReturn:
+    raise ApiError("This needs a server in one process.", status=501, kind="NotImplementedError")
+
 
 _logger = logging.getLogger(__name__)
 

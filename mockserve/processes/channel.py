@@ -14,9 +14,8 @@ from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
 from mockserve.connections.slow_readers import SlowReaders
 from mockserve.metrics.histogram import Histogram, Lateness
-from mockserve.metrics.http import HttpMetrics
-from mockserve.metrics.operations import Operations, ToolParsing
 from mockserve.metrics.page import REJECTION_REASONS, MetricsSource, sum_of_parts
+from mockserve.metrics.server import HttpMetrics, Operations, ToolParsing
 
 LENGTH_BYTES = 4
 

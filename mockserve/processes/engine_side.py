@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
-from mockserve.engines.build import RankEngine, driver_of
+from mockserve.engines.backend import RankEngine, driver_of
 from mockserve.flight import Flight, Siblings, new_siblings
 from mockserve.processes.channel import (
     Abort,

@@ -1,9 +1,10 @@
-"""What both reply formats share: usage, choices, and the interface the replies are written through."""
+"""Parts of all replies: usage, choices, the interface for writers, and typed events."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import JsonBlocks, json_array_of_blocks
 
 StopReason: TypeAlias = str | int | None
@@ -149,3 +150,32 @@ def listed(choices: Choices, shown: Callable[[int, Choice], dict[str, Any]]) -> 
 def id_list(token_ids: Sequence[int] | None) -> list[int] | None:
     """Token ids as JSON has them."""
     return None if token_ids is None else list(token_ids)
+
+
+Event: TypeAlias = dict[str, Any]
+"""An event; its `type` is its name, too."""
+
+
+class Narrator(Protocol):
+    """Tells one reply of one choice. It remembers what it has begun, so the methods are called in the reply's order."""
+
+    @property
+    def opens_at_once(self) -> bool:
+        """Whether the opening is told before the engine has brought anything."""
+        ...
+
+    def opening(self, usage: Usage) -> list[Event]:
+        """What precedes the first token."""
+        ...
+
+    def said(self, piece: Piece) -> list[Event]:
+        """What one or more tokens bring. The delta of `piece` has the keys of a chat message."""
+        ...
+
+    def ended(self, ending: Ending, usage: Usage) -> list[Event]:
+        """What follows the last token."""
+        ...
+
+    def failed(self, error: ApiError) -> list[Event]:
+        """What ends a reply that cannot go on."""
+        ...

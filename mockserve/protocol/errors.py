@@ -1,4 +1,4 @@
-"""Errors a client sees, in vLLM's shapes: an envelope with message, type, param and code, or a bare detail."""
+"""Errors a client sees, in vLLM's shapes: an envelope or a bare detail, and pydantic's text where vLLM shows that."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -155,3 +155,28 @@ def no_fields(value: Any) -> ApiError:
 def internal_error(message: str = "Internal server error") -> ApiError:
     """Something broke on our side."""
     return ApiError(message, status=500, kind="InternalServerError")
+
+
+PAGES = "https://errors.pydantic.dev/2.14/v"
+SHOWN_BEGIN_CHARS, SHOWN_END_CHARS = 25, 24
+MOST_SHOWN_CHARS = 50
+
+
+def unreadable(title: str, problems: Sequence[Problem]) -> ApiError:
+    """A value that pydantic cannot read as `title`. The locations of the problems begin with the list's."""
+    plural = "" if len(problems) == 1 else "s"
+    return ApiError(f"{len(problems)} validation error{plural} for {title}{''.join(map(_shown, problems))}")
+
+
+def _shown(problem: Problem) -> str:
+    kind = type(problem.found).__name__
+    value = f"input_value={_without_middle(problem.found)}, input_type={kind}"
+    page = f"    For further information visit {PAGES}/{problem.kind}"
+    return f"\n{problem.location}\n  {problem.message} [type={problem.kind}, {value}]\n{page}"
+
+
+def _without_middle(value: Any) -> str:
+    text = repr(value)
+    if len(text) <= MOST_SHOWN_CHARS:
+        return text
+    return f"{text[:SHOWN_BEGIN_CHARS]}...{text[-SHOWN_END_CHARS:]}"

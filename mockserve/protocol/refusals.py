@@ -1,11 +1,10 @@
-"""What vLLM refuses before it looks at the types of a body: fields that exclude or need each other.
+"""Refusals that do not depend on the types of fields: fields that exclude or need each other, SageMaker's adapters."""
 
-Several at once are reported as the first that is looked at.
-"""
-
+from collections.abc import Mapping
 from typing import Any
 
 from mockserve.protocol.errors import ApiError, bad_value, internal_error, late, no_fields
+from mockserve.protocol.reading.types import FieldType, Flag, Text
 
 CONSTRAINTS = ("json", "regex", "choice")
 ALL_CONSTRAINTS = (*CONSTRAINTS, "grammar", "json_object", "structural_tag")
@@ -255,3 +254,30 @@ def refuse_thinking_budget(budget: Any, reasons: bool) -> None:
             "Please set --reasoning-parser and/or --reasoning-config to use thinking_token_budget."
         )
         raise late(ApiError(message))
+
+
+REQUEST_CLASS = "SageMakerRegisterLoRAAdapterRequest"
+_TYPES: Mapping[str, FieldType] = {"name": Text(), "src": Text(), "preload": Flag(), "pin": Flag()}
+_REQUIRED = ("name", "src")
+
+
+def registration_problems(given: Any, shown: Any) -> list[dict[str, Any]]:
+    """Return what is wrong with `given`, which errors about missing fields show as `shown`."""
+    if not isinstance(given, dict):
+        message = f"Input should be a valid dictionary or instance of {REQUEST_CLASS}"
+        return [{"type": "model_type", "loc": [], "msg": message, "input": given, "ctx": {"class_name": REQUEST_CLASS}}]
+    found: list[dict[str, Any]] = []
+    for name, kind in _TYPES.items():
+        if name not in given:
+            if name in _REQUIRED:
+                found.append({"type": "missing", "loc": [name], "msg": "Field required", "input": shown})
+            continue
+        value = given[name]
+        if name in _REQUIRED and value == "":
+            reason = f"The parameter {name} cannot be an empty string"
+            problem = {"type": "value_error", "loc": [name], "msg": f"Value error, {reason}", "input": value}
+            found.append({**problem, "ctx": {"error": reason}})
+            continue
+        problems = kind.problems(value, name)
+        found += [{"type": each.kind, "loc": [name], "msg": each.message, "input": value} for each in problems]
+    return found

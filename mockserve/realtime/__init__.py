@@ -1,5 +1,5 @@
-"""The simulation in real time: nothing else in the server knows the wall clock.
+"""The simulation in real time: no other part of the server reads the wall clock.
 
-Read `driver.py` first, which says when something happens, then `deliveries.py`, which says what. `interface.py` is what
-requests are handed to, whichever of the drivers it is.
+Read `driver.py` first, which decides when something happens, then `deliveries.py`, which decides what happens.
+`interface.py` is the interface of all drivers.
 """

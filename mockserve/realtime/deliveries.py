@@ -15,8 +15,7 @@ from blis_sim.engine.kv_cache.changes import CacheChange
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.units import Micros
 from mockserve.flight import NOBODY, Flight, FlightRecorder
-from mockserve.realtime.clocks import Clock
-from mockserve.realtime.timer import BacklogSlices
+from mockserve.realtime.timer import BacklogSlices, Clock
 from mockserve.realtime.wire import Wire
 
 _logger = logging.getLogger(__name__)

@@ -15,11 +15,21 @@ from mockserve.protocol.completions.bodies import (
     whole_message,
 )
 from mockserve.protocol.logprob_shapes import chat_logprobs
-from mockserve.replies.accounting import ParsingCounter
-from mockserve.replies.arranging import Deltas, arranged, marked, without_fillings
-from mockserve.replies.call_style import NO_REASONING, CallStyle, NullContent, Part, ReasoningStyle, call_id
+from mockserve.replies.call_style import (
+    NO_REASONING,
+    CallStyle,
+    Deltas,
+    NullContent,
+    Part,
+    ReasoningStyle,
+    arranged,
+    call_id,
+    marked,
+    without_fillings,
+)
 from mockserve.replies.choice_writer import NewScorer, scored_tokens
 from mockserve.replies.generation import Generation, PlannedPrompt
+from mockserve.replies.reply_set import ParsingCounter
 
 
 class ChatShape(NamedTuple):

@@ -7,9 +7,9 @@ from aiohttp import hdrs, web
 
 from blis_sim.engine.units import Micros
 from mockserve.answering.answer import collect, fly
+from mockserve.answering.event_streams import SpokenStream
 from mockserve.answering.outlet import EventOutlet
-from mockserve.answering.speaking import SpokenStream
-from mockserve.connections.stamped import arrived_at
+from mockserve.connections.arrival import arrived_at
 from mockserve.planning.speech import SpeechPlan, plan_speech
 from mockserve.protocol.errors import bad_value
 from mockserve.protocol.reading.forms import form_reader
@@ -25,7 +25,7 @@ from mockserve.protocol.speech import (
     whole_speech,
 )
 from mockserve.replies.frames import DONE, event
-from mockserve.replies.identity import unix_time
+from mockserve.replies.generation import unix_time
 from mockserve.replies.reply_set import ReplySet
 from mockserve.routes.shared import json_reply, received, reply_id
 from mockserve.serving.service import SERVICE, Service

@@ -6,14 +6,13 @@ from typing import Any
 
 from aiohttp import web
 
-from mockserve.answering.answer import answer, refuse
-from mockserve.answering.json_reply import ASKED_BY, load_headers
-from mockserve.connections.stamped import arrived_at
+from mockserve.answering.answer import ASKED_BY, answer, load_headers, refuse
+from mockserve.connections.arrival import arrived_at
 from mockserve.planning.chat import plan_chat
 from mockserve.planning.completions import plan_completion
 from mockserve.planning.generate import plan_generate
 from mockserve.planning.reply_settings import is_long_reply
-from mockserve.protocol.completions.chat import ChatRequest, chats_of, parse_chat
+from mockserve.protocol.completions.requests import ChatRequest, chats_of, parse_chat
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.generate import parse_generate
 from mockserve.replies.frames import DONE, OTHER_ERRORS

@@ -7,8 +7,7 @@ from typing import Any
 from aiohttp import web
 from multidict import istr
 
-from mockserve.protocol.completions.chat import parse_chat
-from mockserve.protocol.completions.text import parse_completion
+from mockserve.protocol.completions.requests import parse_chat, parse_completion
 from mockserve.protocol.errors import ApiError, BadFieldsError, wrong_media_type
 from mockserve.protocol.pooling.requests import parse_classify, parse_embeddings, parse_pooling
 from mockserve.protocol.pooling.scoring import parse_rerank, parse_score

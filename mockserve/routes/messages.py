@@ -6,11 +6,9 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from mockserve.answering.answer import collect, refuse
-from mockserve.answering.json_reply import json_body
-from mockserve.answering.narrating import narrate_to_client
-from mockserve.connections.caller import caller_of
-from mockserve.connections.stamped import arrived_at
+from mockserve.answering.answer import collect, json_body, refuse
+from mockserve.answering.event_streams import narrate_to_client
+from mockserve.connections.arrival import arrived_at, caller_of
 from mockserve.planning.chat import plan_chat
 from mockserve.planning.prompts import conversation_ids
 from mockserve.protocol.anthropic.bodies import AnthropicEvents, AnthropicReply, message
@@ -21,8 +19,8 @@ from mockserve.protocol.anthropic.requests import (
     check_messages,
     count_chat_body,
 )
-from mockserve.protocol.completions.chat import ChatRequest, parse_chat
 from mockserve.protocol.completions.messages import media_of
+from mockserve.protocol.completions.requests import ChatRequest, parse_chat
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.reading.body import as_flag
 from mockserve.protocol.refusals import refuse_unavailable

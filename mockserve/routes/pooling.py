@@ -6,9 +6,9 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from mockserve.answering.json_reply import json_body
-from mockserve.answering.prefilling import prefill
-from mockserve.connections.stamped import arrived_at
+from mockserve.answering.answer import json_body
+from mockserve.answering.submission import prefill
+from mockserve.connections.arrival import arrived_at
 from mockserve.content.pooler import Pooler
 from mockserve.planning.prompts import fitted, padded
 from mockserve.protocol.completions.messages import media_of
@@ -35,7 +35,7 @@ from mockserve.protocol.pooling.requests import (
     parse_pooling,
     parse_token_embeddings,
 )
-from mockserve.replies.identity import unix_time
+from mockserve.replies.generation import unix_time
 from mockserve.routes.shared import aside, read_body, reply_id
 from mockserve.serving.adapters import Adapter
 from mockserve.serving.planner import Terms

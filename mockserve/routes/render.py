@@ -6,8 +6,8 @@ from typing import Any
 
 from aiohttp import web
 
-from mockserve.answering.json_reply import json_body
-from mockserve.content.thinking import END, START
+from mockserve.answering.answer import json_body
+from mockserve.content.script import END, START
 from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.planning.derendered_chunks import StreamState, chat_chunk, completion_chunk
 from mockserve.planning.derendering import (
@@ -23,15 +23,13 @@ from mockserve.planning.prompts import conversation_ids, given_ids, text_ids
 from mockserve.protocol.asked.sampling import check_sampling
 from mockserve.protocol.bodies import Choice, Usage
 from mockserve.protocol.completions.bodies import ChatBodies, CompletionBodies
-from mockserve.protocol.completions.chat import parse_chat
-from mockserve.protocol.completions.messages import media_of
-from mockserve.protocol.completions.template_arguments import template_arguments
-from mockserve.protocol.completions.text import CompletionRequest, Prompt, parse_completion
+from mockserve.protocol.completions.messages import media_of, template_arguments
+from mockserve.protocol.completions.requests import CompletionRequest, Prompt, parse_chat, parse_completion
 from mockserve.protocol.derender import is_chunk_of_chat, is_chunk_of_completion
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.protocol.server.rendering import Rendered, parse_context, sampling_object
-from mockserve.replies.identity import new_id, unix_time
+from mockserve.replies.generation import new_id, unix_time
 from mockserve.routes.shared import aside, is_long, read_body, reply_id
 from mockserve.serving.service import SERVICE, Service
 

@@ -7,20 +7,18 @@ from typing import Any
 from aiohttp import web
 
 from blis_sim.engine.units import Micros
-from mockserve.answering.answer import collect
-from mockserve.answering.json_reply import json_body
-from mockserve.answering.narrating import narrate, narrate_to_client
+from mockserve.answering.answer import collect, json_body
+from mockserve.answering.event_streams import narrate, narrate_to_client
 from mockserve.answering.outlet import EventOutlet
-from mockserve.connections.caller import ANYBODY, Caller, caller_of
-from mockserve.connections.stamped import arrived_at
-from mockserve.planning.responses import ResponsePlan, conversation, plan_response, response_id
+from mockserve.connections.arrival import ANYBODY, Caller, arrived_at, caller_of
+from mockserve.planning.chat import ResponsePlan, conversation, plan_response, response_id
+from mockserve.protocol.bodies import Event
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.narration import Event
 from mockserve.protocol.reading.forms import QueryFields
-from mockserve.protocol.responses.events import ResponseEvents
+from mockserve.protocol.responses.bodies import ResponseEvents
 from mockserve.protocol.responses.requests import ResponseRequest, chat_body, parse_response
 from mockserve.replies.frames import named_event
-from mockserve.replies.identity import new_id
+from mockserve.replies.generation import new_id
 from mockserve.replies.reply_set import ReplySet
 from mockserve.routes.render import rendered_chat
 from mockserve.routes.shared import (

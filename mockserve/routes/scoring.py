@@ -6,26 +6,31 @@ from typing import Any, overload
 
 from aiohttp import web
 
-from mockserve.answering.json_reply import json_body
-from mockserve.answering.prefilling import prefill
-from mockserve.connections.stamped import arrived_at
-from mockserve.content.logprobs import label_score
-from mockserve.content.pooler import Pooler
-from mockserve.content.vectors import best_match_sum, relevance, similarity
-from mockserve.kv_blocks.hashes import token_digest
+from mockserve.answering.answer import json_body
+from mockserve.answering.submission import prefill
+from mockserve.connections.arrival import arrived_at
+from mockserve.content.answer import label_score
+from mockserve.content.pooler import Pooler, best_match_sum, relevance, similarity
+from mockserve.kv_blocks.naming import token_digest
 from mockserve.planning.prompts import cut_text, fitted, padded
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.pooling.bodies import PoolingHead, reranked, score_items
-from mockserve.protocol.pooling.scoring import NUM_SCORE_KINDS, ScoringRequest, check_scoring, parse_rerank, parse_score
-from mockserve.protocol.server.decisions import check_decision, check_structured_decision, unsupported
-from mockserve.protocol.server.generative_scoring import (
+from mockserve.protocol.pooling.scoring import (
+    NUM_SCORE_KINDS,
     GenerativeScoringRequest,
+    ScoringRequest,
+    check_decision,
     check_labels,
     check_number_of_labels,
+    check_scoring,
+    check_structured_decision,
+    parse_rerank,
+    parse_score,
     parse_scoring,
     scoring_reply,
+    unsupported,
 )
-from mockserve.replies.identity import unix_time
+from mockserve.replies.generation import unix_time
 from mockserve.routes.pooling import has_many, known_adapter, pooling_service
 from mockserve.routes.shared import aside, is_long, read_body, reply_id
 from mockserve.serving.planner import Planner, Terms

@@ -1,25 +1,28 @@
-"""What a server says of itself: health, version, load, models, metrics and settings; aborts and cleared caches."""
+"""Routes about the server: health, version, load, models, metrics, settings, aborts, caches, pausing and sleeping."""
 
 import gzip
 import os
 import platform
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs
 
 from aiohttp import HttpVersion11, web
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from mockserve.metrics.page import CONTENT_TYPE
+from mockserve.metrics.server import SLEEP
 from mockserve.protocol.errors import bad_request
 from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.reading.forms import QueryFields
 from mockserve.protocol.server.info import ConfigFacts, ServedModel, as_objects, as_text, model_list
 from mockserve.realtime.interface import Driver
-from mockserve.replies.identity import new_id, unix_time
+from mockserve.replies.generation import new_id, unix_time
 from mockserve.routes.shared import json_reply, meant, read_fields, read_object, untyped_reply
 from mockserve.serving.service import SERVICE, VLLM_VERSION, Service
+from mockserve.serving.suspension import PauseMode
 
 PLATFORM = platform.platform()
 """Found when the module is imported: Python starts a process for it, which no request shall do."""
@@ -184,3 +187,65 @@ def _end_named(driver: Driver, named: Any) -> None:
     """`named` are ids as clients know them; the engine knows one for each choice, with a number behind it."""
     wanted = {named} if isinstance(named, str) else {each for each in named if isinstance(each, str)}
     driver.end_early({each for each in driver.request_ids if each.rpartition("-")[0] in wanted})
+
+
+PAUSE_MODES = ("abort", "wait", "keep")
+MAX_SLEEP_LEVEL = 2
+
+
+async def pause(request: web.Request) -> web.StreamResponse:
+    """Suspend generation: requests under way are ended, waited for or kept; new ones are refused or kept."""
+    query = QueryFields(request.query)
+    mode, clears_caches = _pause_mode(query), query.flag("clear_cache", True)
+    query.check()
+    await meant(request).suspension.pause(mode, clears_caches)
+    return json_reply({"status": "paused"})
+
+
+async def resume(request: web.Request) -> web.StreamResponse:
+    """Generate again."""
+    meant(request).suspension.resume()
+    return json_reply({"status": "resumed"})
+
+
+async def is_paused(request: web.Request) -> web.StreamResponse:
+    """Whether generation is suspended."""
+    return json_reply({"is_paused": meant(request).suspension.is_paused})
+
+
+async def sleep(request: web.Request) -> web.StreamResponse:
+    """Suspend generation and, from level 1 on, give the memory away."""
+    query = QueryFields(request.query)
+    level, mode = query.integer("level", 1, 0, MAX_SLEEP_LEVEL), _pause_mode(query)
+    query.check()
+    with _timed(request, "sleep"):
+        await meant(request).suspension.sleep(level, mode)
+    return json_reply({"status": "sleeping", "level": level})
+
+
+async def wake_up(request: web.Request) -> web.StreamResponse:
+    """Take the memory back, all of it or the parts named by tags; with the last part generation resumes."""
+    tags = request.query.getall("tags", None)
+    with _timed(request, "wake"):
+        is_awake = meant(request).suspension.wake_up(tags)
+    return json_reply({"status": "awake" if is_awake else "sleeping", "tags": tags})
+
+
+async def is_sleeping(request: web.Request) -> web.StreamResponse:
+    """Whether the engine sleeps, at whatever level, or is paused."""
+    return json_reply({"is_sleeping": meant(request).suspension.is_sleeping})
+
+
+async def release_kv_cache_memory(request: web.Request) -> web.StreamResponse:
+    """Give away the KV cache of a paused engine until it wakes up."""
+    with _timed(request, "release_kv_cache_memory"):
+        meant(request).suspension.release_kv_cache()
+    return json_reply({"status": "kv_cache_released"})
+
+
+def _timed(request: web.Request, operation: str) -> AbstractContextManager[None]:
+    return request.app[SERVICE].metrics_source.operations.timed(SLEEP, operation)
+
+
+def _pause_mode(query: QueryFields) -> PauseMode:
+    return cast(PauseMode, query.choice("mode", "abort", PAUSE_MODES))

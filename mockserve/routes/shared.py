@@ -10,10 +10,10 @@ from aiohttp import hdrs, web
 from multidict import istr
 
 from mockserve.connections.aiohttp_internals import forget_body
+from mockserve.connections.arrival import wanted_rank
 from mockserve.connections.headers import header_text
-from mockserve.connections.stamped import wanted_rank
 from mockserve.protocol.asked.sampling import Sampling
-from mockserve.protocol.completions.known_bodies import KnownBodies
+from mockserve.protocol.completions.requests import KnownBodies
 from mockserve.protocol.errors import ApiError, bad_request, internal_error, late, no_fields, wrong_media_type
 from mockserve.protocol.json_text import reply_json
 from mockserve.protocol.reading.body import large_json, parse_json, parse_large_json

@@ -2,23 +2,25 @@
 
 from dataclasses import dataclass
 
-from mockserve.routes.adapters import load_lora_adapter, register_adapter, unload_lora_adapter, unregister_adapter
 from mockserve.routes.audio import transcribe, translate
 from mockserve.routes.completions import batch_chat, chat_completions, completions, generate
 from mockserve.routes.control import (
     add_instance,
     change_faults,
+    dashboard,
+    documentation,
     drain_instance,
     end_faults,
     is_scaling_elastic_ep,
     kill_instance,
     list_instances,
+    oauth2_redirect,
+    openapi,
     query,
     scale_elastic_ep,
     scale_out_disabled,
     show_faults,
 )
-from mockserve.routes.documentation import dashboard, documentation, oauth2_redirect, openapi
 from mockserve.routes.invocations import invocations
 from mockserve.routes.messages import count_tokens, messages, render_messages
 from mockserve.routes.pooling import classify, cohere_embed, create_embedding, create_token_embedding, pooling
@@ -29,34 +31,36 @@ from mockserve.routes.server import (
     abort_named_requests,
     abort_requests,
     health,
+    is_paused,
+    is_sleeping,
     kv_event_sources,
     load,
     metrics,
     models,
     mounted_metrics,
-    reset_other_cache,
-    reset_prefix_cache,
-    server_info,
-    version,
-)
-from mockserve.routes.shared import Handler
-from mockserve.routes.suspension import (
-    is_paused,
-    is_sleeping,
     pause,
     release_kv_cache_memory,
+    reset_other_cache,
+    reset_prefix_cache,
     resume,
+    server_info,
     sleep,
+    version,
     wake_up,
 )
+from mockserve.routes.shared import Handler
 from mockserve.routes.tokenization import detokenize, show_tokenizer_info, tokenize
 from mockserve.routes.weights import (
     collective_rpc,
     finish_weight_update,
     init_weight_transfer_engine,
+    load_lora_adapter,
+    register_adapter,
     shutdown_weight_transfer_engine,
     start_draft_weight_update,
     start_weight_update,
+    unload_lora_adapter,
+    unregister_adapter,
     update_weight_version,
     update_weights,
     weight_checker,

@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from mockserve.answering.json_reply import json_body
+from mockserve.answering.answer import json_body
 from mockserve.content.tokens.file import read_json_object
 from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.planning.prompts import check_unicode

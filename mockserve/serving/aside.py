@@ -18,15 +18,14 @@ from mockserve.content.writing import too_big
 from mockserve.protocol.errors import ApiError
 from mockserve.serving.admission import OpenReplies, no_worker, too_busy, worker_killed
 from mockserve.workers.job import Job
-from mockserve.workers.pool import OverLimitError, PoolBusyError, WorkerPool
-from mockserve.workers.worker import WorkerKilledError, WorkerNotReadyError
+from mockserve.workers.pool import OverLimitError, PoolBusyError, WorkerKilledError, WorkerNotReadyError, WorkerPool
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
-MODULES = ("mockserve.content.constraints.validation", "mockserve.content.writing", "llguidance")
+MODULES = ("mockserve.content.constraints.json_schema_check", "mockserve.content.writing", "llguidance")
 """What the jobs of a server need."""
 
 SWITCH_INTERVAL_S = 0.0005

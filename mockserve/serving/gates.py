@@ -4,8 +4,8 @@ from enum import StrEnum
 
 from mockserve.content.pooler import labels_of
 from mockserve.options.environment import ServerEnvironment
-from mockserve.options.routes import RouteOptions, config_overrides, pooling_task_of, tasks_of
 from mockserve.options.serve import ServeOptions
+from mockserve.options.server import RouteOptions, config_overrides, pooling_task_of, tasks_of
 
 
 class Gate(StrEnum):

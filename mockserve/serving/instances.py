@@ -7,8 +7,7 @@ from typing import Any, Protocol
 
 from blis_sim.engine.cluster.member import Life
 from blis_sim.options import OptionError, with_settings
-from mockserve.engines.build import RankEngine
-from mockserve.engines.cluster import LiveCluster
+from mockserve.engines.backend import LiveCluster, RankEngine
 from mockserve.faults.engine import EngineFaults
 from mockserve.faults.shaping import FaultSource
 from mockserve.metrics.page import MeasuredEngine, MetricsSource, new_source

@@ -13,14 +13,11 @@ from blis_sim.engine.request import BlockIdentities, ExternalPrompt, Request
 from mockserve.content.answer import Answer, as_beam
 from mockserve.content.chat_templates.conversations import Conversations
 from mockserve.content.composer import MOST_TOKENS_AT_ONCE, Composer
-from mockserve.content.form import PLAIN, AnswerForm
 from mockserve.content.prose import Prose
-from mockserve.content.tokens.remembered import RememberedPrompts
-from mockserve.content.tokens.tokenizer import Tokenizer
-from mockserve.content.writing import Steps, Written, advanced, form_checks
+from mockserve.content.tokens.tokenizer import RememberedPrompts, Tokenizer
+from mockserve.content.writing import PLAIN, AnswerForm, Steps, Written, advanced, form_checks
 from mockserve.engines.deployment import StructuredOutputBackend
-from mockserve.kv_blocks.hashes import token_digest
-from mockserve.kv_blocks.naming import ANYWHERE, Lora, NameBlocks, Scope
+from mockserve.kv_blocks.naming import ANYWHERE, Lora, NameBlocks, Scope, token_digest
 from mockserve.protocol.asked.sampling import NO_DEFAULTS, GenerationDefaults, Sampling, check_sampling
 from mockserve.protocol.asked.vocabulary_checks import check_engine_message
 from mockserve.protocol.errors import ApiError, bad_value, late

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mockserve.protocol.bodies import Event
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.json_text import compact_json
-from mockserve.protocol.narration import Event
 
 UNFINISHED = ("queued", "in_progress")
 MOST_RESPONSES = 10_000

@@ -10,15 +10,12 @@ from aiohttp import web
 
 from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.request import ExternalPrompt
-from mockserve.connections.network import Network, network_of
+from mockserve.connections.headers import Network, StreamHeads, network_of
 from mockserve.connections.slow_readers import SlowReaders
-from mockserve.connections.stream_head import StreamHeads
-from mockserve.content.generation_config import open_generation_defaults
 from mockserve.content.pooler import Pooler, new_pooler
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer, Tokenizer
-from mockserve.content.vocabulary import new_composer, open_vocabulary, parser_problem
-from mockserve.engines.backend import Backend
-from mockserve.engines.build import RankEngine
+from mockserve.content.vocabulary import new_composer, open_generation_defaults, open_vocabulary, parser_problem
+from mockserve.engines.backend import Backend, RankEngine
 from mockserve.engines.deployment import StructuredOutputBackend, transfer_of, with_features
 from mockserve.faults.engine import EngineFaults
 from mockserve.faults.shaping import FaultSource
@@ -27,17 +24,19 @@ from mockserve.metrics.page import Metrics
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.options.startup_checks import refuse_start
-from mockserve.protocol.completions.chat import ChatRequest
-from mockserve.protocol.completions.known_bodies import KnownBodies, known_chats, known_completions
-from mockserve.protocol.completions.text import CompletionRequest
+from mockserve.protocol.completions.requests import (
+    ChatRequest,
+    CompletionRequest,
+    KnownBodies,
+    known_chats,
+    known_completions,
+)
 from mockserve.protocol.errors import engine_dead, unknown_model
-from mockserve.realtime.cluster import ClusterDriver
-from mockserve.realtime.instance import InstanceDriver
+from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
 from mockserve.realtime.interface import Driver
 from mockserve.realtime.wire import Wire
 from mockserve.replies.frames import EventTemplates
-from mockserve.replies.generation import Generations
-from mockserve.replies.identity import random_ids
+from mockserve.replies.generation import Generations, random_ids
 from mockserve.serving.adapters import Adapter, Adapters, with_modules
 from mockserve.serving.admission import BodyRoom, OpenReplies, QueueLimits, too_busy
 from mockserve.serving.aside import Aside

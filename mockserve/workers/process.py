@@ -13,8 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
 
-from mockserve.workers.framing import READY, frame, read_exactly, size_of
-from mockserve.workers.limits import OUT_OF_MEMORY, WorkerLimits
+from mockserve.workers.job import OUT_OF_MEMORY, READY, WorkerLimits, frame, read_exactly, size_of
 
 _STATUS = Path("/proc/self/status")
 """Where Linux says how large a process is. Elsewhere memory is not limited."""

@@ -6,16 +6,16 @@ import pytest
 
 from blis_sim.engine.deployment import resolve
 from blis_sim.options import options_from
+from mockserve.listening import startup_line
 from mockserve.options.serve import ServeOptions
-from mockserve.startup import startup_line
 
 DEPLOYED = "H100, tp 1, 17,676 KV blocks"
 
 FIRST_REQUESTS = """
 import codecs, json, sys
-from mockserve.protocol.responses.item_forms import item_forms
-from mockserve.routes.documentation import dashboard_page
-from mockserve.startup import keep_what_exists
+from mockserve.protocol.responses.input_items import item_forms
+from mockserve.routes.control import dashboard_page
+from mockserve.listening import keep_what_exists
 
 opened = []
 keep_what_exists()

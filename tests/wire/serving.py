@@ -10,10 +10,9 @@ from typing import Any
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.options import options_from
 from mockserve.engines.deployment import deployment_of
-from mockserve.listening import RunningServer, start
+from mockserve.listening import RunningServer, fastest_loop, start
 from mockserve.options.serve import ServeOptions
 from mockserve.serving.service import Service
-from mockserve.startup import fastest_loop
 from tests.fakes import TestLatency
 from tests.patience import PATIENCE_S
 

@@ -7,8 +7,7 @@ import pytest
 from blis_sim.engine.kv_cache.changes import BlocksStored
 from blis_sim.engine.request import Request
 from blis_sim.options import BlisError, options_from
-from mockserve.kv_blocks.hashes import root_hash
-from mockserve.kv_blocks.naming import Scope, VllmNaming
+from mockserve.kv_blocks.naming import Scope, VllmNaming, root_hash
 from mockserve.options.serve import ServeOptions
 from mockserve.serving.adapters import Adapter
 from tests.fakes import TestLatency

@@ -11,8 +11,7 @@ import jsonschema
 import pytest
 
 from mockserve.protocol.completions.fields import CHAT_FIELDS, COMPLETION_FIELDS
-from mockserve.protocol.server.openapi.document import digest, openapi_document, without_prose
-from mockserve.protocol.server.openapi.tables import read_schemas, read_type
+from mockserve.protocol.server.openapi.document import digest, openapi_document, read_schemas, read_type, without_prose
 from tests.wire.plain_http import call
 from tests.wire.serving import TestServer, running_server
 
@@ -91,7 +90,7 @@ def test_document_is_made_once_and_not_on_the_thread_of_the_event_loop(monkeypat
         threads.append(threading.current_thread().name)
         return openapi_document(*arguments)
 
-    monkeypatch.setattr("mockserve.routes.documentation.openapi_document", noted)
+    monkeypatch.setattr("mockserve.routes.control.openapi_document", noted)
     with running_server() as server, ThreadPoolExecutor(4) as clients:
         replies = list(clients.map(lambda _: call(server, "GET", "/openapi.json").body, range(8)))
     assert (threads, len(set(replies))) == (["long work"], 1)

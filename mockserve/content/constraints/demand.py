@@ -1,10 +1,11 @@
-"""What a request demands of the form of its answer, before anything is made of it."""
+"""What a request demands of the form of its answer, by its fields or by a JSON shape that its prompt describes."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mockserve.options.structured_outputs import AUTO, StructuredOutputsConfig
+from mockserve.options.content import AUTO, StructuredOutputsConfig
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.refusals import ALL_CONSTRAINTS, check_one_constraint
 
@@ -96,3 +97,101 @@ def check_nesting(value: Any, limit: int) -> None:
 
 def _too_deep() -> ApiError:
     return ApiError(f"The JSON schema is nested too deeply: objects and arrays may nest at most {MAX_NESTING} levels")
+
+
+MAX_CHARS = 10_000
+"""How much of each end of a message is looked at."""
+
+MAX_TRIES = 60
+"""Opening braces that are tried in one message."""
+
+_DECODER = json.JSONDecoder()
+_CUES = re.compile(r"json|schema|example|format|structure|fields", re.IGNORECASE)
+_PLACEHOLDER_NOTE = "# note: the value you produce "
+_TYPE_WORDS: Mapping[str, str] = {
+    **dict.fromkeys(("integer", "int"), "integer"),
+    **dict.fromkeys(("number", "float", "double"), "number"),
+    **dict.fromkeys(("boolean", "bool", "true/false"), "boolean"),
+    **dict.fromkeys(("array", "list"), "array"),
+    **dict.fromkeys(("object", "dict"), "object"),
+}
+_NOTES: Mapping[str, Mapping[str, str]] = {
+    "must be a single int value": {"type": "integer"},
+    "must be a single float value": {"type": "number"},
+    "must be True or False": {"type": "boolean"},
+}
+"""How DSPy describes the values of the types that are not text."""
+
+_ONE_OF = re.compile(r"must exactly match \(no extra characters\) one of: (.*)")
+_ADHERES = "must adhere to the JSON schema: "
+
+
+def prompted_schema(messages: Sequence[str]) -> dict[str, Any] | None:
+    """The schema that messages describe: the last that is written out, else that of the first example.
+
+    None where the messages describe no object.
+    """
+    found = [each for text in messages for each in _objects(text)]
+    schemas = [each for each, _ in found if _is_schema(each)]
+    if schemas:
+        return schemas[-1]
+    examples = [each for each, is_announced in found if is_announced and each]
+    return _schema_like(examples[0]) if examples else None
+
+
+def _objects(text: str) -> Iterator[tuple[dict[str, Any], bool]]:
+    """The JSON objects in a text, each with whether the text before it speaks of JSON or an example."""
+    if len(text) > 2 * MAX_CHARS:
+        text = f"{text[:MAX_CHARS]}\n{text[-MAX_CHARS:]}"
+    at = 0
+    for _ in range(MAX_TRIES):
+        start = text.find("{", at)
+        if start < 0:
+            return
+        try:
+            value, at = _DECODER.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            at = start + 1
+            continue
+        if isinstance(value, dict):
+            yield value, _CUES.search(text, 0, start) is not None
+
+
+def _is_schema(value: Mapping[str, Any]) -> bool:
+    members = value.get("properties")
+    return isinstance(members, Mapping) and all(isinstance(each, Mapping | bool) for each in members.values())
+
+
+def _schema_like(value: Any) -> dict[str, Any]:
+    """A schema of values like an example."""
+    if isinstance(value, dict):
+        members = {name: _schema_like(each) for name, each in value.items()}
+        return {"type": "object", "properties": members, "required": list(members), "additionalProperties": False}
+    if isinstance(value, list):
+        return {"type": "array", "items": _schema_like(value[0])} if value else {"type": "array", "items": _TEXT}
+    if isinstance(value, bool):
+        return {"type": "boolean"}
+    if isinstance(value, int | float):
+        return {"type": "integer" if isinstance(value, int) else "number"}
+    return _schema_of_text(value) if isinstance(value, str) else _TEXT
+
+
+def _schema_of_text(text: str) -> dict[str, Any]:
+    """A schema of what a text stands for: a type by its name, a placeholder with a note, else a text."""
+    _, has_note, note = text.partition(_PLACEHOLDER_NOTE)
+    if not has_note:
+        kind = _TYPE_WORDS.get(text.strip("<>[] ").lower())
+        return {"type": kind} if kind else _TEXT
+    options = _ONE_OF.match(note)
+    if options is not None:
+        return {"enum": options[1].split("; ")}
+    if note.startswith(_ADHERES):
+        try:
+            found = json.loads(note.removeprefix(_ADHERES))
+        except (ValueError, RecursionError):
+            return _TEXT
+        return found if isinstance(found, dict) else _TEXT
+    return dict(_NOTES.get(note.strip(), _TEXT))
+
+
+_TEXT: dict[str, Any] = {"type": "string"}

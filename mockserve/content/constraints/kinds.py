@@ -15,23 +15,18 @@ from mockserve.content.constraints.backends import (
     guided_text,
     resolve_backend,
 )
-from mockserve.content.constraints.closed_schema import without_further_members
-from mockserve.content.constraints.demand import Demand, check_demand, demand_of
+from mockserve.content.constraints.demand import Demand, check_demand, demand_of, prompted_schema
 from mockserve.content.constraints.expressions import EMPTY, Choice, Grammar, Text, matching_text
-from mockserve.content.constraints.grammar_lexer import GrammarError
-from mockserve.content.constraints.grammar_parser import parse_grammar
+from mockserve.content.constraints.grammars import GrammarError, parse_grammar
 from mockserve.content.constraints.json_instances import instance_text, lenient_text
 from mockserve.content.constraints.json_schema import LoopError, SchemaError
 from mockserve.content.constraints.json_schema_check import TOO_DEEP, check_schema
-from mockserve.content.constraints.prompted_schema import prompted_schema
 from mockserve.content.constraints.regex_parser import RegexError, parse_regex
 from mockserve.content.constraints.size import is_small_demand
 from mockserve.content.constraints.structural_tags import TagError, tag_text
-from mockserve.content.constraints.xgrammar.ebnf import parse_ebnf
-from mockserve.content.constraints.xgrammar.lark import is_likely_lark
+from mockserve.content.constraints.xgrammar.grammars import is_likely_lark, parse_ebnf
 from mockserve.content.constraints.xgrammar.regex import regex_to_ebnf
-from mockserve.options.content import ANY, Taste
-from mockserve.options.structured_outputs import AUTO, StructuredOutputsConfig
+from mockserve.options.content import ANY, AUTO, StructuredOutputsConfig, Taste
 from mockserve.protocol.errors import ApiError, bad_value, internal_error, late
 from mockserve.protocol.json_text import compact_json
 
@@ -240,3 +235,42 @@ def _grammar(kind: str, value: Any, backend: str) -> Grammar:
             parse_ebnf(f"root ::= {regex_to_ebnf(value)}\n") if backend == "xgrammar" else Grammar(parse_regex(value))
         )
     return parse_grammar(value) if backend != "xgrammar" or is_likely_lark(value) else parse_ebnf(value)
+
+
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+_PARTS = (
+    "additionalProperties",
+    "unevaluatedProperties",
+    "propertyNames",
+    "contains",
+    "additionalItems",
+    "unevaluatedItems",
+    "not",
+    "if",
+    "then",
+    "else",
+    "contentSchema",
+    "items",
+    "prefixItems",
+    "allOf",
+    "anyOf",
+    "oneOf",
+)
+
+
+def without_further_members(schema: Any) -> Any:
+    """`schema` with `additionalProperties` false wherever it names members and does not say."""
+    if isinstance(schema, list):
+        return [without_further_members(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found = dict(schema)
+    for name in _MAPS:
+        if isinstance(found.get(name), Mapping):
+            found[name] = {key: without_further_members(each) for key, each in found[name].items()}
+    for name in _PARTS:
+        if name in found:
+            found[name] = without_further_members(found[name])
+    if any(isinstance(found.get(name), Mapping) for name in ("properties", "patternProperties")):
+        found.setdefault("additionalProperties", False)
+    return found

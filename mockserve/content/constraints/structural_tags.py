@@ -5,11 +5,11 @@ from random import Random
 from typing import Any
 
 from mockserve.content.constraints.expressions import Grammar, matching_text
-from mockserve.content.constraints.grammar_parser import parse_grammar
+from mockserve.content.constraints.grammars import parse_grammar
 from mockserve.content.constraints.json_instances import instance_text
 from mockserve.content.constraints.json_schema_check import check_schema
 from mockserve.content.constraints.regex_parser import parse_regex
-from mockserve.content.tokens.words import WORDS
+from mockserve.content.tokens.tokenizer import WORDS
 
 ROOM_CHARS = 40
 MOST_TAGS = 2

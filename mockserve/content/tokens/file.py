@@ -6,7 +6,7 @@ from typing import Any
 
 from blis_sim.options import OptionError
 from blis_sim.options.text import load_json
-from mockserve.content.tokens.split import Split, split_at, whole_characters
+from mockserve.content.tokens.tokenizer import Split, split_at, whole_characters
 
 NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 

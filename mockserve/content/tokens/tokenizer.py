@@ -1,19 +1,77 @@
-"""Text to token ids and back: a built-in tokenizer that needs no files, or a real one from a file.
-
-The built-in one splits English the way byte-pair vocabularies do on average: about 4.5 characters per token of plain
-prose, 3 of source code. Counts are within about 15 % of a real model's for English and off by up to half for other
-scripts. Give a tokenizer file where exact counts matter.
-"""
+"""Text to token ids and back: a built-in tokenizer that needs no files, or a file's; repeated prompts are kept."""
 
 import re
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from threading import Lock
+from typing import NamedTuple, Protocol
 from zlib import crc32
 
 from blis_sim.options import OptionError
-from mockserve.content.tokens.split import Split
-from mockserve.content.tokens.words import WORDS
+
+_COMMON_WORDS = """
+    the of and to a in is that it for was on are as with they at be this from have or by one had not but what all
+    were when we there can an your which their said if do will each about how up out them then she many some so these
+    would other into has more her two like him see time could no make than first been its who now people my made over
+    did down only way find use may water long little very after words called just where most know get through back
+    much before go good new write our used me man too any day same right look think also around another came come
+    work three word must because does part even place well such here take why things help put years away again off
+    went old number great tell men say small every found still between name should home big give air line set own
+    under read last never us left end along while might next sound below saw both few those always looked show large
+    often asked house world going want school until form food keep feet land side without boy once animal life enough
+    took four head above kind began almost live page got earth need far hand high year mother light parts country
+    father let night picture being study second soon since white ever paper hard near better best across during today
+    however sure knew try told young sun thing whole hear example heard several change answer room sea against top
+    turned learn point city play toward five using himself usually money seen car morning body upon family later turn
+    move face door cut done group true half red fish plants living black eat short united run book gave order open
+    ground cold really table tree course front space inside ago sad early learned strong list cost map test
+    """
+WORDS = tuple(_COMMON_WORDS.split())
+"""Words of at most seven letters: most vocabularies have one token for each with the space before it."""
+
+
+class Split(NamedTuple):
+    """`pieces[k]` is what a reader gets when token k arrives; joined they are the text.
+
+    A token that ends within a character brings nothing: the token that completes the character brings it whole.
+    """
+
+    ids: Sequence[int]
+    pieces: Sequence[str]
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.ids)
+
+    def first(self, num_tokens: int) -> "Split":
+        """Its beginning."""
+        return Split(self.ids[:num_tokens], self.pieces[:num_tokens])
+
+
+def whole_characters(text: str) -> str:
+    """`text`, with a mark for each half of a surrogate pair: JSON can carry those, and no vocabulary or reply can."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "".join("\ufffd" if "\ud800" <= each <= "\udfff" else each for each in text)
+    return text
+
+
+def split_at(text: str, ids: Sequence[int], offsets: Sequence[tuple[int, int]]) -> Split:
+    """Cut `text` by the character range of each token; characters between tokens go with the token after them."""
+    ends: list[int] = []
+    shown = 0
+    for index, (_, end) in enumerate(offsets):
+        following = offsets[index + 1][0] if index + 1 < len(offsets) else len(text)
+        # Two tokens that share a character overlap: the first ends within it, so all of it waits for the second.
+        if end <= following:
+            shown = max(shown, end)
+        ends.append(shown)
+    if ends:
+        ends[-1] = len(text)
+    return Split(ids, [text[start:end] for start, end in zip([0, *ends], ends, strict=False)])
+
 
 DEFAULT_VOCABULARY_SIZE = 128_000
 MAX_REMEMBERED_PIECES = 100_000
@@ -222,3 +280,43 @@ def invented_word(token_id: int) -> str:
         number, digit = divmod(number, len(_SYLLABLES))
         syllables.append(_SYLLABLES[digit])
     return " " + "".join(syllables)
+
+
+MOST_CHARS = 8_000_000
+CHARS_BESIDE = 250
+"""What each prompt takes beside its text and ids, in characters: many short ones must not take more than a few long."""
+
+
+class RememberedPrompts:
+    """The token ids of the latest prompts, up to `most_chars` characters in all, `CHARS_BESIDE` with each included."""
+
+    def __init__(self, tokenizer: Tokenizer, most_chars: int = MOST_CHARS) -> None:
+        self._tokenizer = tokenizer
+        self._most_chars = most_chars
+        self._known: OrderedDict[tuple[str, bool], list[int]] = OrderedDict()
+        self._num_chars = 0
+        self._lock = Lock()
+        """Long prompts are encoded on other threads."""
+
+    def ids(self, text: str, add_special_tokens: bool) -> list[int]:
+        """The ids of `text`, as the tokenizer gives them; the list is shared and must not be changed."""
+        key = (text, add_special_tokens)
+        with self._lock:
+            found = self._known.get(key)
+            if found is not None:
+                self._known.move_to_end(key)
+                return found
+        ids = self._tokenizer.encode(text, add_special_tokens)
+        self._keep(key, ids)
+        return ids
+
+    def _keep(self, key: tuple[str, bool], ids: list[int]) -> None:
+        with self._lock:
+            if key in self._known:  # another thread has encoded the same text meanwhile
+                return
+            self._known[key] = ids
+            text, _ = key
+            self._num_chars += len(text) + CHARS_BESIDE
+            while self._num_chars > self._most_chars:
+                (oldest, _), _ = self._known.popitem(last=False)
+                self._num_chars -= len(oldest) + CHARS_BESIDE

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mockserve.protocol.anthropic.requests import anthropic_error
-from mockserve.protocol.bodies import Choice, Ending, Piece, Usage
+from mockserve.protocol.bodies import Choice, Ending, Event, Piece, Usage
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.narration import Event
 
 NewSignature = Callable[[], str]
 

@@ -1,14 +1,13 @@
-"""What a chat message may look like: the shapes that vLLM tries, in its order, and what it says of wrong ones."""
+"""The shapes of chat messages in vLLM's order, its errors for others, and further arguments of chat templates."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from mockserve.protocol.errors import ApiError, Problem, bad_fields, bad_value, internal_error
+from mockserve.protocol.errors import ApiError, Problem, bad_fields, bad_value, internal_error, unreadable
 from mockserve.protocol.reading.containers import AnyOf, Iterable, ListOf, Named, Nullable, Record
-from mockserve.protocol.reading.types import Anything, FieldType, OneOf, Text
-from mockserve.protocol.validation_text import unreadable
+from mockserve.protocol.reading.types import Anything, FieldType, OneOf, Text, as_flag
 
 _TEXT_OR_PARTS: FieldType = AnyOf((Text(), Iterable(Anything())))
 
@@ -277,3 +276,60 @@ def part_text(part: Mapping[str, Any]) -> str:
         return MEDIA_MARK
     text = part.get(_TEXT_KEYS.get(kind, "text") if isinstance(kind, str) else "text")
     return text if isinstance(text, str) else ""
+
+
+NO_EFFORT = "none"
+
+
+def effort_arguments(effort: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """How much to think, for templates that know efforts, and whether at all, for those that only know that.
+
+    `given` are the template's variables in the request, which come before what follows from the effort.
+    """
+    if effort is None:
+        return {}
+    thinks = {} if "enable_thinking" in given else {"enable_thinking": effort != NO_EFFORT}
+    return {"reasoning_effort": effort, **thinks}
+
+
+def template_arguments(body: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """All of it, as vLLM lists it for the server that will read the answer."""
+    adds, documents = body.get("add_generation_prompt"), body.get("documents")
+    given = body.get("chat_template_kwargs") or {}
+    return {
+        "cohere_format": "cmd4",
+        **defaults,
+        **given,
+        "add_generation_prompt": True if adds is None else adds,
+        "continue_final_message": bool(body.get("continue_final_message")),
+        **({} if documents is None else {"documents": documents}),
+        **effort_arguments(body.get("reasoning_effort"), given),
+    }
+
+
+OPTIONAL_FLAGS = ("strict", "defer_loading")
+"""Fields of a function that are left out when they are null; the others are null themselves then."""
+
+
+def tool_definitions(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Every tool of a checked request. A template writes them into the prompt, whose tokens depend on each field."""
+    return [_tool(each) for each in tools]
+
+
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    given = tool["function"]
+    function = {name: given.get(name) for name in ("name", "description", "parameters")}
+    is_deferred = _flag(tool, "defer_loading")
+    for name in OPTIONAL_FLAGS:
+        flag = _flag(given, name)
+        if flag is None and name == "defer_loading":
+            flag = is_deferred
+        if flag is not None:
+            function[name] = flag
+    shown = {"type": "function", "function": function}
+    return shown if is_deferred is None else {**shown, "defer_loading": is_deferred}
+
+
+def _flag(given: Mapping[str, Any], name: str) -> bool | None:
+    value = given.get(name)
+    return None if value is None else as_flag(value)

@@ -1,12 +1,27 @@
-"""The bodies of POST /score and /rerank."""
+"""The bodies of routes that score: POST /score, /rerank, /generative_scoring, /v1/decisions and /v1/systemone."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mockserve.protocol.errors import ApiError
+from mockserve.protocol.bodies import Usage
+from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.pooling.requests import BASIC, check_body
-from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Named, Nullable, Record
-from mockserve.protocol.reading.types import Anything, FieldType, Flag, Integer, OneOf, Text, as_integer
+from mockserve.protocol.reading.body import check_record
+from mockserve.protocol.reading.containers import AnyOf, Checked, ListOf, MapOf, Named, Nullable, Record, Tagged
+from mockserve.protocol.reading.types import (
+    LARGEST_INT64,
+    SMALLEST_INT64,
+    Anything,
+    FieldType,
+    Flag,
+    Integer,
+    OneOf,
+    StrictFlag,
+    Text,
+    as_flag,
+    as_integer,
+)
 from mockserve.protocol.refusals import refuse_bad_salt, refuse_media_arguments
 
 
@@ -135,3 +150,206 @@ def _inputs(given: Any) -> list[Any]:
 
 def _texts(given: Any) -> tuple[str, ...]:
     return tuple(each if isinstance(each, str) else "" for each in _inputs(given))
+
+
+_IDS = ListOf(Integer())
+_FIELDS = Record(
+    {
+        "model": Nullable(Text()),
+        "query": AnyOf((Text(), _IDS)),
+        "items": AnyOf((ListOf(Text()), ListOf(_IDS))),
+        "label_token_ids": _IDS,
+        "apply_softmax": Flag(),
+        "item_first": Flag(),
+        "add_special_tokens": Flag(),
+        "cache_salt": Nullable(Text()),
+        "priority": Integer(at_least=SMALLEST_INT64, at_most=LARGEST_INT64),
+        "request_id": Text(),
+    },
+    required=("query", "items", "label_token_ids"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerativeScoringRequest:
+    """What to score. An empty `model` means the first served name."""
+
+    model: str
+    query: str | list[int]
+    items: list[str] | list[list[int]]
+    label_token_ids: list[int]
+    apply_softmax: bool
+    item_first: bool
+    add_special_tokens: bool
+    cache_salt: str | None
+    priority: int
+    request_id: str | None
+
+
+def parse_scoring(body: dict[str, Any]) -> GenerativeScoringRequest:
+    """Raises ApiError for a body that is none."""
+    refuse_bad_salt(body.get("cache_salt"))
+    check_record(body, _FIELDS)
+    return GenerativeScoringRequest(
+        model=body.get("model") or "",
+        query=_text_or_ids(body["query"]),
+        items=[_text_or_ids(each) for each in body["items"]],
+        label_token_ids=[as_integer(each) for each in body["label_token_ids"]],
+        apply_softmax=as_flag(body.get("apply_softmax", True)),
+        item_first=as_flag(body.get("item_first", False)),
+        add_special_tokens=as_flag(body.get("add_special_tokens", True)),
+        cache_salt=body.get("cache_salt"),
+        priority=as_integer(body.get("priority", 0)),
+        request_id=body.get("request_id"),
+    )
+
+
+def check_labels(request: GenerativeScoringRequest, vocabulary_size: int) -> None:
+    """Raise ApiError for labels that the model does not have, or for nothing to score."""
+    for token in request.label_token_ids:
+        if not 0 <= token < vocabulary_size:
+            raise ApiError(
+                f"label_token_id {token} is out of vocabulary range [0, {vocabulary_size}). "
+                "Please provide valid token IDs."
+            )
+    if not request.label_token_ids:
+        raise ApiError("label_token_ids must contain at least one token ID.")
+    if not request.items:
+        raise ApiError("items must contain at least one item.")
+
+
+def check_number_of_labels(number: int, max_logprobs: int) -> None:
+    """Raise ApiError for more labels than the server gives log-probabilities of; -1 bounds nothing."""
+    if 0 <= max_logprobs < number:
+        message = f"Requested sample logprobs of {number}, which is greater than max allowed: {max_logprobs}"
+        raise bad_value(message, "logprobs", number)
+
+
+def scoring_reply(
+    reply_id: str, created: int, model: str, scores: Sequence[float], prompt_tokens: int
+) -> dict[str, Any]:
+    """The reply: the probability of the first label after each prompt. One token is generated for each."""
+    return {
+        "id": reply_id,
+        "object": "list",
+        "created": created,
+        "model": model,
+        "data": [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)],
+        "usage": Usage(prompt_tokens, len(scores)).full(),
+    }
+
+
+def _text_or_ids(given: Any) -> Any:
+    return given if isinstance(given, str) else [as_integer(each) for each in given]
+
+
+MAX_TEXT_CHARS = 1_048_576
+MAX_INPUT_CHARS = 10_485_760
+
+
+def _image_complaint(message: Any) -> str | None:
+    parts = message.get("content") if isinstance(message, dict) else None
+    if isinstance(parts, list) and any(isinstance(each, dict) and each.get("type") == "input_image" for each in parts):
+        return "Decisions supports text input only; images are not supported"
+    return None
+
+
+def _name_complaint(question: Any) -> str | None:
+    return "name must be a string when provided" if question.get("name", "") is None else None
+
+
+def _choice_complaint(question: Any) -> str | None:
+    values = [(type(each["value"]), each["value"]) for each in question["choices"]]
+    return _name_complaint(question) or ("choice values must be distinct" if len(set(values)) < len(values) else None)
+
+
+def _closed(fields: dict[str, FieldType], required: tuple[str, ...]) -> Record:
+    return Record(fields, required, forbids_others=True)
+
+
+_SHORT = Text(max_chars=MAX_TEXT_CHARS)
+_LONG = Named("constrained-str", Text(max_chars=MAX_INPUT_CHARS))
+_INPUT_TEXT = _closed({"type": OneOf(("input_text",)), "text": Text(max_chars=MAX_INPUT_CHARS)}, ("type", "text"))
+_MESSAGE = Checked(
+    _closed(
+        {
+            "role": OneOf(("user",)),
+            "content": AnyOf((_LONG, ListOf(_INPUT_TEXT, at_most=16384))),
+            "type": OneOf(("message",)),
+        },
+        ("role", "content"),
+    ),
+    _image_complaint,
+    is_first=True,
+)
+_QUESTION: dict[str, FieldType] = {"instructions": _SHORT, "name": Nullable(_SHORT)}
+_CHOICE = _closed({"value": AnyOf((Text(), StrictFlag())), "description": _SHORT}, ("value",))
+_LEVEL = _closed({"label": _SHORT, "description": _SHORT}, ("label",))
+_QUESTIONS = Tagged(
+    "type",
+    {
+        "predicate": Checked(
+            _closed({**_QUESTION, "type": OneOf(("predicate",))}, ("instructions", "type")), _name_complaint
+        ),
+        "choice": Checked(
+            _closed(
+                {**_QUESTION, "type": OneOf(("choice",)), "choices": ListOf(_CHOICE, at_most=255, at_least=2)},
+                ("instructions", "type", "choices"),
+            ),
+            _choice_complaint,
+        ),
+        "score": Checked(
+            _closed(
+                {**_QUESTION, "type": OneOf(("score",)), "levels": ListOf(_LEVEL, at_most=10, at_least=2)},
+                ("instructions", "type", "levels"),
+            ),
+            _name_complaint,
+        ),
+    },
+)
+_DECISION = _closed(
+    {
+        "model": _SHORT,
+        "input": AnyOf((_LONG, ListOf(_MESSAGE, at_most=131072))),
+        "questions": ListOf(_QUESTIONS, at_most=200, at_least=1),
+        "safety_identifier": Nullable(Text(max_chars=128)),
+        "joint": StrictFlag(),
+        "cache_salt": Nullable(Text(max_chars=1024, min_chars=1)),
+    },
+    ("model", "input", "questions"),
+)
+_LINKS = Nullable(ListOf(Text()))
+_STRUCTURED_DECISION = _closed(
+    {
+        "model": Nullable(Text()),
+        "state": Anything(),
+        "questions": MapOf(Record({"type": Text(), "instructions": Anything(), "criteria": Anything()}, ("type",))),
+        "instructions": Nullable(Text()),
+        "images": _LINKS,
+        "audio": _LINKS,
+        "videos": _LINKS,
+        "chat_template_kwargs": Nullable(MapOf(Anything())),
+        "joint": StrictFlag(),
+        "cache_salt": Nullable(Text()),
+        "priority": Integer(at_least=SMALLEST_INT64, at_most=LARGEST_INT64),
+        "request_id": Text(),
+    },
+    ("state", "questions"),
+)
+
+
+def check_decision(body: dict[str, Any]) -> None:
+    """Raise ApiError for a body that POST /v1/decisions does not take."""
+    refuse_bad_salt(body.get("cache_salt"))
+    check_record(body, _DECISION)
+
+
+def check_structured_decision(body: dict[str, Any]) -> None:
+    """Raise ApiError for a body that POST /v1/systemone does not take."""
+    refuse_bad_salt(body.get("cache_salt"))
+    check_record(body, _STRUCTURED_DECISION)
+
+
+def unsupported(interface: str) -> ApiError:
+    """The model does not make decisions, which only few models do."""
+    return ApiError(f"The model does not support the {interface} API", status=501, kind="NotImplementedError")

@@ -1,4 +1,4 @@
-"""Typed access to a JSON body, as lenient as pydantic is by default: "3" is an integer, 1.5 is not."""
+"""Typed access to a JSON body or to single embedded fields, as lenient as pydantic: "3" is an integer, 1.5 is not."""
 
 from collections.abc import Callable, Mapping
 from json import JSONDecodeError, loads
@@ -207,3 +207,24 @@ def _leniently(read: Callable[[], Any]) -> Any:
         raise bad_fields([problem]) from None
     except (ValueError, RecursionError):  # no UTF-8, a number of thousands of digits, lists within lists without end
         raise ApiError("There was an error parsing the body", is_bare=True) from None
+
+
+def read_embedded(
+    raw: bytes, is_json: bool, types: Mapping[str, FieldType], required: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Return the fields of `types` that are there. Raises ApiError naming those that are missing or wrong."""
+    body = json_value(raw) if raw and is_json else None
+    is_object = isinstance(body, dict)
+    found: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for name, kind in types.items():
+        value = body.get(name) if isinstance(body, dict) else None
+        location = f"body.{name}"
+        if value is not None:
+            problems += kind.problems(value, location)
+            found[name] = value
+        elif name in required or (body is not None and not is_object):
+            problems.append(Problem("missing", location, "Field required", None))
+    if problems:
+        raise bad_fields(problems)
+    return found

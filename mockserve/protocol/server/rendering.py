@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mockserve.protocol.asked.sampling import Sampling
-from mockserve.protocol.completions.template_arguments import tool_definitions
+from mockserve.protocol.completions.messages import tool_definitions
 from mockserve.protocol.reading.types import as_flag
 
 DEFAULT_MAX_TOKENS = 16

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mockserve.connections.listening_sockets import listening_sockets
+from mockserve.connections.sockets import listening_sockets
 
 FREE: Any = 0
 

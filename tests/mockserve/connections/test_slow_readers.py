@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from mockserve.connections.arrival import StampedConnection
 from mockserve.connections.slow_readers import LOOK_EVERY_S, TELL_AFTER_S, SlowReaders
-from mockserve.connections.stamped import StampedConnection
 from mockserve.metrics.histogram import Lateness
 from mockserve.realtime.wire import Wire
 

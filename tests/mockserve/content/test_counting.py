@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from mockserve.content.answer import Answer, Kind
 from mockserve.content.composer import Composer
-from mockserve.content.form import AnswerForm
 from mockserve.content.prose import Prose
-from mockserve.content.thinking import Thinking
+from mockserve.content.script import Thinking
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer, Tokenizer, load_tokenizer
+from mockserve.content.writing import AnswerForm
 from mockserve.protocol.asked.sampling import Sampling
 from tests.mockserve.content.vocabularies import MAKES, write_vocabulary
 

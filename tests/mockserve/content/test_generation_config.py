@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from blis_sim.options import OptionError
-from mockserve.content.generation_config import open_generation_defaults
+from mockserve.content.vocabulary import open_generation_defaults
 from mockserve.options.content import ContentOptions
 from mockserve.protocol.asked.sampling import NO_DEFAULTS, GenerationDefaults, Sampling
 

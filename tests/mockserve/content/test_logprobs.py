@@ -6,7 +6,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mockserve.content.logprobs import token_logprobs
+from mockserve.content.answer import token_logprobs
 
 CANDIDATES = range(500)
 seeds = st.integers(0, 2**40)

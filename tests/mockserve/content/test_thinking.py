@@ -8,10 +8,10 @@ import pytest
 
 from mockserve.content.answer import Answer, Kind
 from mockserve.content.composer import Composer
-from mockserve.content.form import AnswerForm
 from mockserve.content.prose import Prose
-from mockserve.content.thinking import Thinking, read_thinking
+from mockserve.content.script import Thinking, read_thinking
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer
+from mockserve.content.writing import AnswerForm
 from mockserve.protocol.asked.sampling import Sampling
 
 TOKENIZER = BuiltinTokenizer()

@@ -8,11 +8,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from mockserve.content.answer import Kind
-from mockserve.content.form import AnswerForm, chat_form
 from mockserve.content.script import Performance, Segment, perform
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer
 from mockserve.content.tool_calls import MOST_CALLS, ToolUse, call_script, read_tool_use
-from mockserve.content.writing import form_checks
+from mockserve.content.writing import AnswerForm, chat_form, form_checks
 from mockserve.options.content import ContentOptions, ToolOptions
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Ending

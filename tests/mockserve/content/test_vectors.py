@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mockserve.content.vectors import VectorSource, best_match_sum, probabilities, relevance, similarity
+from mockserve.content.pooler import VectorSource, best_match_sum, probabilities, relevance, similarity
 from mockserve.protocol.pooling.bodies import Encoding
 
 SOURCE = VectorSource(64, seed=3)

@@ -6,7 +6,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from mockserve.content.tokens.words import WORDS
+from mockserve.content.tokens.tokenizer import WORDS
 
 CORPUS = (
     " ".join(WORDS),

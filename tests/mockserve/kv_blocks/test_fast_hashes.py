@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mockserve.kv_blocks.hashes import block_hashes, token_digest
+from mockserve.kv_blocks.naming import block_hashes, token_digest
 
 tokens = st.lists(st.integers(0, 2**32 - 1), max_size=60)
 

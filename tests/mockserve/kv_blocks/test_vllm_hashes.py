@@ -5,8 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from mockserve.kv_blocks.hashes import ALGORITHMS, ExtraKeys, as_number, block_digests, root_hash
-from mockserve.kv_blocks.naming import Scope, TokenBlocks, VllmNaming
+from mockserve.kv_blocks.naming import (
+    ALGORITHMS,
+    ExtraKeys,
+    Scope,
+    TokenBlocks,
+    VllmNaming,
+    as_number,
+    block_digests,
+    root_hash,
+)
 from mockserve.vllm_arguments.table import read_table
 
 PROMPT = list(range(2000, 2048))

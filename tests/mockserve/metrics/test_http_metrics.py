@@ -2,7 +2,7 @@
 
 import pytest
 
-from mockserve.metrics.http import HttpMetrics
+from mockserve.metrics.server import HttpMetrics
 
 
 @pytest.mark.parametrize(

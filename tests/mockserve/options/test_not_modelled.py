@@ -1,8 +1,8 @@
 """Flags that vLLM's timing depends on and ours does not are warned about."""
 
 from blis_sim.options import options_of
-from mockserve.options.not_modelled import ASSUMED, warnings_of
 from mockserve.options.serve import ServeOptions
+from mockserve.options.startup_checks import ASSUMED, warnings_of
 from mockserve.server import _notes
 from mockserve.vllm_arguments.table import read_table
 

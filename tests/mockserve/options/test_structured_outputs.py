@@ -3,7 +3,7 @@
 import pytest
 
 from blis_sim.options import OptionError
-from mockserve.options.structured_outputs import AUTO, StructuredOutputsConfig, read_structured_outputs_config
+from mockserve.options.content import AUTO, StructuredOutputsConfig, read_structured_outputs_config
 
 
 def test_reads_a_configuration() -> None:

@@ -3,9 +3,9 @@ from typing import Any
 import pytest
 
 from blis_sim.options import OptionError, options_from, options_of
+from mockserve.options.engine_features import TimingOptions
 from mockserve.options.serve import ServeOptions
 from mockserve.options.startup_checks import flags_without_effect
-from mockserve.options.timing import TimingOptions
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,8 @@ from blis_sim.engine.virtual import run_virtual
 from blis_sim.options import options_from
 from mockserve.flight import Flight
 from mockserve.metrics.histogram import Lateness
-from mockserve.realtime.cluster import ClusterDriver
+from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
 from mockserve.realtime.deliveries import EngineOutput
-from mockserve.realtime.instance import InstanceDriver
 from mockserve.realtime.interface import EngineFailedError
 from mockserve.realtime.wire import Wire
 from tests.fakes import TestLatency, config, request

@@ -6,7 +6,6 @@ import pytest
 
 from mockserve.content.answer import Delta, Kind
 from mockserve.options.content import TOOL_CALL_PARSERS
-from mockserve.replies.arranging import arranged, filling, marked, without_fillings
 from mockserve.replies.call_style import (
     STYLES,
     Arrival,
@@ -15,8 +14,12 @@ from mockserve.replies.call_style import (
     Fillers,
     NoArguments,
     Part,
+    arranged,
     call_id,
     call_style,
+    filling,
+    marked,
+    without_fillings,
 )
 
 NAME = Delta(Kind.TOOL_NAME, "look")

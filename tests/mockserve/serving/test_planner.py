@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mockserve.content.constraints.kinds import DeferredForm, read_constraint
-from mockserve.content.form import AnswerForm
-from mockserve.content.thinking import Thinking
+from mockserve.content.script import Thinking
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer
-from mockserve.kv_blocks.hashes import block_hashes, token_digest
-from mockserve.kv_blocks.naming import FastNaming
+from mockserve.content.writing import AnswerForm
+from mockserve.kv_blocks.naming import FastNaming, block_hashes, token_digest
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import compact_json

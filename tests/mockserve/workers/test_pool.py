@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from mockserve.workers.limits import MIB, WorkerLimits
-from mockserve.workers.pool import OverLimitError, PoolBusyError, WorkerPool
-from mockserve.workers.worker import WorkerKilledError, WorkerNotReadyError
+from mockserve.workers.job import MIB, WorkerLimits
+from mockserve.workers.pool import OverLimitError, PoolBusyError, WorkerKilledError, WorkerNotReadyError, WorkerPool
 from tests.patience import PATIENCE_S, wait_until
 
 ENDLESS = "[0 for _ in iter(int, 1) if 0]"

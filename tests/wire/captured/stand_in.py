@@ -5,13 +5,11 @@ from random import Random
 from typing import Any
 
 from mockserve.content.answer import Answer
-from mockserve.content.form import PLAIN, AnswerForm
 from mockserve.content.prose import Prose
 from mockserve.content.script import Performance, perform
 from mockserve.content.stops import stopped
-from mockserve.content.tokens.split import Split
-from mockserve.content.tokens.tokenizer import Tokenizer
-from mockserve.content.writing import Steps
+from mockserve.content.tokens.tokenizer import Split, Tokenizer
+from mockserve.content.writing import PLAIN, AnswerForm, Steps
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Ending
 from tests.wire.captured.parsed import START, segments

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mockserve.content.constraints.xgrammar.ebnf import parse_ebnf
 from mockserve.content.constraints.xgrammar.features import XgrammarError
+from mockserve.content.constraints.xgrammar.grammars import parse_ebnf
 from mockserve.content.constraints.xgrammar.json_schema import check_json_schema
 from mockserve.content.constraints.xgrammar.regex import regex_to_ebnf
 

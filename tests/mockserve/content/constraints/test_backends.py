@@ -15,7 +15,7 @@ import pytest
 from mockserve.content.constraints.backends import resolve_backend
 from mockserve.content.constraints.demand import Demand
 from mockserve.content.constraints.kinds import constrained_text, read_demand
-from mockserve.options.structured_outputs import StructuredOutputsConfig
+from mockserve.options.content import StructuredOutputsConfig
 from mockserve.protocol.errors import ApiError
 
 CAPTURED = [

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mockserve.content.constraints.expressions import matching_text
-from mockserve.content.constraints.grammar_lexer import GrammarError
-from mockserve.content.constraints.grammar_parser import parse_grammar
+from mockserve.content.constraints.grammars import GrammarError, parse_grammar
 
 SQL = """
 root ::= select_statement

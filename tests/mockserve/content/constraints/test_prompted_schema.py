@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from mockserve.content.constraints.demand import MAX_CHARS, prompted_schema
 from mockserve.content.constraints.kinds import constrained_text, demanded_form
-from mockserve.content.constraints.prompted_schema import MAX_CHARS, prompted_schema
 
 PERSON = {
     "$defs": {"Pet": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}},

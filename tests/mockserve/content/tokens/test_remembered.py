@@ -1,7 +1,6 @@
 """Prompts that come again: the same ids, within a bounded memory."""
 
-from mockserve.content.tokens.remembered import CHARS_BESIDE, RememberedPrompts
-from mockserve.content.tokens.tokenizer import BuiltinTokenizer
+from mockserve.content.tokens.tokenizer import CHARS_BESIDE, BuiltinTokenizer, RememberedPrompts
 
 
 def test_a_prompt_is_encoded_once() -> None:

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mockserve.content.tokens.split import split_at
-from mockserve.content.tokens.tokenizer import BuiltinTokenizer, Tokenizer, load_tokenizer
+from mockserve.content.tokens.tokenizer import BuiltinTokenizer, Tokenizer, load_tokenizer, split_at
 from tests.mockserve.content.vocabularies import MAKES, write_vocabulary
 
 

@@ -13,8 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blis_sim.options import OptionError
-from mockserve.content.tokens.tokenizer import _PIECE, STRETCH_CHARS, BuiltinTokenizer, invented_word, load_tokenizer
-from mockserve.content.tokens.words import WORDS
+from mockserve.content.tokens.tokenizer import (
+    _PIECE,
+    STRETCH_CHARS,
+    WORDS,
+    BuiltinTokenizer,
+    invented_word,
+    load_tokenizer,
+)
 
 PROSE = (
     "When the river had risen over the meadows, nobody in the village was surprised: it did so nearly every spring, "

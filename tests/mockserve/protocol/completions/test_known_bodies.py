@@ -7,9 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mockserve.protocol.completions.chat import parse_chat
-from mockserve.protocol.completions.known_bodies import MOST_KNOWN, known_chats, known_completions
-from mockserve.protocol.completions.text import parse_completion
+from mockserve.protocol.completions.requests import (
+    MOST_KNOWN,
+    known_chats,
+    known_completions,
+    parse_chat,
+    parse_completion,
+)
 from mockserve.protocol.errors import ApiError
 
 VALUES = st.sampled_from(

@@ -9,8 +9,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mockserve.protocol.reading import long_json
-from mockserve.protocol.reading.long_json import MOST_VALUE_BYTES, loads_in_pieces, value_bytes
-from mockserve.protocol.reading.narrow_text import MOST_WIDE_BYTES, narrow_text
+from mockserve.protocol.reading.long_json import (
+    MOST_VALUE_BYTES,
+    MOST_WIDE_BYTES,
+    loads_in_pieces,
+    narrow_text,
+    value_bytes,
+)
 
 EMOJI = "\U0001f600"
 TEXT = st.text(alphabet='aé漢\U0001f600"\\\n\x01\u2028', max_size=6)

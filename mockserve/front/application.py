@@ -1,26 +1,115 @@
-"""What happens around every handler: errors become replies, keys are checked, browsers are answered, replies signed."""
+"""The HTTP application: its routes, and what happens around every handler: errors, API keys, CORS, faults, load."""
 
 import asyncio
 import logging
 import secrets
 import time
 import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from email.utils import formatdate
+from functools import partial
 from hashlib import sha256
 from http import HTTPStatus
+from typing import TypeAlias
 
 from aiohttp import HttpVersion11, web
+from yarl import URL
 
-from mockserve.connections.aiohttp_internals import UnreadableBodyError, name_http_1_1
-from mockserve.connections.headers import write_as_uvicorn
-from mockserve.connections.network import SERVER_NAME
-from mockserve.front.fault_injection import inject_faults
-from mockserve.front.plain_errors import refusal
-from mockserve.metrics.http import NO_ROUTE
+from blis_sim.options import OptionError
+from mockserve.connections.aiohttp_internals import (
+    LibraryConnection,
+    UnreadableBodyError,
+    name_http_1_1,
+    writing_through,
+)
+from mockserve.connections.headers import SERVER_NAME, Network, write_as_uvicorn
+from mockserve.faults.shaping import ShapedTransport
+from mockserve.metrics.server import NO_ROUTE
+from mockserve.options.faults import ERRORS, FaultSettings
 from mockserve.protocol.errors import ApiError, engine_dead, internal_error
 from mockserve.realtime.interface import EngineFailedError
+from mockserve.routes.control import OPENAPI, OpenApiText
 from mockserve.routes.shared import ROOM_TAKEN, UNTYPED, Handler, json_response
+from mockserve.routes.table import ROUTES
 from mockserve.serving.lifecycle import refuse_while_stopping
 from mockserve.serving.service import SERVICE, Service
+
+MESSAGE = "Invalid HTTP request received."
+
+
+class PlainErrors(LibraryConnection):
+    """A connection of the library that answers what cannot be parsed in one line."""
+
+    __slots__ = ()
+
+    def refusal(self) -> web.Response:
+        return refusal()
+
+
+def refusal() -> web.Response:
+    """Return the answer to bytes that are not HTTP, after which the connection is closed."""
+    headers = {
+        "date": formatdate(usegmt=True),
+        "server": SERVER_NAME,
+        "content-length": str(len(MESSAGE)),
+        "content-type": "text/plain; charset=utf-8",
+        "connection": "close",
+    }
+    response = web.Response(status=HTTPStatus.BAD_REQUEST, body=MESSAGE.encode(), headers=headers)
+    response.force_close()
+    return response
+
+
+MODEL_PREFIXES = ("/v1/", "/v2/", "/inference/")
+MODEL_PATHS = frozenset({"/invocations", "/pooling", "/classify", "/score", "/rerank"})
+
+
+@web.middleware
+async def inject_faults(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer with the fault that the request has drawn, if any. Only requests to a model draw by chance."""
+    service = request.app[SERVICE]
+    try:
+        by_chance = bool(service.faults.settings.rates) and _is_for_model(request, service.network)
+        drawn = service.faults.draw(request.headers, by_chance)
+    except OptionError as error:
+        return json_response(400, ApiError(str(error)).body())
+    if drawn is None:
+        return await handler(request)
+    kind, settings = drawn
+    if kind in ERRORS:
+        return _error(kind, settings)
+    return await _shaped(request, handler, kind, settings)
+
+
+def _is_for_model(request: web.Request, network: Network) -> bool:
+    path = network.route_path(request.path)
+    return request.method == "POST" and (path.startswith(MODEL_PREFIXES) or path in MODEL_PATHS)
+
+
+def _error(kind: str, settings: FaultSettings) -> web.Response:
+    fault = ERRORS[kind]
+    headers = {"Retry-After": str(settings.retry_after_s)} if fault.asks_to_retry else None
+    return json_response(fault.status, fault.error().body(), headers)
+
+
+async def _shaped(request: web.Request, handler: Handler, kind: str, settings: FaultSettings) -> web.StreamResponse:
+    if request.transport is None:
+        raise ConnectionResetError("the client left before its request was read")
+    shaped = ShapedTransport(request.transport, kind, settings)
+    with writing_through(request, shaped):
+        try:
+            response = await handler(request)
+            with suppress(ConnectionResetError):
+                await response.prepare(request)
+                await response.write_eof()
+            await shaped.drained()
+        except asyncio.CancelledError:
+            shaped.stop()
+            raise
+    return response
+
 
 GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere", "/blis")
 """Where an API key is demanded: where vLLM demands one, and for what only this server has."""
@@ -214,3 +303,51 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 MIDDLEWARES = (admit, inject_faults, errors)
 """From the outside inwards; each is a coroutine of every request."""
+
+
+def build_app(service: Service) -> web.Application:
+    """The application that serves `service`."""
+    app = web.Application(middlewares=MIDDLEWARES, client_max_size=service.options.process.max_body_mb * 2**20)
+    app[SERVICE] = service
+    app[OPENAPI] = OpenApiText()
+    taken: set[tuple[str, str]] = set()
+    for route in ROUTES:
+        if route.gate in service.gates and (route.method, route.path) not in taken:
+            taken.add((route.method, route.path))
+            for path in service.network.paths_of(route.path):
+                app.router.add_route(route.method, path, route.handler)
+    app.on_response_prepare.append(sign)
+    return app
+
+
+Respond: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class FrontRoute:
+    """One path, and what answers it: the handler within all that goes on around every handler."""
+
+    url: URL
+    app: web.Application
+    match_info: web.UrlMappingMatchInfo
+    respond: Respond
+
+
+def front_routes(app: web.Application) -> Mapping[tuple[str, str], FrontRoute]:
+    """Those of `app` whose path is always the same, by method and path."""
+    found = {}
+    for route in app.router.routes():
+        resource = route.resource
+        if isinstance(resource, web.PlainResource):
+            found[route.method, resource.canonical] = _front_route(app, route, resource.canonical)
+    return found
+
+
+def _front_route(app: web.Application, route: web.AbstractRoute, path: str) -> FrontRoute:
+    match_info = web.UrlMappingMatchInfo({}, route)
+    match_info.add_app(app)
+    match_info.freeze()
+    respond: Respond = route.handler
+    for middleware in reversed(MIDDLEWARES):
+        respond = partial(middleware, handler=respond)
+    return FrontRoute(URL.build(path=path, encoded=True), app, match_info, respond)

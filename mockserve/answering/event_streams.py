@@ -1,0 +1,204 @@
+"""Streams of typed events: one choice of a response or message, or a transcription chunk by chunk."""
+
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from blis_sim.engine.units import Micros
+from mockserve.answering.answer import fly
+from mockserve.answering.outlet import EventOutlet
+from mockserve.connections.arrival import caller_of
+from mockserve.planning.speech import SpeechPlan
+from mockserve.protocol.bodies import Ending, Event, Narrator, Usage
+from mockserve.protocol.errors import ApiError, paused
+from mockserve.protocol.speech import SpeechChunks, SpeechRequest
+from mockserve.replies.choice_writer import ChoiceWriter
+from mockserve.replies.choices import ending_at, engine_reason, failure
+from mockserve.replies.frames import named_event
+from mockserve.replies.generation import Generation, PlannedPrompt
+from mockserve.replies.reply_set import ReplyJob, ReplySet
+from mockserve.serving.service import Service
+
+Tell = Callable[[Event], None]
+
+
+class ToldChoice:
+    """The only choice of a reply, told to `tell` event by event."""
+
+    def __init__(self, replies: ReplySet, narrator: Narrator, tell: Tell) -> None:
+        self._replies = replies
+        self._narrator = narrator
+        self._tell = tell
+        self._prompt: PlannedPrompt = replies.job.prompts[0]
+        self._generation: Generation = self._prompt.generations[0]
+        self._writer: ChoiceWriter = replies.job.new_writer(self._prompt, self._generation)
+        self._num_sent = 0
+        self._is_open = False
+        if narrator.opens_at_once:
+            self._open()
+
+    def token(self, number: int) -> None:
+        self._open()
+        piece = self._writer.piece(self._num_sent, number)
+        self._num_sent = number
+        if piece is not None:
+            self._tell_all(self._narrator.said(piece))
+
+    def tokens(self, first: int, last: int) -> None:
+        for number in range(first, last + 1):
+            self.token(number)
+
+    def finish(self, num_tokens: int) -> None:
+        self._end(num_tokens, ending_at(self._generation, num_tokens))
+
+    def abort(self, num_tokens: int) -> None:
+        self._end(num_tokens, Ending("abort"))
+
+    def fail(self, message: str, status: int) -> None:
+        self.give_up(failure(message, status))
+
+    def give_up(self, error: ApiError) -> None:
+        """End the reply with an error."""
+        self._tell_all(self._narrator.failed(error))
+        self._replies.resolve()
+
+    @property
+    def is_streamed(self) -> bool:
+        return True
+
+    @property
+    def finish_reason(self) -> str:
+        return engine_reason(self._generation)
+
+    def _open(self) -> None:
+        if not self._is_open:
+            self._is_open = True
+            self._tell_all(self._narrator.opening(self._replies.job.accounting.running_usage(self._prompt, 0, 0)))
+
+    def _end(self, num_tokens: int, ending: Ending) -> None:
+        self._open()
+        self._tell_all(self._narrator.said(self._writer.last_piece(self._num_sent, num_tokens)))
+        self._replies.choice_finished(num_tokens)
+        self._tell_all(self._narrator.ended(ending, self._replies.usage(is_stream=True)))
+        self._replies.resolve()
+
+    def _tell_all(self, events: list[Event]) -> None:
+        for each in events:
+            self._tell(each)
+
+
+async def narrate(service: Service, replies: ReplySet, narrator: Narrator, tell: Tell, arrived_at: Micros) -> None:
+    """Tell a reply to `tell` as the engine brings it. A caller that is cancelled frees what is in the engine."""
+    choice = ToldChoice(replies, narrator, tell)
+    if service.suspension.rejects_new:
+        choice.give_up(paused("InternalServerError"))
+    else:
+        await fly(service, replies, [choice], arrived_at)
+
+
+async def narrate_to_client(
+    request: web.Request, service: Service, job: ReplyJob, narrator: Narrator, arrived_at: Micros
+) -> web.StreamResponse:
+    """The same as the response to `request`."""
+    with service.answering:
+        async with EventOutlet(request) as outlet:
+            replies = ReplySet(job, caller_of(request))
+            await narrate(service, replies, narrator, lambda told: outlet.send(named_event(told)), arrived_at)
+        return outlet.response
+
+
+SEPARATOR = " "
+
+
+class SpokenStream:
+    """The events of one stream. What a later stretch brings waits until those before it have ended."""
+
+    def __init__(
+        self,
+        replies: ReplySet,
+        plan: SpeechPlan,
+        asked: SpeechRequest,
+        chunks: SpeechChunks,
+        tell: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._replies = replies
+        self._plan = plan
+        self._asked = asked
+        self.chunks = chunks
+        self._tell = tell
+        self._current = 0
+        self._waiting: list[list[tuple[str, Ending | None, int]]] = [[] for _ in plan.job.prompts]
+        self._num_tokens = 0
+
+    def replies(self) -> list["SpokenStretch"]:
+        """Where the tokens of each stretch go."""
+        generations = [each.generations[0] for each in self._plan.job.prompts]
+        return [SpokenStretch(self, number, each) for number, each in enumerate(generations)]
+
+    def add(self, number: int, text: str, ending: Ending | None, num_new: int) -> None:
+        """What stretch `number` has brought."""
+        self._waiting[number].append((text, ending, num_new))
+        while self._current < len(self._waiting) and self._waiting[self._current]:
+            self._send(*self._waiting[self._current].pop(0))
+
+    def fail(self, error: ApiError) -> None:
+        """The status has been sent, so the error is an event."""
+        self._tell(error.body())
+        self._replies.resolve()
+
+    def _send(self, text: str, ending: Ending | None, num_new: int) -> None:
+        self._num_tokens += num_new
+        usage = Usage(len(self._plan.job.prompts[self._current].token_ids), self._num_tokens)
+        if text or ending is not None:
+            self._tell(self.chunks.text(text, ending, usage if self._asked.continuous_usage else None))
+        if ending is None:
+            return
+        self._current += 1
+        if self._current == len(self._waiting):
+            if self._asked.include_usage:
+                self._tell(self.chunks.usage(usage))
+            self._replies.resolve()
+
+
+class SpokenStretch:
+    """One stretch of a stream."""
+
+    def __init__(self, stream: SpokenStream, number: int, generation: Generation) -> None:
+        self._stream = stream
+        self._number = number
+        self._generation = generation
+        self._num_sent = 0
+        self._has_text = number == 0
+
+    def token(self, number: int) -> None:
+        self._add(number, None)
+
+    def tokens(self, first: int, last: int) -> None:
+        for number in range(first, last + 1):
+            self.token(number)
+
+    def finish(self, num_tokens: int) -> None:
+        self._add(num_tokens, ending_at(self._generation, num_tokens))
+
+    def abort(self, num_tokens: int) -> None:
+        self._add(num_tokens, Ending("abort"))
+
+    def fail(self, message: str, status: int) -> None:
+        self._stream.fail(failure(message, status))
+
+    @property
+    def is_streamed(self) -> bool:
+        return True
+
+    @property
+    def finish_reason(self) -> str:
+        return engine_reason(self._generation)
+
+    def _add(self, number: int, ending: Ending | None) -> None:
+        text = "".join(self._generation.answer.texts[self._num_sent : number])
+        if text and not self._has_text:
+            self._has_text = True
+            text = SEPARATOR + text
+        self._stream.add(self._number, text, ending, number - self._num_sent)
+        self._num_sent = number

@@ -1,0 +1,262 @@
+"""Settings of the server's connections, routes, process and instances."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from blis_sim.options import OptionError, check_options, option, section
+from blis_sim.options.room import MOST_PROCESSES
+from blis_sim.options.text import load_json
+from mockserve.log_lines import FORMATS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsOptions:
+    """HTTPS, with the names of uvicorn's settings."""
+
+    ssl_certfile: str = option("", "Certificate to serve HTTPS with.", metavar="FILE")
+    ssl_keyfile: str = option("", "Key of the certificate, if that has it not inside.", metavar="FILE")
+    ssl_ca_certs: str = option("", "Certificates that those of clients are checked against.", metavar="FILE")
+    ssl_cert_reqs: int = option(
+        0, "Whether clients need a certificate: 0 no, 1 it is checked if given, 2 yes.", at_least=0, at_most=2
+    )
+    ssl_ciphers: str = option("", "Ciphers to offer up to TLS 1.2, in OpenSSL's notation.")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.ssl_keyfile and not self.ssl_certfile:
+            raise OptionError("--ssl-keyfile needs --ssl-certfile")
+        for flag, value in (
+            ("--ssl-ca-certs", self.ssl_ca_certs),
+            ("--ssl-ciphers", self.ssl_ciphers),
+            ("--ssl-cert-reqs", self.ssl_cert_reqs),
+        ):
+            if value and not self.ssl_certfile:
+                raise OptionError(f"{flag} needs --ssl-certfile")
+        if self.ssl_cert_reqs and not self.ssl_ca_certs:
+            raise OptionError("--ssl-cert-reqs needs --ssl-ca-certs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorsOptions:
+    """Requests of browsers across origins."""
+
+    allowed_origins: tuple[str, ...] = option((), "Origins that browsers may call from; * is all.")
+    allowed_methods: tuple[str, ...] = option(("*",), "Methods that browsers may use across origins.")
+    allowed_headers: tuple[str, ...] = option(("*",), "Headers that browsers may send across origins.")
+    allow_credentials: bool = option(False, "Let browsers send cookies across origins.")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions:
+    """How clients reach the server."""
+
+    host: str = option("0.0.0.0", "Address to listen on.", heading="Network")
+    port: int = option(8000, "Port to listen on; 0 takes a free one.", at_least=0, at_most=65535)
+    api_server_count: int = option(
+        1,
+        "Processes that read requests and write replies, all on the same port; with several the engines have one of "
+        "their own.",
+        flags=("--api-server-count", "--api-processes"),
+        at_least=1,
+        at_most=MOST_PROCESSES,
+    )
+    uds: str = option("", "Unix socket to listen on instead of address and port.", metavar="PATH")
+    tls: TlsOptions = section(TlsOptions)
+    root_path: str = option("", "Path under which a proxy shows the server; routes answer with and without it.")
+    api_key: tuple[str, ...] = option((), "Keys of which clients must present one as a bearer token.")
+    cors: CorsOptions = section(CorsOptions)
+    enable_request_id_headers: bool = option(
+        False, "Give every reply an X-Request-Id: the request's own, or a new one."
+    )
+    h11_max_incomplete_event_size: int = option(
+        65_536, "Bytes that the request line and each header may have; a longer one is answered with 400.", at_least=256
+    )
+    h11_max_header_count: int = option(
+        256, "Headers that a request may have; one with more is answered with 400.", at_least=1
+    )
+    request_receive_timeout: int = option(
+        60,
+        "Seconds that a client may take to send the body of a request, which is then answered with 408, and to begin "
+        "with its first request.",
+        at_least=1,
+    )
+    max_unsent_kib: int = option(
+        1024, "KiB of a stream that its client may leave unread before the stream is cut.", at_least=1
+    )
+    shutdown_timeout: int = option(
+        3, "Seconds that open replies may go on after SIGTERM or SIGINT; /health says 503 meanwhile.", at_least=0
+    )
+    disable_fastapi_docs: bool = option(False, "Do not offer /docs, /redoc and /openapi.json.")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.root_path and not self.root_path.startswith("/"):
+            raise OptionError(f"--root-path must start with /, got {self.root_path!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyOptions:
+    """Flags with vLLM's names and meanings, and one of our own for media."""
+
+    enable_prompt_tokens_details: bool = option(
+        False, "Report how many tokens of a prompt were cached.", heading="Replies"
+    )
+    enable_force_include_usage: bool = option(False, "Put token counts into every chunk of every stream.")
+    enable_per_request_metrics: bool = option(False, "Report each request's own latencies in its reply.")
+    return_tokens_as_token_ids: bool = option(False, "Name tokens by their ids wherever log-probabilities are shown.")
+    max_logprobs: int = option(20, "Most log-probabilities per token a request may ask for; -1 is all.", at_least=-1)
+    stream_interval: int = option(1, "Tokens that a chunk of a stream waits for, after the first.", at_least=1)
+    sse_keep_alive_interval: int = option(
+        0, "Seconds after which a quiet stream of chat or completions gets a comment; 0 for never.", at_least=0
+    )
+    tokens_per_medium: int = option(
+        0, "Prompt tokens that each picture or recording counts; with 0 the model takes text only.", at_least=0
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+POOLING_TASKS = ("embed", "classify", "token_embed", "token_classify")
+"""In the order in which vLLM prefers one where a model has several."""
+TASKS = ("generate", "transcription", *POOLING_TASKS)
+GENERATING_TASKS = frozenset({"generate", "transcription"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteOptions:
+    """What the served model can do, and which further interfaces the server offers."""
+
+    runner: str = option(
+        "auto",
+        "What the model is run for; pooling replaces the generating routes by those of embeddings and the like.",
+        choices=("auto", "generate", "pooling", "draft"),
+        heading="Tasks and routes",
+    )
+    convert: str = option(
+        "auto", "What a pooling model gives: vectors (embed) or classes (classify).",
+        choices=("auto", "none", "embed", "classify"),
+    )  # fmt: skip
+    task: tuple[str, ...] = option(
+        (), "What the model can do, if not what --runner and --convert imply; a model may have several.", choices=TASKS
+    )
+    hf_overrides: str = option(
+        "",
+        "JSON object over the model's config.json. Of a pooling model are read: hidden_size, num_labels, id2label, "
+        "is_matryoshka, matryoshka_dimensions.",
+    )
+    enable_scale_out: bool = option(False, "Answer the token-in, token-out routes and those that render prompts.")
+    tokens_only: bool = option(False, "Serve token ids only: --enable-scale-out, and POST /abort_requests.")
+    enable_tokenizer_info_endpoint: bool = option(False, "Answer GET /tokenizer_info.")
+    lora_modules: tuple[str, ...] = option(
+        (), 'Adapters to serve from the start: name=path, or a JSON object with "name", "path", "base_model_name".'
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        config_overrides(self)  # reading them checks them
+
+    @property
+    def scales_out(self) -> bool:
+        """Whether token ids go in and come out."""
+        return self.enable_scale_out or self.tokens_only
+
+
+def tasks_of(options: RouteOptions) -> frozenset[str]:
+    """What the served model can do."""
+    if options.task:
+        return frozenset(options.task)
+    if options.runner == "pooling" or (options.runner == "auto" and options.convert in ("embed", "classify")):
+        return frozenset({"classify" if options.convert == "classify" else "embed"})
+    return frozenset({"generate"})
+
+
+def pooling_task_of(options: RouteOptions) -> str | None:
+    """The one pooling task a server has; None for a model that does not pool."""
+    tasks = tasks_of(options)
+    return next((task for task in POOLING_TASKS if task in tasks), None)
+
+
+def config_overrides(options: RouteOptions) -> Mapping[str, Any]:
+    """What --hf-overrides says. Raises OptionError when it is no JSON object."""
+    if not options.hf_overrides:
+        return {}
+    try:
+        found = load_json(options.hf_overrides)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise OptionError(f"--hf-overrides must be a JSON object, got {options.hf_overrides!r}")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessOptions:
+    """The server's process and its page of metrics, with settings that vLLM does not have."""
+
+    startup_s: float = option(
+        0.0,
+        "Seconds until the server listens, as if it were loading weights.",
+        flags=("--startup-s", "--startup-delay"),
+        at_least=0,
+        heading="Process",
+    )
+    log_format: str = option("text", "What lines on standard error are.", choices=FORMATS)
+    max_waiting_requests: int | None = option(
+        None, "Requests that may wait for a place in the batch; more are refused with status 429.", at_least=0
+    )
+    max_body_mb: int = option(32, "Largest body of a request, in MiB.", at_least=1)
+    fake_metrics: str = option(
+        "",
+        "Figures for the metrics page instead of the true ones: a JSON object such as "
+        '{"running-requests": 3, "kv-cache-usage": "ramp:0:1:60s"}.',
+        metavar="JSON",
+    )
+    offers_ready_route: bool = option(False, "Offer GET /health/ready as well.", hidden=True)
+    pod_headers: tuple[str, ...] = option((), "Headers of every reply, as name=value.", hidden=True)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.fake_metrics:
+            from mockserve.options.fake_metrics import read_fake_metrics  # few servers make figures up
+
+            read_fake_metrics(self.fake_metrics)  # reading it checks it
+        for header in self.pod_headers:
+            if "=" not in header:
+                raise OptionError(f"--pod-headers must be name=value, got {header!r}")
+
+
+LARGEST_PORT = 65_535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceOptions:
+    """How instances are reached and controlled."""
+
+    instance_ports: int | None = option(
+        None,
+        "Port on which instance 0 listens as a server of its own, past the router; the others follow. 0 takes free "
+        "ones.",
+        at_least=0,
+        at_most=LARGEST_PORT,
+        heading="Instances of a server",
+    )
+    enable_instance_control: bool = option(
+        False, "Offer to add, drain and kill instances while running, below /blis/instances."
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def check_ports(self, num_instances: int) -> None:
+        """Raise OptionError when the last of so many instances would have a port beyond the largest."""
+        last_port = (self.instance_ports or 0) + num_instances - 1
+        if last_port > LARGEST_PORT:
+            raise OptionError(
+                f"--instance-ports must be at most {LARGEST_PORT + 1 - num_instances} with {num_instances} "
+                f"instances, got {self.instance_ports}"
+            )

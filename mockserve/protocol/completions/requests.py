@@ -1,0 +1,321 @@
+"""The bodies of POST /v1/completions, /v1/chat/completions and its batches; repeated bodies are read once."""
+
+import marshal
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+from blis_sim.options.memo import Memo
+from mockserve.protocol.asked.sampling import Sampling, read_sampling
+from mockserve.protocol.asked.vocabulary_checks import check_logit_bias_keys
+from mockserve.protocol.asked.wanted import Common, Delivery, Wanted, read_common, read_delivery, read_wanted
+from mockserve.protocol.completions.fields import CHAT_FIELDS, CHAT_REQUIRED, COMPLETION_FIELDS
+from mockserve.protocol.completions.messages import (
+    MESSAGE,
+    NO_PROMPT_EMBEDS,
+    PROMPT_EMBEDS,
+    check_iterable_calls,
+    check_parts,
+    last_content,
+)
+from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.protocol.reading.body import Fields, check_types
+from mockserve.protocol.reading.containers import ListOf, Nullable
+from mockserve.protocol.reading.types import FieldType, Flag, Integer, Text, as_integer
+from mockserve.protocol.refusals import refuse_chat_contradictions, refuse_completion_contradictions
+
+ASSISTANT = "assistant"
+
+
+class ChatRequest(NamedTuple):
+    """A parsed chat request. An empty `model` means the first served name; `messages` are as they came.
+
+    `role` is that of the answer. `echoed` is the text of the message that the answer continues, if that is wanted.
+    """
+
+    model: str
+    messages: list[Any]
+    sampling: Sampling
+    delivery: Delivery
+    common: Common = Common()
+    wanted: Wanted = Wanted()
+    role: str = ASSISTANT
+    echoed: str = ""
+    add_special_tokens: bool = False
+    includes_reasoning: bool = True
+
+
+def parse_chat(body: dict[str, Any], read_as: str | None = None) -> ChatRequest:
+    """Raises ApiError for whatever vLLM refuses before it looks at the model.
+
+    `read_as` names the class of pydantic that finds wrong tool calls, where vLLM shows what pydantic says.
+    """
+    messages = body.get("messages")
+    if "messages" in body and not isinstance(messages, list | str | dict):
+        raise ApiError(f"{type(messages).__name__!r} object is not iterable")
+    check_iterable_calls(messages)
+    refuse_chat_contradictions(body)
+    check_types(body, CHAT_FIELDS, CHAT_REQUIRED)
+    assert isinstance(messages, list)
+    check_parts(messages, read_as)
+    fields = Fields(body)
+    sampling = _read_chat_sampling(fields)
+    check_logit_bias_keys(body.get("logit_bias"))
+    if fields.flag("continue_final_message") and fields.flag("add_generation_prompt", True):
+        raise ApiError(
+            "continue_final_message and add_generation_prompt are not compatible. Use continue_final_message when you "
+            "want the model to continue the final message, and add_generation_prompt when you want to add a header "
+            "that will prompt it to start a new assistant message instead."
+        )
+    role = ASSISTANT if fields.flag("add_generation_prompt", True) or not messages else str(messages[-1]["role"])
+    return ChatRequest(
+        model=fields.text("model") or "",
+        messages=messages,
+        sampling=sampling,
+        delivery=read_delivery(fields),
+        common=read_common(fields),
+        wanted=read_wanted(fields, sampling),
+        role=role,
+        echoed=last_content(messages, role) if fields.flag("echo") and messages else "",
+        add_special_tokens=fields.flag("add_special_tokens"),
+        includes_reasoning=fields.flag("include_reasoning", True),
+    )
+
+
+def _read_chat_sampling(fields: Fields) -> Sampling:
+    newer = fields.integer("max_completion_tokens")
+    top_logprobs = fields.integer("top_logprobs", 0) or 0
+    return read_sampling(
+        fields,
+        max_tokens=fields.integer("max_tokens") if newer is None else newer,
+        max_tokens_param="max_tokens" if newer is None else "max_completion_tokens",
+        num_logprobs=top_logprobs if fields.flag("logprobs") else None,
+        num_echoed_logprobs=top_logprobs if fields.flag("echo") else None,
+    )
+
+
+_CONVERSATIONS: FieldType = ListOf(ListOf(MESSAGE, at_least=1), at_least=1)
+_BEFORE = (
+    *("model", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs", "logprob_token_ids", "max_tokens"),
+    *("max_completion_tokens", "n", "presence_penalty", "response_format", "seed", "stop", "temperature", "top_p"),
+    *("user", "tool_choice", "include_reasoning"),
+)
+_BETWEEN = ("use_beam_search", "top_k", "min_p", "repetition_penalty", "watermarking", "length_penalty")
+_AFTER = (
+    *("structured_outputs", "request_id", "add_generation_prompt", "continue_final_message", "chat_template"),
+    *("chat_template_kwargs", "media_io_kwargs", "mm_processor_kwargs", "priority", "cache_salt"),
+    "include_stop_str_in_output",
+)
+_LAST = ("echo", "return_tokens_as_token_ids", "return_token_ids")
+
+
+def _of_chat(names: tuple[str, ...]) -> dict[str, FieldType]:
+    return {name: CHAT_FIELDS[name] for name in names}
+
+
+BATCH_FIELDS: Mapping[str, FieldType] = {
+    "messages": _CONVERSATIONS,
+    **_of_chat(_BEFORE),
+    "best_of": Nullable(Integer()),
+    **_of_chat(_BETWEEN),
+    "early_stopping": Flag(),
+    **_of_chat(_AFTER),
+    "request_id": Nullable(Text()),
+    "guided_decoding_backend": Nullable(Text()),
+    **_of_chat(_LAST),
+}
+
+
+def chats_of(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the body of a chat for each conversation, without what a batch does not have. Raises ApiError."""
+    _refuse_several_answers(body)
+    refuse_chat_contradictions(body)
+    check_types(body, BATCH_FIELDS, ("messages",))
+    shared = {name: value for name, value in body.items() if name in CHAT_FIELDS and name in BATCH_FIELDS}
+    return [{**shared, "messages": each} for each in body["messages"]]
+
+
+def _refuse_several_answers(body: dict[str, Any]) -> None:
+    if body.get("use_beam_search"):
+        message = "Batch chat completions do not support beam search. Please set `use_beam_search` to False."
+        raise bad_value(message, "use_beam_search")
+    if body.get("n", 1) not in (None, 1):
+        raise bad_value("Batch chat completions do not support `n > 1`. Please set `n` to 1.", "n", body["n"])
+
+
+DEFAULT_MAX_TOKENS = 16
+
+Prompt: TypeAlias = str | list[int]
+
+
+class CompletionRequest(NamedTuple):
+    """A parsed completion request. An empty `model` means the first served name; there is at least one prompt.
+
+    With `echo` the prompt comes before the answer; `only_echoes` leaves the answer out.
+    """
+
+    model: str
+    prompts: tuple[Prompt, ...]
+    sampling: Sampling
+    delivery: Delivery
+    common: Common = Common()
+    wanted: Wanted = Wanted()
+    echo: bool = False
+    only_echoes: bool = False
+    add_special_tokens: bool = True
+
+
+def parse_completion(body: dict[str, Any]) -> CompletionRequest:
+    """Raises ApiError for whatever vLLM refuses before it looks at the model."""
+    refuse_completion_contradictions(body)
+    check_types(body, COMPLETION_FIELDS)
+    fields = Fields(body)
+    _refuse_embeds(fields)
+    delivery = read_delivery(fields)
+    if fields.flag("use_beam_search") and delivery.stream:
+        raise ApiError("Streaming is not currently supported with beam search")
+    if fields.text("suffix") is not None:
+        if fields.flag("echo"):
+            raise ApiError("Echo is unsupported with suffix.", param="suffix")
+        raise ApiError("suffix is only supported for models with FIM completion rendering", param="suffix")
+    max_tokens = fields.integer("max_tokens", DEFAULT_MAX_TOKENS)
+    echo = fields.flag("echo")
+    only_echoes = echo and max_tokens == 0
+    num_logprobs = fields.integer("logprobs")
+    sampling = read_sampling(
+        fields,
+        max_tokens=1 if only_echoes and not fields.flag("use_beam_search") else max_tokens,
+        max_tokens_param="max_tokens",
+        num_logprobs=num_logprobs,
+        num_echoed_logprobs=num_logprobs if echo else None,
+    )
+    check_logit_bias_keys(body.get("logit_bias"))
+    return CompletionRequest(
+        model=fields.text("model") or "",
+        prompts=_read_prompts(body.get("prompt")),
+        sampling=sampling,
+        delivery=delivery,
+        common=read_common(fields),
+        wanted=read_wanted(fields, sampling),
+        echo=echo,
+        only_echoes=only_echoes,
+        add_special_tokens=fields.flag("add_special_tokens", True),
+    )
+
+
+def _refuse_embeds(fields: Fields) -> None:
+    """Prompts as embeddings, which no server here takes. An empty list of them is none."""
+    given = fields.body.get("prompt_embeds")
+    if given is None:
+        return
+    if fields.flag("echo"):
+        raise ApiError("Echo is unsupported with prompt embeds.")
+    if fields.body.get("prompt_logprobs") is not None:
+        raise ApiError("prompt_logprobs is not compatible with prompt embeds.")
+    if given != []:
+        raise bad_value(f"{NO_PROMPT_EMBEDS}.", PROMPT_EMBEDS)
+
+
+def _read_prompts(value: Any) -> tuple[Prompt, ...]:
+    """A string, a list of strings, token ids or a list of lists of token ids, always as several prompts."""
+    if value == []:
+        raise bad_value("You must pass at least one prompt", "prompt")
+    if isinstance(value, str):
+        return (value,)
+    if all(isinstance(each, str) for each in value):
+        return tuple(value)
+    if all(isinstance(each, list) for each in value):
+        return tuple(_as_ids(each) for each in value)
+    return (_as_ids(value),)
+
+
+def _as_ids(values: list[Any]) -> list[int]:
+    return [as_integer(each) for each in values]
+
+
+T = TypeVar("T")
+
+MOST_KNOWN = 256
+MOST_BYTES = 16_384
+"""Of a body, beside its prompt."""
+_FORMAT = 2
+"""Of the marshal module: one in which equal values have equal bytes."""
+_PLAIN_ROLES = frozenset({"system", "user", "assistant"})
+_ABOUT_MESSAGES = frozenset({"echo", "add_generation_prompt", "continue_final_message"})
+"""With these in it, what a body says depends on its messages."""
+
+
+class KnownBodies(Generic[T]):
+    """Reads bodies, and remembers what was made of the latest that differ in more than their `varying` field."""
+
+    def __init__(
+        self,
+        parse: Callable[[dict[str, Any]], T],
+        varying: str,
+        is_plain: Callable[[dict[str, Any]], bool],
+        with_varying: Callable[[T, Any], T],
+    ) -> None:
+        """`is_plain` says whether `varying` is of a form that has no bearing on anything else."""
+        self._parse = parse
+        self._varying = varying
+        self._is_plain = is_plain
+        self._with_varying = with_varying
+        self._known = Memo[bytes, T](MOST_KNOWN)
+
+    def parse(self, body: dict[str, Any]) -> T:
+        """What the body asks for. Raises ApiError."""
+        key = self._key(body) if self._is_plain(body) else None
+        if key is None:
+            return self._parse(body)
+        found = self._known.get(key)
+        if found is not None:
+            return self._with_varying(found, body[self._varying])
+        return self._known.keep(key, self._parse(body))
+
+    def parse_long(self, body: dict[str, Any]) -> T:
+        """What a long body asks for, which is not remembered. Raises ApiError."""
+        return self._parse(body)
+
+    def _key(self, body: dict[str, Any]) -> bytes | None:
+        rest = body.copy()
+        del rest[self._varying]
+        try:
+            key = marshal.dumps(rest, _FORMAT)
+        except ValueError:  # lists within lists without end
+            return None
+        return key if len(key) <= MOST_BYTES else None
+
+
+def known_completions() -> KnownBodies[CompletionRequest]:
+    """For the bodies of text completions."""
+    return KnownBodies(parse_completion, "prompt", _has_plain_prompt, _with_prompt)
+
+
+def known_chats() -> KnownBodies[ChatRequest]:
+    """For the bodies of chat completions."""
+    return KnownBodies(parse_chat, "messages", _has_plain_messages, _with_messages)
+
+
+def _has_plain_prompt(body: dict[str, Any]) -> bool:
+    prompt = body.get("prompt")
+    return type(prompt) is str and prompt != ""
+
+
+def _with_prompt(asked: CompletionRequest, prompt: str) -> CompletionRequest:
+    return asked._replace(prompts=(prompt,))
+
+
+def _has_plain_messages(body: dict[str, Any]) -> bool:
+    messages = body.get("messages")
+    if type(messages) is not list or not messages or not _ABOUT_MESSAGES.isdisjoint(body):
+        return False
+    for each in messages:
+        if type(each) is not dict or len(each) != 2 or type(each.get("content")) is not str:
+            return False
+        role = each.get("role")
+        if type(role) is not str or role not in _PLAIN_ROLES:
+            return False
+    return True
+
+
+def _with_messages(asked: ChatRequest, messages: list[Any]) -> ChatRequest:
+    return asked._replace(messages=messages)
