@@ -26,6 +26,7 @@ from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.latency.catalogue import reader
 from blis_sim.engine.latency.catalogue.files import read_mapping
+from blis_sim.engine.latency.catalogue.gpus import gpu_entry, gpu_names
 from blis_sim.options import options_from, options_of
 from blis_sim.options.command_line import flags_of
 from blis_sim.options.option import Setting
@@ -140,18 +141,19 @@ def models() -> str:
 
 def gpus() -> str:
     """The catalogue of GPUs."""
-    entries = _catalogue("gpus")
     rows = []
-    for name in reader.gpu_names():
-        gpu = reader.load_gpu(name)
-        rates = (f"{gpu.tflops:g}", f"{gpu.tflops_fp8:g}" if gpu.tflops_fp8 else "", f"{gpu.bandwidth_tb_s:g}")
+    for name in gpu_names():
+        entry = gpu_entry(name)
+        gpu = entry.gpu
+        peaks = ", ".join(f"{each:g}" if each else "-" for each in (gpu.tflops, gpu.tflops_fp8, gpu.tflops_fp4))
+        links = (gpu.nvlink_gb_s, gpu.pcie_gb_s, gpu.network_gb_s)
+        rates = (peaks, f"{gpu.bandwidth_tb_s:g}", ", ".join(f"{each:g}" if each else "-" for each in links))
         fractions = f"{gpu.mfu_prefill:g}, {gpu.mfu_decode:g}"
-        rows.append(
-            (f"`{name}`", _aliases(entries[name]), *rates, f"{gpu.memory_gib:g}", fractions, _assumed(entries[name]))
-        )
-    return table(
-        ("GPU", "other names", "TFLOP/s", "with FP8", "TB/s", "GiB", "MFU of prefill, decode", "not measured"), rows
-    )
+        aliases = ", ".join(f"`{alias}`" for alias in entry.aliases)
+        memory = f"{gpu.memory_gib:g}, {gpu.cuda_memory_gib:g}"
+        rows.append((f"`{name}`", aliases, *rates, memory, fractions, ", ".join(entry.assumed), entry.source))
+    columns = ("TFLOP/s in 16, 8, 4 bits", "TB/s", "GB/s of NVLink, PCIe, network", "GiB as sold, for CUDA")
+    return table(("GPU", "other names", *columns, "MFU of prefill, decode", "not published", "source"), rows)
 
 
 def compared_routes() -> str:

@@ -7,10 +7,10 @@ from typing import Any
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.gpu_spec import GpuSpec
+from blis_sim.engine.latency.catalogue.gpus import load_gpu
 from blis_sim.engine.latency.catalogue.reader import (
     default_deployment,
     load_checkpoint,
-    load_gpu,
 )
 from blis_sim.engine.memory.available import available_kv_bytes
 from blis_sim.engine.memory.planner import MemoryLayout, PlanRequest, check_fits, plan_layout

@@ -254,7 +254,7 @@ def test_a_blank_name_of_a_model_is_refused() -> None:
         ({"dp": 2}, "dp must be 1 for a model without experts such as qwen3-14b, got 2"),
         ({"tp": 3}, "qwen3-14b has 40 attention heads, which tp 3 does not divide"),
         ({"alpha_coeffs": (1.0,) * 3, "beta_coeffs": (1.0,) * 3}, "beta_coeffs must have 7 to 11 values, got 3"),
-        ({"hardware": "L4"}, "GPU 'L4' is not in the catalogue"),
+        ({"hardware": "L5"}, "GPU 'L5' is not in the catalogue"),
         (
             {"model": "llama-3.1-70b-instruct", "tp": 1},
             "llama-3.1-70b-instruct leaves no room for a KV cache on 1 H100",

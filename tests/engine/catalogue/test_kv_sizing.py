@@ -6,7 +6,8 @@ import pytest
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.kv_cache.sizing import kv_blocks, kv_bytes_per_token, weight_bytes
-from blis_sim.engine.latency.catalogue.reader import default_deployment, load_gpu, load_model, model_names
+from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.reader import default_deployment, load_model, model_names
 from blis_sim.engine.model_spec import ModelSpec
 
 H100 = load_gpu("H100")

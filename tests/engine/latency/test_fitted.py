@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.reader import load_gpu, load_model
+from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.reader import load_model
 from blis_sim.engine.latency.fitted import STEP_TERMS, Fitted, RequestCoefficients, StepCoefficients
 from tests.coefficients_file import CONTENT
 

@@ -10,38 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.hf_config import parse_hf_config
 from blis_sim.engine.latency.catalogue.files import config_path, read_mapping
+from blis_sim.engine.latency.catalogue.gpus import canonical_gpu
+from blis_sim.engine.latency.catalogue.nearest import nearest_hint
 from blis_sim.engine.model_spec import Checkpoint, ModelSpec
 
 _FOLDER = Path(__file__).parent
 LEARNED_COEFFICIENTS = _FOLDER / "qwen3-14b-h100.coefficients.yaml"
 """Learned by `blis fit` from Qwen3-14B on one H100; what the fitted latency model takes when given nothing else."""
-
-# Spellings of a hardware file, lower-cased, and the GpuSpec field each one fills.
-_GPU_FIELDS: Mapping[str, str] = {
-    "tflopspeak": "tflops",
-    "tflopsfp8": "tflops_fp8",
-    "bwpeaktbs": "bandwidth_tb_s",
-    "mfuprefill": "mfu_prefill",
-    "mfudecode": "mfu_decode",
-    "memorygib": "memory_gib",
-    "tflops": "tflops",
-    "tflops_fp8": "tflops_fp8",
-    "bandwidth_tb_s": "bandwidth_tb_s",
-    "mfu_prefill": "mfu_prefill",
-    "mfu_decode": "mfu_decode",
-    "memory_gib": "memory_gib",
-    "computecapability": "compute_capability",
-    "compute_capability": "compute_capability",
-    "cudamemorygib": "cuda_memory_gib",
-    "cuda_memory_gib": "cuda_memory_gib",
-}
-
-
-_LEAST_RATE, _MOST_RATE = 1e-6, 1e9
-"""Rates of a GPU, as teraflops, terabytes per second or gibibytes, are between these; MFUs are fractions."""
 
 
 def load_model(name: str, folder_or_file: str | Path | None = None) -> ModelSpec:
@@ -107,29 +84,6 @@ def default_deployment(model: str) -> tuple[str, int] | None:
     return deployment["gpu"], deployment["tp"]
 
 
-def load_gpu(name: str, hardware_config: str | Path | None = None) -> GpuSpec:
-    """The GPU called `name`, in any case, from the catalogue or from a JSON or YAML file that maps names to rates.
-
-    Raises EngineError, with the choices named, when there is no such GPU or a rate is missing or impossible.
-    """
-    if hardware_config is None:
-        origin, gpus = "the catalogue", _gpus()
-    else:
-        origin = str(hardware_config)
-        gpus = _gpus_by_name(read_mapping(Path(hardware_config)))
-    if name.lower() not in gpus:
-        known = ", ".join(sorted({canonical for canonical, _ in gpus.values()}))
-        hint = "" if hardware_config else "; describe others with --hardware-config FILE"
-        raise EngineError(f"GPU {name!r} is not in {origin}, known are {known}{hint}")
-    canonical, rates = gpus[name.lower()]
-    return _gpu_spec(canonical, rates, origin)
-
-
-def gpu_names() -> list[str]:
-    """Every GPU of the catalogue, without aliases."""
-    return sorted({canonical for canonical, _ in _gpus().values()})
-
-
 def trained_coefficients(latency_model: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The alphas and betas that `latency_model` ships with."""
     row = read_mapping(_FOLDER / "coefficients.yaml")[latency_model]
@@ -142,7 +96,7 @@ def blackbox_coefficients(model: str, gpu: str, tp: int) -> tuple[tuple[float, .
     Raises EngineError that names what there is for the model, or the models there are.
     """
     table = _blackbox_table()
-    a_gpu = _gpus()[gpu.lower()][0] if gpu.lower() in _gpus() else gpu
+    a_gpu = canonical_gpu(gpu)
     names = [short_name(model), _catalogue_entry(model)[0]] if knows_model(model) else [short_name(model)]
     for name in names:
         if (name, a_gpu, tp) in table:
@@ -165,8 +119,8 @@ def _catalogue_entry(name: str) -> tuple[str, Mapping[str, Any]]:
         return _models()[short_name(name)]
     except KeyError:
         raise EngineError(
-            f"model {name!r} is not in the catalogue, known are {', '.join(model_names())}; "
-            "for another one give --model-config-folder, a folder with the config.json of the model"
+            f"model {name!r} is not in the catalogue{nearest_hint(short_name(name), _models())}; `blis models` lists "
+            "all, and --model-config-folder takes a folder with the config.json of another one"
         ) from None
 
 
@@ -178,43 +132,6 @@ def _models() -> dict[str, tuple[str, Mapping[str, Any]]]:
         for name in (canonical, *entry.get("aliases", ())):
             entries[name] = (canonical, entry)
     return entries
-
-
-@cache
-def _gpus() -> dict[str, tuple[str, Mapping[str, Any]]]:
-    return _gpus_by_name(read_mapping(_FOLDER / "gpus.yaml")["gpus"])
-
-
-def _gpus_by_name(gpus: Mapping[str, Any]) -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Lower-cased name or alias -> canonical name and rates. Entries that are no mapping are comments."""
-    by_name: dict[str, tuple[str, Mapping[str, Any]]] = {}
-    for canonical, rates in gpus.items():
-        if isinstance(rates, Mapping):
-            aliases = rates.get("aliases")
-            for name in (canonical, *(aliases if isinstance(aliases, list) else ())):
-                by_name[str(name).lower()] = (str(canonical), rates)
-    return by_name
-
-
-def _gpu_spec(name: str, rates: Mapping[str, Any], origin: str) -> GpuSpec:
-    """Validated rates; keys that are not rates are ignored."""
-    values: dict[str, float] = {}
-    for key, value in rates.items():
-        field = _GPU_FIELDS.get(str(key).lower())
-        if field is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-            raise EngineError(f"{origin}: {key} of GPU {name} must be a number of at least 0, got {value!r}")
-        most = 1.0 if field.startswith("mfu_") else _MOST_RATE
-        if value and not _LEAST_RATE <= value <= most:
-            raise EngineError(
-                f"{origin}: {key} of GPU {name} must be 0 or from {_LEAST_RATE:g} to {most:g}, got {value}"
-            )
-        values[field] = float(value)
-    for field, spelling in (("tflops", "TFlopsPeak"), ("bandwidth_tb_s", "BwPeakTBs")):
-        if not values.get(field):
-            raise EngineError(f"{origin}: {spelling} of GPU {name} must be above 0, got {values.get(field, 'nothing')}")
-    return GpuSpec(name=name, **values)
 
 
 @cache

@@ -1,0 +1,33 @@
+"""The names of a catalogue that come nearest to one that it lacks."""
+
+import re
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+
+_MOST_SHOWN = 3
+_LEAST_LIKENESS = 0.5
+_LONGEST_NAME = 200
+_PARTS = re.compile(r"[a-z]+|\d+")
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Return up to three of `known` that share most words and letters with `name`, the nearest first."""
+    wanted = name.lower()[:_LONGEST_NAME]
+    likeness = {each: _likeness(wanted, each.lower()) for each in known}
+    ranked = sorted(likeness, key=lambda each: (-likeness[each], each))
+    return [each for each in ranked[:_MOST_SHOWN] if likeness[each] >= _LEAST_LIKENESS]
+
+
+def nearest_hint(name: str, known: Iterable[str]) -> str:
+    """Return what to append to an error about `name`: its nearest matches, nothing when none is near."""
+    found = nearest(name, known)
+    return f", nearest are {', '.join(found)}" if len(found) > 1 else f", nearest is {found[0]}" if found else ""
+
+
+def _likeness(wanted: str, known: str) -> float:
+    """Return the mean of the shared words and the shared letters, each from 0 to 1; 1 where one begins the other."""
+    if wanted and (known.startswith(wanted) or wanted.startswith(known)):
+        return 1.0
+    words, others = set(_PARTS.findall(wanted)), set(_PARTS.findall(known))
+    shared = len(words & others) / max(len(words | others), 1)
+    return (shared + SequenceMatcher(None, wanted, known, autojunk=False).ratio()) / 2
