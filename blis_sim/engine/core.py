@@ -188,6 +188,15 @@ class Engine:
         """The next instant at which something is due; None when idle."""
         return self._queue.next_at()
 
+    @property
+    def rests(self) -> bool:
+        """Whether every step is empty until something other than a step is due."""
+        return self._stepping.rests
+
+    def next_change_at(self) -> Micros | None:
+        """The next instant at which something other than an empty step is due; None if nothing is."""
+        return self._queue.next_but_steps_at() if self._stepping.rests else self._queue.next_at()
+
     def advance(self, until: Micros, leaps: bool = False) -> list[Event]:
         """Do everything due up to and including `until`; the events in the order they happened.
 

@@ -107,9 +107,16 @@ class EventQueue:
             return line[0][0]
         return heap[0][0] if heap else None
 
+    def next_but_steps_at(self) -> Micros | None:
+        """The earliest instant of an entry that is no step and no end of one, or None without such an entry."""
+        lines = (line[0][0] for line in (self._arrivals, self._deadlines) if line)
+        others = (entry[0] for entry in self._heap if entry[1] != _STEP and entry[1] != _STEP_END)
+        return min(chain(lines, others), default=None)
+
     def ranks(self, due: Due) -> Iterator[Micros]:
         """The ranks of all entries of a kind, in no order."""
         return (entry[2] for entry in chain(self._heap, self._arrivals, self._deadlines) if entry[1] == due)
 
 
 _DEADLINE, _ABORT, _QUEUED = int(Due.DEADLINE), int(Due.ABORT), int(Due.QUEUED)
+_STEP, _STEP_END = int(Due.STEP), int(Due.STEP_END)

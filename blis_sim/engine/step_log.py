@@ -59,6 +59,13 @@ class StepLog:
         self._starts.frombytes(data[:-8])
         self._ends.frombytes(data[8:])
 
+    def repeat_last(self, count: int) -> None:
+        """`extend` by so many steps that take as long as the last one, which must be there."""
+        first, step_us = self._ends[-1], self._ends[-1] - self._starts[-1]
+        if first + count * step_us > MAX_INSTANT_US:
+            raise _too_late(first)
+        self.extend_touching(np.arange(count + 1, dtype=np.int64) * step_us + first)
+
     def start(self, index: int) -> Micros:
         return self._starts[index]
 

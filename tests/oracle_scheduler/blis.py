@@ -47,6 +47,10 @@ class BlisStepping:
         return 0
 
     @property
+    def rests(self) -> bool:
+        return False
+
+    @property
     def num_begun_steps(self) -> int:
         return len(self._instance.steps)
 

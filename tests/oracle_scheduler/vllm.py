@@ -72,6 +72,10 @@ class VllmStepping:
         return self._batch.num_deferred
 
     @property
+    def rests(self) -> bool:
+        return False
+
+    @property
     def num_begun_steps(self) -> int:
         return len(self._instance.steps)
 

@@ -106,11 +106,17 @@ class Members(dict[int, Member]):
                 self._note(number, member.engine.advance(until))
 
     def step(self, numbers: Iterable[int], until: Micros) -> int | None:
-        """Advance the one instance of `numbers` with the first event by `until`, by that event. Returns its number."""
+        """Advance the one instance of `numbers` with the first event by `until`, by that event. Returns its number.
+
+        Empty steps behind that event are taken with it, up to where any of `numbers` may change.
+        """
         due = [(at, number) for number in numbers if (at := self[number].due_at) is not None and at <= until]
         if not due:
             return None
         at, number = min(due)
+        if self[number].engine.rests:
+            changes = [each for _, place in due if (each := self[place].engine.next_change_at()) is not None]
+            at = max(at, min([until, *(each - 1 for each in changes)]))
         self._note(number, self[number].engine.advance(at))
         return number
 

@@ -121,6 +121,14 @@ class BatchScheduler(CohortScheduler):
             emitted.sort(key=running_number)  # batch order
         return [StepDone(at, step_index, self._instance.steps.start(step_index), emitted), *finished]
 
+    @property
+    def rests(self) -> bool:
+        """Whether every step is empty until something other than a step is due."""
+        return False
+
+    def rest(self, at: Micros, ends_at: Micros, last: Micros) -> tuple[Micros, Micros]:
+        return at, ends_at
+
     def _grant_cohort(self) -> tuple[int, int]:
         """Grant the cohort its tokens. Returns how many of it decode and the sum of their contexts.
 

@@ -4,7 +4,7 @@ The rules and their order are BLIS's (sim/batch_formation.go, sim/simulator.go),
 continuous batching with chunked prefill under one token budget, and preemption by recomputation when blocks run out.
 """
 
-from blis_sim.engine.events import Finished, Preempted, Scheduled
+from blis_sim.engine.events import Finished, Preempted, Scheduled, StepsDone
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.cache import KVCache
 from blis_sim.engine.kv_cache.counting_prompts import CountingPromptCache
@@ -12,7 +12,8 @@ from blis_sim.engine.kv_cache.prompt_cache import PromptCache
 from blis_sim.engine.queue import Due
 from blis_sim.engine.scheduler.batch import BatchScheduler, shape_of, take_none
 from blis_sim.engine.scheduler.hold import Hold
-from blis_sim.engine.scheduler.multi_step import NO_NEWCOMERS, ScheduledStep, ScheduledTokens
+from blis_sim.engine.scheduler.leap import MAX_LEAP_STEPS
+from blis_sim.engine.scheduler.multi_step import MOST_TOLD_STEPS, NO_NEWCOMERS, ScheduledStep, ScheduledTokens
 from blis_sim.engine.scheduler.preemption import VICTIMS
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
@@ -232,6 +233,25 @@ class BlisScheduler(BatchScheduler):
     def begin(self, step: ScheduledStep, at: Micros) -> Micros:
         self._instance.last_shape = shape = shape_of(step, 0)
         return at + (self._instance.latency.step_time(shape) or 1)
+
+    @property
+    def rests(self) -> bool:
+        return not self.num_running and bool(self.waiting) and self.is_blocked()
+
+    def rest(self, at: Micros, ends_at: Micros, last: Micros) -> tuple[Micros, Micros]:
+        # BLIS takes steps, most of 1 us, also while transfers hold the blocks that a waiting prompt needs.
+        instance = self._instance
+        if not self.rests or (self._reports_steps and not instance.leaps):
+            return at, ends_at
+        most = min((last - ends_at) // (ends_at - at) + 1, MOST_TOLD_STEPS if self._reports_steps else MAX_LEAP_STEPS)
+        first = self.next_step - 1
+        instance.steps.repeat_last(most)
+        if self._reports_steps:
+            ends = [instance.steps.end(index) for index in range(first, first + most)]
+            instance.events.append(StepsDone(ends, first, []))
+        self.next_step += most
+        rested_us = most * (ends_at - at)
+        return at + rested_us, ends_at + rested_us
 
     def give_first_tokens(self, newcomers: list[Sequence], step_index: int, at: Micros) -> list[Sequence]:
         for sequence in newcomers:

@@ -116,6 +116,10 @@ class CohortScheduler(ABC):
         """Begin a step in which not only the cohort computes, or none does. Returns its end."""
 
     @abstractmethod
+    def rest(self, at: Micros, ends_at: Micros, last: Micros) -> tuple[Micros, Micros]:
+        """Repeat an empty step while nothing changes, up to one that begins by `last`. Returns its start and end."""
+
+    @abstractmethod
     def join_cohort(self) -> None:
         """Let sequences that only decode join the cohort."""
 
@@ -199,6 +203,8 @@ class CohortScheduler(ABC):
             if tokens or newcomers or not num_decodes:
                 ends_at = self.begin(flight[0], at)
                 self._instance.steps.append(at, ends_at)
+                if not tokens and not newcomers and ends_at <= last:
+                    at, ends_at = self.rest(at, ends_at, last)
             else:
                 ends_at = at + self._decode_time(num_decodes, context)
                 # Steps take ever longer as contexts grow, so this is how many can begin by `last` at most.

@@ -52,6 +52,10 @@ class SlotStepping:
         return len(self._waiting)
 
     @property
+    def rests(self) -> bool:
+        return False
+
+    @property
     def num_begun_steps(self) -> int:
         return len(self._instance.steps)
 

@@ -74,6 +74,11 @@ class Stepping(Protocol):
         long a step takes, that is the number of this step."""
         ...
 
+    @property
+    def rests(self) -> bool:
+        """Whether every step is empty until something other than a step is due."""
+        ...
+
     def enqueue(self, sequence: Sequence, at: Micros) -> None:
         """A request that passed the guards joins the wait queue."""
         ...

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionSettings
 from blis_sim.engine.cluster.build import build_simulation, notes_after_run
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.disaggregation.handover import Disaggregation
@@ -17,14 +18,18 @@ from blis_sim.engine.cluster.disaggregation.settings import (
     TransferSettings,
 )
 from blis_sim.engine.cluster.options import ClusterOptions
+from blis_sim.engine.cluster.routing import RoundRobin
+from blis_sim.engine.cluster.settings import Freshness
+from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import Event, Finished, Preempted, StepDone
 from blis_sim.engine.request import PrefixGroupBlocks
+from blis_sim.engine.scheduler.blis import BlisScheduler
 from blis_sim.engine.virtual import run_virtual
 from blis_sim.options import options_from
 from tests.engine.cluster.clusters import cluster, endings
-from tests.fakes import request
+from tests.fakes import TestLatency, config, request
 
 
 def test_roles_follow_the_index_of_the_instance() -> None:
@@ -279,3 +284,51 @@ def test_a_run_with_enough_blocks_evicts_no_reservation() -> None:
     simulated = both_roles(total_kv_blocks=1000)
     outcomes_of(simulated, 14, 100, 10)
     assert list(notes_after_run(simulated)) == []
+
+
+@pytest.mark.parametrize("pools", [{"num_both": 1}, {"num_both": 2}, {"num_prefill": 1, "num_decode": 1}], ids=str)
+def test_empty_steps_while_transfers_hold_all_blocks_are_taken_at_once(
+    pools: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_composed, schedule = 0, BlisScheduler.schedule
+
+    def counted(scheduler: BlisScheduler, at: int) -> bool:
+        nonlocal num_composed
+        num_composed += 1
+        return schedule(scheduler, at)
+
+    monkeypatch.setattr(BlisScheduler, "schedule", counted)
+    runs, composed = [], []
+    for reports_steps, span_us in ((True, 0), (False, 1_000_000)):
+        num_composed, ended = 0, []
+        simulated = cluster_with_slow_transfers(2, pools, reports_steps)
+        for number, input_tokens in enumerate((100, 100, 90, 90)):
+            simulated.submit(request(f"r{number}", input_tokens, 4), number * 300)
+        while (due_at := simulated.next_event_at()) is not None:
+            ended += [each for each in simulated.advance(due_at + span_us) if isinstance(each, Finished)]
+        steps = [[each.tolist() for each in engine.steps.span(0, len(engine.steps))] for engine in simulated.instances]
+        runs.append(([(each.at, each.sequence.request.id, each.outcome) for each in ended], steps))
+        composed.append(num_composed)
+    assert runs[0] == runs[1]
+    assert composed[0] > 500
+    assert composed[1] < 50
+
+
+def cluster_with_slow_transfers(num_instances: int, pools: dict[str, int], reports_steps: bool) -> Cluster:
+    """Instances by BLIS's rules with room for one prompt, whose empty steps take 1 us."""
+    latency = TestLatency(step_us=0, prefill_token_us=10, decode_us=1000)
+    settings = config(engine="blis", total_kv_blocks=40)
+    simulated = Cluster(
+        [Engine(settings, latency, reports_steps) for _ in range(num_instances)],
+        ADMISSIONS["always-admit"](AdmissionSettings()),
+        RoundRobin(),
+        Freshness(refresh_interval_us=0, cache_delay_us=0),
+    )
+    roles = DisaggregationSettings(
+        pools=Pools(num_instances, **pools),
+        decider="prefix-threshold",
+        threshold_tokens=95,
+        transfer=TransferSettings(gb_per_s=0.02),
+    )
+    Disaggregation(simulated, roles, bytes_per_block=1000.0)
+    return simulated
