@@ -73,7 +73,7 @@ class Attack:
         tasks: set[asyncio.Task[None]] = set()
         requests = enumerate(hostile_requests(self._setup, given.seed, given.count, given.heavy_rounds))
         for index, request in requests:
-            if given.only not in request.kind:
+            if not any(text in request.kind for text in given.only.split("|")):
                 continue
             if self._must_end(index):
                 break
@@ -250,7 +250,9 @@ def parsed() -> argparse.Namespace:
         "--url", help="attack this running server as the first of --setups; without tracebacks and memory"
     )
     parser.add_argument("--heavy-rounds", type=int, default=1, help="how often each heavy kind is sent; 0 for never")
-    parser.add_argument("--only", default="", help="send only kinds with this text in their name")
+    parser.add_argument(
+        "--only", default="", help="send only kinds with this text in their name, or one of several, separated by |"
+    )
     parser.add_argument("--concurrency", type=int, default=4, help="requests in flight, but for those that run alone")
     parser.add_argument("--patience-s", type=float, default=5.0, help="how long a generated reply is read")
     parser.add_argument(
@@ -259,6 +261,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--table", action="store_true", help="a row for each heavy kind and each costly constraint")
     parser.add_argument("--part", default="1/1", metavar="I/N", help="with --table the I-th of N parts of the kinds")
     parser.add_argument("--times", type=int, default=2, help="with --table how often each kind is sent")
+    parser.add_argument("--quiet-s", type=float, default=1.5, help="with --table the pause before each kind")
     parser.add_argument("--as-measured", action="store_true", help="count waits for a processor as the server's, too")
     parser.add_argument("--replies", help="append what was sent and answered to this file, as JSON lines")
     for name, default in (("gap-p99-ms", 50), ("gap-worst-ms", 100), ("health-ms", 100), ("memory-mb", 200)):

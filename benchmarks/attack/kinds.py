@@ -19,7 +19,6 @@ from benchmarks.attack.sending import Exchange, Outcome, exchange
 from benchmarks.attack.setups import Running, Setup
 from benchmarks.attack.watcher import GAP, HEALTH
 
-QUIET_S = 1.5
 LEAST_WINDOW_S = 1.5
 """Shorter windows would have too few gaps for a percentile."""
 AFTER_S = 0.5
@@ -57,7 +56,7 @@ def kinds_of(setup: Setup, only: str, part: str) -> list[Kind]:
     found = [Kind(each.name, each.path, each.body) for each in HEAVY if each.needs in setup.heavy_needs]
     if setup.generates:
         found += [Kind(f"constraint: {each.name}", each.path, each.body) for each in constraints.HOSTILE]
-    found = [each for each in found if only in each.name]
+    found = [each for each in found if any(text in each.name for text in only.split("|"))]
     number, _, parts = part.partition("/")
     share = -(-len(found) // int(parts or 1))
     return found[(int(number) - 1) * share : int(number) * share]
@@ -88,8 +87,8 @@ class Measurement:
 
     async def _be_quiet(self) -> None:
         began_s = time.monotonic()
-        await asyncio.sleep(QUIET_S)
-        self.quiet.append((began_s + QUIET_S / 3, time.monotonic()))
+        await asyncio.sleep(self._given.quiet_s)
+        self.quiet.append((began_s + self._given.quiet_s / 3, time.monotonic()))
 
     async def _send(self, kind: Kind) -> Sent:
         body = json.dumps(kind.body()).encode()
