@@ -24,10 +24,9 @@ def _run(options: ObserveOptions) -> int:
     from observe.event_loop import allow_many_connections, run_loop
     from observe.measurement import measure
     from observe.messages import say
-    from observe.on_ray.cluster import nodes_of_cluster, ray_cluster, seats
-    from observe.on_ray.senders import PACKAGES
+    from observe.on_ray.senders import PACKAGES, nodes_of_cluster, ray_cluster, seats
     from observe.plans.plan import plan_of
-    from observe.plans.resume import agenda_of
+    from observe.plans.workload import agenda_of
 
     agenda = agenda_of(options, plan_of(options))
     if not agenda.plan:

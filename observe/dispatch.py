@@ -8,7 +8,7 @@ from functools import partial
 from time import perf_counter_ns
 
 from observe.client.client import Client
-from observe.client.exchange import Outcome
+from observe.client.connection import Outcome
 from observe.clock import Nanos, sleep_until
 from observe.requests.schedule import Planned
 

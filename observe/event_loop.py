@@ -1,9 +1,12 @@
-"""The event loop of a load client, and what the operating system must allow it."""
+"""The event loop of a load client, its limit of open files, and an early stop that keeps the measurements."""
 
 import asyncio
 import resource
-from collections.abc import Coroutine
-from typing import TypeVar
+import signal
+import threading
+from collections.abc import Coroutine, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 Result = TypeVar("Result")
 
@@ -23,3 +26,72 @@ def allow_many_connections() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = most if hard == resource.RLIM_INFINITY else min(hard, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupt:
+    """While open, Ctrl-C and SIGTERM cancel the current task, once; a second one ends the process at once.
+
+    `signal` is the one that came, None if none did. `stop` does the same for any other reason.
+    """
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._loop = asyncio.get_running_loop()
+        self._stopped = False
+        self._before: dict[signal.Signals, Any] = {}
+        self.signal: signal.Signals | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """What a shell expects of a process that a signal ended."""
+        return None if self.signal is None else 128 + self.signal
+
+    def stop(self) -> None:
+        """Cancel the task, if that has not been done."""
+        if not self._stopped:
+            self._stopped = True
+            self._task.cancel()
+
+    def taken(self) -> bool:
+        """Whether a cancellation that was just caught came from here; it then counts as dealt with."""
+        if self._stopped:
+            self._task.uncancel()
+        return self._stopped
+
+    async def see_through(self, work: Coroutine[object, object, Result]) -> Result:
+        """What the work gives; it goes on where the cancellation comes meanwhile, which then counts as dealt with."""
+        task = asyncio.ensure_future(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not self.taken():
+                raise
+            return await task
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for each in _SIGNALS:
+                self._before[each] = signal.getsignal(each) or signal.SIG_DFL
+                self._loop.add_signal_handler(each, self._came, each)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave_to(self._before)
+
+    def _came(self, which: signal.Signals) -> None:
+        self.signal = which
+        # Python's own answer to Ctrl-C would be an exception in whatever callback runs just then.
+        self._leave_to(dict.fromkeys(self._before, signal.SIG_DFL))
+        self.stop()
+
+    def _leave_to(self, handlers: Mapping[signal.Signals, Any]) -> None:
+        for each, handler in handlers.items():
+            self._loop.remove_signal_handler(each)
+            signal.signal(each, handler)

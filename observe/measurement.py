@@ -10,16 +10,14 @@ from typing import Any, TextIO
 from observe.client.client import Client
 from observe.dispatch import Dispatcher
 from observe.errors import ObserveError
+from observe.event_loop import Interrupt
 from observe.http.request import parse_server
-from observe.interrupt import Interrupt
 from observe.messages import say, warn
 from observe.on_ray.senders import send_from_ray
 from observe.options import ObserveOptions
-from observe.plans.resume import Agenda, check_same_model
-from observe.plans.workload import Workload, preparer
+from observe.plans.workload import Agenda, Workload, check_same_model, preparer
 from observe.processes.senders import send_from_processes
-from observe.recording.place import place_of_its_own
-from observe.recording.recorder import Recorder
+from observe.recording import Recorder, place_of_its_own
 from observe.report import report
 from observe.requests.body import RequestStyle
 from observe.requests.prompts import PromptBook, TokenScale

@@ -2,12 +2,11 @@
 
 from typing import TextIO
 
-from observe.figures.stats import RunStats
-from observe.figures.summary import summarize, summary_text
-from observe.interrupt import Interrupt
+from observe.event_loop import Interrupt
+from observe.figures.summary import RunStats, summarize, summary_text
 from observe.messages import say, warn
 from observe.plans.workload import Workload
-from observe.recording.recorder import Recorder
+from observe.recording import Recorder
 from traces import TraceError, dump_json
 
 _LATE_P99_MS = 5.0
@@ -52,8 +51,7 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result:
 
 
 def _draw(stats: RunStats, path: str) -> None:
-    from observe.figures.plot import draw
-    from observe.figures.timeline import timeline_of
+    from observe.figures.timeline import draw, timeline_of
 
     try:
         draw(timeline_of(stats.log), path)

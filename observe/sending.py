@@ -10,13 +10,12 @@ from time import perf_counter_ns
 from observe.client.client import Client
 from observe.clock import Clock, Nanos
 from observe.dispatch import Dispatcher, Sent
-from observe.figures.stats import RunStats
+from observe.event_loop import Interrupt
+from observe.figures.summary import RunStats
 from observe.http.request import get_bytes, parse_server
-from observe.interrupt import Interrupt
 from observe.live.table import keep_showing, open_view, progress_of
 from observe.options import ObserveOptions
-from observe.plans.resume import Agenda
-from observe.plans.workload import Workload, preparer
+from observe.plans.workload import Agenda, Workload, preparer
 from observe.requests.body import RequestStyle
 from observe.requests.prompts import PromptBook, TokenScale
 from observe.requests.schedule import Planned, num_spare_connections

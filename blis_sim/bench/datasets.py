@@ -87,7 +87,7 @@ def _prefix_repetition(options: DatasetOptions) -> list[Sample]:
 
 
 def _custom(options: DatasetOptions, path: Path) -> list[Sample]:
-    from observe.requests.prompt_file import read_prompts
+    from observe.requests.prompts import read_prompts
 
     count, samples = _counter(options), []
     for number, prompt in enumerate(read_prompts(path), start=1):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from observe.figures.plot import save
+from observe.figures.timeline import save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

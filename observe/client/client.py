@@ -8,13 +8,11 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any
 
-from observe.client.addresses import Address, addresses_of
-from observe.client.connection import Connection
-from observe.client.exchange import CANCELLED, Exchange, Outcome
+from observe.client.connection import CANCELLED, Address, Connection, Exchange, Outcome, addresses_of
 from observe.clock import Clock, Nanos, start_clock
 from observe.errors import RunError
-from observe.http.head import KnownHeads
 from observe.http.request import Server
+from observe.http.response import KnownHeads
 
 
 class Deadlines:

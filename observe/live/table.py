@@ -15,7 +15,7 @@ import numpy as np
 
 from observe.clock import Nanos
 from observe.dispatch import Dispatcher
-from observe.figures.stats import RunStats
+from observe.figures.summary import RunStats
 from observe.messages import say
 from observe.own_process import command_of
 

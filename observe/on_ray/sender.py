@@ -9,7 +9,7 @@ from time import perf_counter_ns
 from blis_sim.options import BlisError
 from observe.answers.reply import Reply
 from observe.client.client import Client
-from observe.client.exchange import Outcome
+from observe.client.connection import Outcome
 from observe.clock import Nanos
 from observe.dispatch import Dispatcher, Prepared, Sent
 from observe.errors import RunError

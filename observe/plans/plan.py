@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from blis_sim.options.room import MOST_TOKENS
-from observe.client.exchange import Outcome
+from observe.client.connection import Outcome
 from observe.dispatch import Sent
 from observe.errors import ObserveError
 from observe.messages import warn
 from observe.options import ObserveOptions
-from observe.requests.prompt_file import read_prompts, with_prompts
+from observe.requests.prompts import read_prompts, with_prompts
 from observe.requests.schedule import (
     Planned,
     constant_arrivals_us,

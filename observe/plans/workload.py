@@ -1,18 +1,124 @@
-"""The workload of a run, once the server has been queried."""
+"""The workload of a run: its plan once the server has been queried, or the rest of an interrupted recording."""
 
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 
+from observe.client.connection import CANCELLED
 from observe.dispatch import Prepared
+from observe.errors import ObserveError
 from observe.http.request import SEND_TIME_HEADER, Server, post_bytes_of, post_head
 from observe.options import ObserveOptions
-from observe.plans.resume import Agenda
+from observe.plans.plan import Conversations, Plan
 from observe.requests.body import RequestStyle
 from observe.requests.prompts import PromptBook
 from observe.requests.schedule import Planned, mean_rate
-from traces import SloTargets
+from traces import SloTargets, TraceHeader, TraceRow, read_cut_itl, read_cut_rows, read_header
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """The part of a recording that exists: its rows, and the chunk times in Unix microseconds of each of them."""
+
+    header: TraceHeader
+    rows: Sequence[TraceRow]
+    chunks: Mapping[int, Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agenda:
+    """The requests of this run in order of time, with their numbers in the whole schedule."""
+
+    plan: Sequence[Planned]
+    request_ids: Sequence[int]
+    earlier: Earlier | None = None
+    conversations: Conversations | None = None
+    goodput_slo_targets: Mapping[str, SloTargets] = field(default_factory=dict)
+
+    @property
+    def starts_at_us(self) -> int:
+        """The instant of the schedule at which this run begins: where the earlier one left off, else its start."""
+        return self.plan[0].at_us if self.earlier is not None and self.plan else 0
+
+
+def agenda_of(options: ObserveOptions, whole: Plan) -> Agenda:
+    """All of the plan, or with `--resume` what the recording lacks. Raises BlisError when it is of another plan.
+
+    Rows that the end of the earlier run cut are sent again; those that failed by themselves are measurements.
+    """
+    plan = whole.requests
+    if options.shared_by and whole.conversations is not None:
+        raise ObserveError(
+            f"{options.shared_by} needs requests with times of their own; conversations wait for replies in one process"
+        )
+    if options.resume and whole.conversations is not None:
+        raise ObserveError("--resume needs requests with times of their own; conversations cannot be taken up again")
+    earlier = _earlier(options) if options.resume else None
+    if earlier is None:
+        return Agenda(
+            plan=plan,
+            request_ids=range(len(plan)),
+            conversations=whole.conversations,
+            goodput_slo_targets=whole.goodput_slo_targets,
+        )
+    _check_same_run(options, plan, earlier)
+    there = {row.request_id for row in earlier.rows}
+    left = [number for number in range(options.warmup_requests, len(plan)) if number not in there]
+    return Agenda(
+        plan=[plan[number] for number in left],
+        request_ids=left,
+        earlier=earlier,
+        goodput_slo_targets=whole.goodput_slo_targets,
+    )
+
+
+def check_same_model(options: ObserveOptions, earlier: Earlier, model: str) -> None:
+    """Raise ObserveError when the recording is of another model."""
+    recorded = earlier.header.server.get("model")
+    if recorded != model:
+        raise ObserveError(f"{options.paths.header}: recorded from model {recorded}, cannot be resumed with {model}")
+
+
+def _earlier(options: ObserveOptions) -> Earlier | None:
+    """None where nothing has been recorded."""
+    paths = options.paths
+    if not (paths.header.is_file() and paths.data.is_file()):
+        return None
+    rows = [row for row in read_cut_rows(paths.data) if row.error_message != CANCELLED]
+    if not rows:
+        return None
+    chunks: dict[int, list[int]] = {}
+    if paths.itl is not None:
+        if not paths.itl.is_file():
+            raise ObserveError(f"--resume with --record-itl needs {paths.itl}, the recording has been made without")
+        there = {row.request_id for row in rows}
+        chunks = {number: times for number, times in read_cut_itl(paths.itl).items() if number in there}
+    return Earlier(header=read_header(paths.header), rows=rows, chunks=chunks)
+
+
+def _check_same_run(options: ObserveOptions, plan: Sequence[Planned], earlier: Earlier) -> None:
+    """Raise ObserveError unless the recording came from the same schedule."""
+    paths, header = options.paths, earlier.header
+    for flag, recorded, asked in (
+        ("--seed", header.workload_seed, options.seed),
+        ("--warmup-requests", header.warm_up_requests, options.warmup_requests),
+        ("the workload", header.workload_spec, options.source),
+    ):
+        if recorded != asked:
+            raise ObserveError(f"{paths.header}: recorded with {flag} {recorded}, cannot be resumed with {asked}")
+    for row in earlier.rows:
+        number = row.request_id
+        if not 0 <= number < len(plan):
+            raise ObserveError(f"{paths.data}: has request {number}, the schedule to resume ends at {len(plan) - 1}")
+        planned = plan[number]
+        input_tokens = row.input_tokens if planned.prompt else planned.input_tokens
+        recorded_as = (row.arrival_time_us, row.prefix_length, row.input_tokens)
+        if recorded_as != (planned.at_us, planned.prefix_tokens, input_tokens):
+            raise ObserveError(
+                f"{paths.data}: request {number} is of another schedule, with {row.input_tokens} input tokens at"
+                f" {row.arrival_time_us} us; the one to resume has {planned.input_tokens} at {planned.at_us} us"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,23 +1,47 @@
-"""A process that sends a share of a schedule: what it is told comes through stdin, what it has to say goes to stdout.
-
-It writes rows into the files of the run itself, so that none is lost with whoever reads its messages. When that one is
-gone, it stops.
-"""
+"""A process that sends a share of a schedule: Python objects through pipes are its input and its output."""
 
 import asyncio
 import os
+import pickle
+import struct
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, BinaryIO
 
 from observe.dispatch import Dispatcher
 from observe.errors import RunError
 from observe.event_loop import allow_many_connections, run_loop
 from observe.live.table import progress_of
-from observe.processes.pipes import packed, read_packed, receive
-from observe.recording.recorder import Recorder
+from observe.recording import Recorder
 from observe.sending import Begin, Done, Ready, Share, connected_client, ready_dispatcher
 from traces import TraceError
+
+_SIZE = struct.Struct(">Q")
+
+
+def packed(value: Any) -> bytes:
+    """The bytes that `receive` makes the value of."""
+    data = pickle.dumps(value)
+    return _SIZE.pack(len(data)) + data
+
+
+def read_packed(stream: BinaryIO) -> Any:
+    """Wait for the next value. Raises EOFError at the end."""
+    head = stream.read(_SIZE.size)
+    if len(head) < _SIZE.size:
+        raise EOFError
+    return pickle.loads(stream.read(_SIZE.unpack(head)[0]))
+
+
+async def receive(stream: asyncio.StreamReader) -> Any:
+    """The next value; None when there are no more."""
+    try:
+        (size,) = _SIZE.unpack(await stream.readexactly(_SIZE.size))
+        return pickle.loads(await stream.readexactly(size))
+    except asyncio.IncompleteReadError:
+        return None
+
 
 _PERIOD_S = 0.5
 

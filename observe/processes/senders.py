@@ -6,12 +6,12 @@ from time import perf_counter_ns
 
 from observe.clock import Clock
 from observe.errors import RunError
-from observe.interrupt import Interrupt
+from observe.event_loop import Interrupt
 from observe.live.table import Progress, keep_showing, open_view, total
 from observe.own_process import command_of
 from observe.plans.workload import Workload
-from observe.processes.pipes import packed, receive
-from observe.recording.recorder import Recorder
+from observe.processes.sender import packed, receive
+from observe.recording import Recorder
 from observe.sending import Begin, Done, Ready, Share, shares_of
 
 _HEAD_START_NS = 100_000_000

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from observe.client.client import Client
-from observe.client.exchange import Outcome
+from observe.client.connection import Outcome
 from observe.errors import RunError
 from observe.http.request import get_bytes, post_bytes
 from observe.messages import warn

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from observe.client.client import Client
-from observe.client.exchange import CANCELLED
+from observe.client.connection import CANCELLED
 from observe.http.request import get_bytes
 from observe.messages import warn
 from traces import JsonLinesWriter

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from observe.answers.reply import Reply
-from observe.client.exchange import Outcome
+from observe.client.connection import Outcome
 from observe.dispatch import Prepared, Sent
 from observe.requests.schedule import Planned
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from observe.interrupt import Interrupt
+from observe.event_loop import Interrupt
 from tests.observe.conftest import Holding
 from tests.patience import PATIENCE_S, wait_until
 from traces import read_itl, read_trace
@@ -27,7 +27,7 @@ sys.exit(run(ObserveOptions(
 TWICE = """
 import asyncio, os, signal
 from observe.event_loop import run_loop
-from observe.interrupt import Interrupt
+from observe.event_loop import Interrupt
 from tests.observe.conftest import Holding
 from tests.patience import PATIENCE_S, wait_until
 

@@ -12,7 +12,7 @@ from multiprocessing import resource_tracker
 from typing import TypeVar
 
 from blis_sim.bench.errors import BenchError
-from observe.on_ray.cluster import ray_cluster
+from observe.on_ray.senders import ray_cluster
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")

@@ -18,10 +18,10 @@ from blis_sim.bench.serve.figures import Answer, answer_of
 from blis_sim.bench.serve.options import BenchServeOptions
 from blis_sim.bench.serve.request_body import APIS, BodyStyle
 from observe.client.client import Client
-from observe.client.exchange import Outcome
+from observe.client.connection import Outcome
 from observe.dispatch import Dispatcher, Prepared, Sent
 from observe.figures.request_log import RequestLog
-from observe.figures.stats import RunStats
+from observe.figures.summary import RunStats
 from observe.http.request import post_bytes, tls_context
 from observe.messages import say, warn
 from observe.requests.body import RequestStyle

@@ -13,9 +13,8 @@ from blis_sim.bench.serve.figures import Asked, Figures, as_result, figures_of
 from blis_sim.bench.serve.load import Measured
 from blis_sim.bench.serve.options import BenchServeOptions
 from blis_sim.bench.serve.result_file import content, save
-from observe.figures.plot import draw
 from observe.figures.request_log import RequestLog
-from observe.figures.timeline import timeline_of
+from observe.figures.timeline import draw, timeline_of
 from observe.messages import say, warn
 from traces import TraceError
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from observe.answers.reply import Reply
-from observe.answers.stencil import Stencil
+from observe.answers.reply import Reply, Stencil
 from observe.errors import ResponseError
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"

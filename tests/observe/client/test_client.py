@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from observe.client.client import Client
-from observe.client.exchange import Outcome
+from observe.client.connection import Outcome
 from observe.errors import RunError
 from observe.http.request import get_bytes, parse_server
 from tests.patience import PATIENCE_S

@@ -2,7 +2,7 @@ import asyncio
 from time import perf_counter_ns
 
 from observe.client.client import Deadlines
-from observe.client.exchange import Exchange
+from observe.client.connection import Exchange
 from tests.patience import PATIENCE_S
 
 

@@ -1,8 +1,7 @@
 import pytest
 
 from observe.figures.request_log import RequestLog
-from observe.figures.stats import RunStats
-from observe.figures.summary import goodput_lines, goodput_summary, summarize
+from observe.figures.summary import RunStats, goodput_lines, goodput_summary, summarize
 from tests.observe.ended_requests import ended
 from traces import SloTargets
 

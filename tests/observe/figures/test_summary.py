@@ -1,8 +1,7 @@
 import pytest
 
 from observe.dispatch import Sent
-from observe.figures.stats import RunStats
-from observe.figures.summary import summarize, summary_text
+from observe.figures.summary import RunStats, summarize, summary_text
 from observe.report import warnings_of
 from tests.observe.ended_requests import ended
 

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from blis_sim.options import OptionError
 from observe.extras import check_plot
-from observe.figures.plot import draw
 from observe.figures.request_log import RequestLog
-from observe.figures.timeline import Timeline, interval_s, timeline_of
+from observe.figures.timeline import Timeline, draw, interval_s, timeline_of
 from tests.observe.ended_requests import ended
 from traces import TraceError
 

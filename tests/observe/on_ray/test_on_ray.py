@@ -15,7 +15,7 @@ import pytest
 
 from blis_sim.options import BlisError
 from observe.command import ObserveOptions, run
-from observe.on_ray.cluster import Node, seats
+from observe.on_ray.senders import Node, seats
 from tests.observe.conftest import Holding
 from tests.observe.plans.test_conversations import talks
 from tests.observe.processes.test_processes import (

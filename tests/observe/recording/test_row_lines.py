@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from observe.answers.reply import Reply
-from observe.client.exchange import Outcome
+from observe.client.connection import Outcome
 from observe.clock import start_clock
 from observe.dispatch import Prepared, Sent
-from observe.recording.recorder import COLUMNS, SESSION_COLUMNS, RowLines, row_of
+from observe.recording import COLUMNS, SESSION_COLUMNS, RowLines, row_of
 from observe.requests.schedule import Planned
 from traces import TraceWriter, read_rows
 

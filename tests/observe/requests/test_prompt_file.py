@@ -9,7 +9,7 @@ import pytest
 
 from blis_sim.options import BlisError
 from observe.command import ObserveOptions
-from observe.requests.prompt_file import GivenPrompt, read_prompts
+from observe.requests.prompts import GivenPrompt, read_prompts
 
 Observe: TypeAlias = Callable[..., Any]
 Seen: TypeAlias = Callable[[], list[dict[str, Any]]]

@@ -1,1 +1,0 @@
-"""The rows of a trace, written as requests end."""
