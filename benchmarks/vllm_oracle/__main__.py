@@ -7,7 +7,8 @@ Run it from the root of the checkout with the Python of an environment that has 
 Compared are all compositions (instant, tokens per request in batch order, new block ids, preemptions, running and
 waiting requests, free blocks, prefix cache queries and hits), all processed outputs and all hang-ups. Then ours is
 run once more without reporting steps, which must change nothing. With `--speculation` tokens are drafted, in any of the
-ways we know, and both accept the same: our draws.
+ways we know, and both accept the same: our draws. With `--groups` the model has several kinds of layers: windows,
+chunks, recurrent states; compared are then all block tables of the requests in a step.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import os
 import sys
 from collections import Counter
 
+from benchmarks.vllm_oracle.groups import KINDS, with_groups
 from benchmarks.vllm_oracle.simulated import changes, simulated_story
 from benchmarks.vllm_oracle.speculation import with_speculation
 from benchmarks.vllm_oracle.workload import Composed, HungUp, Processed, Told, Workload, draw_workload
@@ -36,6 +38,8 @@ def main() -> int:
         seen: Counter[str] = Counter()
         for seed in arguments.seeds:
             workload = draw_workload(seed, async_scheduling)
+            if arguments.groups:
+                workload = with_groups(workload, seed, arguments.groups)
             if arguments.speculation:
                 workload = with_speculation(workload, seed)
             story = oracle.story(workload)
@@ -59,6 +63,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="vllm_oracle", description="Our scheduling against vLLM's own.")
     parser.add_argument("--seeds", type=_seeds, default=range(1000), help="one seed, or FIRST:END")
     parser.add_argument("--speculation", action="store_true", help="with speculative decoding")
+    parser.add_argument("--groups", choices=KINDS, help="what the layers of the model keep in the KV cache")
     parser.add_argument("--trace", action="store_true", help="print all lines of ours")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--sync", dest="kinds", action="store_const", const=(False,))

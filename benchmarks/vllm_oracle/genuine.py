@@ -10,10 +10,11 @@ import tempfile
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
+from math import lcm
 from pathlib import Path
 from typing import Any
 
-import torch  # type: ignore[import-not-found]
 from vllm.config import (  # type: ignore[import-not-found]
     CacheConfig,
     ModelConfig,
@@ -29,11 +30,11 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # type: ignore[im
 from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-found]
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs  # type: ignore[import-not-found]
 from vllm.v1.engine.core import EngineCore  # type: ignore[import-not-found]
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec  # type: ignore[import-not-found]
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput  # type: ignore[import-not-found]
 from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-found]
 from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[import-not-found]
 
+from benchmarks.vllm_oracle.genuine_groups import attention_block_tokens, kv_cache_config
 from benchmarks.vllm_oracle.workload import Arrival, Composed, HungUp, Processed, Story, Workload
 from blis_sim.engine.speculation import Acceptance, Speculation
 
@@ -120,17 +121,17 @@ class Oracle:
         scheduling.watermark = ours.watermark_fraction
         scheduling.prefill_schedule_interval = ours.prefill_schedule_interval
         config.speculative_config = self._speculative_config(ours.speculation)
-        config.cache_config.block_size = ours.block_size_tokens
+        config.cache_config.block_size = attention_block_tokens(ours)
+        config.cache_config.mamba_cache_mode = "align" if ours.enable_prefix_caching else "none"
         config.cache_config.enable_prefix_caching = ours.enable_prefix_caching
         config.cache_config.num_gpu_blocks = ours.total_kv_blocks
-        spec = FullAttentionSpec(block_size=ours.block_size_tokens, num_kv_heads=1, head_size=1, dtype=torch.bfloat16)
-        kv_cache = KVCacheConfig(
-            num_blocks=ours.total_kv_blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
-        )
+        sizes = [group.block_tokens for group in ours.kv_groups] or [ours.block_size_tokens]
+        scheduled, hashed = lcm(*sizes), ours.block_size_tokens
         return (AsyncScheduler if ours.async_scheduling else Scheduler)(
             vllm_config=config,
-            kv_cache_config=kv_cache,
-            block_size=ours.block_size_tokens,
+            kv_cache_config=kv_cache_config(ours),
+            block_size=scheduled,
+            hash_block_size=hashed if ours.enable_prefix_caching else scheduled,
             log_stats=True,
             structured_output_manager=self._structured_output,
         )
@@ -198,14 +199,12 @@ class VirtualRun:
         self._samples = [name for name in tokens if not self._scheduler.requests[name].is_prefill_chunk]
         if not tokens and not output.preempted_req_ids:
             return output
-        cached = output.scheduled_cached_reqs
-        blocks = {new.req_id: new.block_ids[0] for new in output.scheduled_new_reqs}
-        blocks |= {name: ids[0] if ids else [] for name, ids in zip(cached.req_ids, cached.new_block_ids, strict=True)}
+        blocks = self._blocks_of(output)
         self._story.lines.append(
             Composed(
                 self._now,
                 tuple(tokens.items()),
-                tuple((name, tuple(blocks[name])) for name in tokens),
+                tuple((name, blocks[name]) for name in tokens),
                 tuple(sorted(output.preempted_req_ids)),
                 *self._queues(),
                 self._num_free(),
@@ -214,6 +213,16 @@ class VirtualRun:
             )
         )
         return output
+
+    def _blocks_of(self, output: Any) -> dict[str, tuple[int, ...]]:
+        """New blocks of each request in a step; with groups all blocks, group after group."""
+        if self._workload.config.kv_groups:
+            manager = self._scheduler.kv_cache_manager
+            return {name: tuple(chain(*manager.get_block_ids(name))) for name in output.num_scheduled_tokens}
+        cached = output.scheduled_cached_reqs
+        blocks = {new.req_id: tuple(new.block_ids[0]) for new in output.scheduled_new_reqs}
+        new_blocks = zip(cached.req_ids, cached.new_block_ids, strict=True)
+        return blocks | {name: tuple(ids[0]) if ids else () for name, ids in new_blocks}
 
     def update_from_output(self, scheduled: Any, sampled: Any) -> Any:
         """The scheduler's, with a line written when a step ended."""

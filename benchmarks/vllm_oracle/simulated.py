@@ -7,6 +7,7 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Outcome, Preempted, Scheduled, StepDone
 from blis_sim.engine.instance import Instance
+from blis_sim.engine.kv_cache.grouped_cache import GroupedKVCache
 from blis_sim.engine.request import HashedBlocks, Request
 from blis_sim.engine.scheduler.vllm import VllmScheduler
 from blis_sim.engine.scheduler.vllm_speculative import SpeculativeScheduler
@@ -59,13 +60,14 @@ class TellingScheduler(VllmScheduler):
         grants = self.flight[-1][2] if is_scheduled else []
         new_from = {grant.sequence: owned[grant.sequence] for grant in grants if grant.sequence not in self.admitted}
         blocks = [
-            (grant.sequence.request.id, grant.sequence.block_ids[new_from.get(grant.sequence, 0) :]) for grant in grants
+            (grant.sequence.request.id, self._blocks_of(grant.sequence, new_from.get(grant.sequence, 0)))
+            for grant in grants
         ]
         self.story.lines.append(
             Composed(
                 at,
                 tuple((grant.sequence.request.id, grant.num_tokens) for grant in grants),
-                tuple((name, tuple(block + 1 for block in ids)) for name, ids in blocks),
+                tuple(blocks),
                 tuple(sorted(sequence.request.id for sequence in self.preempted)),
                 *self._queues(),
                 self.kv.num_blocks - self.kv.num_used_blocks,
@@ -74,6 +76,12 @@ class TellingScheduler(VllmScheduler):
             )
         )
         return is_scheduled
+
+    def _blocks_of(self, sequence: Sequence, first: int) -> tuple[int, ...]:
+        """Blocks from the place `first` on, numbered as vLLM does; with groups all blocks, group after group."""
+        if isinstance(self.kv, GroupedKVCache):
+            return tuple(block for table in self.kv.tables[sequence] for block in table.blocks)
+        return tuple(block + 1 for block in sequence.block_ids[first:])
 
     def update(self, at: Micros) -> list[Event]:
         before = _drafts(self._instance)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.engine_defaults import BLIS_LIMITS
 from blis_sim.engine.errors import EngineError
+from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec, capacity_tokens
 from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES, SloPriorities
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ class EngineConfig:
     """Slots for adapters; None serves requests with adapters as if they had none."""
     timing: "RequestTiming | None" = None
     """Times set request by request, each in a slot of its own; None computes them step by step."""
+    kv_groups: tuple[KVCacheGroupSpec, ...] = ()
+    """Groups of layers with a block table each; without any, one in which every token of a request is kept.
+
+    A prompt's content then has an identity for every `block_size_tokens` tokens, which divide the blocks of all groups.
+    """
     reports_kv_changes: bool = False
     """Tell what happens to the content of the prefix cache. Every block is then looked at, which costs time."""
 
@@ -86,8 +92,15 @@ class EngineConfig:
     @property
     def kv_capacity_tokens(self) -> int:
         """Tokens the whole KV cache holds. All engines but BLIS keep one block for themselves, as vLLM does."""
+        if self.kv_groups:
+            return capacity_tokens(self.kv_groups, self.total_kv_blocks, self.max_in_flight_tokens)
         usable = self.total_kv_blocks - (self.engine != "blis")
         return usable * self.block_size_tokens
+
+    @property
+    def max_in_flight_tokens(self) -> int:
+        """Most tokens scheduled in steps whose outputs have not been processed."""
+        return self.max_num_batched_tokens * (2 if self.async_scheduling else 1)
 
     @property
     def limit_tokens(self) -> int:

@@ -113,6 +113,28 @@ class FreeRuns:
                 self.num_free -= 1
             references[name] += 1
 
+    def share(self, name: int) -> None:
+        """One more sequence holds a named block."""
+        if self.references[name] == 0:
+            del self._freed[name]
+            self.num_free -= 1
+        self.references[name] += 1
+
+    def give_back(self, name: int) -> None:
+        """One sequence less holds a named block; the last one lets it join the end of the free blocks."""
+        self.num_changes += 1
+        self.references[name] = left = self.references[name] - 1
+        if not left:
+            self._freed[name] = 1
+            self.num_free += 1
+
+    def give_back_unnamed(self, name: int) -> None:
+        """One sequence less holds a named block that cannot be found; the last one lets it be reused first."""
+        self.references[name] -= 1
+        if not self.references[name]:
+            del self.references[name]
+            self.free_useless(1)
+
     def let_go(self, names: Sequence[int], num_together: int) -> None:
         """One sequence less holds these named blocks, the first `num_together` of them since one call of `hold`.
 

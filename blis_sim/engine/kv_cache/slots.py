@@ -38,6 +38,20 @@ class SlotCache(PagedCache):
             self.queried_tokens += sequence.request.input_tokens + sequence.num_output_tokens
             self.hit_tokens += num_hit_blocks * self.block_size
 
+    def num_found_tokens(self, hits: SequenceOf[int]) -> int:
+        """Return the tokens in the cached blocks that were found latest."""
+        return len(hits) * self.block_size
+
+    def boundary_tokens(self, sequence: Sequence) -> int:
+        """Return where a beginning ends that a request shares with others, if more of it is found in some groups.
+
+        0 without, as where all layers keep the same.
+        """
+        return 0
+
+    def new_step(self) -> None:
+        """Note that a step is about to be composed."""
+
     @abstractmethod
     def admit(
         self, sequence: Sequence, num_tokens: int, hits: SequenceOf[int], whole_must_fit: bool, others_run: bool

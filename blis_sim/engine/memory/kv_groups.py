@@ -1,6 +1,6 @@
 """Groups of layers that share a block table, and how many blocks a request takes, as vLLM plans them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import gcd, lcm
 
@@ -42,7 +42,9 @@ class KVGroup:
 
     def blocks_per_request(self, request: "RequestLimits") -> int:
         """Return the most blocks that one request holds in this group."""
-        return max(_blocks_of(spec, request) for spec in self.specs)
+        return max(
+            blocks_of(spec.kind, spec.block_tokens, spec.reach_tokens, spec.states, request) for spec in self.specs
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +55,32 @@ class RequestLimits:
     in_flight_tokens: int
 
 
-def _blocks_of(spec: KVSpec, request: RequestLimits) -> int:
-    if spec.kind == STATE:
-        return spec.states
-    if spec.kind == SLIDING:
-        held = min(spec.reach_tokens - 1 + request.in_flight_tokens, request.max_model_len)
-        return -(-held // spec.block_tokens) + 1
-    if spec.kind == CHUNKED:
-        held = min(spec.reach_tokens + request.in_flight_tokens, request.max_model_len)
-        return -(-held // spec.block_tokens)
-    return -(-request.max_model_len // spec.block_tokens)
+def blocks_of(kind: str, block_tokens: int, reach_tokens: int, states: int, request: RequestLimits) -> int:
+    """Return the most blocks that one request holds in a group of such layers."""
+    if kind == STATE:
+        return states
+    if kind == SLIDING:
+        held = min(reach_tokens - 1 + request.in_flight_tokens, request.max_model_len)
+        return -(-held // block_tokens) + 1
+    if kind == CHUNKED:
+        held = min(reach_tokens + request.in_flight_tokens, request.max_model_len)
+        return -(-held // block_tokens)
+    return -(-request.max_model_len // block_tokens)
+
+
+def longest_request(num_blocks: int, most_tokens: int, blocks_needed: Callable[[int], int]) -> int:
+    """Return the tokens, up to `most_tokens`, of the longest request that fits into all blocks but one.
+
+    `blocks_needed` says how many blocks a request of so many tokens holds. vLLM never gives the one away.
+    """
+    shortest, longest = 0, most_tokens
+    while shortest < longest:
+        middle = (shortest + longest + 1) // 2
+        if blocks_needed(middle) < num_blocks:
+            shortest = middle
+        else:
+            longest = middle - 1
+    return shortest
 
 
 def group_layers(specs: Sequence[Sequence[KVSpec]], model: str) -> list[KVGroup]:

@@ -45,8 +45,9 @@ class KVSpec:
 
     `token_bytes` is what attention holds of a token, `state_bytes` a recurrent state. `padded_page_bytes` is the
     size of a page that is padded to that of other layers, 0 without. `reach_tokens` is the width of the window or the
-    chunk. `states` is how many recurrent states one request holds. `identity` tells apart layers of the same size that
-    vLLM keeps apart, such as another number of heads.
+    chunk. `states` is how many recurrent states one request holds. Kernels keep a state inside of a chunk of a prefill
+    where its distance from the start of the chunk is a multiple of `checkpoint_tokens`, 0 nowhere. `identity` tells
+    apart layers of the same size that vLLM keeps apart, such as another number of heads.
     """
 
     kind: str
@@ -56,6 +57,7 @@ class KVSpec:
     padded_page_bytes: int = 0
     reach_tokens: int = 0
     states: int = 0
+    checkpoint_tokens: int = 0
     identity: tuple[int, ...] = ()
 
     @property
@@ -212,6 +214,10 @@ def _aligned(specs: list[list[KVSpec]], model: ModelShape, settings: CacheSettin
         block_tokens=tokens if is_kept else settings.max_model_len,
         padded_page_bytes=tokens * attention_bytes,
         states=(3 if checkpoint_tokens else 2) if is_kept else 1,
+        # FlashInfer's gated delta-net keeps states on the grid of whole blocks alone.
+        checkpoint_tokens=tokens
+        if any(isinstance(m, GatedDeltaNet) for m in _mixers(model)) and checkpoint_tokens
+        else checkpoint_tokens,
     )
     return [[state if spec.kind == STATE else replace(spec, block_tokens=tokens) for spec in layer] for layer in specs]
 

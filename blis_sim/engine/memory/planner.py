@@ -13,6 +13,7 @@ from blis_sim.engine.memory.kv_groups import (
     block_bytes,
     group_layers,
     hit_granularity,
+    longest_request,
 )
 from blis_sim.engine.memory.kv_specs import BLACKWELL, HOPPER, STATE, CacheSettings, element_bits_of, layer_specs
 from blis_sim.engine.memory.quantization import read_quantization
@@ -90,14 +91,8 @@ class MemoryLayout:
 
     def longest_request_tokens(self, num_blocks: int) -> int:
         """Return the length of the longest request that fits into the blocks but one, which vLLM never gives away."""
-        shortest, longest = 0, num_blocks * max(group.block_tokens for group in self.groups)
-        while shortest < longest:
-            middle = (shortest + longest + 1) // 2
-            if self.blocks_per_request(middle) < num_blocks:
-                shortest = middle
-            else:
-                longest = middle - 1
-        return shortest
+        most = num_blocks * max(group.block_tokens for group in self.groups)
+        return longest_request(num_blocks, most, self.blocks_per_request)
 
     def capacity_tokens(self, num_blocks: int) -> int:
         """Return how many tokens of requests of the longest length fit into the blocks."""

@@ -7,7 +7,7 @@ from collections import deque
 
 from blis_sim.engine.events import CacheChanged, Finished, Preempted, Scheduled, StepDone, StepsDone
 from blis_sim.engine.instance import Instance
-from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache
+from blis_sim.engine.kv_cache.slot_caches import new_slot_cache
 from blis_sim.engine.queue import Due
 from blis_sim.engine.scheduler.hold import Hold
 from blis_sim.engine.scheduler.vllm_schedule import num_external_tokens
@@ -29,7 +29,7 @@ class SlotStepping:
     def __init__(self, instance: Instance) -> None:
         config = instance.config
         assert config.timing is not None
-        self.kv = VllmKVCache(config, instance.cache_changes)
+        self.kv = new_slot_cache(config, instance.cache_changes)
         self.num_deferred = 0
         self._timing = config.timing
         self._even_gap = config.timing.even_gap
@@ -136,7 +136,7 @@ class SlotStepping:
     def _start(self, sequence: Sequence, at: Micros) -> bool:
         """Give `sequence` a slot, if its prompt finds blocks."""
         hits = self.kv.cached_prefix(sequence)
-        start = len(hits) * self._instance.config.block_size_tokens
+        start = self.kv.num_found_tokens(hits)
         new_tokens = sequence.request.input_tokens - start
         if not self.kv.admit(sequence, new_tokens, hits, whole_must_fit=False, others_run=bool(self._running)):
             return False

@@ -8,10 +8,11 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.events import Preempted, Scheduled
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.counting import CountingKVCache
+from blis_sim.engine.kv_cache.slot_caches import new_slot_cache
 from blis_sim.engine.kv_cache.slots import SlotCache
-from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache
 from blis_sim.engine.scheduler.batch import BatchScheduler, take_none
 from blis_sim.engine.scheduler.multi_step import NO_NEWCOMERS, ScheduledTokens
+from blis_sim.engine.scheduler.state_split import new_state_split
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 
@@ -27,7 +28,7 @@ class VllmComposition(BatchScheduler):
     ) -> None:
         config = instance.config
         self._counting = counting = CountingKVCache(config) if has_cohort and can_have_cohort(config) else None
-        self.kv: SlotCache = counting or kv or VllmKVCache(config, instance.cache_changes)
+        self.kv: SlotCache = counting or kv or new_slot_cache(config, instance.cache_changes)
         depth = 2 if config.async_scheduling else 1
         free, take = (None, take_none) if counting is None else (counting.free, counting.take)
         super().__init__(instance, reports_steps, depth, config.limit_tokens, self.kv, free, take)
@@ -39,6 +40,7 @@ class VllmComposition(BatchScheduler):
         self._threshold_when_alone = False
         self._drafter_rows = config.speculation.rows_per_request if config.speculation else 0
         self._threshold = 0
+        self._split = new_state_split(config)
         self._defers = False
         """Whether the latest step only decodes."""
         self._num_executed_steps = 0
@@ -112,6 +114,7 @@ class VllmComposition(BatchScheduler):
 
     def schedule(self, at: Micros) -> bool:
         self.admitted, self.preempted, self._granted = [], [], {}
+        self.kv.new_step()
         config = self._config
         self._budget = config.max_num_batched_tokens - self._drafter_rows
         # A long prompt is split for the sake of others, so not when it is alone.
@@ -166,7 +169,8 @@ class VllmComposition(BatchScheduler):
             return 1 if computed + 1 < self._limit else 0
         if 0 < self._threshold < num_tokens:
             num_tokens = self._threshold
-        return min(num_tokens, self._budget, self._limit - computed - 1)
+        num_tokens = min(num_tokens, self._budget, self._limit - computed - 1)
+        return num_tokens if self._split is None else self._split_chunk(sequence, computed, num_tokens)
 
     def choose_victim(self) -> int:
         """The last admitted, or with priorities the least urgent, among equals the latest arrival."""
@@ -201,7 +205,7 @@ class VllmComposition(BatchScheduler):
                 passed_over.append(waiting.popleft())
                 continue
             hits = kv.cached_prefix(sequence)
-            cached = start = len(hits) * self._block_size
+            cached = start = kv.num_found_tokens(hits)
             if sequence.request.external is not None:
                 start = max(cached, num_external_tokens(sequence))
             num_known = sequence.request.input_tokens + sequence.num_output_tokens
@@ -251,7 +255,15 @@ class VllmComposition(BatchScheduler):
             num_tokens = self._threshold
         if num_tokens > self._budget and not self._config.enable_chunked_prefill:
             return 0
-        return min(num_tokens, self._budget)
+        num_tokens = min(num_tokens, self._budget)
+        return num_tokens if self._split is None else self._split_chunk(sequence, start, num_tokens)
+
+    def _split_chunk(self, sequence: Sequence, start: int, num_tokens: int) -> int:
+        """What of the next `num_tokens` tokens ends where recurrent states can be kept."""
+        assert self._split is not None
+        boundary, threshold = self.kv.boundary_tokens(sequence), self._config.long_prefill_token_threshold
+        most = self._config.max_num_batched_tokens
+        return self._split.num_tokens(sequence, start, num_tokens, boundary, min(most, threshold or most))
 
     def _advance(self, sequence: Sequence, num_tokens: int) -> ScheduledTokens:
         """Count tokens as computed at once, so that the next step can be composed before this one ends."""
@@ -284,6 +296,7 @@ def can_have_cohort(config: EngineConfig) -> bool:
         and config.lora is None
         and not config.reports_kv_changes
         and config.prefill_schedule_interval == 1
+        and not config.kv_groups
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.events import Finished
 from blis_sim.engine.instance import Instance
-from blis_sim.engine.kv_cache.next_token_cache import NextTokenKVCache
+from blis_sim.engine.kv_cache.slot_caches import new_slot_cache
 from blis_sim.engine.scheduler.batch import batch_shape
 from blis_sim.engine.scheduler.multi_step import ScheduledStep, ScheduledTokens
 from blis_sim.engine.scheduler.vllm import VllmScheduler
@@ -45,7 +45,7 @@ class SpeculativeScheduler(VllmScheduler):
     ) -> None:
         config, speculation = instance.config, instance.config.speculation
         assert speculation is not None
-        kv = NextTokenKVCache(config, speculation, instance.cache_changes)
+        kv = new_slot_cache(config, instance.cache_changes)
         super().__init__(instance, reports_steps, has_cohort, kv)
         self._adds_time = True
         self._speculation = speculation
@@ -83,6 +83,8 @@ class SpeculativeScheduler(VllmScheduler):
             return super()._admission_tokens(sequence, start)
         if width > self._budget:
             return 0
+        if self._split is not None and self._split_chunk(sequence, start, width) != width:
+            return 1
         return min(width, self._threshold) if self._threshold else width
 
     def _advance(self, sequence: Sequence, num_tokens: int) -> DraftedTokens:

@@ -1,0 +1,50 @@
+"""Groups of layers that keep every token of a request: full attention, and latent attention with its indexes."""
+
+from collections.abc import Sequence as SequenceOf
+
+from blis_sim.engine.kv_cache.single_type_manager import BlockTable, Hit, SingleTypeManager
+from blis_sim.engine.request import BlockIdentities
+from blis_sim.engine.sequence import Sequence
+
+
+class FullAttentionManager(SingleTypeManager):
+    """Nothing is given back before the end, and a hit is all blocks from the first on that can be found."""
+
+    __slots__ = ()
+
+    def find(self, content: BlockIdentities, max_tokens: int, groups: list[int], drops_last_block: bool) -> Hit:
+        size, scale, alignment = self.block_tokens, self.hashes_per_block, self.settings.alignment_tokens
+        found: list[list[int]] = [[] for _ in groups]
+        tokens = 0
+        for index in range(max_tokens // size):
+            blocks = self.blocks.find(groups, content.identity((index + 1) * scale - 1))
+            if blocks is None:
+                break
+            for each, block in zip(found, blocks, strict=True):
+                each.append(block)
+            tokens += size
+        if drops_last_block and tokens:
+            tokens -= min(alignment, size)
+        tokens -= tokens % alignment
+        for each in found:
+            del each[-(-tokens // size) :]
+        return Hit(found, tokens)
+
+    def cache(self, sequence: Sequence, table: BlockTable, num_tokens: int, boundaries: SequenceOf[int]) -> None:
+        super().cache(sequence, table, num_tokens, boundaries)
+        if self.hashes_per_block > 1:
+            self._cache_tail(sequence, table, num_tokens)
+
+    def _cache_tail(self, sequence: Sequence, table: BlockTable, num_tokens: int) -> None:
+        """Keep the block in which the prompt ends as one with content, though no hit ends inside of a block."""
+        unit = self.settings.hash_tokens
+        hashed = (sequence.num_tokens - self.settings.hash_lookahead_tokens) // unit
+        last = sequence.request.input_tokens - (not self.settings.drops_last_block)
+        tail_tokens = min(last // unit, hashed) * unit
+        index = tail_tokens // self.block_tokens
+        if tail_tokens == 0 or tail_tokens > num_tokens or tail_tokens % self.block_tokens == 0:
+            return
+        if not table.num_cached <= index < len(table.blocks):
+            return
+        if not self.blocks.is_cached(self.group, table.blocks[index]):
+            self.blocks.cache(self.group, sequence, table.blocks, index, tail_tokens // unit - 1)

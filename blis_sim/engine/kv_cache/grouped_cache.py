@@ -1,0 +1,190 @@
+"""vLLM's KV cache of a model whose layers keep different things: groups with a block table each, over one pool."""
+
+from collections.abc import Sequence as SequenceOf
+
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlocksStored, CacheChange
+from blis_sim.engine.kv_cache.coordinator import Found, KVCacheCoordinator, needs_of
+from blis_sim.engine.kv_cache.kv_blocks import KVBlocks
+from blis_sim.engine.kv_cache.numbered_blocks import NumberedBlocks
+from blis_sim.engine.kv_cache.single_type_manager import BlockTable, GroupSettings
+from blis_sim.engine.kv_cache.slots import SlotCache
+from blis_sim.engine.memory.kv_group_specs import scheduler_block_tokens
+from blis_sim.engine.sequence import Sequence
+
+
+class GroupedKVCache(SlotCache):
+    """Slots in every group or in none. Facts: vllm/v1/core/kv_cache_manager.py, `allocate_slots`.
+
+    `index` is that of the first group that keeps every token, else of the first group.
+    """
+
+    __slots__ = (
+        "_boundaries",
+        "_changes",
+        "_found",
+        "_lookahead_tokens",
+        "_withheld",
+        "blocks",
+        "coordinator",
+        "tables",
+        "told_group",
+    )
+
+    def __init__(
+        self, config: EngineConfig, changes: list[CacheChange] | None = None, blocks: KVBlocks | None = None
+    ) -> None:
+        """`changes` receives what happens to the content of the group of `index`."""
+        super().__init__(config)
+        groups = config.kv_groups
+        self.told_group = next((number for number, spec in enumerate(groups) if spec.is_whole_context), 0)
+        self._changes = changes
+        self.blocks = blocks or NumberedBlocks(self.num_blocks, len(groups), self.told_group, changes)
+        self.coordinator = KVCacheCoordinator(groups, self.blocks, group_settings(config))
+        self.index = self.blocks.indexes[self.told_group]
+        self.tables: dict[Sequence, list[BlockTable]] = {}
+        """The block tables of every request that holds blocks, one for each group."""
+        self._boundaries: dict[Sequence, int] = {}
+        """Where the beginning ends that a request shares with others, beyond what all groups hold of it."""
+        self._found = Found(0, [], 0)
+        self._lookahead_tokens = config.speculation.num_lookahead_tokens if config.speculation else 0
+        self._withheld: list[int] = []
+
+    @property
+    def num_used_blocks(self) -> int:
+        return self.num_blocks - self.blocks.num_free
+
+    def check(self) -> None:
+        self.blocks.check()
+        held = sum(1 for tables in self.tables.values() for table in tables for block in table.blocks if block)
+        assert held >= self.num_used_blocks - len(self._withheld), f"{self.num_used_blocks} blocks for {held} places"
+
+    def forget(self) -> bool:
+        if self.num_used_blocks:
+            return False
+        self.blocks.forget_all()
+        self.index = self.blocks.indexes[self.told_group]
+        if self._changes is not None:
+            self._changes.append(AllBlocksCleared())
+        return True
+
+    def cached_prefix(self, sequence: Sequence) -> list[int]:
+        """Return the blocks that hold the beginning, of all groups one after the other. Notes it for `admit`."""
+        self._boundaries.pop(sequence, None)
+        if not self.caches or not sequence.request.reads_prefix_cache:
+            self._found = Found(0, [], 0)
+            return []
+        self._found = found = self.coordinator.find(sequence)
+        if found.boundary_tokens:
+            self._boundaries[sequence] = found.boundary_tokens
+        return [block for blocks in found.blocks for block in blocks]
+
+    def num_found_tokens(self, hits: SequenceOf[int]) -> int:
+        return self._found.tokens
+
+    def count_lookup(self, sequence: Sequence, num_hit_blocks: int) -> None:
+        if self.caches and sequence.request.reads_prefix_cache and sequence.num_preemptions == 0:
+            self.queried_tokens += sequence.num_tokens
+            self.hit_tokens += self._found.tokens
+
+    def boundary_tokens(self, sequence: Sequence) -> int:
+        return self._boundaries.get(sequence, 0)
+
+    def new_step(self) -> None:
+        for manager in self.coordinator.managers:
+            manager.new_step()
+
+    def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
+        tables, computed = self.tables[sequence], sequence.num_computed_tokens
+        managers = self.coordinator.managers
+        self._retire(sequence, tables, computed - sequence.num_in_flight_tokens)
+        main_tokens = computed + num_tokens
+        needs = needs_of(sequence, computed, self._slots_for(main_tokens), main_tokens)
+        num_lacking = 0
+        for manager, table in zip(managers, tables, strict=True):
+            num_lacking += manager.num_lacking(sequence, table, [], needs)
+        if num_lacking > self.blocks.num_free:
+            return False
+        for manager, table in zip(managers, tables, strict=True):
+            manager.allocate(table, needs)
+        self.register(sequence, min(main_tokens, sequence.num_tokens))
+        return True
+
+    def admit(
+        self, sequence: Sequence, num_tokens: int, hits: SequenceOf[int], whole_must_fit: bool, others_run: bool
+    ) -> bool:
+        found = self._found if hits else Found(0, [], 0)
+        managers, start = self.coordinator.managers, self._found.tokens
+        free = self.blocks.num_free - (self.watermark_blocks if others_run else 0)
+        tables = [BlockTable() for _ in managers]
+        blocks = found.blocks or [[] for _ in managers]
+        main_tokens = start + num_tokens
+        whole = min(sequence.num_tokens, self._limit_tokens)
+        asked = [needs_of(sequence, start, whole, whole, whole=True)] if whole_must_fit else []
+        asked.append(needs_of(sequence, start, self._slots_for(main_tokens), main_tokens))
+        for needs in asked:
+            num_lacking = 0
+            for manager, table, own in zip(managers, tables, blocks, strict=True):
+                num_lacking += manager.num_lacking(sequence, table, own, needs)
+            if num_lacking > free:
+                return False
+        if hits:
+            for manager, table, own in zip(managers, tables, blocks, strict=True):
+                manager.hold_found(table, own, start)
+        for manager, table in zip(managers, tables, strict=True):
+            manager.allocate(table, asked[-1])
+        self.tables[sequence] = tables
+        self.register(sequence, min(main_tokens, sequence.num_tokens))
+        return True
+
+    def register(self, sequence: Sequence, num_tokens: int) -> None:
+        if not self.caches:
+            return
+        tables, coordinator, boundary = self.tables[sequence], self.coordinator, self._boundaries.get(sequence, 0)
+        for manager, table in zip(coordinator.managers, tables, strict=True):
+            first = table.num_cached
+            boundaries = coordinator.replay_boundaries(sequence, boundary, manager)
+            manager.cache(sequence, table, coordinator.num_cacheable_tokens(num_tokens, manager), boundaries)
+            is_told = manager.group == self.told_group and manager.hashes_per_block == 1
+            if self._changes is not None and is_told and table.num_cached > first:
+                self._changes.append(BlocksStored(sequence.request, first, table.num_cached))
+
+    def release(self, sequence: Sequence) -> None:
+        self._give_back(sequence, returns=False)
+
+    def evict(self, sequence: Sequence) -> None:
+        self._give_back(sequence, returns=True)
+
+    def withhold(self, num_blocks: int) -> None:
+        while len(self._withheld) > num_blocks:
+            self.blocks.put_back(self._withheld.pop())
+        num_more = min(num_blocks - len(self._withheld), self.blocks.num_free)
+        self._withheld.extend(self.blocks.take(max(0, num_more)))
+
+    def _give_back(self, sequence: Sequence, returns: bool) -> None:
+        for manager, table in zip(self.coordinator.managers, self.tables.pop(sequence, ()), strict=False):
+            manager.release(sequence, table, returns)
+        self._boundaries.pop(sequence, None)
+
+    def _retire(self, sequence: Sequence, tables: list[BlockTable], processed_tokens: int) -> None:
+        processed = max(0, min(processed_tokens, self._limit_tokens))
+        for manager, table in zip(self.coordinator.managers, tables, strict=True):
+            manager.retire(sequence, table, processed)
+
+    def _slots_for(self, num_tokens: int) -> int:
+        return min(num_tokens + self._lookahead_tokens, self._limit_tokens)
+
+
+def group_settings(config: EngineConfig) -> GroupSettings:
+    """Return what a deployment decides about all groups."""
+    speculation = config.speculation
+    return GroupSettings(
+        alignment_tokens=scheduler_block_tokens(config.kv_groups),
+        hash_tokens=config.block_size_tokens,
+        caches=config.enable_prefix_caching,
+        max_model_len=config.limit_tokens,
+        max_in_flight_tokens=config.max_in_flight_tokens,
+        drops_last_block=speculation.drops_last_hit_block if speculation else False,
+        hash_lookahead_tokens=config.num_hash_lookahead_tokens,
+        num_draft_tokens=speculation.num_tokens if speculation else 0,
+    )

@@ -1,0 +1,160 @@
+"""Groups of layers with a recurrent state: a page holds the state after all tokens up to the end of its block."""
+
+from collections.abc import Sequence as SequenceOf
+
+from blis_sim.engine.kv_cache.kv_blocks import NULL, KVBlocks
+from blis_sim.engine.kv_cache.single_type_manager import BlockTable, GroupSettings, Hit, Needs, SingleTypeManager
+from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec
+from blis_sim.engine.request import BlockIdentities
+from blis_sim.engine.sequence import Sequence
+
+NEVER = 1 << 40
+"""More blocks than any pool has: an allocation that must wait for the next step."""
+
+
+class MambaManager(SingleTypeManager):
+    """With prefix caching ("align") steps end at ends of blocks, where states are kept; two states or three are held.
+
+    Without it ("none") one block lasts for a whole request. Each draft needs one state more.
+    """
+
+    __slots__ = ("_cached_this_step", "_num_draft_states")
+
+    def __init__(self, spec: KVCacheGroupSpec, group: int, blocks: KVBlocks, settings: GroupSettings) -> None:
+        super().__init__(spec, group, blocks, settings)
+        self._num_draft_states = settings.num_draft_tokens
+        self._cached_this_step: set[object] = set()
+        """What steps that have not been executed will write: no other request of the same step can read it."""
+
+    def find(self, content: BlockIdentities, max_tokens: int, groups: list[int], drops_last_block: bool) -> Hit:
+        size, scale = self.block_tokens, self.hashes_per_block
+        for index in range(max_tokens // size - 1, -1, -1):
+            blocks = self.blocks.find(groups, content.identity((index + 1) * scale - 1))
+            if blocks is not None and (index + 1) * size % self.settings.alignment_tokens == 0:
+                return Hit([[NULL] * index + [block] for block in blocks], (index + 1) * size)
+        return Hit([[] for _ in groups], 0)
+
+    def reachable(self, index: int, boundaries: SequenceOf[int]) -> bool:
+        alignment = self.settings.alignment_tokens
+        return any(boundary // alignment * alignment // self.block_tokens - 1 == index for boundary in boundaries)
+
+    def skipped_tokens(self, computed_tokens: int) -> int:
+        return computed_tokens - 1
+
+    def num_lacking(self, sequence: Sequence, table: BlockTable, found: list[int], needs: Needs) -> int:
+        if found and self._identity(sequence, len(found)) in self._cached_this_step:
+            return NEVER
+        if not self.settings.caches:
+            return super().num_lacking(sequence, table, found, self._with_draft_states(needs))
+        num_tokens = needs.main_tokens
+        required = -(-num_tokens // self.block_tokens) + self._num_draft_states
+        num_lacking = required - len(found) - len(table.blocks)
+        reserved = self._inner_checkpoint(table, needs)
+        if not needs.is_whole_prompt:
+            table.reserved = reserved
+        if num_lacking > 0:
+            most = 1 + (reserved is not None) + (0 if table.is_allocated else self._num_draft_states)
+            num_lacking = min(num_lacking, most)
+        return num_lacking + self.blocks.num_evictable(found)
+
+    def allocate(self, table: BlockTable, needs: Needs) -> None:
+        if not self.settings.caches:
+            super().allocate(table, self._with_draft_states(needs))
+            return
+        blocks, num_drafts, num_reserved = table.blocks, self._num_draft_states, int(table.reserved is not None)
+        required = -(-needs.main_tokens // self.block_tokens) + num_drafts
+        before = len(blocks)
+        if required > before or num_reserved:
+            if table.is_allocated:
+                table.last_state = before - 1 - num_drafts
+            elif before > 0:
+                table.last_state = before - 1
+            # States inside of this chunk are never written, but for a reserved one.
+            end = required - num_drafts - 1 - num_reserved
+            blocks.extend([NULL] * (end - before))
+            if table.is_allocated:
+                for index in range(before - num_drafts, min(before, end)):
+                    blocks.append(blocks[index])
+                    blocks[index] = NULL
+            if required > len(blocks):
+                blocks.extend(self.blocks.take(required - len(blocks)))
+        table.is_allocated = True
+
+    def retire(self, sequence: Sequence, table: BlockTable, processed_tokens: int) -> None:
+        if not self.settings.caches:
+            return
+        size, blocks = self.block_tokens, table.blocks
+        end = min((processed_tokens - 1) // size, len(blocks))
+        if end > table.num_retired:
+            self._give_back(sequence, table, table.num_retired, end)
+            table.num_retired = end
+        last = table.last_state
+        if 0 <= last < -(-processed_tokens // size) - 1 and blocks[last] != NULL:
+            self._give_back(sequence, table, last, last + 1)
+
+    def cache(self, sequence: Sequence, table: BlockTable, num_tokens: int, boundaries: SequenceOf[int]) -> None:
+        first, blocks = table.num_cached, table.blocks
+        super().cache(sequence, table, num_tokens, boundaries)
+        if table.reserved is not None:
+            self._cache_reserved(sequence, table, boundaries)
+        for index in range(first, table.num_cached):
+            if blocks[index] != NULL and self.blocks.is_cached(self.group, blocks[index]):
+                self._cached_this_step.add(self._identity(sequence, index + 1))
+
+    def new_step(self) -> None:
+        self._cached_this_step.clear()
+
+    def _cache_reserved(self, sequence: Sequence, table: BlockTable, boundaries: SequenceOf[int]) -> None:
+        """Make the state kept inside of the latest chunk findable, if a request can go on from there."""
+        assert table.reserved is not None
+        position, index = table.reserved
+        prompt_end = self._checkpoint_position(sequence.request.input_tokens)
+        if position != prompt_end and position not in boundaries[1:]:
+            self.blocks.uncache(self.group, table.blocks, index)
+        elif table.blocks[index] != NULL and not self.blocks.is_cached(self.group, table.blocks[index]):
+            self.blocks.cache(self.group, sequence, table.blocks, index, position // self.settings.hash_tokens - 1)
+            self._cached_this_step.add(self._identity(sequence, index + 1))
+
+    def _inner_checkpoint(self, table: BlockTable, needs: Needs) -> tuple[int, int] | None:
+        """Return after how many tokens, and in which place, the last chunk of a prefill keeps a state inside itself."""
+        start, end, size, blocks = needs.computed_tokens, needs.main_tokens, self.block_tokens, table.blocks
+        position, index = self._checkpoint_position(end), -(-end // size) - 2
+        if (
+            end < needs.prefill_end
+            or index < 0
+            or not is_checkpoint_valid(
+                start, end, position, self.settings.hash_tokens, size, self.spec.checkpoint_tokens
+            )
+        ):
+            return None
+        is_vacant = index >= len(blocks) or blocks[index] == NULL
+        if is_vacant or (table.is_allocated and index >= len(blocks) - self._num_draft_states):
+            return position, index
+        return None
+
+    def _checkpoint_position(self, num_tokens: int) -> int:
+        settings = self.settings
+        return checkpoint_position(
+            num_tokens, settings.alignment_tokens, settings.drops_last_block, settings.hash_lookahead_tokens
+        )
+
+    def _identity(self, sequence: Sequence, num_blocks: int) -> object:
+        return sequence.request.blocks.identity(num_blocks * self.hashes_per_block - 1)
+
+    def _with_draft_states(self, needs: Needs) -> Needs:
+        tokens = needs.tokens + self.block_tokens * self._num_draft_states
+        return Needs(tokens, needs.main_tokens, needs.computed_tokens, needs.prefill_end, needs.is_whole_prompt)
+
+
+def checkpoint_position(num_tokens: int, unit: int, drops_last_block: bool, hash_lookahead_tokens: int) -> int:
+    """Return after how many of `num_tokens` tokens a state is kept that a repeated prompt can go on from."""
+    if drops_last_block:
+        return max(num_tokens // unit * unit - unit, 0)
+    return max((num_tokens - max(1, hash_lookahead_tokens)) // unit * unit, 0)
+
+
+def is_checkpoint_valid(start: int, end: int, position: int, unit: int, size: int, checkpoint_tokens: int) -> bool:
+    """Return whether kernels can keep a state at `position` inside of a chunk from `start` to `end`."""
+    if not checkpoint_tokens or start % unit or -(-end // size) - 2 <= (start - 1) // size:
+        return False
+    return start + unit <= position < end and (position - start) % checkpoint_tokens == 0

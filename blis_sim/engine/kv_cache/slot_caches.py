@@ -1,0 +1,17 @@
+"""The KV cache of a deployment with vLLM's rules, by what its layers keep and what drafts for it."""
+
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.kv_cache.changes import CacheChange
+from blis_sim.engine.kv_cache.grouped_cache import GroupedKVCache
+from blis_sim.engine.kv_cache.next_token_cache import NextTokenKVCache
+from blis_sim.engine.kv_cache.slots import SlotCache
+from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache
+
+
+def new_slot_cache(config: EngineConfig, changes: list[CacheChange] | None = None) -> SlotCache:
+    """Return a cache that has every block. `changes` receives what happens to the content."""
+    if config.kv_groups:
+        return GroupedKVCache(config, changes)
+    if config.speculation is not None:
+        return NextTokenKVCache(config, config.speculation, changes)
+    return VllmKVCache(config, changes)
