@@ -22,7 +22,6 @@ from mockserve.options.serve import ServeOptions
 from mockserve.protocol.responses.input_items import item_forms
 from mockserve.routes.control import dashboard_page
 from mockserve.serving.instances import InstanceControl, InstancePorts
-from mockserve.serving.lifecycle import drain
 from mockserve.serving.service import Service, build_service
 
 if TYPE_CHECKING:
@@ -118,14 +117,14 @@ class RunningServer:
         """
         at_once = at_once or asyncio.Event()
         closing = [] if self.ports is None else [self.ports.close_all(at_once)]
-        await asyncio.gather(drain(self.service, at_once), *closing)
+        await asyncio.gather(self.service.lifecycle.drain(at_once), *closing)
         if self.uds is not None:
             self.uds.remove()  # while it is open no other file can have its identity
         for listener in self.listeners:
             listener.close()
         await asyncio.gather(self.front.close(CLOSING_GRACE_S), self.runner.cleanup())
         self.service.close()
-        await self.service.aside.wait_closed()
+        await self.service.delivery.aside.wait_closed()
 
 
 async def start(
@@ -222,7 +221,7 @@ def _front(runner: web.AppRunner, service: Service) -> Front:
     return Front(
         front_routes(runner.app),
         new_library,
-        service.wire,
+        service.delivery.wire,
         RequestReader(limits),
         keep_alive_s,
         options.network.request_receive_timeout,

@@ -17,8 +17,7 @@ from mockserve.log_lines import fields, set_up_logging
 from mockserve.options.environment import ServerEnvironment, read_environment
 from mockserve.options.serve import ServeOptions, check_processes
 from mockserve.options.startup_checks import ASSUMED, flags_without_effect, refuse_start, startup_problems, warnings_of
-from mockserve.serving.lifecycle import engine_death
-from mockserve.serving.service import Service
+from mockserve.serving.lifecycle import Lifecycle, engine_death
 
 _logger = logging.getLogger(__name__)
 
@@ -74,7 +73,7 @@ async def _until_it_must_end(stopping: asyncio.Event, servers: Sequence[RunningS
     """Return when told to stop, or when an engine has died."""
     endings: list[asyncio.Future[object]] = [asyncio.ensure_future(stopping.wait())]
     if servers and not servers[0].service.environment.keeps_alive_on_engine_death:
-        endings.append(asyncio.ensure_future(_note_death([server.service for server in servers])))
+        endings.append(asyncio.ensure_future(_note_death([server.service.lifecycle for server in servers])))
     await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
     for each in endings:
         each.cancel()
@@ -82,8 +81,8 @@ async def _until_it_must_end(stopping: asyncio.Event, servers: Sequence[RunningS
             await each
 
 
-async def _note_death(services: Sequence[Service]) -> None:
-    error = await engine_death(services)
+async def _note_death(lives: Sequence[Lifecycle]) -> None:
+    error = await engine_death(lives)
     _logger.error("stopping: the engine has failed: %s", str(error) or type(error).__name__)
 
 
@@ -109,7 +108,7 @@ async def _serve_until_signal(wanted: Sequence[tuple[ServeOptions, Deployment]],
                     _logger.info("instance %d listens on %s", instance, address(options, server.host, port))
         await _until_it_must_end(stopping, servers)
     finally:
-        if num_open := sum(server.service.num_answering for server in servers):
+        if num_open := sum(server.service.delivery.open_replies.number for server in servers):
             within_s = wanted[0][0].network.shutdown_timeout
             _logger.info("stopping: open replies: %d, cut after %d s", num_open, within_s, extra=fields(open=num_open))
         await asyncio.gather(*(server.stop(at_once) for server in servers))

@@ -25,7 +25,7 @@ from mockserve.replies.event_stream import EventStream, HeldStream, LongEventStr
 from mockserve.replies.frames import DONE, event
 from mockserve.replies.generation import Generation, PlannedPrompt
 from mockserve.replies.reply_set import ReplyJob, ReplySet
-from mockserve.serving.service import SERVICE, Service
+from mockserve.serving.service import SERVICE, ReplyDelivery
 
 COMMENT = b": keep-alive\n\n"
 """As vLLM has it; readers of events ignore it."""
@@ -70,7 +70,7 @@ class KeepAlive:
 
 async def answer(
     request: web.Request,
-    service: Service,
+    delivery: ReplyDelivery,
     job: ReplyJob,
     arrived_at: Micros,
     headers: Mapping[str, str] | None = None,
@@ -81,9 +81,9 @@ async def answer(
     """
     caller = caller_of(request)
     if job.delivery.stream:
-        with service.answering:
-            return await _stream(request, service, ReplySet(job, caller), arrived_at)
-    replies, choices = await collect(service, job, arrived_at, caller)
+        with delivery.open_replies:
+            return await _stream(request, delivery, ReplySet(job, caller), arrived_at)
+    replies, choices = await collect(delivery, job, arrived_at, caller)
 
     def whole() -> dict[str, Any]:
         return job.bodies.whole(choices, replies.usage(is_stream=False), replies.metrics(is_stream=False))
@@ -107,7 +107,7 @@ async def refuse(
 
 
 async def collect(
-    service: Service, job: ReplyJob, arrived_at: Micros, caller: Caller = ANYBODY
+    delivery: ReplyDelivery, job: ReplyJob, arrived_at: Micros, caller: Caller = ANYBODY
 ) -> tuple[ReplySet, Sequence[Choice] | LateChoices]:
     """All choices of a reply once they are complete, and what they have cost. Raises ApiError if one fails.
 
@@ -116,73 +116,75 @@ async def collect(
     replies = ReplySet(job, caller)
     if job.is_long:
         late = LateChoices(replies)
-        with service.answering:
-            if service.suspension.rejects_new:
+        with delivery.open_replies:
+            if delivery.suspension.rejects_new:
                 raise paused()
-            await fly_in_turn(service, replies, late.reply, arrived_at)
+            await fly_in_turn(delivery, replies, late.reply, arrived_at)
         return replies, late
     choices = [
         CollectedChoice(replies, job.new_writer(prompt, each), each)
         for prompt in job.prompts
         for each in prompt.generations
     ]
-    with service.answering:
-        if service.suspension.rejects_new:
+    with delivery.open_replies:
+        if delivery.suspension.rejects_new:
             raise paused()
-        await fly(service, replies, choices, arrived_at)
+        await fly(delivery, replies, choices, arrived_at)
     return replies, [each.choice for each in choices if each.choice is not None]
 
 
-async def _stream(request: web.Request, service: Service, replies: ReplySet, arrived_at: Micros) -> web.StreamResponse:
-    asks_engine = not (service.suspension.rejects_new or replies.job.is_empty)
+async def _stream(
+    request: web.Request, delivery: ReplyDelivery, replies: ReplySet, arrived_at: Micros
+) -> web.StreamResponse:
+    asks_engine = not (delivery.suspension.rejects_new or replies.job.is_empty)
     if replies.job.is_long and asks_engine:
-        return await _stream_in_turn(request, service, replies, arrived_at)
-    driver = service.driver
+        return await _stream_in_turn(request, delivery, replies, arrived_at)
+    driver = delivery.driver
     if isinstance(driver, ClusterDriver) and asks_engine:
-        return await _stream_once_routed(request, service, driver, replies, arrived_at)
+        return await _stream_once_routed(request, delivery, driver, replies, arrived_at)
     async with EventOutlet(request) as outlet:
         stream = EventStream(replies, outlet, outlet.chunked)
         choices = _streamed_choices(stream)
-        if service.suspension.rejects_new:
+        if delivery.suspension.rejects_new:
             stream.fail(replies.job.errors.paused())
         else:
-            with KeepAlive(outlet, service.options.replies.sse_keep_alive_interval):
-                await fly(service, replies, choices, arrived_at)
+            with KeepAlive(outlet, delivery.keep_alive_s):
+                await fly(delivery, replies, choices, arrived_at)
     return outlet.response
 
 
 async def _stream_in_turn(
-    request: web.Request, service: Service, replies: ReplySet, arrived_at: Micros
+    request: web.Request, delivery: ReplyDelivery, replies: ReplySet, arrived_at: Micros
 ) -> web.StreamResponse:
     """A long stream: its choices come in turn, and its long events are made on another thread."""
     job = replies.job
     async with EventOutlet(request) as outlet:
-        stream = LongEventStream(replies, outlet, outlet.chunked, partial(service.aside.run, True))
+        stream = LongEventStream(replies, outlet, outlet.chunked, partial(delivery.aside.run, True))
 
         def choice(index: int, prompt: PlannedPrompt, number: int, generation: Generation) -> StreamedChoice:
             return StreamedChoice(stream, job.new_writer(prompt, generation), prompt, number, index)
 
-        with KeepAlive(outlet, service.options.replies.sse_keep_alive_interval):
-            await fly_in_turn(service, replies, choice, arrived_at)
+        with KeepAlive(outlet, delivery.keep_alive_s):
+            await fly_in_turn(delivery, replies, choice, arrived_at)
     return outlet.response
 
 
 async def _stream_once_routed(
-    request: web.Request, service: Service, driver: ClusterDriver, replies: ReplySet, arrived_at: Micros
+    request: web.Request, delivery: ReplyDelivery, driver: ClusterDriver, replies: ReplySet, arrived_at: Micros
 ) -> web.StreamResponse:
     """A router answers a request that comes to no instance with a status, so nothing is sent before that is known."""
     stream = HeldStream(replies, request.version >= HttpVersion11)
     try:
-        _submit(service, replies, _streamed_choices(stream), arrived_at)
+        _submit(delivery, replies, _streamed_choices(stream), arrived_at)
         await driver.until_routed([each.request.id for prompt in replies.job.prompts for each in prompt.generations])
         if replies.done.done():
             await replies.done  # which may raise
         async with EventOutlet(request) as outlet:
             stream.let_go(outlet)
-            with KeepAlive(outlet, service.options.replies.sse_keep_alive_interval):
+            with KeepAlive(outlet, delivery.keep_alive_s):
                 await replies.done
     finally:
-        _free(service, replies)
+        _free(delivery, replies)
     return outlet.response
 
 
@@ -195,21 +197,21 @@ def _streamed_choices(stream: EventStream) -> list[StreamedChoice]:
     return choices
 
 
-async def fly(service: Service, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros) -> None:
+async def fly(delivery: ReplyDelivery, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros) -> None:
     """Submit every choice and wait for the last. Whatever ends the wait, what is still in the engine is freed."""
     if replies.job.is_empty:
         for choice in choices:
             choice.finish(0)
         return
     try:
-        _submit(service, replies, choices, arrived_at)
+        _submit(delivery, replies, choices, arrived_at)
         await replies.done
     finally:
-        _free(service, replies)
+        _free(delivery, replies)
 
 
-def _submit(service: Service, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros) -> None:
-    driver, caller = service.driver, replies.caller
+def _submit(delivery: ReplyDelivery, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros) -> None:
+    driver, caller = delivery.driver, replies.caller
     waiting = iter(choices)
     for prompt in replies.job.prompts:
         siblings = new_siblings(len(prompt.generations))
@@ -218,12 +220,12 @@ def _submit(service: Service, replies: ReplySet, choices: Sequence[Reply], arriv
             replies.add_flight(driver.submit(request, next(waiting), arrived_at, siblings, caller.rank))
 
 
-def _free(service: Service, replies: ReplySet) -> None:
+def _free(delivery: ReplyDelivery, replies: ReplySet) -> None:
     """Let go of what is still in the engine."""
     replies.done.cancel()
     for prompt in replies.job.prompts:
         for generation in prompt.generations:
-            service.driver.abort(generation.request.id)
+            delivery.driver.abort(generation.request.id)
     replies.let_go()
 
 
@@ -269,7 +271,7 @@ async def json_body(
     if not is_long:
         return web.Response(body=reply_json(make()), content_type=JSON, headers=headers)
     parts = _Parts(make)
-    aside = request.app[SERVICE].aside
+    aside = request.app[SERVICE].delivery.aside
     first = await aside.run(True, parts.next, WHOLE_BYTES)
     if parts.have_ended:
         return web.Response(body=first, content_type=JSON, headers=headers)

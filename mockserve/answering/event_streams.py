@@ -18,7 +18,7 @@ from mockserve.replies.choices import ending_at, engine_reason, failure
 from mockserve.replies.frames import named_event
 from mockserve.replies.generation import Generation, PlannedPrompt
 from mockserve.replies.reply_set import ReplyJob, ReplySet
-from mockserve.serving.service import Service
+from mockserve.serving.service import ReplyDelivery
 
 Tell = Callable[[Event], None]
 
@@ -88,23 +88,25 @@ class ToldChoice:
             self._tell(each)
 
 
-async def narrate(service: Service, replies: ReplySet, narrator: Narrator, tell: Tell, arrived_at: Micros) -> None:
+async def narrate(
+    delivery: ReplyDelivery, replies: ReplySet, narrator: Narrator, tell: Tell, arrived_at: Micros
+) -> None:
     """Tell a reply to `tell` as the engine brings it. A caller that is cancelled frees what is in the engine."""
     choice = ToldChoice(replies, narrator, tell)
-    if service.suspension.rejects_new:
+    if delivery.suspension.rejects_new:
         choice.give_up(paused("InternalServerError"))
     else:
-        await fly(service, replies, [choice], arrived_at)
+        await fly(delivery, replies, [choice], arrived_at)
 
 
 async def narrate_to_client(
-    request: web.Request, service: Service, job: ReplyJob, narrator: Narrator, arrived_at: Micros
+    request: web.Request, delivery: ReplyDelivery, job: ReplyJob, narrator: Narrator, arrived_at: Micros
 ) -> web.StreamResponse:
     """The same as the response to `request`."""
-    with service.answering:
+    with delivery.open_replies:
         async with EventOutlet(request) as outlet:
             replies = ReplySet(job, caller_of(request))
-            await narrate(service, replies, narrator, lambda told: outlet.send(named_event(told)), arrived_at)
+            await narrate(delivery, replies, narrator, lambda told: outlet.send(named_event(told)), arrived_at)
         return outlet.response
 
 

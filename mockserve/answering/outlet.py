@@ -127,17 +127,17 @@ class EventOutlet:
 
     async def __aenter__(self) -> Outlet:
         request = self._request
-        service = request.app[SERVICE]
+        delivery = request.app[SERVICE].delivery
         chunked = request.version >= HttpVersion11  # once the head is written every version is 1.1
-        head = service.heads.head_for(request)
-        response = service.heads.response if head is not None else await _begun_by_library(request)
+        head = delivery.heads.head_for(request)
+        response = delivery.heads.response if head is not None else await _begun_by_library(request)
         transport = request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client left before the first token")
-        self._backlog = service.slow_readers.watch(transport)
-        self._outlet = Outlet(response, transport, chunked, service.wire, head or b"")
+        self._backlog = delivery.slow_readers.watch(transport)
+        self._outlet = Outlet(response, transport, chunked, delivery.wire, head or b"")
         if head is not None:
-            service.wire.send_head_soon(self._outlet)
+            delivery.wire.send_head_soon(self._outlet)
         return self._outlet
 
     async def __aexit__(

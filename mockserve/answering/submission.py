@@ -15,7 +15,7 @@ from mockserve.replies.choices import failure
 from mockserve.replies.generation import Generation, Generations, LateGenerations, PlannedPrompt
 from mockserve.replies.reply_set import ReplySet
 from mockserve.serving.planner import BESIDE_TOKENS, MOST_PLANNED_TOKENS, PROMPT_TOKENS_PER_ANSWER_TOKEN, Planner, Terms
-from mockserve.serving.service import Service
+from mockserve.serving.service import ReplyDelivery
 
 MOST_OPEN = 512
 """Choices or prompts of one HTTP request in the engine at a time: a step that ends more would delay other requests."""
@@ -92,8 +92,8 @@ class _InTurn:
 class _Turns:
     """The choices of one reply on their way through the engine."""
 
-    def __init__(self, service: Service, replies: ReplySet, new_reply: NewReply, arrived_at: Micros) -> None:
-        self._service = service
+    def __init__(self, delivery: ReplyDelivery, replies: ReplySet, new_reply: NewReply, arrived_at: Micros) -> None:
+        self._delivery = delivery
         self._replies = replies
         self._new_reply = new_reply
         self._arrived_at = arrived_at
@@ -109,7 +109,7 @@ class _Turns:
         num_prompt_tokens = 0
         while not done.done():
             if not planned:
-                planned = await self._service.aside.run(True, self._plan_some)
+                planned = await self._delivery.aside.run(True, self._plan_some)
                 if not planned:
                     return
             until_s = time.monotonic() + SLICE_S
@@ -126,7 +126,7 @@ class _Turns:
     def free(self) -> None:
         """Let go of what is still in the engine."""
         for request_id, flight in self._open.items():
-            self._service.driver.abort(request_id)
+            self._delivery.driver.abort(request_id)
             flight.reply = NOBODY
         self._open.clear()
 
@@ -169,16 +169,16 @@ class _Turns:
             self._moved.set()
 
         in_turn = _InTurn(reply, end)
-        flight = self._service.driver.submit(request, in_turn, self._arrived_at, place.siblings, caller.rank)
+        flight = self._delivery.driver.submit(request, in_turn, self._arrived_at, place.siblings, caller.rank)
         self._open[request.id] = flight
         self._open_tokens += planned.size_tokens
         self._replies.add_in_turn(flight, generation.answer.num_reasoning_tokens)
         return request.input_tokens
 
 
-async def fly_in_turn(service: Service, replies: ReplySet, new_reply: NewReply, arrived_at: Micros) -> None:
+async def fly_in_turn(delivery: ReplyDelivery, replies: ReplySet, new_reply: NewReply, arrived_at: Micros) -> None:
     """Submit every choice in turn and wait for the last. Whatever ends the wait, what is in the engine is freed."""
-    turns = _Turns(service, replies, new_reply, arrived_at)
+    turns = _Turns(delivery, replies, new_reply, arrived_at)
     submitting = asyncio.ensure_future(turns.submit_all())
     try:
         await asyncio.wait((submitting, replies.done), return_when=asyncio.FIRST_COMPLETED)
@@ -268,7 +268,8 @@ class _Prefill:
 
 
 async def prefill(
-    service: Service,
+    delivery: ReplyDelivery,
+    planner: Planner,
     prompts: Sequence[Sequence[int]],
     num_tokens: int,
     terms: Terms,
@@ -282,21 +283,24 @@ async def prefill(
 
     Raises ApiError when the engine refuses a prompt.
     """
-    if service.suspension.rejects_new:
+    if delivery.suspension.rejects_new:
         raise paused()
     batch = _Batch(len(prompts))
     try:
-        with service.answering:
-            await _submit_all(service, batch, prompts, num_tokens > LONG_TOKENS, terms, arrived_at, finish_reason)
+        with delivery.open_replies:
+            await _submit_all(
+                delivery, planner, batch, prompts, num_tokens > LONG_TOKENS, terms, arrived_at, finish_reason
+            )
             await batch.done
     finally:
         batch.done.cancel()
         for request_id in batch.open:
-            service.driver.abort(request_id)
+            delivery.driver.abort(request_id)
 
 
 async def _submit_all(
-    service: Service,
+    delivery: ReplyDelivery,
+    planner: Planner,
     batch: _Batch,
     prompts: Sequence[Sequence[int]],
     is_long: bool,
@@ -307,8 +311,8 @@ async def _submit_all(
     until_s = time.monotonic() + SLICE_S
     num_planned = 0
     while num_planned < len(prompts):
-        some = partial(_some_requests, service.planner, prompts, num_planned, terms)
-        requests = await service.aside.run(len(prompts) > PROMPTS_AT_ONCE, some) if is_long else some()
+        some = partial(_some_requests, planner, prompts, num_planned, terms)
+        requests = await delivery.aside.run(len(prompts) > PROMPTS_AT_ONCE, some) if is_long else some()
         num_planned += len(requests)
         for request in requests:
             while len(batch.open) >= MOST_OPEN and not batch.done.done():
@@ -316,7 +320,7 @@ async def _submit_all(
             if batch.done.done():
                 return
             batch.open.add(request.id)
-            service.driver.submit(request, _Prefill(batch, request.id, finish_reason), arrived_at)
+            delivery.driver.submit(request, _Prefill(batch, request.id, finish_reason), arrived_at)
             if time.monotonic() >= until_s:
                 await asyncio.sleep(0)
                 until_s = time.monotonic() + SLICE_S

@@ -33,7 +33,6 @@ from mockserve.realtime.interface import EngineFailedError
 from mockserve.routes.control import OPENAPI, OpenApiText
 from mockserve.routes.shared import ROOM_TAKEN, UNTYPED, Handler, json_response
 from mockserve.routes.table import ROUTES
-from mockserve.serving.lifecycle import refuse_while_stopping
 from mockserve.serving.service import SERVICE, Service
 
 MESSAGE = "Invalid HTTP request received."
@@ -129,7 +128,7 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """The one place where an exception becomes a reply."""
     try:
         _check_size(request)
-        refuse_while_stopping(request, request.app[SERVICE])
+        request.app[SERVICE].lifecycle.refuse_while_stopping(request)
         return await handler(request)
     except ApiError as error:
         _forget_frames(error)
@@ -186,8 +185,8 @@ def _check_size(request: web.Request) -> None:
 
 def _note_death(request: web.Request, error: ApiError) -> None:
     service = request.app[SERVICE]
-    if error.status == HTTPStatus.INTERNAL_SERVER_ERROR and service.driver.failure is not None:
-        service.death_told.set()
+    if error.status == HTTPStatus.INTERNAL_SERVER_ERROR and service.delivery.driver.failure is not None:
+        service.lifecycle.death_told.set()
 
 
 async def _moved(request: web.Request) -> web.StreamResponse | None:

@@ -32,13 +32,13 @@ from mockserve.replies.call_style import PLAIN, CallStyle, Fillers, ReasoningSty
 from mockserve.replies.chat_writer import ChatShape
 from mockserve.replies.generation import PlannedPrompt, new_id, unix_time
 from mockserve.replies.reply_set import Accounting, ParsingCounter, ReplyJob
-from mockserve.serving.adapters import Adapter
+from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.planner import Terms
-from mockserve.serving.service import Service
+from mockserve.serving.response_store import ResponseStore
 
 
 async def plan_chat(
-    service: Service,
+    model: ServedModel,
     chat: ChatRequest,
     body: dict[str, Any],
     reply_id: str,
@@ -53,89 +53,89 @@ async def plan_chat(
     Other routes than chat completions take what the server has no parser for: then it has no effect. `request_type` is
     what the metrics call the route, and `num_prompts` how many conversations are answered together.
     """
-    service.check_queue(chat.sampling.n)
+    model.queue.check(chat.sampling.n)
     if refuses_unavailable:
-        refuse_unavailable(body, service.options.content.tools.calls_tools)
-    media = _media(service, chat)
-    planner = service.planner
+        refuse_unavailable(body, model.options.content.tools.calls_tools)
+    media = _media(model, chat)
+    planner = model.planner
     sampling = planner.defaults.applied(chat.sampling, body)
-    beams = read_beams(sampling, service.options.replies.max_logprobs) if sampling.use_beam_search else None
+    beams = read_beams(sampling, model.options.replies.max_logprobs) if sampling.use_beam_search else None
     sampling = sampling if beams is None else beams.sampling
     text = planner.conversations.prompt(body)
     is_tokenized = planner.conversations.makes_token_ids(body)
     adds_marks = chat.add_special_tokens and not is_tokenized
-    ids = conversation_ids(planner, text, media, service.options.replies.tokens_per_medium, adds_marks, sampling)
+    ids = conversation_ids(planner, text, media, model.options.replies.tokens_per_medium, adds_marks, sampling)
     check_prompt_start(chat.common, len(ids))
-    form = chat_form(body, text, service.options.content, planner.composer.quotes)
+    form = chat_form(body, text, model.options.content, planner.composer.quotes)
     params = chat.common.kv_transfer_params
-    check_with_model(service, body, sampling, params, searches_beams=beams is not None)
+    check_with_model(model, body, sampling, params, searches_beams=beams is not None)
     if beams is not None:
         form = form._replace(constraint=None)
     urgency = chat.common.priority if priority is None else priority
-    external = service.external_prompt(params, len(ids))
+    external = model.external_prompt(params, len(ids))
     terms = Terms(reply_id, chat.common.cache_salt, adapter, urgency, external)
     generations = await planner.plan(ids, sampling, terms, form, num_prompts=num_prompts)
     prompt = PlannedPrompt(
         token_ids=ids,
         text=text.replace(MEDIA_MARK, ""),
         generations=generations,
-        scores=prompt_scores(service, sampling, ids, generations),
+        scores=prompt_scores(model, sampling, ids, generations),
         shows_text=chat.wanted.prompt_text and not is_tokenized,
     )
-    delivery = delivery_of(service, chat.delivery)
-    shape = _shape(service, chat, body, form)._replace(parsing=_parsing(service, form, request_type))
+    delivery = delivery_of(model, chat.delivery)
+    shape = _shape(model, chat, body, form)._replace(parsing=_parsing(model, form, request_type))
     return ReplyJob(
-        bodies=_bodies(service, chat, reply_id, adapter, delivery.include_usage),
+        bodies=_bodies(model, chat, reply_id, adapter, delivery.include_usage),
         new_writer=shape.writer,
         delivery=delivery,
         prompts=[prompt],
-        accounting=_accounting(service, media, searches_beams=beams is not None),
-        templates=service.templates,
-        stream_interval=interval_of(service, sampling, chat.wanted),
+        accounting=_accounting(model, media, searches_beams=beams is not None),
+        templates=model.templates,
+        stream_interval=interval_of(model, sampling, chat.wanted),
         num_announced=None if beams is None else beams.num_announced,
         is_empty=beams is not None and beams.is_empty,
-        kv_transfer_params=service.handover(params, generations),
+        kv_transfer_params=model.handover(params, generations),
         is_long=is_long_reply(sampling, [prompt], repeats_prompts=False),
     )
 
 
-def _media(service: Service, chat: ChatRequest) -> list[Medium]:
+def _media(model: ServedModel, chat: ChatRequest) -> list[Medium]:
     """The pictures and recordings of a conversation. Raises ApiError where the model takes none."""
-    if service.options.replies.tokens_per_medium:
+    if model.options.replies.tokens_per_medium:
         return media_of(chat.messages)
     if has_media(chat.messages):
-        raise ApiError(f"{service.model_names[0]} is not a multimodal model")
+        raise ApiError(f"{model.names[0]} is not a multimodal model")
     return []
 
 
 def _bodies(
-    service: Service, chat: ChatRequest, reply_id: str, adapter: Adapter | None, ends_with_usage: bool
+    model: ServedModel, chat: ChatRequest, reply_id: str, adapter: Adapter | None, ends_with_usage: bool
 ) -> ChatBodies:
     return ChatBodies(
         id=reply_id,
         created=unix_time(),
-        model=service.reply_name(adapter),
-        fingerprint=service.fingerprint,
+        model=model.reply_name(adapter),
+        fingerprint=model.fingerprint,
         ends_with_usage=ends_with_usage,
         role=chat.role,
         echoed=chat.echoed,
         shows_prompt_ids=chat.wanted.token_ids,
-        weight_version=service.weight_version if _shows_weights(chat) else None,
+        weight_version=model.weight_version if _shows_weights(chat) else None,
     )
 
 
-def _style(service: Service, form: AnswerForm, chat: ChatRequest, body: Mapping[str, Any]) -> CallStyle:
+def _style(model: ServedModel, form: AnswerForm, chat: ChatRequest, body: Mapping[str, Any]) -> CallStyle:
     """How the parser of calls shows an answer; without one, what ends it is up to the parser of reasoning."""
     if form.tools is None:
-        ends_alone = not service.options.content.tools.calls_tools and chat.includes_reasoning
-        after_words = reasoning_style(service.options.content.reasoning.reasoning_parser).after_words
+        ends_alone = not model.options.content.tools.calls_tools and chat.includes_reasoning
+        after_words = reasoning_style(model.options.content.reasoning.reasoning_parser).after_words
         return PLAIN._replace(fillers=Fillers(after_words=after_words)) if ends_alone else PLAIN
-    return call_style(service.options.content.tools.tool_call_parser, body.get("tool_choice", "auto"))
+    return call_style(model.options.content.tools.tool_call_parser, body.get("tool_choice", "auto"))
 
 
-def _reasoning_style(service: Service, body: Mapping[str, Any]) -> ReasoningStyle:
+def _reasoning_style(model: ServedModel, body: Mapping[str, Any]) -> ReasoningStyle:
     """How reasoning looks. Where it ends a parser of calls takes over, which may bring an event of its own."""
-    content = service.options.content
+    content = model.options.content
     style = reasoning_style(content.reasoning.reasoning_parser)
     if not (content.tools.calls_tools and style.hands_over):
         return style
@@ -144,39 +144,39 @@ def _reasoning_style(service: Service, body: Mapping[str, Any]) -> ReasoningStyl
     return style._replace(end=filling(calls.after_reasoning))
 
 
-def _shape(service: Service, chat: ChatRequest, body: Mapping[str, Any], form: AnswerForm) -> ChatShape:
+def _shape(model: ServedModel, chat: ChatRequest, body: Mapping[str, Any], form: AnswerForm) -> ChatShape:
     forces_tools = body.get("tools") and body.get("tool_choice") not in (None, "none", "auto")
     return ChatShape(
         role=chat.role,
-        new_scorer=new_scorers(service, chat.sampling),
+        new_scorer=new_scorers(model, chat.sampling),
         num_top=num_top(chat.sampling, extra=0),
-        tokens_as_ids=named_by_ids(service, chat.wanted),
+        tokens_as_ids=named_by_ids(model, chat.wanted),
         tokens_have_bytes=not chat.sampling.use_beam_search,
         shows_token_ids=chat.wanted.token_ids,
         includes_reasoning=chat.includes_reasoning,
         empty_content="" if forces_tools else None,
-        calls=_style(service, form, chat, body),
-        reasoning=_reasoning_style(service, body),
+        calls=_style(model, form, chat, body),
+        reasoning=_reasoning_style(model, body),
         num_earlier_calls=sum(len(each.get("tool_calls") or ()) for each in body["messages"]),
     )
 
 
-def _parsing(service: Service, form: AnswerForm, request_type: str) -> ParsingCounter | None:
-    metrics = service.metrics_source.tool_parsing
+def _parsing(model: ServedModel, form: AnswerForm, request_type: str) -> ParsingCounter | None:
+    metrics = model.tool_parsing
     if metrics is None or form.tools is None:
         return None
     return ParsingCounter(
-        metrics, request_type, after_reasoning=service.options.content.reasoning.reasoning_parser is not None
+        metrics, request_type, after_reasoning=model.options.content.reasoning.reasoning_parser is not None
     )
 
 
-def _accounting(service: Service, media: list[Medium], searches_beams: bool) -> Accounting:
-    options = service.options
+def _accounting(model: ServedModel, media: list[Medium], searches_beams: bool) -> Accounting:
+    options = model.options
     return Accounting(
         shows_prompt_details=options.replies.enable_prompt_tokens_details and not searches_beams,
         counts_reasoning=options.content.reasoning.reasoning_parser is not None,
         shows_metrics=options.replies.enable_per_request_metrics,
-        block_size_tokens=service.driver.engine.config.block_size_tokens,
+        block_size_tokens=model.block_size_tokens,
         media_tokens=_media_tokens(media, options.replies.tokens_per_medium),
     )
 
@@ -212,37 +212,37 @@ class ResponsePlan:
         return self.response.body("incomplete" if is_cut else "completed", items, usage, metrics, self.raw)
 
 
-async def plan_response(service: Service, asked: ResponseRequest, priority: int | None) -> ResponsePlan:
+async def plan_response(
+    model: ServedModel, responses: ResponseStore, asked: ResponseRequest, priority: int | None
+) -> ResponsePlan:
     """Raises ApiError for whatever vLLM refuses once it knows the model."""
-    adapter = service.check_model(asked.model)
-    messages = conversation(service, asked)
+    adapter = model.check_model(asked.model)
+    messages = conversation(responses, asked)
     body = chat_body(asked, messages)
     chat = parse_chat(body)
-    chat = chat._replace(sampling=service.planner.defaults.applied(chat.sampling, body))
+    chat = chat._replace(sampling=model.planner.defaults.applied(chat.sampling, body))
     if chat.sampling.max_tokens_param == "max_completion_tokens":
         chat = chat._replace(sampling=replace(chat.sampling, max_tokens_param=OUTPUT_PARAM))
     name = response_id(asked)
-    job = await plan_chat(
-        service, chat, body, name, adapter, priority, refuses_unavailable=False, request_type=RESPONSES
-    )
+    job = await plan_chat(model, chat, body, name, adapter, priority, refuses_unavailable=False, request_type=RESPONSES)
     accounting = job.accounting._replace(shows_prompt_details=True, counts_reasoning=True)
     prompt = job.prompts[0]
     answer = prompt.generations[0].answer
     raw = None
     if asked.shows_messages:
-        prompt_text = service.planner.tokenizer.decode(prompt.token_ids)
+        prompt_text = model.planner.tokenizer.decode(prompt.token_ids)
         text = "".join(answer.texts)
         raw = [raw_message(prompt_text, prompt.token_ids)], [raw_message(text, answer.token_ids)]
     response = ResponseObject(
         id=name,
         created=unix_time(),
-        model=service.reply_name(adapter),
+        model=model.reply_name(adapter),
         asked=asked,
         sampling=chat.sampling,
         budget=prompt.generations[0].request.max_output_tokens or 0,
         kv_transfer_params=job.kv_transfer_params,
     )
-    has_parser = service.options.content.parses_answers
+    has_parser = model.options.content.parses_answers
     return ResponsePlan(response, job._replace(accounting=accounting), messages, has_parser, raw)
 
 
@@ -252,11 +252,11 @@ def response_id(asked: ResponseRequest) -> str:
     return f"resp_{new_id()}" if given is None else str(given)
 
 
-def conversation(service: Service, asked: ResponseRequest) -> list[dict[str, Any]]:
+def conversation(responses: ResponseStore, asked: ResponseRequest) -> list[dict[str, Any]]:
     """The messages to answer, with those of the response that this one continues."""
     body = asked.body
     earlier_id = body.get("previous_response_id")
     if earlier_id is None:
         return chat_messages(body.get("instructions"), body["input"], (), ())
-    earlier = service.responses.find(earlier_id)
+    earlier = responses.find(earlier_id)
     return chat_messages(body.get("instructions"), body["input"], earlier.messages, earlier.body["output"])

@@ -21,13 +21,12 @@ from mockserve.replies.choice_writer import CompletionShape
 from mockserve.replies.frames import OTHER_ERRORS
 from mockserve.replies.generation import PlannedPrompt, unix_time
 from mockserve.replies.reply_set import Accounting, ReplyJob
-from mockserve.serving.adapters import Adapter
+from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.planner import Terms
-from mockserve.serving.service import Service
 
 
 async def plan_completion(
-    service: Service,
+    model: ServedModel,
     asked: CompletionRequest,
     body: dict[str, Any],
     reply_id: str,
@@ -35,27 +34,27 @@ async def plan_completion(
     priority: int | None = None,
 ) -> ReplyJob:
     """Raises ApiError for whatever vLLM refuses once it knows the model. `priority` overrides that of the body."""
-    service.check_queue(asked.sampling.n)
-    planner, wanted = service.planner, asked.wanted
+    model.queue.check(asked.sampling.n)
+    planner, wanted = model.planner, asked.wanted
     sampling = planner.defaults.applied(asked.sampling, body)
-    beams = read_beams(sampling, service.options.replies.max_logprobs) if sampling.use_beam_search else None
+    beams = read_beams(sampling, model.options.replies.max_logprobs) if sampling.use_beam_search else None
     sampling = sampling if beams is None else beams.sampling
     asked = asked._replace(sampling=sampling)
-    ids = [_ids(service, each, asked) for each in asked.prompts]
+    ids = [_ids(model, each, asked) for each in asked.prompts]
     for prompt_ids in ids:
         check_prompt_start(asked.common, len(prompt_ids))
-    check_with_model(service, body, sampling, asked.common.kv_transfer_params, searches_beams=beams is not None)
+    check_with_model(model, body, sampling, asked.common.kv_transfer_params, searches_beams=beams is not None)
     urgency = asked.common.priority if priority is None else priority
     terms = Terms(reply_id, asked.common.cache_salt, adapter, urgency)
     prompts = [
-        await _planned(service, asked, body, prompt, prompt_ids, terms, len(ids))
+        await _planned(model, asked, body, prompt, prompt_ids, terms, len(ids))
         for prompt, prompt_ids in zip(asked.prompts, ids, strict=True)
     ]
-    delivery = delivery_of(service, asked.delivery)
+    delivery = delivery_of(model, asked.delivery)
     shape = CompletionShape(
-        new_scorer=new_scorers(service, sampling),
+        new_scorer=new_scorers(model, sampling),
         num_top=num_top(sampling, extra=1),
-        tokens_as_ids=named_by_ids(service, wanted),
+        tokens_as_ids=named_by_ids(model, wanted),
         shows_token_ids=wanted.token_ids,
         echo=asked.echo,
         only_echoes=asked.only_echoes,
@@ -64,36 +63,36 @@ async def plan_completion(
         bodies=CompletionBodies(
             id=reply_id,
             created=unix_time(),
-            model=service.reply_name(adapter),
-            fingerprint=service.fingerprint,
+            model=model.reply_name(adapter),
+            fingerprint=model.fingerprint,
             ends_with_usage=delivery.include_usage,
             shows_prompt_ids=wanted.token_ids,
-            weight_version=service.weight_version if wanted.weight_versions and not sampling.use_beam_search else None,
+            weight_version=model.weight_version if wanted.weight_versions and not sampling.use_beam_search else None,
         ),
         new_writer=shape.writer,
         delivery=delivery,
         prompts=prompts,
         accounting=Accounting(
-            shows_prompt_details=service.options.replies.enable_prompt_tokens_details and not sampling.use_beam_search,
-            shows_metrics=service.options.replies.enable_per_request_metrics,
+            shows_prompt_details=model.options.replies.enable_prompt_tokens_details and not sampling.use_beam_search,
+            shows_metrics=model.options.replies.enable_per_request_metrics,
         ),
-        templates=service.templates,
-        stream_interval=interval_of(service, sampling, wanted),
-        kv_transfer_params=service.handover(asked.common.kv_transfer_params, prompts[0].generations),
+        templates=model.templates,
+        stream_interval=interval_of(model, sampling, wanted),
+        kv_transfer_params=model.handover(asked.common.kv_transfer_params, prompts[0].generations),
         errors=OTHER_ERRORS,
         is_empty=beams is not None and beams.is_empty,
         is_long=is_long_reply(sampling, prompts, repeats_prompts=asked.echo or wanted.token_ids),
     )
 
 
-def _ids(service: Service, prompt: Prompt, asked: CompletionRequest) -> list[int]:
+def _ids(model: ServedModel, prompt: Prompt, asked: CompletionRequest) -> list[int]:
     if isinstance(prompt, str):
-        return text_ids(service.planner, prompt, asked.add_special_tokens, asked.sampling)
-    return given_ids(service.planner, prompt, asked.sampling)
+        return text_ids(model.planner, prompt, asked.add_special_tokens, asked.sampling)
+    return given_ids(model.planner, prompt, asked.sampling)
 
 
 async def _planned(
-    service: Service,
+    model: ServedModel,
     asked: CompletionRequest,
     body: dict[str, Any],
     prompt: Prompt,
@@ -101,17 +100,17 @@ async def _planned(
     terms: Terms,
     num_prompts: int,
 ) -> PlannedPrompt:
-    planner = service.planner
+    planner = model.planner
     text = prompt if isinstance(prompt, str) else None
-    form = completion_form(body, text, service.options.content)
+    form = completion_form(body, text, model.options.content)
     if asked.sampling.use_beam_search:
         form = form._replace(constraint=None)
-    external = service.external_prompt(asked.common.kv_transfer_params, len(ids))
+    external = model.external_prompt(asked.common.kv_transfer_params, len(ids))
     if external is not None:
         terms = terms._replace(external=external)
     generations = await planner.plan(ids, asked.sampling, terms, form, num_prompts=num_prompts)
     decodes = text is None and asked.echo
-    scores = prompt_scores(service, asked.sampling, ids, generations)
+    scores = prompt_scores(model, asked.sampling, ids, generations)
     return PlannedPrompt(
         token_ids=ids,
         text=planner.tokenizer.decode(ids) if decodes else text or "",

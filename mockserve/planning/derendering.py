@@ -16,7 +16,7 @@ from mockserve.protocol.completions.requests import ChatRequest, parse_chat, par
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.logprob_shapes import Candidate, Scored, chat_logprobs, completion_logprobs
 from mockserve.replies.call_style import CallStyle, call_id, call_style
-from mockserve.serving.service import Service
+from mockserve.serving.model import ServedModel
 
 SEEN_TOKENS = 6
 """As many of those before a token are looked at: its space, or the beginning of its character, may depend on them."""
@@ -129,21 +129,21 @@ def _candidate(given: Mapping[str, Any], tokenizer: Tokenizer, before: Sequence[
 class TextReader(NamedTuple):
     """Reads the choices of one completion request."""
 
-    service: Service
+    model: ServedModel
     sampling: Sampling
     shows_ids: bool
     prompt: Sequence[int]
 
     def text(self, choice: GivenChoice) -> tuple[str, Ending]:
         """The text of a whole choice, and why it ended."""
-        ids, reason = readable_ids(choice, self.sampling, self.service.planner.tokenizer.eos_token_id)
+        ids, reason = readable_ids(choice, self.sampling, self.model.planner.tokenizer.eos_token_id)
         text, reason = cut_text(self._decoded(ids), choice, self.sampling, reason)
         return text, Ending("stop" if choice.ending is None else choice.ending.finish_reason, reason)
 
     def delta(self, choice: GivenChoice, earlier: Sequence[int]) -> str:
         """What the tokens of a chunk add to those that came before."""
-        ids, _ = readable_ids(choice, self.sampling, self.service.planner.tokenizer.eos_token_id)
-        tokenizer, hides_special = self.service.planner.tokenizer, self.sampling.skip_special_tokens
+        ids, _ = readable_ids(choice, self.sampling, self.model.planner.tokenizer.eos_token_id)
+        tokenizer, hides_special = self.model.planner.tokenizer, self.sampling.skip_special_tokens
         before = readable_text(tokenizer, self.prompt, earlier, hides_special)
         return readable_text(tokenizer, self.prompt, [*earlier, *ids], hides_special)[len(before) :]
 
@@ -161,19 +161,19 @@ class TextReader(NamedTuple):
         return list(choice.token_ids) if self.shows_ids else None
 
     def _decoded(self, ids: Sequence[int]) -> str:
-        return continued_text(self.service.planner.tokenizer, self.prompt, ids, self.sampling.skip_special_tokens)
+        return continued_text(self.model.planner.tokenizer, self.prompt, ids, self.sampling.skip_special_tokens)
 
 
-def text_reader(service: Service, body: Mapping[str, Any], prompt: Sequence[int]) -> TextReader:
+def text_reader(model: ServedModel, body: Mapping[str, Any], prompt: Sequence[int]) -> TextReader:
     """What reads the choices of a checked body. Raises ApiError for a completion request that is refused."""
     asked = parse_completion(dict(body.get("completion_request") or {"prompt": " "}))
-    return TextReader(service, asked.sampling, asked.wanted.token_ids, prompt)
+    return TextReader(model, asked.sampling, asked.wanted.token_ids, prompt)
 
 
 class ChatReader(NamedTuple):
     """Reads the choices of one chat request."""
 
-    service: Service
+    model: ServedModel
     asked: ChatRequest
     has_parser: bool
     has_calls: bool
@@ -183,7 +183,7 @@ class ChatReader(NamedTuple):
 
     @property
     def _style(self) -> CallStyle:
-        return call_style(self.service.options.content.tools.tool_call_parser)
+        return call_style(self.model.options.content.tools.tool_call_parser)
 
     @property
     def _hides_details(self) -> bool:
@@ -192,7 +192,7 @@ class ChatReader(NamedTuple):
 
     def message(self, choice: GivenChoice) -> tuple[dict[str, Any], Ending]:
         """A whole choice as a message, and why it ended."""
-        tokenizer, sampling = self.service.planner.tokenizer, self.asked.sampling
+        tokenizer, sampling = self.model.planner.tokenizer, self.asked.sampling
         ids, reason = readable_ids(choice, sampling, tokenizer.eos_token_id)
         text = continued_text(tokenizer, self.prompt, ids, self._hides_special)
         text, reason = cut_text(text, choice, sampling, reason)
@@ -210,7 +210,7 @@ class ChatReader(NamedTuple):
 
     def delta(self, choice: GivenChoice, earlier: Sequence[int]) -> list[Delta]:
         """What the tokens of a chunk add to those that came before."""
-        tokenizer = self.service.planner.tokenizer
+        tokenizer = self.model.planner.tokenizer
         ids, _ = readable_ids(choice, self.asked.sampling, tokenizer.eos_token_id)
         before = self._read_ids(earlier)
         return [each for each in added(before, self._read_ids([*earlier, *ids])) if self._is_shown(each)]
@@ -243,14 +243,14 @@ class ChatReader(NamedTuple):
         return not self.has_parser and self.asked.sampling.skip_special_tokens
 
     def _read_ids(self, ids: Sequence[int]) -> list[Delta]:
-        text = readable_text(self.service.planner.tokenizer, self.prompt, ids, self._hides_special)
+        text = readable_text(self.model.planner.tokenizer, self.prompt, ids, self._hides_special)
         if not self.has_parser:
             return [Delta(Kind.CONTENT, text)] if text else []
         return self._read(text, is_whole=False)
 
     def _read(self, text: str, is_whole: bool) -> list[Delta]:
         # What the prompt has ended is known to a stream only.
-        has_reasoning = self.service.options.content.reasoning.reasoning_parser is not None and (
+        has_reasoning = self.model.options.content.reasoning.reasoning_parser is not None and (
             is_whole or not self._has_reasoned
         )
         return read_answer(text, has_reasoning, self.has_calls, is_whole)
@@ -258,23 +258,23 @@ class ChatReader(NamedTuple):
     @property
     def _has_reasoned(self) -> bool:
         """Whether the prompt has ended the reasoning already."""
-        start, end = (self.service.planner.tokenizer.marker_id(each) for each in (START, END))
+        start, end = (self.model.planner.tokenizer.marker_id(each) for each in (START, END))
         return next((each for each in reversed(self.prompt) if each in (start, end)), start) == end
 
     def _is_shown(self, delta: Delta) -> bool:
         return delta.kind is not Kind.REASONING or self.asked.includes_reasoning
 
 
-def chat_reader(service: Service, body: Mapping[str, Any], prompt: Sequence[int]) -> ChatReader:
+def chat_reader(model: ServedModel, body: Mapping[str, Any], prompt: Sequence[int]) -> ChatReader:
     """What reads the choices of a checked body. Raises ApiError for a chat request that is refused."""
     given = body.get("chat_request")
-    options = service.options
+    options = model.options
     plain = {"messages": [{"role": "user", "content": ""}]}
     asked = parse_chat(dict(given or plain))
     choice = (given or {}).get("tool_choice", "auto")
     has_tools = bool((given or {}).get("tools")) and choice not in (None, "none")
     return ChatReader(
-        service=service,
+        model=model,
         asked=asked,
         has_parser=options.content.parses_answers and given is not None,
         has_calls=options.content.tools.calls_tools and has_tools,

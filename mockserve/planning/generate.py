@@ -18,75 +18,74 @@ from mockserve.replies.choice_writer import ChoiceWriter, NewScorer, scored_toke
 from mockserve.replies.frames import OTHER_ERRORS
 from mockserve.replies.generation import Generation, Generations, LateGenerations, PlannedPrompt, unix_time
 from mockserve.replies.reply_set import Accounting, ReplyJob
-from mockserve.serving.adapters import Adapter
+from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.planner import Terms
-from mockserve.serving.service import Service
 
 
 async def plan_generate(
-    service: Service, asked: GenerateRequest, reply_id: str, adapter: Adapter | None, priority: int | None
+    model: ServedModel, asked: GenerateRequest, reply_id: str, adapter: Adapter | None, priority: int | None
 ) -> ReplyJob:
     """Raises ApiError for whatever vLLM refuses once it knows the model. `priority` overrides that of the body."""
-    _check_server(service, asked)
-    planner, sampling = service.planner, asked.sampling
+    _check_server(model, asked)
+    planner, sampling = model.planner, asked.sampling
     limit = planner.max_model_len
     check_room(len(asked.token_ids), limit)
     planner.check_ids(asked.token_ids)
-    check_vocabulary(sampling, asked.logit_bias, planner.vocabulary_size, service.options.replies.max_logprobs)
-    refuse_thinking_budget(asked.thinking_token_budget, service.options.content.reasoning.reasoning_parser is not None)
+    check_vocabulary(sampling, asked.logit_bias, planner.vocabulary_size, model.options.replies.max_logprobs)
+    refuse_thinking_budget(asked.thinking_token_budget, model.options.content.reasoning.reasoning_parser is not None)
     if sampling.max_tokens is not None:
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, limit))
     urgency = asked.common.priority if priority is None else priority
     params = asked.common.kv_transfer_params
-    external = service.external_prompt(params, len(asked.token_ids))
+    external = model.external_prompt(params, len(asked.token_ids))
     terms = Terms(reply_id, asked.common.cache_salt, adapter, urgency, external)
     has_ceiling = sampling.max_tokens is None
-    generations = await planner.plan(asked.token_ids, sampling, terms, _form(service, asked), has_ceiling)
+    generations = await planner.plan(asked.token_ids, sampling, terms, _form(model, asked), has_ceiling)
     if asked.output_mode != "derender":
         generations = _each_unread(generations)
     prompt = PlannedPrompt(
         token_ids=asked.token_ids,
         text="",
         generations=generations,
-        scores=prompt_scores(service, sampling, asked.token_ids, generations),
+        scores=prompt_scores(model, sampling, asked.token_ids, generations),
     )
     shape = GenerateShape(
         output_mode=asked.output_mode,
-        new_scorer=new_scorers(service, sampling),
+        new_scorer=new_scorers(model, sampling),
         num_top=num_top(sampling, extra=1),
         shows_prompt_ids=asked.returns_prompt_ids,
         includes_reasoning=asked.includes_reasoning,
-        calls=call_style(service.options.content.tools.tool_call_parser),
+        calls=call_style(model.options.content.tools.tool_call_parser),
     )
     return ReplyJob(
         bodies=GenerateBodies(
             id=reply_id,
             created=unix_time(),
-            model=service.reply_name(adapter),
+            model=model.reply_name(adapter),
             output_mode=asked.output_mode,
             shows_prompt_ids=asked.returns_prompt_ids,
-            weight_version=service.weight_version,
+            weight_version=model.weight_version,
         ),
         new_writer=shape.writer,
         delivery=asked.delivery,
         prompts=[prompt],
         accounting=Accounting(
-            shows_prompt_details=service.options.replies.enable_prompt_tokens_details,
+            shows_prompt_details=model.options.replies.enable_prompt_tokens_details,
         ),
-        stream_interval=service.options.replies.stream_interval,
-        kv_transfer_params=service.handover(params, generations),
+        stream_interval=model.options.replies.stream_interval,
+        kv_transfer_params=model.handover(params, generations),
         errors=OTHER_ERRORS,
         is_long=is_long_reply(sampling, [prompt], repeats_prompts=asked.returns_prompt_ids),
     )
 
 
-def _form(service: Service, asked: GenerateRequest) -> AnswerForm:
+def _form(model: ServedModel, asked: GenerateRequest) -> AnswerForm:
     """Answers to a chat that was rendered elsewhere think and call functions as others do."""
     context = asked.parse_context
     demanded = {"structured_outputs": asked.structured_outputs}
     if context is None:
-        return completion_form(demanded, None, service.options.content)
-    return chat_form({**context, **demanded, "messages": []}, "", service.options.content, quotes=False)
+        return completion_form(demanded, None, model.options.content)
+    return chat_form({**context, **demanded, "messages": []}, "", model.options.content, quotes=False)
 
 
 def _each_unread(generations: Generations) -> Generations:
@@ -103,17 +102,17 @@ def _unread(generation: Generation) -> Generation:
     return generation._replace(answer=answer._replace(ending=Ending("stop", answer.ending.stop_reason)))
 
 
-def _check_server(service: Service, asked: GenerateRequest) -> None:
+def _check_server(model: ServedModel, asked: GenerateRequest) -> None:
     """What this server, as it was started, does not do. Raises ApiError."""
-    most = service.deployment.config.max_num_seqs
+    most = model.deployment.config.max_num_seqs
     if asked.sampling.n > most:
         raise ApiError(f"sampling_params.n must be at most the server's max_num_seqs ({most}), got {asked.sampling.n}.")
-    if asked.output_mode == "derender" and asked.parse_context is None and service.options.content.parses_answers:
+    if asked.output_mode == "derender" and asked.parse_context is None and model.options.content.parses_answers:
         raise ApiError(
             "output_mode='derender' requires parse_context on a server with a tool or reasoning parser. "
             "Use the one returned by /render."
         )
-    if not service.options.routes.tokens_only:
+    if not model.options.routes.tokens_only:
         return
     if asked.sampling.stop:
         raise ApiError(

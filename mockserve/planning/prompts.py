@@ -10,12 +10,12 @@ from mockserve.protocol.asked.vocabulary_checks import check_extra_arguments, ch
 from mockserve.protocol.completions.messages import MEDIA_MARK, Medium
 from mockserve.protocol.errors import ApiError, bad_value, late
 from mockserve.protocol.refusals import refuse_thinking_budget
+from mockserve.serving.model import ServedModel
 from mockserve.serving.planner import Planner
-from mockserve.serving.service import Service
 
 
 def check_with_model(
-    service: Service,
+    model: ServedModel,
     body: dict[str, Any],
     sampling: Sampling,
     kv_transfer_params: Mapping[str, Any] | None,
@@ -23,10 +23,10 @@ def check_with_model(
 ) -> None:
     """Raise ApiError for fields that the served model cannot obey. Beam search looks at few of them, as in vLLM."""
     if not searches_beams:
-        vocabulary_size = service.planner.vocabulary_size
-        check_vocabulary(sampling, body.get("logit_bias"), vocabulary_size, service.options.replies.max_logprobs)
+        vocabulary_size = model.planner.vocabulary_size
+        check_vocabulary(sampling, body.get("logit_bias"), vocabulary_size, model.options.replies.max_logprobs)
         refuse_thinking_budget(
-            body.get("thinking_token_budget"), service.options.content.reasoning.reasoning_parser is not None
+            body.get("thinking_token_budget"), model.options.content.reasoning.reasoning_parser is not None
         )
     check_extra_arguments(body.get("vllm_xargs"), kv_transfer_params)
 

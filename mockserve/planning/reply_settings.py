@@ -11,7 +11,7 @@ from mockserve.protocol.logprob_shapes import ScoredPrompt
 from mockserve.replies.choice_writer import NewScorer, Scorer
 from mockserve.replies.generation import Generation, Generations, LateGenerations, PlannedPrompt
 from mockserve.replies.reply_set import AT_THE_END
-from mockserve.serving.service import Service
+from mockserve.serving.model import ServedModel
 
 PROMPT_SEED = 0x5EED
 """Tells the log-probabilities of a prompt from those of its answer."""
@@ -28,23 +28,23 @@ CANDIDATE_US = 4.0
 FULL_VOCABULARY = 100_000
 
 
-def delivery_of(service: Service, asked: Delivery) -> Delivery:
+def delivery_of(model: ServedModel, asked: Delivery) -> Delivery:
     """What the client asked for, with the token counts that the server forces on every stream."""
-    if asked.stream and service.options.replies.enable_force_include_usage:
+    if asked.stream and model.options.replies.enable_force_include_usage:
         return Delivery(True, True, True)
     return asked
 
 
-def interval_of(service: Service, sampling: Sampling, wanted: Wanted) -> int:
+def interval_of(model: ServedModel, sampling: Sampling, wanted: Wanted) -> int:
     """Tokens per event: the larger of what the server and the request want. Beams are known only at the end."""
     if sampling.use_beam_search:
         return AT_THE_END
-    return max(service.options.replies.stream_interval, wanted.stream_interval)
+    return max(model.options.replies.stream_interval, wanted.stream_interval)
 
 
-def named_by_ids(service: Service, wanted: Wanted) -> bool:
+def named_by_ids(model: ServedModel, wanted: Wanted) -> bool:
     """Whether log-probabilities name tokens by their ids: as the request says, else as the server does."""
-    return service.options.replies.return_tokens_as_token_ids if wanted.tokens_as_ids is None else wanted.tokens_as_ids
+    return model.options.replies.return_tokens_as_token_ids if wanted.tokens_as_ids is None else wanted.tokens_as_ids
 
 
 def num_top(sampling: Sampling, extra: int) -> int | None:
@@ -54,22 +54,22 @@ def num_top(sampling: Sampling, extra: int) -> int | None:
     return (sampling.num_logprobs or 0) + extra
 
 
-def new_scorers(service: Service, sampling: Sampling) -> NewScorer | None:
+def new_scorers(model: ServedModel, sampling: Sampling) -> NewScorer | None:
     """What makes the log-probabilities of each choice, if any are wanted."""
     if sampling.num_logprobs is None:
         return None
-    return partial(_new_scorer, service, sampling)
+    return partial(_new_scorer, model, sampling)
 
 
 def prompt_scores(
-    service: Service, sampling: Sampling, token_ids: Sequence[int], generations: Generations
+    model: ServedModel, sampling: Sampling, token_ids: Sequence[int], generations: Generations
 ) -> ScoredPrompt | None:
     """Log-probabilities of the prompt's tokens, if they are wanted."""
     wanted = sampling.num_prompt_logprobs
     if wanted is None:
         return None
     seed = generations[0].seed ^ PROMPT_SEED
-    return _scorer(service, seed, _number(service, wanted), is_greedy=False).score_all(token_ids)
+    return _scorer(model, seed, _number(model, wanted), is_greedy=False).score_all(token_ids)
 
 
 def is_long_reply(sampling: Sampling, prompts: Sequence[PlannedPrompt], repeats_prompts: bool) -> bool:
@@ -98,24 +98,24 @@ def _scoring_us(num_top: int) -> float:
     return SCORE_US + (FULL_VOCABULARY if num_top == -1 else num_top) * CANDIDATE_US
 
 
-def _new_scorer(service: Service, sampling: Sampling, generation: Generation) -> Scorer:
+def _new_scorer(model: ServedModel, sampling: Sampling, generation: Generation) -> Scorer:
     if sampling.use_beam_search:
-        planner = service.planner
+        planner = model.planner
         num_candidates = CANDIDATES_PER_BEAM * sampling.n
         candidates = planner.composer.prose.token_ids
         return Scorer(planner.tokenizer, candidates, generation.seed, False, num_candidates, is_beam=True)
-    wanted = _number(service, sampling.num_logprobs or 0)
-    return _scorer(service, generation.seed, wanted, sampling.is_greedy, sampling.logprob_token_ids)
+    wanted = _number(model, sampling.num_logprobs or 0)
+    return _scorer(model, generation.seed, wanted, sampling.is_greedy, sampling.logprob_token_ids)
 
 
-def _scorer(service: Service, seed: int, wanted: int, is_greedy: bool, chosen_ids: Sequence[int] = ()) -> Scorer:
-    planner = service.planner
+def _scorer(model: ServedModel, seed: int, wanted: int, is_greedy: bool, chosen_ids: Sequence[int] = ()) -> Scorer:
+    planner = model.planner
     candidates = planner.composer.prose.token_ids
     return Scorer(planner.tokenizer, candidates, seed, is_greedy, wanted, chosen_ids)
 
 
-def _number(service: Service, wanted: int) -> int:
-    return service.planner.tokenizer.vocabulary_size if wanted == -1 else wanted
+def _number(model: ServedModel, wanted: int) -> int:
+    return model.planner.tokenizer.vocabulary_size if wanted == -1 else wanted
 
 
 CANDIDATES_PER_BEAM = 2

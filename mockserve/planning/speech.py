@@ -20,9 +20,8 @@ from mockserve.replies.choice_writer import CompletionShape
 from mockserve.replies.frames import OTHER_ERRORS
 from mockserve.replies.generation import PlannedPrompt, unix_time
 from mockserve.replies.reply_set import ReplyJob
-from mockserve.serving.adapters import Adapter
+from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.planner import Terms
-from mockserve.serving.service import Service
 
 MP3_BYTES_PER_S = 16_000
 """Bytes of a second of MP3 or of a video container, which are not looked into: 128 kbit/s."""
@@ -108,7 +107,7 @@ class SpeechPlan:
 
 
 async def plan_speech(
-    service: Service, asked: SpeechRequest, speech: Speech, recording: bytes, name: str, adapter: Adapter | None
+    model: ServedModel, asked: SpeechRequest, speech: Speech, recording: bytes, name: str, adapter: Adapter | None
 ) -> SpeechPlan:
     """Raises ApiError for a recording that is none or too long, and for sampling fields out of bounds."""
     length_s = duration_s(recording)
@@ -118,13 +117,13 @@ async def plan_speech(
             "Set VLLM_MAX_AUDIO_DECODE_DURATION_S to increase this limit."
         )
     count = max(1, math.ceil(length_s / CLIP_S))
-    service.check_queue(count)
+    model.queue.check(count)
     source = f"{speech.verb} {asked.language} {crc32(recording)}"
     wants_scores = asked.response_format == VERBOSE
     sampling = replace(asked.sampling, n=1, num_logprobs=1 if wants_scores else None)
     prompts = [
         await _planned(
-            service,
+            model,
             replace(asked, sampling=sampling),
             medium=Medium("audio", f"{source} {number}"),
             length_s=min(CLIP_S, length_s - number * CLIP_S),
@@ -133,10 +132,11 @@ async def plan_speech(
         )
         for number in range(count)
     ]
-    model = service.reply_name(adapter)
     job = ReplyJob(
-        bodies=CompletionBodies(id=name, created=unix_time(), model=model, fingerprint=service.fingerprint),
-        new_writer=CompletionShape(new_scorer=new_scorers(service, sampling)).writer,
+        bodies=CompletionBodies(
+            id=name, created=unix_time(), model=model.reply_name(adapter), fingerprint=model.fingerprint
+        ),
+        new_writer=CompletionShape(new_scorer=new_scorers(model, sampling)).writer,
         delivery=Delivery(asked.streams, asked.include_usage, asked.continuous_usage),
         prompts=prompts,
         errors=OTHER_ERRORS,
@@ -145,10 +145,10 @@ async def plan_speech(
 
 
 async def _planned(
-    service: Service, asked: SpeechRequest, medium: Medium, length_s: float, name: str, adapter: Adapter | None
+    model: ServedModel, asked: SpeechRequest, medium: Medium, length_s: float, name: str, adapter: Adapter | None
 ) -> PlannedPrompt:
     """The audio counts as prompt, at most half of the context."""
-    planner = service.planner
+    planner = model.planner
     num_heard = min(math.ceil(length_s * AUDIO_TOKENS_PER_S), planner.max_model_len // 2) + START_TOKENS
     ids = medium_ids(planner, medium, num_heard)
     if asked.prompt:

@@ -268,7 +268,7 @@ async def _serve(assignment: Assignment) -> None:
     keep_what_exists()
     telling = asyncio.create_task(_tell_death(server, channel.tell))
     stop = await told.get()
-    channel.tell(Stopping(server.service.num_answering))
+    channel.tell(Stopping(server.service.delivery.open_replies.number))
     at_once = asyncio.Event()
     hurrying = asyncio.create_task(_hurry(stop, told, at_once))
     await server.stop(at_once)
@@ -315,7 +315,7 @@ async def _listening(
 
 
 async def _tell_death(server: RunningServer, tell: Callable[[FromAnswering], None]) -> None:
-    await server.service.death_told.wait()
+    await server.service.lifecycle.death_told.wait()
     tell(DeathTold())
 
 

@@ -48,20 +48,20 @@ async def translate(request: web.Request) -> web.StreamResponse:
 async def _answer(request: web.Request, speech: Speech) -> web.StreamResponse:
     service = request.app[SERVICE]
     form = await _form(request)
-    arrived = arrived_at(request, service.driver)
+    arrived = arrived_at(request, service.delivery.driver)
     asked = parse_speech(form, speech)
     recording = bytes(form["file"].data)
     if len(recording) > MAX_FILE_BYTES:
         raise bad_value("Maximum file size exceeded", "audio_filesize_mb", len(recording) / 2**20)
-    adapter = service.check_model(asked.model)
-    model = service.reply_name(adapter)
+    adapter = service.model.check_model(asked.model)
+    model = service.model.reply_name(adapter)
     check_speech(asked, model)
     name = reply_id(request, speech.verb, None)
-    plan = await plan_speech(service, asked, speech, recording, name, adapter)
+    plan = await plan_speech(service.model, asked, speech, recording, name, adapter)
     if asked.streams:
         chunks = SpeechChunks(id=name, created=unix_time(), model=model, speech=speech)
         return await _stream(request, service, asked, plan, chunks, arrived)
-    _, choices = await collect(service, plan.job, arrived)
+    _, choices = await collect(service.delivery, plan.job, arrived)
     return json_reply(whole_speech(asked, speech, plan.heard(list(choices)), plan.duration_s))
 
 
@@ -90,12 +90,12 @@ async def _stream(
     arrived: Micros,
 ) -> web.StreamResponse:
     replies = ReplySet(plan.job)
-    with service.answering:
+    with service.delivery.open_replies:
         async with EventOutlet(request) as outlet:
             stream = SpokenStream(replies, plan, asked, chunks, lambda told: outlet.send(event(told)))
-            if service.suspension.rejects_new:
+            if service.delivery.suspension.rejects_new:
                 stream.fail(plan.job.errors.paused())
             else:
-                await fly(service, replies, stream.replies(), arrived)
+                await fly(service.delivery, replies, stream.replies(), arrived)
             outlet.send(DONE)
         return outlet.response

@@ -18,7 +18,7 @@ from mockserve.protocol.generate import parse_generate
 from mockserve.replies.frames import DONE, OTHER_ERRORS
 from mockserve.replies.reply_set import ReplyJob
 from mockserve.routes.shared import aside, check_rank, parsed, planned, read_body, reply_id, wanted_priority
-from mockserve.serving.adapters import Adapter
+from mockserve.serving.model import Adapter
 from mockserve.serving.service import SERVICE, Service
 
 
@@ -26,53 +26,53 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Answer a conversation."""
     service = request.app[SERVICE]
     body = await read_body(request)
-    arrived = arrived_at(request, service.driver)
+    arrived = arrived_at(request, service.delivery.driver)
     chat = await parsed(request, service.chats, body)
-    adapter = service.check_model(chat.model)
+    adapter = service.model.check_model(chat.model)
     name = reply_id(request, "chatcmpl", chat.common.request_id)
     try:
         priority = wanted_priority(request)
-        plan = plan_chat(service, chat, body, name, adapter, priority)
+        plan = plan_chat(service.model, chat, body, name, adapter, priority)
         job = await planned(request, chat.sampling, plan)
         check_rank(request, service)
     except ApiError as error:
         return await refuse(request, error, chat.delivery.stream)
-    headers = load_headers(request.headers.get(ASKED_BY), service.driver.engine)
-    return await answer(request, service, job, arrived, headers)
+    headers = load_headers(request.headers.get(ASKED_BY), service.delivery.driver.engine)
+    return await answer(request, service.delivery, job, arrived, headers)
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
     """Continue one or several prompts."""
     service = request.app[SERVICE]
     body = await read_body(request)
-    arrived = arrived_at(request, service.driver)
+    arrived = arrived_at(request, service.delivery.driver)
     asked = await parsed(request, service.completions, body)
-    adapter = service.check_model(asked.model)
+    adapter = service.model.check_model(asked.model)
     name = reply_id(request, "cmpl", asked.common.request_id)
     try:
         priority = wanted_priority(request)
-        plan = plan_completion(service, asked, body, name, adapter, priority)
+        plan = plan_completion(service.model, asked, body, name, adapter, priority)
         job = await planned(request, asked.sampling, plan)
         check_rank(request, service)
     except ApiError as error:
         return await refuse(request, error, asked.delivery.stream, [OTHER_ERRORS.event(error), DONE])
-    headers = load_headers(request.headers.get(ASKED_BY), service.driver.engine)
-    return await answer(request, service, job, arrived, headers)
+    headers = load_headers(request.headers.get(ASKED_BY), service.delivery.driver.engine)
+    return await answer(request, service.delivery, job, arrived, headers)
 
 
 async def batch_chat(request: web.Request) -> web.StreamResponse:
     """Answer each conversation with one choice."""
     service = request.app[SERVICE]
     body = await read_body(request)
-    arrived = arrived_at(request, service.driver)
+    arrived = arrived_at(request, service.delivery.driver)
     asked = await aside(request, _asked, body)
-    adapter = service.check_model(asked[0][0].model)
+    adapter = service.model.check_model(asked[0][0].model)
     name = reply_id(request, "chatcmpl", asked[0][0].common.request_id)
     sampling = replace(asked[0][0].sampling, n=len(asked))  # one answer for each conversation
     plan = _planned(service, asked, name, adapter, wanted_priority(request))
     job = await planned(request, sampling, plan)
     check_rank(request, service)
-    return await answer(request, service, job, arrived)
+    return await answer(request, service.delivery, job, arrived)
 
 
 def _asked(body: dict[str, Any]) -> list[tuple[ChatRequest, dict[str, Any]]]:
@@ -90,7 +90,9 @@ async def _planned(
     """One reply with a prompt for each conversation."""
     count = len(asked)
     jobs = [
-        await plan_chat(service, chat, body, name, adapter, priority, refuses_unavailable=False, num_prompts=count)
+        await plan_chat(
+            service.model, chat, body, name, adapter, priority, refuses_unavailable=False, num_prompts=count
+        )
         for chat, body in asked
     ]
     accounting = jobs[0].accounting._replace(counts_reasoning=False, shows_prompt_details=False)
@@ -103,14 +105,14 @@ async def generate(request: web.Request) -> web.StreamResponse:
     """Continue token ids, and answer with token ids."""
     service = request.app[SERVICE]
     body = await read_body(request)
-    arrived = arrived_at(request, service.driver)
+    arrived = arrived_at(request, service.delivery.driver)
     asked = await aside(request, parse_generate, body)
-    adapter = service.check_model(asked.model)
+    adapter = service.model.check_model(asked.model)
     name = reply_id(request, "generate-tokens", asked.common.request_id)
     try:
-        plan = plan_generate(service, asked, name, adapter, wanted_priority(request))
+        plan = plan_generate(service.model, asked, name, adapter, wanted_priority(request))
         job = await planned(request, asked.sampling, plan)
         check_rank(request, service)
     except ApiError as error:
         return await refuse(request, error, asked.delivery.stream, [OTHER_ERRORS.event(error), DONE])
-    return await answer(request, service, job, arrived)
+    return await answer(request, service.delivery, job, arrived)

@@ -137,7 +137,7 @@ async def scale_elastic_ep(request: web.Request) -> web.StreamResponse:
         raise bad_request("new_data_parallel_size is required")
     _demand_positive("new_data_parallel_size", wanted)
     _demand_positive("drain_timeout", body.get("drain_timeout", DEFAULT_DRAIN_TIMEOUT_S))
-    if wanted != request.app[SERVICE].deployment.dp:
+    if wanted != request.app[SERVICE].model.deployment.dp:
         raise ApiError("Scale failed", status=500, kind="Internal Server Error")
     return json_reply({"message": f"Scaled to {wanted} data parallel engines"})
 
@@ -156,7 +156,7 @@ def _demand_positive(name: str, value: Any) -> None:
 async def query(request: web.Request) -> web.StreamResponse:
     """The engines that hand prompts on, by data-parallel rank, with the address of each of their workers."""
     service = request.app[SERVICE]
-    transfer = service.transfer
+    transfer = service.model.transfer
     assert transfer is not None  # the gate of this route
     ranks = range(len(service.engines))
     workers = {str(worker): {"0": f"tcp://{transfer.host}:{transfer.port + worker}"} for worker in range(transfer.tp)}
@@ -197,7 +197,7 @@ class OpenApiText:
         """Return the document of `app` as JSON."""
         async with self._is_made_once:
             if self._text is None:
-                self._text = await app[SERVICE].aside.in_thread(partial(_openapi_text, app))
+                self._text = await app[SERVICE].delivery.aside.in_thread(partial(_openapi_text, app))
             return self._text
 
 

@@ -43,20 +43,20 @@ async def messages(request: web.Request) -> web.StreamResponse:
     """Answer a conversation."""
     service = request.app[SERVICE]
     body = await read_body(request)
-    arrived = arrived_at(request, service.driver)
+    arrived = arrived_at(request, service.delivery.driver)
     await aside(request, check_messages, body)
     try:
         chat, asked = await aside(request, _asked, service, body)
-        adapter = service.check_model(chat.model)
+        adapter = service.model.check_model(chat.model)
         name = reply_id(request, "chatcmpl", None)
         priority = wanted_priority(request)
-        plan = plan_chat(service, chat, asked, name, adapter, priority)
+        plan = plan_chat(service.model, chat, asked, name, adapter, priority)
         job = await planned(request, chat.sampling, plan)
         check_rank(request, service)
-        reply = AnthropicReply(name, service.reply_name(adapter), lambda: uuid4().hex)
+        reply = AnthropicReply(name, service.model.reply_name(adapter), lambda: uuid4().hex)
         if job.delivery.stream:
-            return await narrate_to_client(request, service, job, AnthropicEvents(reply), arrived)
-        replies, choices = await collect(service, job, arrived, caller_of(request))
+            return await narrate_to_client(request, service.delivery, job, AnthropicEvents(reply), arrived)
+        replies, choices = await collect(service.delivery, job, arrived, caller_of(request))
     except ApiError as error:
         refusal = anthropic_error(error)
         return await refuse(request, refusal, as_flag(body.get("stream") or False), [named_event(refusal.body())])
@@ -102,10 +102,10 @@ def _chat_body(service: Service, body: dict[str, Any]) -> dict[str, Any]:
 def _num_tokens(service: Service, body: dict[str, Any]) -> int:
     asked = count_chat_body(body, service.options.content.tools.calls_tools)
     chat = parse_chat(asked)
-    service.check_model(chat.model)
+    service.model.check_model(chat.model)
     refuse_unavailable(asked, service.options.content.tools.calls_tools)
-    text = service.planner.conversations.prompt(asked)
+    text = service.model.planner.conversations.prompt(asked)
     media, tokens_per_medium = media_of(chat.messages), service.options.replies.tokens_per_medium
     if media and not tokens_per_medium:
-        raise ApiError(f"{service.model_names[0]} is not a multimodal model")
-    return len(conversation_ids(service.planner, text, media, tokens_per_medium, False, chat.sampling))
+        raise ApiError(f"{service.model.names[0]} is not a multimodal model")
+    return len(conversation_ids(service.model.planner, text, media, tokens_per_medium, False, chat.sampling))

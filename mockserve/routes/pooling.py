@@ -37,7 +37,7 @@ from mockserve.protocol.pooling.requests import (
 )
 from mockserve.replies.generation import unix_time
 from mockserve.routes.shared import aside, read_body, reply_id
-from mockserve.serving.adapters import Adapter
+from mockserve.serving.model import Adapter
 from mockserve.serving.planner import Terms
 from mockserve.serving.service import SERVICE, Service
 
@@ -109,32 +109,32 @@ async def classify(request: web.Request) -> web.StreamResponse:
 def pooling_service(request: web.Request) -> tuple[Service, Pooler]:
     """The service of a route that only a pooling model has."""
     service = request.app[SERVICE]
-    pooler = service.pooler
+    pooler = service.model.pooler
     assert pooler is not None
     return service, pooler
 
 
 def known_adapter(service: Service, model: str) -> Adapter | None:
     """The adapter asked for, if it is one. Raises ApiError for an unknown model, in these routes' own words."""
-    if model and model not in service.model_names and model not in service.adapters:
+    if model and model not in service.model.names and model not in service.model.adapters:
         raise ApiError(f"The model `{model}` does not exist.", status=404, kind="NotFoundError")
-    return service.check_model(model)
+    return service.model.check_model(model)
 
 
 async def _pooled(
     request: web.Request, service: Service, asked: PoolingRequest, body: dict[str, Any], prefix: str
 ) -> tuple[PoolingHead, list[list[int]]]:
     """The prompts as token ids, once the engine has read them, and what the reply begins with."""
-    arrived = arrived_at(request, service.driver)
+    arrived = arrived_at(request, service.delivery.driver)
     adapter = known_adapter(service, asked.model)
     if not asked.prompts:
         raise ApiError("You must pass at least one prompt")
     prompts = await aside(request, _all_token_ids, service, asked, body)
-    assert service.pooler is not None
-    service.pooler.check_dimensions(asked.dimensions, service.model_names[0])
-    head = PoolingHead(reply_id(request, prefix, asked.request_id), unix_time(), service.reply_name(adapter))
+    assert service.model.pooler is not None
+    service.model.pooler.check_dimensions(asked.dimensions, service.model.names[0])
+    head = PoolingHead(reply_id(request, prefix, asked.request_id), unix_time(), service.model.reply_name(adapter))
     terms = Terms(head.id, asked.cache_salt, adapter, asked.priority)
-    await prefill(service, prompts, _total(prompts), terms, arrived)
+    await prefill(service.delivery, service.model.planner, prompts, _total(prompts), terms, arrived)
     return head, prompts
 
 
@@ -159,11 +159,11 @@ def _all_token_ids(service: Service, asked: PoolingRequest, body: dict[str, Any]
 def _token_ids(service: Service, prompt: Prompt, asked: PoolingRequest, body: dict[str, Any]) -> list[int]:
     if asked.is_chat:
         if media_of(cast(list[Any], prompt)) and not service.options.replies.tokens_per_medium:
-            raise ApiError(f"{service.model_names[0]} is not a multimodal model")
+            raise ApiError(f"{service.model.names[0]} is not a multimodal model")
         told = {"add_generation_prompt": False, **body, "messages": prompt}
-        prompt = service.planner.conversations.prompt(told)
-    ids = fitted(service.planner, prompt, asked.truncate_to, asked.truncates_left, asked.add_special_tokens)
-    return padded(service.planner, ids, asked.pads)
+        prompt = service.model.planner.conversations.prompt(told)
+    ids = fitted(service.model.planner, prompt, asked.truncate_to, asked.truncates_left, asked.add_special_tokens)
+    return padded(service.model.planner, ids, asked.pads)
 
 
 async def _bytes_reply(
@@ -173,7 +173,7 @@ async def _bytes_reply(
     head: PoolingHead,
     prompt_tokens: int,
 ) -> web.StreamResponse:
-    aside = request.app[SERVICE].aside
+    aside = request.app[SERVICE].delivery.aside
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     if encoding.form == "bytes":
         known = {"id": head.id, "created": head.created, "model": head.model}
@@ -196,21 +196,21 @@ async def cohere_embed(request: web.Request) -> web.StreamResponse:
     """Vectors of texts, as Cohere asks for them."""
     service, pooler = pooling_service(request)
     body = await read_body(request)
-    arrived = arrived_at(request, service.driver)
+    arrived = arrived_at(request, service.delivery.driver)
     asked = await aside(request, parse_cohere_embed, body)
     adapter = known_adapter(service, asked.model)
-    check_max_tokens(asked, service.planner.max_model_len)
+    check_max_tokens(asked, service.model.planner.max_model_len)
     keeps_end = asked.truncate == "START"
 
     def token_ids() -> list[list[int]]:
-        return [fitted(service.planner, each, asked.truncate_to, keeps_end, True) for each in asked.texts]
+        return [fitted(service.model.planner, each, asked.truncate_to, keeps_end, True) for each in asked.texts]
 
     prompts = await aside(request, token_ids)
-    pooler.check_dimensions(asked.dimensions, service.model_names[0])
+    pooler.check_dimensions(asked.dimensions, service.model.names[0])
     check_lengths(asked, [len(each) for each in prompts])
     id = reply_id(request, "embd", None)
     num_tokens = sum(map(len, prompts))
-    await prefill(service, prompts, num_tokens, Terms(id, lora=adapter), arrived)
+    await prefill(service.delivery, service.model.planner, prompts, num_tokens, Terms(id, lora=adapter), arrived)
 
     def reply() -> dict[str, Any]:
         vectors = [pooler.embedding(each, asked.dimensions) for each in prompts]

@@ -48,7 +48,7 @@ async def render_completion(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request)
     asked = await aside(request, parse_completion, body)
-    service.check_model(asked.model)
+    service.model.check_model(asked.model)
     _refuse_beams(asked.sampling.use_beam_search)
     name = reply_id(request, "cmpl", asked.common.request_id)
     names = [name] if len(asked.prompts) == 1 else [f"{name}-{index}" for index in range(len(asked.prompts))]
@@ -70,14 +70,14 @@ def rendered_chat(service: Service, body: dict[str, Any], name: str, refuses_too
     With `refuses_tools`, calls of tools that the server does not parse are refused, too.
     """
     chat = parse_chat(body)
-    service.check_model(chat.model)
+    service.model.check_model(chat.model)
     _refuse_beams(chat.sampling.use_beam_search)
-    planner, options = service.planner, service.options
+    planner, options = service.model.planner, service.options
     refuse_unavailable(body, options.content.tools.calls_tools or not refuses_tools)
     text = planner.conversations.prompt(body)
     media = media_of(chat.messages)
     if media and not options.replies.tokens_per_medium:
-        raise ApiError(f"{service.model_names[0]} is not a multimodal model")
+        raise ApiError(f"{service.model.names[0]} is not a multimodal model")
     ids = conversation_ids(
         planner, text, media, options.replies.tokens_per_medium, chat.add_special_tokens, chat.sampling
     )
@@ -104,7 +104,7 @@ def rendered_chat(service: Service, body: dict[str, Any], name: str, refuses_too
 def _rendered_prompt(
     service: Service, asked: CompletionRequest, body: dict[str, Any], prompt: Prompt, name: str
 ) -> Rendered:
-    planner = service.planner
+    planner = service.model.planner
     sampling = planner.defaults.applied(asked.sampling, body)
     if isinstance(prompt, str):
         ids = text_ids(planner, prompt, asked.add_special_tokens, sampling)
@@ -127,7 +127,7 @@ def _reasoning_ended(service: Service, prompt: Sequence[int]) -> bool | None:
     """Whether the prompt has ended the reasoning of the answer already; None without a parser of reasoning."""
     if service.options.content.reasoning.reasoning_parser is None:
         return None
-    start, end = (service.planner.tokenizer.marker_id(each) for each in (START, END))
+    start, end = (service.model.planner.tokenizer.marker_id(each) for each in (START, END))
     last = next((each for each in reversed(prompt) if each in (start, end)), None)
     return last is not None and last == end
 
@@ -167,11 +167,13 @@ async def derender_chat(request: web.Request) -> web.StreamResponse:
 
 def _derendered_chat(service: Service, body: dict[str, Any]) -> Callable[[], dict[str, Any]]:
     is_chunk = is_chunk_of_chat(body)
-    service.check_model(body.get("model") or "")
+    service.model.check_model(body.get("model") or "")
     if is_chunk and (body.get("chat_request") or {}).get("stop"):
         raise ApiError(STOP_STRINGS)
     if not is_chunk:
-        check_lengths(service.planner.max_model_len, _choices(service, body["generate_response"]), [_prompt(body)])
+        check_lengths(
+            service.model.planner.max_model_len, _choices(service, body["generate_response"]), [_prompt(body)]
+        )
     if service.options.content.parses_answers and body.get("chat_request") is None:
         raise ApiError(NO_REQUEST)
     found = _chat_chunk(service, body) if is_chunk else _whole_chat(service, body)
@@ -187,7 +189,7 @@ async def derender_completion(request: web.Request) -> web.StreamResponse:
 
 def _derendered_completion(service: Service, body: dict[str, Any]) -> Callable[[], dict[str, Any]]:
     is_chunk = is_chunk_of_completion(body)
-    service.check_model(body.get("model") or "")
+    service.model.check_model(body.get("model") or "")
     if is_chunk and (body.get("completion_request") or {}).get("stop"):
         raise ApiError(STOP_STRINGS)
     found = _completion_chunk(service, body) if is_chunk else _whole_completion(service, body)
@@ -197,7 +199,7 @@ def _derendered_completion(service: Service, body: dict[str, Any]) -> Callable[[
 def _whole_chat(service: Service, body: Mapping[str, Any]) -> dict[str, Any]:
     generated = body["generate_response"]
     choices = _choices(service, generated)
-    reader = chat_reader(service, body, _prompt(body) or generated.get("prompt_token_ids") or ())
+    reader = chat_reader(service.model, body, _prompt(body) or generated.get("prompt_token_ids") or ())
     for each in choices:
         if not each.token_ids:
             raise ApiError(f"choice {each.index} has empty or null token_ids")
@@ -221,7 +223,7 @@ def _chat_chunk(service: Service, body: Mapping[str, Any]) -> dict[str, Any]:
         raise ApiError(NO_PROMPT)
     choice = _only_choice(service, generated, "derender_chat_stream")
     state = StreamState.read(body.get("stream_state"))
-    reader = chat_reader(service, body, prompt or generated.get("prompt_token_ids") or ())
+    reader = chat_reader(service.model, body, prompt or generated.get("prompt_token_ids") or ())
     _check_chunk(service, prompt, state, choice)
     head = {"id": _name(generated), "created": unix_time(), "model": _model(service, body)}
     return chat_chunk(head, reader, choice, state, generated)
@@ -233,11 +235,11 @@ def _whole_completion(service: Service, body: Mapping[str, Any]) -> dict[str, An
         raise ApiError("generate_responses must not be empty")
     prompts = body.get("prompt_token_ids") or [None] * len(responses)
     check_lengths(
-        service.planner.max_model_len, [each for one in responses for each in _choices(service, one)], prompts
+        service.model.planner.max_model_len, [each for one in responses for each in _choices(service, one)], prompts
     )
     choices: list[Choice] = []
     for generated, prompt in zip(responses, prompts, strict=True):
-        reader = text_reader(service, body, prompt or generated.get("prompt_token_ids") or ())
+        reader = text_reader(service.model, body, prompt or generated.get("prompt_token_ids") or ())
         choices += [_text_choice(reader, each, _name(generated)) for each in _choices(service, generated)]
     first = responses[0]
     bodies = CompletionBodies(id=_name(first), created=unix_time(), model=_model(service, body), fingerprint="")
@@ -261,30 +263,30 @@ def _text_choice(reader: TextReader, given: GivenChoice, name: str) -> Choice:
 
 def _completion_chunk(service: Service, body: Mapping[str, Any]) -> dict[str, Any]:
     generated, prompt = body["generate_chunk"], body.get("prompt_token_ids")
-    check_lengths(service.planner.max_model_len, (), [prompt])
+    check_lengths(service.model.planner.max_model_len, (), [prompt])
     choice = _only_choice(service, generated, "derender_completion_stream")
     state = StreamState.read(body.get("stream_state"))
-    reader = text_reader(service, body, prompt or generated.get("prompt_token_ids") or ())
+    reader = text_reader(service.model, body, prompt or generated.get("prompt_token_ids") or ())
     head = {"id": _name(generated), "created": unix_time(), "model": _model(service, body)}
     return completion_chunk(head, reader, choice, state, generated)
 
 
 def _choices(service: Service, generated: Mapping[str, Any]) -> list[GivenChoice]:
-    return [given_choice(each, service.planner.tokenizer, is_whole=True) for each in generated["choices"]]
+    return [given_choice(each, service.model.planner.tokenizer, is_whole=True) for each in generated["choices"]]
 
 
 def _only_choice(service: Service, generated: Mapping[str, Any], name: str) -> GivenChoice | None:
     given = generated["choices"]
     if len(given) > 1:
         raise ApiError(f"{name} expects at most one choice per chunk (got {len(given)}).")
-    return given_choice(given[0], service.planner.tokenizer, is_whole=False) if given else None
+    return given_choice(given[0], service.model.planner.tokenizer, is_whole=False) if given else None
 
 
 def _check_chunk(
     service: Service, prompt: Sequence[int] | None, state: StreamState, choice: GivenChoice | None
 ) -> None:
     lengths = len(prompt or ()), len(state.token_ids), len(choice.token_ids) if choice is not None else 0
-    limit = service.planner.max_model_len
+    limit = service.model.planner.max_model_len
     if sum(lengths) > limit:
         raise ApiError(
             f"prompt_token_ids length ({lengths[0]}) plus output_token_ids length ({lengths[1]}) plus delta "
@@ -310,4 +312,4 @@ def _name(generated: Mapping[str, Any]) -> str:
 
 
 def _model(service: Service, body: Mapping[str, Any]) -> str:
-    return body.get("model") or service.model_names[0]
+    return body.get("model") or service.model.names[0]

@@ -38,19 +38,21 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     """Make a response: at once or in the background, whole or as a stream."""
     service = request.app[SERVICE]
     body = await read_body(request)
-    arrived = arrived_at(request, service.driver)
+    arrived = arrived_at(request, service.delivery.driver)
     asked = await aside(request, parse_response, body)
-    service.check_model(asked.model)
+    service.model.check_model(asked.model)
     if asked.in_background and not service.responses.is_enabled:
         raise no_background()
-    plan = await planned_alone(request, body, plan_response(service, asked, wanted_priority(request)))
+    plan = await planned_alone(
+        request, body, plan_response(service.model, service.responses, asked, wanted_priority(request))
+    )
     check_rank(request, service)
     if asked.in_background:
         stored = _start(service, plan, asked, arrived)
         return await _told(request, stored.events_after(None)) if asked.streams else json_reply(stored.body)
     if asked.streams:
         narrator = _narrator(plan)
-        response = await narrate_to_client(request, service, plan.job, narrator, arrived)
+        response = await narrate_to_client(request, service.delivery, plan.job, narrator, arrived)
         stored = StoredResponse(narrator.final or plan.response.body("failed"), plan.messages)
         await _keep_counted(service, asked, stored, plan.job.is_long or is_long(request))
         return response
@@ -71,7 +73,7 @@ def _rendered(service: Service, given: dict[str, Any]) -> Callable[[], dict[str,
     if asked.body.get("previous_response_id") is not None:
         message = "previous_response_id is not supported by the stateless render endpoint."
         raise ApiError(message, kind="invalid_request_error", param="previous_response_id")
-    body = chat_body(asked, conversation(service, asked))
+    body = chat_body(asked, conversation(service.responses, asked))
     if not any(asked.body.get(each) for each in ("kv_transfer_params", "ec_transfer_params")):
         body["vllm_xargs"] = body.get("vllm_xargs") or {}
     name = response_id(asked)
@@ -126,16 +128,16 @@ async def _make(service: Service, plan: ResponsePlan, stored: StoredResponse, ar
 
 async def _make_stream(service: Service, plan: ResponsePlan, stored: StoredResponse, arrived: Micros) -> None:
     narrator = _narrator(plan)
-    with service.answering:
-        await narrate(service, ReplySet(plan.job), narrator, stored.add_event, arrived)
+    with service.delivery.open_replies:
+        await narrate(service.delivery, ReplySet(plan.job), narrator, stored.add_event, arrived)
     stored.become(narrator.final or stored.body)
 
 
 async def _whole(service: Service, plan: ResponsePlan, arrived: Micros, caller: Caller = ANYBODY) -> dict[str, object]:
-    replies, choices = await collect(service, plan.job, arrived, caller)
+    replies, choices = await collect(service.delivery, plan.job, arrived, caller)
     usage, metrics = replies.usage(is_stream=False), replies.metrics(is_stream=False)
     if plan.job.is_long:
-        return await service.aside.run(True, lambda: plan.whole(choices[0], usage, metrics))
+        return await service.delivery.aside.run(True, lambda: plan.whole(choices[0], usage, metrics))
     return plan.whole(choices[0], usage, metrics)
 
 
@@ -151,7 +153,7 @@ def _keep(service: Service, asked: ResponseRequest, stored: StoredResponse) -> N
 async def _keep_counted(service: Service, asked: ResponseRequest, stored: StoredResponse, is_long: bool) -> None:
     """Keep a response, which takes time if it is long: its bytes are counted."""
     if is_long and asked.stores and service.responses.is_enabled:
-        await service.aside.run(True, stored.count)
+        await service.delivery.aside.run(True, stored.count)
     _keep(service, asked, stored)
 
 

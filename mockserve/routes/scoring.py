@@ -58,18 +58,20 @@ async def rerank(request: web.Request) -> web.StreamResponse:
 async def _scored(request: web.Request, asked: ScoringRequest) -> tuple[PoolingHead, list[float], int]:
     """What the reply begins with, the score of each pair, and how many tokens were read."""
     service, pooler = pooling_service(request)
-    arrived = arrived_at(request, service.driver)
+    arrived = arrived_at(request, service.delivery.driver)
     adapter = known_adapter(service, asked.model)
-    check_scoring(asked, service.planner.max_model_len, pooler.architecture)
+    check_scoring(asked, service.model.planner.max_model_len, pooler.architecture)
     queries, documents, prompts = await aside(request, _all_token_ids, service, pooler, asked)
-    head = PoolingHead(reply_id(request, "score", asked.request_id), unix_time(), service.reply_name(adapter))
+    head = PoolingHead(reply_id(request, "score", asked.request_id), unix_time(), service.model.reply_name(adapter))
     num_tokens = sum(prompts.lengths())
-    await prefill(service, prompts, num_tokens, Terms(head.id, asked.cache_salt, adapter), arrived)
+    await prefill(
+        service.delivery, service.model.planner, prompts, num_tokens, Terms(head.id, asked.cache_salt, adapter), arrived
+    )
 
     def scores() -> list[float]:
         return [_score(pooler, queries[query], documents[document]) for query, document in asked.pairs]
 
-    found = await service.aside.run(True, scores) if has_many(len(prompts), num_tokens) else scores()
+    found = await service.delivery.aside.run(True, scores) if has_many(len(prompts), num_tokens) else scores()
     return head, found, num_tokens
 
 
@@ -80,14 +82,14 @@ def _all_token_ids(
     queries = [_token_ids(service, each, asked.max_query_tokens, asked) for each in asked.queries]
     documents = [_token_ids(service, each, asked.max_document_tokens, asked) for each in asked.documents]
     pairs = asked.pairs if pooler.task == "classify" else None
-    return queries, documents, _Prompts(service.planner, queries, documents, pairs, asked.pads)
+    return queries, documents, _Prompts(service.model.planner, queries, documents, pairs, asked.pads)
 
 
 def _token_ids(service: Service, text: str, most_tokens: int, asked: ScoringRequest) -> list[int]:
     if most_tokens:
-        tokenizer = service.planner.tokenizer
+        tokenizer = service.model.planner.tokenizer
         text = tokenizer.decode(cut_text(tokenizer, text, most_tokens, keeps_end=False, add_special_tokens=False))
-    return fitted(service.planner, text, asked.truncate_to, asked.truncates_left, add_special_tokens=True)
+    return fitted(service.model.planner, text, asked.truncate_to, asked.truncates_left, add_special_tokens=True)
 
 
 class _Prompts(Sequence[list[int]]):
@@ -153,23 +155,23 @@ async def generative_scoring(request: web.Request) -> web.StreamResponse:
     """Return how likely the first label is to be the next token after the query with each item."""
     service = request.app[SERVICE]
     body = await read_body(request)
-    arrived = arrived_at(request, service.driver)
+    arrived = arrived_at(request, service.delivery.driver)
     asked = await aside(request, parse_scoring, body)
-    adapter = service.check_model(asked.model)
-    service.check_queue(len(asked.items))
-    check_labels(asked, service.deployment.model.vocab_size)
+    adapter = service.model.check_model(asked.model)
+    service.model.queue.check(len(asked.items))
+    check_labels(asked, service.model.deployment.model.vocab_size)
     id = reply_id(request, "generative-scoring", asked.request_id)
-    prompts = await aside(request, _prompts, service.planner, asked)
+    prompts = await aside(request, _prompts, service.model.planner, asked)
     check_number_of_labels(len(asked.label_token_ids), service.options.replies.max_logprobs)
-    await aside(request, prompts.check_ids, service.deployment.model.vocab_size)
+    await aside(request, prompts.check_ids, service.model.deployment.model.vocab_size)
     terms = Terms(id, asked.cache_salt, adapter, asked.priority)
     prompt_tokens = sum(prompts.lengths())
-    await prefill(service, prompts, prompt_tokens, terms, arrived, "length")
+    await prefill(service.delivery, service.model.planner, prompts, prompt_tokens, terms, arrived, "length")
 
     def reply() -> dict[str, Any]:
         seed = service.options.content.seed
         scores = [label_score(token_digest(each), asked.label_token_ids, seed, asked.apply_softmax) for each in prompts]
-        return scoring_reply(id, unix_time(), service.reply_name(adapter), scores, prompt_tokens)
+        return scoring_reply(id, unix_time(), service.model.reply_name(adapter), scores, prompt_tokens)
 
     return await json_body(request, reply, has_many(len(prompts), prompt_tokens))
 

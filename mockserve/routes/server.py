@@ -62,16 +62,16 @@ async def kv_event_sources(request: web.Request) -> web.StreamResponse:
 
 
 def _facts(service: Service) -> ConfigFacts:
-    options, deployment = service.options, service.deployment
+    options, deployment = service.options, service.model.deployment
     config = deployment.config
     return ConfigFacts(
-        model=service.root,
-        served_model_names=tuple(service.model_names),
-        tokenizer=options.content.tokenizer or service.root,
+        model=service.model.root,
+        served_model_names=tuple(service.model.names),
+        tokenizer=options.content.tokenizer or service.model.root,
         runner=options.routes.runner,
         convert=options.routes.convert,
         seed=options.content.seed,
-        max_model_len=service.planner.max_model_len,
+        max_model_len=service.model.planner.max_model_len,
         block_size=config.block_size_tokens,
         gpu_memory_utilization=options.deployment.memory_utilization,
         num_gpu_blocks=config.total_kv_blocks,
@@ -90,7 +90,7 @@ def _facts(service: Service) -> ConfigFacts:
 async def health(request: web.Request) -> web.StreamResponse:
     """Empty: 200, or 503 once the engine has failed, no instance takes requests, or the server stops."""
     service = request.app[SERVICE]
-    return web.Response(status=200 if service.is_ready else 503)
+    return web.Response(status=200 if service.lifecycle.is_ready else 503)
 
 
 async def version(_request: web.Request) -> web.StreamResponse:
@@ -101,16 +101,16 @@ async def version(_request: web.Request) -> web.StreamResponse:
 async def load(request: web.Request) -> web.StreamResponse:
     """How many requests are being answered, if that is tracked."""
     service = request.app[SERVICE]
-    number = service.num_answering if service.tracks_load else 0
+    number = service.delivery.open_replies.number if service.options.enable_server_load_tracking else 0
     return web.Response(body=compact_json({"server_load": number}), content_type="application/json")
 
 
 async def models(request: web.Request) -> web.StreamResponse:
     """A card for each served name and each adapter."""
     service = request.app[SERVICE]
-    limit = service.planner.max_model_len
-    served = [ServedModel(name, service.root, max_model_len=limit) for name in service.model_names]
-    served += [ServedModel(each.name, each.path, parent=each.parent) for each in service.adapters]
+    limit = service.model.planner.max_model_len
+    served = [ServedModel(name, service.model.root, max_model_len=limit) for name in service.model.names]
+    served += [ServedModel(each.name, each.path, parent=each.parent) for each in service.model.adapters]
     return json_reply(model_list(served, unix_time(), [new_id() for _ in served]))
 
 
@@ -152,7 +152,7 @@ async def reset_prefix_cache(request: web.Request) -> web.StreamResponse:
     preempts_running = query.flag("reset_running_requests", False)
     query.flag("reset_external", False)
     query.check()
-    return json_reply({"success": meant(request).suspension.reset_prefix_cache(preempts_running)})
+    return json_reply({"success": meant(request).delivery.suspension.reset_prefix_cache(preempts_running)})
 
 
 async def reset_other_cache(_request: web.Request) -> web.StreamResponse:
@@ -162,7 +162,7 @@ async def reset_other_cache(_request: web.Request) -> web.StreamResponse:
 
 async def abort_requests(request: web.Request) -> web.StreamResponse:
     """End the named requests, or all, with the tokens they have."""
-    driver = meant(request).driver
+    driver = meant(request).delivery.driver
     named = (await read_object(request, "Invalid JSON format")).get("request_ids")
     if named:
         if isinstance(named, bool | int | float):
@@ -179,7 +179,7 @@ async def abort_named_requests(request: web.Request) -> web.StreamResponse:
     if named is None:
         raise bad_request("Missing 'request_ids' in request body")
     if isinstance(named, list | str | dict):  # of other values vLLM says nothing
-        _end_named(meant(request).driver, named)
+        _end_named(meant(request).delivery.driver, named)
     return untyped_reply()
 
 
@@ -198,19 +198,19 @@ async def pause(request: web.Request) -> web.StreamResponse:
     query = QueryFields(request.query)
     mode, clears_caches = _pause_mode(query), query.flag("clear_cache", True)
     query.check()
-    await meant(request).suspension.pause(mode, clears_caches)
+    await meant(request).delivery.suspension.pause(mode, clears_caches)
     return json_reply({"status": "paused"})
 
 
 async def resume(request: web.Request) -> web.StreamResponse:
     """Generate again."""
-    meant(request).suspension.resume()
+    meant(request).delivery.suspension.resume()
     return json_reply({"status": "resumed"})
 
 
 async def is_paused(request: web.Request) -> web.StreamResponse:
     """Whether generation is suspended."""
-    return json_reply({"is_paused": meant(request).suspension.is_paused})
+    return json_reply({"is_paused": meant(request).delivery.suspension.is_paused})
 
 
 async def sleep(request: web.Request) -> web.StreamResponse:
@@ -219,7 +219,7 @@ async def sleep(request: web.Request) -> web.StreamResponse:
     level, mode = query.integer("level", 1, 0, MAX_SLEEP_LEVEL), _pause_mode(query)
     query.check()
     with _timed(request, "sleep"):
-        await meant(request).suspension.sleep(level, mode)
+        await meant(request).delivery.suspension.sleep(level, mode)
     return json_reply({"status": "sleeping", "level": level})
 
 
@@ -227,19 +227,19 @@ async def wake_up(request: web.Request) -> web.StreamResponse:
     """Take the memory back, all of it or the parts named by tags; with the last part generation resumes."""
     tags = request.query.getall("tags", None)
     with _timed(request, "wake"):
-        is_awake = meant(request).suspension.wake_up(tags)
+        is_awake = meant(request).delivery.suspension.wake_up(tags)
     return json_reply({"status": "awake" if is_awake else "sleeping", "tags": tags})
 
 
 async def is_sleeping(request: web.Request) -> web.StreamResponse:
     """Whether the engine sleeps, at whatever level, or is paused."""
-    return json_reply({"is_sleeping": meant(request).suspension.is_sleeping})
+    return json_reply({"is_sleeping": meant(request).delivery.suspension.is_sleeping})
 
 
 async def release_kv_cache_memory(request: web.Request) -> web.StreamResponse:
     """Give away the KV cache of a paused engine until it wakes up."""
     with _timed(request, "release_kv_cache_memory"):
-        meant(request).suspension.release_kv_cache()
+        meant(request).delivery.suspension.release_kv_cache()
     return json_reply({"status": "kv_cache_released"})
 
 

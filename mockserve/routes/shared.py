@@ -79,7 +79,7 @@ async def read_body(request: web.Request, num_kinds: int = 1) -> dict[str, Any]:
     has_many_trials = num_kinds > 1 and raw.count(b",") * num_kinds > MOST_TRIALS
     if len(raw) <= LONG_BODY_BYTES and not has_many_trials:
         body = parse_json(raw, num_kinds)
-        if body.keys() & TEMPLATE_FIELDS and request.app[SERVICE].planner.conversations.brings_template(body):
+        if body.keys() & TEMPLATE_FIELDS and request.app[SERVICE].model.planner.conversations.brings_template(body):
             request[NUM_BODY_BYTES] = HUGE_BYTES
         return body
     request[NUM_BODY_BYTES] = len(raw)
@@ -108,7 +108,7 @@ async def received(request: web.Request) -> bytes:
         raw = await request.read()
     taken.keep_raw(len(raw) if len(raw) > LARGE_BYTES else 0)
     if len(raw) > CHECKED_BYTES:
-        made_bytes = await service.aside.run(True, value_bytes, raw)
+        made_bytes = await service.delivery.aside.run(True, value_bytes, raw)
         if made_bytes <= MOST_VALUE_BYTES:  # others are refused
             await taken.take_values(made_bytes)
     return raw
@@ -129,7 +129,7 @@ async def aside(request: web.Request, work: Callable[P, T], *arguments: P.args, 
     num_bytes = request.get(NUM_BODY_BYTES)
     if num_bytes is None:
         return work(*arguments, **named)
-    return await request.app[SERVICE].aside.run(num_bytes > LARGE_BYTES, work, *arguments, **named)
+    return await request.app[SERVICE].delivery.aside.run(num_bytes > LARGE_BYTES, work, *arguments, **named)
 
 
 async def parsed(request: web.Request, known: KnownBodies[T], body: dict[str, Any]) -> T:
@@ -150,7 +150,7 @@ async def planned_alone(request: web.Request, body: Mapping[str, Any], plan: Cor
 async def planned(request: web.Request, sampling: Sampling, plan: Coroutine[Any, Any, T]) -> T:
     """The result of planning the answers that `sampling` asks for, likewise."""
     service, num_bytes = request.app[SERVICE], request.get(NUM_BODY_BYTES)
-    is_long = sampling.n * likely_tokens(sampling, service.planner.max_model_len) > LONG_ANSWER_TOKENS
+    is_long = sampling.n * likely_tokens(sampling, service.model.planner.max_model_len) > LONG_ANSWER_TOKENS
     if num_bytes is None and not is_long:
         return await plan
     return await _on_thread(service, is_long or (num_bytes or 0) > LARGE_BYTES, plan)
@@ -159,7 +159,7 @@ async def planned(request: web.Request, sampling: Sampling, plan: Coroutine[Any,
 async def _on_thread(service: Service, is_huge: bool, plan: Coroutine[Any, Any, T]) -> T:
     """The result of a plan made on another thread. A plan that has not begun when the client hangs up is closed."""
     try:
-        return await service.aside.run(is_huge, finished, plan)
+        return await service.delivery.aside.run(is_huge, finished, plan)
     finally:
         with suppress(ValueError):  # the thread is executing the plan
             plan.close()

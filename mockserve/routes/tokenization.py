@@ -32,9 +32,9 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request, num_kinds=2)
     asked = await aside(request, parse_tokenize, body)
-    service.check_model(asked.model)
+    service.model.check_model(asked.model)
     ids = await aside(request, _token_ids, service, asked, body)
-    tokenizer, limit = service.planner.tokenizer, service.planner.max_model_len
+    tokenizer, limit = service.model.planner.tokenizer, service.model.planner.max_model_len
 
     def shown() -> dict[str, Any]:
         count = len(ids)
@@ -52,9 +52,9 @@ async def detokenize(request: web.Request) -> web.StreamResponse:
     """The text of token ids."""
     service = request.app[SERVICE]
     model, ids = await aside(request, parse_detokenize, await read_body(request))
-    service.check_model(model)
+    service.model.check_model(model)
     await aside(request, check_decodable, ids)
-    return await json_body(request, lambda: {"prompt": service.planner.tokenizer.decode(ids)}, is_long(request))
+    return await json_body(request, lambda: {"prompt": service.model.planner.tokenizer.decode(ids)}, is_long(request))
 
 
 async def show_tokenizer_info(request: web.Request) -> web.StreamResponse:
@@ -62,8 +62,8 @@ async def show_tokenizer_info(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     path = service.options.content.tokenizer
     settings = {} if path is None else read_json_object(_folder(Path(path)) / "tokenizer_config.json")
-    class_name = type(service.planner.tokenizer).__name__
-    return json_reply(tokenizer_info(settings, class_name, path, service.planner.max_model_len))
+    class_name = type(service.model.planner.tokenizer).__name__
+    return json_reply(tokenizer_info(settings, class_name, path, service.model.planner.max_model_len))
 
 
 def _folder(path: Path) -> Path:
@@ -73,7 +73,7 @@ def _folder(path: Path) -> Path:
 def _token_ids(service: Service, asked: TokenizeRequest, body: dict[str, Any]) -> list[int]:
     text = _text(service, asked, body)
     check_unicode(text)
-    return service.planner.tokenizer.encode(text, asked.add_special_tokens)
+    return service.model.planner.tokenizer.encode(text, asked.add_special_tokens)
 
 
 def _strings(tokenizer: Tokenizer, ids: Sequence[int]) -> Iterator[str]:
@@ -92,5 +92,5 @@ def _text(service: Service, asked: TokenizeRequest, body: dict[str, Any]) -> str
             "that will prompt it to start a new assistant message instead."
         )
     if not service.options.replies.tokens_per_medium and has_media(asked.messages):
-        raise ApiError(f"{service.model_names[0]} is not a multimodal model")
-    return service.planner.conversations.prompt(conversation_fields(body))
+        raise ApiError(f"{service.model.names[0]} is not a multimodal model")
+    return service.model.planner.conversations.prompt(conversation_fields(body))

@@ -30,7 +30,7 @@ async def load_lora_adapter(request: web.Request) -> web.StreamResponse:
     body = await read_body(request)
     check_record(body, _LOADING)
     name = body["lora_name"]
-    request.app[SERVICE].adapters.load(name, body["lora_path"], as_flag(body.get("load_inplace", False)))
+    request.app[SERVICE].model.adapters.load(name, body["lora_path"], as_flag(body.get("load_inplace", False)))
     return untyped_reply(f"Success: LoRA adapter '{name}' added successfully.")
 
 
@@ -39,7 +39,7 @@ async def unload_lora_adapter(request: web.Request) -> web.StreamResponse:
     body = await read_body(request)
     check_record(body, _UNLOADING)
     name = body["lora_name"]
-    request.app[SERVICE].adapters.unload(name)
+    request.app[SERVICE].model.adapters.unload(name)
     return untyped_reply(f"Success: LoRA adapter '{name}' removed successfully.")
 
 
@@ -53,14 +53,14 @@ async def register_adapter(request: web.Request) -> web.StreamResponse:
     problems = registration_problems(given, shown)
     if problems:
         raise bad_request(compact_json(problems).decode())
-    request.app[SERVICE].adapters.load(given["name"], given["src"], given.get("load_inplace") is True)
+    request.app[SERVICE].model.adapters.load(given["name"], given["src"], given.get("load_inplace") is True)
     return untyped_reply(f"Adapter {given['name']} registered")
 
 
 async def unregister_adapter(request: web.Request) -> web.StreamResponse:
     """Serve an adapter no more, as SageMaker asks for it."""
     name = request.match_info["adapter_name"]
-    request.app[SERVICE].adapters.unload(name)
+    request.app[SERVICE].model.adapters.unload(name)
     return untyped_reply(f"Adapter {name} unregistered")
 
 
@@ -100,20 +100,20 @@ async def finish_weight_update(request: web.Request) -> web.StreamResponse:
     given = await _embedded(request, {"weight_version": Text()})
     service = request.app[SERVICE]
     with service.metrics_source.operations.timed(WEIGHTS, "finish"):
-        service.weight_version = given.get("weight_version", service.weight_version)
-        service.has_reset_weights = False
+        service.model.weight_version = given.get("weight_version", service.model.weight_version)
+        service.model.has_reset_weights = False
     return json_reply({"message": "Weight update finished"})
 
 
 async def weight_info(request: web.Request) -> web.StreamResponse:
     """Return the version of the weights, as it was last set."""
-    return json_reply({"weight_version": request.app[SERVICE].weight_version})
+    return json_reply({"weight_version": request.app[SERVICE].model.weight_version})
 
 
 async def update_weight_version(request: web.Request) -> web.StreamResponse:
     """Name the weights that are there now."""
     version = (await _embedded(request, {"new_version": Text()}, ("new_version",)))["new_version"]
-    request.app[SERVICE].weight_version = version
+    request.app[SERVICE].model.weight_version = version
     return json_reply({"success": True, "new_version": version})
 
 
@@ -124,7 +124,7 @@ async def weight_checker(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     baseline: dict[str, str] | None = given.get("baseline")
     if given["action"] == "reset":
-        service.has_reset_weights = True
+        service.model.has_reset_weights = True
         return json_reply({"status": "reset"})
     if given["action"] == "compare" and baseline is None:
         raise bad_request("action='compare' requires a 'baseline' object")
@@ -138,7 +138,7 @@ async def weight_checker(request: web.Request) -> web.StreamResponse:
 
 async def world_size(request: web.Request) -> web.StreamResponse:
     """Return how many GPUs the deployment has, its data-parallel replicas included or not."""
-    deployment = request.app[SERVICE].deployment
+    deployment = request.app[SERVICE].model.deployment
     query = QueryFields(request.query)
     replicas = deployment.dp if query.flag("include_dp", True) else 1
     query.check()
@@ -155,7 +155,7 @@ async def collective_rpc(request: web.Request) -> web.StreamResponse:
         raise ApiError(f"'{_TYPE_NAMES[type(arguments)]}' object is not iterable")
     for name in _SENT:
         _check_text(body.get(name))
-    return json_reply({"results": [None] * request.app[SERVICE].deployment.tp})
+    return json_reply({"results": [None] * request.app[SERVICE].model.deployment.tp})
 
 
 _SENT = ("method", "timeout", "args", "kwargs")
@@ -206,9 +206,9 @@ async def _embedded(
 
 def _checksums(service: Service) -> Iterator[tuple[str, str]]:
     """Yield names of weights as vLLM's workers call them, with a digest for each."""
-    model, deployment = service.deployment.model, service.deployment
+    model, deployment = service.model.deployment.model, service.model.deployment
     names = [_EMBEDDING, *(_LAYER.format(layer) for layer in range(model.num_layers))]
-    version = "zeros" if service.has_reset_weights else service.weight_version
+    version = "zeros" if service.model.has_reset_weights else service.model.weight_version
     for replica in range(deployment.dp):
         for worker in range(deployment.tp):
             for name in names:

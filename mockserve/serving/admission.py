@@ -1,11 +1,11 @@
-"""Whether a request may come in now: room for its body, and the refusals of a server that is full or stops."""
+"""Admission of requests: memory for bodies, limits on the queue, and the refusals of a server that is busy."""
 
 import asyncio
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 
-from mockserve.protocol.errors import ApiError
+from mockserve.protocol.errors import ApiError, engine_dead
+from mockserve.realtime.interface import Driver
 
 MOST_RAW_BYTES = 256 << 20
 MOST_VALUE_BYTES = 512 << 20
@@ -91,30 +91,6 @@ class RoomTaken:
         self.raw_bytes = self.value_bytes = 0
 
 
-class OpenReplies:
-    """Each reply is counted within a `with` block, and so is the planning of one that takes several turns."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._idle = asyncio.Event()
-
-    def __enter__(self) -> None:
-        self.number += 1
-
-    def __exit__(self, *_error: object) -> None:
-        self.number -= 1
-        if not self.number:
-            self._idle.set()
-
-    async def wait_until_none(self, timeout_s: float) -> None:
-        """Return when there is none any more, or when the time is up."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self.number:  # a reply that was planned begins as soon as its plan ends
-                    self._idle.clear()
-                    await self._idle.wait()
-
-
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
     """None is no limit."""
@@ -137,6 +113,27 @@ class QueueLimits:
         if self.max_unfinished is not None and num_unfinished + num_new > self.max_unfinished:
             return "max_unfinished"
         return None
+
+
+@dataclass(slots=True)
+class RequestQueue:
+    """The engine's queue as new requests meet it: its limits, and rejections counted by limit."""
+
+    driver: Driver
+    limits: QueueLimits
+    rejections: dict[str, int]
+
+    def check(self, num_new: int) -> None:
+        """Raise ApiError when the engine is dead or `num_new` more requests exceed a limit."""
+        driver = self.driver
+        if driver.failure is not None:
+            raise engine_dead()
+        if self.limits.limits_anything:
+            limit = self.limits.exceeded(driver.num_flights, num_new, driver.num_waiting_tokens)
+            if limit is not None:
+                if limit in self.rejections:
+                    self.rejections[limit] += 1
+                raise too_busy(limit)
 
 
 def too_busy(limit: str) -> ApiError:

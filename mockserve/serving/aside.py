@@ -16,7 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from mockserve.content.writing import too_big
 from mockserve.protocol.errors import ApiError
-from mockserve.serving.admission import OpenReplies, no_worker, too_busy, worker_killed
+from mockserve.serving.admission import no_worker, too_busy, worker_killed
+from mockserve.serving.lifecycle import OpenReplies
 from mockserve.workers.job import Job
 from mockserve.workers.pool import OverLimitError, PoolBusyError, WorkerKilledError, WorkerNotReadyError, WorkerPool
 

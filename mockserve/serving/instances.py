@@ -12,8 +12,9 @@ from mockserve.faults.engine import EngineFaults
 from mockserve.faults.shaping import FaultSource
 from mockserve.metrics.page import MeasuredEngine, MetricsSource, new_source
 from mockserve.protocol.errors import ApiError
-from mockserve.serving.admission import OpenReplies
+from mockserve.serving.admission import RequestQueue
 from mockserve.serving.gates import Gate
+from mockserve.serving.lifecycle import Lifecycle
 from mockserve.serving.response_store import ResponseStore
 from mockserve.serving.service import Service, queue_limits
 from mockserve.serving.suspension import Suspension, SuspensionOfAll
@@ -56,7 +57,7 @@ class InstanceControl:
         """Those that somebody who added an instance waits for."""
         for number in live.engines:
             self.services[number] = _service_of(front, live, number)
-        front.suspension = SuspensionOfAll(self._suspensions)
+        front.delivery.suspension = SuspensionOfAll(self._suspensions)
         live.on_joined = self._joined
         live.on_removed = self._left
 
@@ -157,14 +158,14 @@ class InstanceControl:
         return task
 
     def _check_alive(self, number: int) -> None:
-        if self.service(number).driver.failure is not None:
+        if self.service(number).delivery.driver.failure is not None:
             raise _gone(number)
 
     def _suspensions(self) -> list[Suspension]:
         """Of all instances that were not killed."""
         members = self._live.driver.cluster.members
         alive = [number for number, member in members.items() if member.life is not Life.KILLED]
-        found = [self.services[number].suspension for number in alive]
+        found = [self.services[number].delivery.suspension for number in alive]
         return [each for each in found if isinstance(each, Suspension)]
 
 
@@ -197,27 +198,32 @@ def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
     def tell_sleep(state: str) -> None:
         engine.metrics.sleep_state = state
 
+    metrics = new_source(
+        source.model_name,
+        {0: MeasuredEngine(engine.driver, engine.metrics)},
+        source.cache_config,
+        source.lateness,
+        source.fakes,
+        source.slow_readers,
+        source.tool_parsing,
+    )
+    limits = queue_limits(front.options, engine.driver.engine.config.max_num_seqs, num_instances=1)
+    lifecycle = Lifecycle(engine.driver, front.lifecycle.shutdown_timeout_s)
     return replace(
         front,
-        driver=engine.driver,
-        engines=alone,
-        metrics_source=new_source(
-            source.model_name,
-            {0: MeasuredEngine(engine.driver, engine.metrics)},
-            source.cache_config,
-            source.lateness,
-            source.fakes,
-            source.slow_readers,
-            source.tool_parsing,
+        model=replace(front.model, queue=RequestQueue(engine.driver, limits, metrics.rejections)),
+        delivery=replace(
+            front.delivery,
+            driver=engine.driver,
+            suspension=Suspension(engine.driver, tell_sleep),
+            open_replies=lifecycle.open_replies,
         ),
-        queue_limits=queue_limits(front.options, engine.driver.engine.config.max_num_seqs, num_instances=1),
-        suspension=Suspension(engine.driver, tell_sleep),
+        lifecycle=lifecycle,
+        engines=alone,
+        metrics_source=metrics,
         faults=faults,
         engine_faults=EngineFaults(alone, faults),
         responses=ResponseStore(front.environment.stores_responses),
-        is_stopping=False,
-        answering=OpenReplies(),
-        death_told=asyncio.Event(),
         cluster=None,
         gates=front.gates - {Gate.CLUSTER, Gate.INSTANCE_CONTROL},
     )

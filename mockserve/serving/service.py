@@ -1,25 +1,23 @@
-"""What all routes share: the served model, its limits, and the driver that answers."""
+"""One server as its routes share it: the model, the delivery of replies, its life and its engines."""
 
-import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from blis_sim.engine.deployment import Deployment
-from blis_sim.engine.request import ExternalPrompt
 from mockserve.connections.headers import Network, StreamHeads, network_of
 from mockserve.connections.slow_readers import SlowReaders
-from mockserve.content.pooler import Pooler, new_pooler
+from mockserve.content.pooler import new_pooler
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer, Tokenizer
 from mockserve.content.vocabulary import new_composer, open_generation_defaults, open_vocabulary, parser_problem
 from mockserve.engines.backend import Backend, RankEngine
 from mockserve.engines.deployment import StructuredOutputBackend, transfer_of, with_features
 from mockserve.faults.engine import EngineFaults
 from mockserve.faults.shaping import FaultSource
-from mockserve.kv_blocks.setup import KVTransfer, block_naming
+from mockserve.kv_blocks.setup import block_naming
 from mockserve.metrics.page import Metrics
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
@@ -31,16 +29,14 @@ from mockserve.protocol.completions.requests import (
     known_chats,
     known_completions,
 )
-from mockserve.protocol.errors import engine_dead, unknown_model
-from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
 from mockserve.realtime.interface import Driver
 from mockserve.realtime.wire import Wire
-from mockserve.replies.frames import EventTemplates
-from mockserve.replies.generation import Generations, random_ids
-from mockserve.serving.adapters import Adapter, Adapters, with_modules
-from mockserve.serving.admission import BodyRoom, OpenReplies, QueueLimits, too_busy
+from mockserve.replies.generation import random_ids
+from mockserve.serving.admission import BodyRoom, QueueLimits, RequestQueue
 from mockserve.serving.aside import Aside
 from mockserve.serving.gates import Gate, open_gates
+from mockserve.serving.lifecycle import Lifecycle, OpenReplies
+from mockserve.serving.model import Adapters, ServedModel, with_modules
 from mockserve.serving.planner import Planner
 from mockserve.serving.response_store import ResponseStore
 from mockserve.serving.suspension import Suspension, SuspensionOfAll
@@ -52,186 +48,143 @@ VLLM_VERSION = "0.33.0"
 
 
 @dataclass(slots=True)
-class Service:
-    """One served model."""
+class ReplyDelivery:
+    """The way of a reply: from the engines that bring its tokens to the connection that takes them."""
 
-    network: Network
-    heads: StreamHeads
-    environment: ServerEnvironment
-
-    model_names: Sequence[str]
-    root: str
-    fingerprint: str
-    api_keys: frozenset[str]
-    planner: Planner
-    wire: Wire
     driver: Driver
+    suspension: Suspension | SuspensionOfAll
+    open_replies: OpenReplies
+    aside: Aside
+    """Threads and worker processes for work that would hold up the event loop."""
+    wire: Wire
+    heads: StreamHeads
+    slow_readers: SlowReaders
+    keep_alive_s: int
+    """Seconds between comments in a stream that is silent; 0 for none."""
+
+
+@dataclass(slots=True)
+class Service:
+    """One server: the model that it serves, the delivery of replies, its life, and state of single routes."""
+
+    model: ServedModel
+    delivery: ReplyDelivery
+    lifecycle: Lifecycle
+    options: ServeOptions
+    environment: ServerEnvironment
+    network: Network
+    api_keys: frozenset[str]
+    gates: frozenset[Gate]
+    """The conditions of routes that hold."""
     engines: Mapping[int, RankEngine]
     """By rank or by number of instance."""
     metrics_source: Metrics
-    queue_limits: QueueLimits
-    options: ServeOptions
     faults: FaultSource
     engine_faults: EngineFaults
-    deployment: Deployment
-    gates: frozenset[Gate]
-    """Which routes there are."""
-    adapters: Adapters
-    suspension: Suspension | SuspensionOfAll
     responses: ResponseStore
-    slow_readers: SlowReaders
-    pooler: Pooler | None
-    """None for a model that generates only."""
     completions: KnownBodies[CompletionRequest] = field(default_factory=known_completions)
     chats: KnownBodies[ChatRequest] = field(default_factory=known_chats)
-    """What reads the bodies of the two routes that most requests are to."""
+    """Readers of the bodies of the two routes that most requests are for."""
     ids: Iterator[str] = field(default_factory=random_ids)
-    """New ones for replies."""
-    templates: EventTemplates = field(default_factory=EventTemplates)
+    """New ids of replies."""
     body_room: BodyRoom = field(default_factory=BodyRoom)
-    """For the bodies of requests that are being answered."""
-    weight_version: str = "default"
-    has_reset_weights: bool = False
-    """Whether POST /weight_checker has set all weights to zero since the last update."""
-    transfer: KVTransfer | None = None
-    tracks_load: bool = False
-    is_stopping: bool = False
-    """Whether the process has been told to end: open replies may finish, new requests are refused."""
-    answering: OpenReplies = field(default_factory=OpenReplies)
-    """Those to requests to the model routes."""
-    death_told: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once a client has been told, by the status of a reply, that the engine has died."""
+    """Memory for the bodies of open requests."""
     cluster: "InstanceControl | None" = None
     """The instances behind the router, if there is one."""
 
     @property
-    def aside(self) -> Aside:
-        """Where work is done that would hold up the event loop."""
-        return self.planner.aside
-
-    @property
-    def num_answering(self) -> int:
-        """Requests to the model routes that are being answered."""
-        return self.answering.number
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether requests can be answered."""
-        driver = self.driver
-        is_closed = isinstance(driver, ClusterDriver | InstanceDriver) and not driver.takes_requests
-        return not self.is_stopping and driver.failure is None and not is_closed
-
-    @property
     def num_engines(self) -> int:
-        """Data-parallel ranks, or all instances there have been."""
+        """Data-parallel ranks, or instances ever made."""
         return max(self.options.deployment.dp, len(self.engines)) if self.cluster is None else self.cluster.num_made
 
-    def external_prompt(self, params: Mapping[str, Any] | None, prompt_tokens: int) -> ExternalPrompt | None:
-        """What another instance has computed of a prompt, according to a request."""
-        return None if self.transfer is None else self.transfer.incoming(params, prompt_tokens)
-
-    def handover(self, params: Mapping[str, Any] | None, generations: Generations) -> dict[str, Any] | None:
-        """What a later instance must be told, if a request wants that."""
-        if self.transfer is None:
-            return None
-        first = generations[0]
-        num_tokens = first.request.input_tokens + first.answer.num_tokens - 1
-        return self.transfer.outgoing(params, num_tokens, first.request.id)
-
-    def check_queue(self, num_new: int) -> None:
-        """Raise ApiError when `num_new` more requests are too many, or one is: for a dead engine."""
-        if self.driver.failure is not None:
-            raise engine_dead()
-        limits = self.queue_limits
-        if limits.limits_anything:
-            limit = limits.exceeded(self.driver.num_flights, num_new, self.driver.num_waiting_tokens)
-            if limit is not None:
-                if limit in self.metrics_source.rejections:
-                    self.metrics_source.rejections[limit] += 1
-                raise too_busy(limit)
-
     def close(self) -> None:
-        """Let go of the clock and of the sockets beside those of HTTP."""
-        self.aside.close()
+        """Stop the clock, and close sockets other than those of HTTP."""
+        self.delivery.aside.close()
         self.engine_faults.close()
         if self.cluster is not None:
             self.cluster.close()
-        self.driver.close()
+        self.delivery.driver.close()
         for engine in self.engines.values():
             if engine.kv_events is not None:
                 engine.kv_events.close()
 
-    def check_model(self, name: str) -> Adapter | None:
-        """The adapter that `name` is, if it is one. Raises ApiError unless it is served; empty means the first name."""
-        adapter = self.adapters.get(name)
-        if name and adapter is None and name not in self.model_names:
-            raise unknown_model(name, self.model_names)
-        return adapter
-
-    def reply_name(self, adapter: Adapter | None) -> str:
-        """What a reply calls the model, whichever of its names was asked for."""
-        return self.model_names[0] if adapter is None else adapter.name
-
 
 SERVICE = web.AppKey("service", Service)
-"""Where an application keeps it."""
+"""The key of an application's service."""
 
 
 def build_service(
     options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, backend: Backend
 ) -> Service:
     """Everything but the HTTP server."""
-    config, _ = with_features(options, deployment)
-    driver, engines = backend.driver, backend.engines
-    tokenizer, conversations = open_vocabulary(options.content, options.deployment.model, deployment.model.vocab_size)
-    check_parsers(options, tokenizer)
-    names = options.model_names
-    faults = FaultSource(options.faults.settings, options.faults.fault_seed)
-    engine_faults = EngineFaults(engines, faults)
-    engine_faults.plan(options.faults.timed)
     network = network_of(options)
-    answering = OpenReplies()
-    aside = Aside(answering)
-    return Service(
-        network=network,
-        heads=StreamHeads(network),
-        environment=environment,
-        model_names=names,
-        root=options.deployment.model,
-        fingerprint=_fingerprint(deployment),
-        api_keys=frozenset(key for key in options.network.api_key or (environment.api_key,) if key),
-        planner=Planner(
-            tokenizer,
-            deployment.config.limit_tokens,
-            block_naming(options.kv_sharing, environment, config),
-            options.content.seed,
-            new_composer(options.content, tokenizer),
-            replace(conversations, run_job=aside.done_from_thread),
-            backend.request_numbers,
-            aside,
-            backend.structured_outputs
-            or StructuredOutputBackend(options.content.structured_outputs.lenient_structured_outputs),
-            open_generation_defaults(options.content, options.deployment.model),
-            deployment.model.vocab_size,
-        ),
-        answering=answering,
+    lifecycle = Lifecycle(backend.driver, options.network.shutdown_timeout)
+    delivery = ReplyDelivery(
+        driver=backend.driver,
+        suspension=Suspension(backend.driver, lambda state: _tell_sleep(backend.engines, state)),
+        open_replies=lifecycle.open_replies,
+        aside=Aside(lifecycle.open_replies),
         wire=backend.wire,
-        driver=driver,
-        engines=engines,
+        heads=StreamHeads(network),
+        slow_readers=backend.slow_readers,
+        keep_alive_s=options.replies.sse_keep_alive_interval,
+    )
+    model = _served_model(options, deployment, environment, backend, delivery.aside)
+    faults = FaultSource(options.faults.settings, options.faults.fault_seed)
+    engine_faults = EngineFaults(backend.engines, faults)
+    engine_faults.plan(options.faults.timed)
+    return Service(
+        model=model,
+        delivery=delivery,
+        lifecycle=lifecycle,
+        options=options,
+        environment=environment,
+        network=network,
+        api_keys=frozenset(key for key in options.network.api_key or (environment.api_key,) if key),
+        gates=open_gates(options, environment),
+        engines=backend.engines,
         metrics_source=backend.metrics_source,
-        queue_limits=queue_limits(options, config.max_num_seqs, options.cluster.num_instances),
         faults=faults,
         engine_faults=engine_faults,
+        responses=ResponseStore(environment.stores_responses),
+    )
+
+
+def _served_model(
+    options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, backend: Backend, aside: Aside
+) -> ServedModel:
+    config, _ = with_features(options, deployment)
+    root = options.deployment.model
+    tokenizer, conversations = open_vocabulary(options.content, root, deployment.model.vocab_size)
+    check_parsers(options, tokenizer)
+    limits = queue_limits(options, config.max_num_seqs, options.cluster.num_instances)
+    planner = Planner(
+        tokenizer,
+        deployment.config.limit_tokens,
+        block_naming(options.kv_sharing, environment, config),
+        options.content.seed,
+        new_composer(options.content, tokenizer),
+        replace(conversations, run_job=aside.done_from_thread),
+        backend.request_numbers,
+        aside,
+        backend.structured_outputs
+        or StructuredOutputBackend(options.content.structured_outputs.lenient_structured_outputs),
+        open_generation_defaults(options.content, root),
+        deployment.model.vocab_size,
+    )
+    return ServedModel(
+        names=options.model_names,
+        root=root,
+        fingerprint=_fingerprint(deployment),
         options=options,
         deployment=deployment,
-        gates=open_gates(options, environment),
-        responses=ResponseStore(environment.stores_responses),
-        adapters=with_modules(Adapters(names, options.lora.enable_lora), options.routes.lora_modules),
-        suspension=Suspension(driver, lambda state: _tell_sleep(engines, state)),
-        slow_readers=backend.slow_readers,
-        pooler=new_pooler(options.routes, deployment.model, options.deployment.model, options.content.seed),
+        block_size_tokens=config.block_size_tokens,
+        planner=planner,
+        queue=RequestQueue(backend.driver, limits, backend.metrics_source.rejections),
+        adapters=with_modules(Adapters(options.model_names, options.lora.enable_lora), options.routes.lora_modules),
+        pooler=new_pooler(options.routes, deployment.model, root, options.content.seed),
+        tool_parsing=backend.metrics_source.tool_parsing,
         transfer=transfer_of(options, deployment, environment),
-        tracks_load=options.enable_server_load_tracking,
     )
 
 

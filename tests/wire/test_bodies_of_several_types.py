@@ -14,7 +14,7 @@ def test_many_items_that_fit_no_type_are_checked_aside(
     num_items: int, is_aside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running_server(runner="pooling") as server:
-        aside = server.service.aside
+        aside = server.service.delivery.aside
         run: Callable[..., Any] = aside.run
         done: list[str] = []
 

@@ -39,7 +39,7 @@ def test_an_echo_repeats_what_the_user_said() -> None:
         assert (reply["text"], reply["finish_reason"], reply["num_tokens"]) == ("one two", "length", 2)
         reply = complete(server, "one two", max_tokens=5, ignore_eos=True)
         assert (reply["text"], reply["finish_reason"]) == ("one two one two one", "length")
-        ids = server.service.planner.tokenizer.encode("by ids")
+        ids = server.service.model.planner.tokenizer.encode("by ids")
         assert complete(server, ids)["text"] == "by ids"
 
 
@@ -55,12 +55,12 @@ def test_known_prompts_get_their_answers_and_others_prose(tmp_path: Path) -> Non
 def test_a_stop_token_ends_an_answer(server: TestServer) -> None:
     fields: dict[str, Any] = {"seed": 3, "max_tokens": 40, "ignore_eos": True}
     text = complete(server, "hello", **fields)["text"]
-    ids = server.service.planner.tokenizer.encode(text)
+    ids = server.service.model.planner.tokenizer.encode(text)
     reply = complete(server, "hello", **fields, stop_token_ids=[ids[7]])
     first = ids.index(ids[7])
     assert (reply["finish_reason"], reply["stop_reason"], reply["num_tokens"]) == ("stop", ids[7], first + 1)
     assert text.startswith(reply["text"])
-    assert server.service.planner.tokenizer.count(reply["text"]) == first
+    assert server.service.model.planner.tokenizer.count(reply["text"]) == first
 
 
 def test_half_of_a_surrogate_pair_is_said_as_a_mark(server: TestServer) -> None:
@@ -152,7 +152,7 @@ def test_a_form_that_is_none_is_refused_in_vllms_words(server: TestServer, wante
 def test_text_has_as_many_tokens_as_reported(shared: Path) -> None:
     folder = str(shared / "oracle/model2")
     with running_server(tokenizer=folder) as server:
-        tokenizer = server.service.planner.tokenizer
+        tokenizer = server.service.model.planner.tokenizer
         for num_tokens in (1, 2, 3, 17, 100):
             reply = chat(server, "hello", max_tokens=num_tokens, ignore_eos=True)
             assert tokenizer.count(reply["message"]["content"]) == reply["num_tokens"] == num_tokens

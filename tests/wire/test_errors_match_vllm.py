@@ -69,7 +69,7 @@ def test_what_vllm_accepts_is_accepted(server: TestServer, reference: Path, name
 
 
 def test_a_prompt_of_more_characters_than_a_context_can_hold_is_refused_unread(server: TestServer) -> None:
-    limit = 2048 * server.service.planner.tokenizer.longest_piece_chars
+    limit = 2048 * server.service.model.planner.tokenizer.longest_piece_chars
     error = complete(server, prompt="x" * 200_000).json["error"]
     assert error["message"] == (
         "This model's maximum context length is 2048 tokens. However, your prompt contains 200000 characters "

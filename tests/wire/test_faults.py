@@ -239,7 +239,7 @@ def test_clients_that_hang_up_on_a_faulty_reply_leave_no_traceback(
                 time.sleep(0.05)
         time.sleep(0.1)
         assert call(server, "GET", "/health").status == 200
-        wait_until(lambda: server.service.answering.number == 0)
+        wait_until(lambda: server.service.delivery.open_replies.number == 0)
     assert errors_logged(caplog) == []
 
 

@@ -29,7 +29,7 @@ def assert_all_is_free(server: TestServer) -> None:
     wait_for_metric(server, "vllm:num_requests_running", 0)
     wait_for_metric(server, "vllm:num_requests_waiting", 0)
     wait_for_metric(server, "vllm:kv_cache_usage_perc", 0)
-    assert server.service.driver.num_flights == 0
+    assert server.service.delivery.driver.num_flights == 0
 
 
 def test_leaving_in_the_middle_of_a_stream_frees_the_request(slow_server: TestServer) -> None:

@@ -55,7 +55,7 @@ def assert_nothing_is_left(server: TestServer) -> None:
     for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
         wait_for_metric(server, f"vllm:{name}", 0)
     wait_until(
-        lambda: not server.service.num_answering and not server.service.driver.num_flights,
+        lambda: not server.service.delivery.open_replies.number and not server.service.delivery.driver.num_flights,
         "a reply is still being made",
     )
 

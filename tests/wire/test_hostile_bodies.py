@@ -278,7 +278,7 @@ def test_fails_to_load_an_adapter_whose_name_is_no_text(server: TestServer, fiel
     body = json.dumps({"lora_name": "odd", "lora_path": "/odd", field: "\ud800"}).encode()
     reason = "'utf-8' codec can't encode character '\\ud800' in position 0: surrogates not allowed"
     assert answer(server, "/v1/load_lora_adapter", body) == envelope(500, reason)
-    assert "\ud800" not in server.service.adapters
+    assert "\ud800" not in server.service.model.adapters
 
 
 def test_refuses_to_unload_an_adapter_whose_name_is_no_text(server: TestServer) -> None:

@@ -33,7 +33,7 @@ def server() -> Iterator[TestServer]:
     with running_server(max_model_len=40_960, speed=1e5, **parsers) as running:
         complete(running, max_tokens=1, structured_outputs={"grammar": 'start: "a"'})
         yield running
-        assert not running.service.answering.number
+        assert not running.service.delivery.open_replies.number
 
 
 def longest_pause_s(server: TestServer, during: threading.Thread) -> float:
@@ -78,7 +78,7 @@ def test_refuses_what_takes_too_long_as_vllm_refuses_too_large_grammars(server: 
 
 
 def test_a_client_that_hangs_up_ends_its_job(server: TestServer) -> None:
-    pool = server.service.planner.aside.pool
+    pool = server.service.model.planner.aside.pool
     wait_until(lambda: pool.num_running == 0)
     with open_request(server, structured_outputs={"json": ENDLESS}):
         wait_until(lambda: pool.num_running == 1)
@@ -94,7 +94,8 @@ def test_a_client_that_hangs_up_ends_its_job(server: TestServer) -> None:
 def test_refuses_more_jobs_than_may_wait() -> None:
     with running_server() as server:
         pool = WorkerPool(num_workers=1, most_waiting=0, preloaded=MODULES)
-        server.service.planner.aside = Aside(server.service.answering, pool)
+        aside = Aside(server.service.delivery.open_replies, pool)
+        server.service.model.planner.aside = server.service.delivery.aside = aside
         reply = complete(server, structured_outputs=GRAMMAR)
     assert reply.status == 503
     assert reply.json["error"] == {

@@ -9,7 +9,7 @@ from blis_sim.engine.request import Request
 from blis_sim.options import BlisError, options_from
 from mockserve.kv_blocks.naming import Scope, VllmNaming, root_hash
 from mockserve.options.serve import ServeOptions
-from mockserve.serving.adapters import Adapter
+from mockserve.serving.model import Adapter
 from tests.fakes import TestLatency
 from tests.wire.plain_http import call, complete, metric, open_request, wait_for_metric
 from tests.wire.serving import TestServer, running_server

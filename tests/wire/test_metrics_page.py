@@ -56,7 +56,7 @@ def test_the_table_of_families_is_what_vllm_was_seen_to_export(reference: Path, 
 def test_the_cache_configuration_is_told(server: TestServer) -> None:
     (line,) = re.findall(r"^vllm:cache_config_info\{(.*)\} 1\.0$", page(server), re.MULTILINE)
     ours = dict(re.findall(r'(\w+)="([^"]*)"', line))
-    config = server.service.driver.engine.config
+    config = server.service.delivery.driver.engine.config
     assert ours["num_gpu_blocks"] == str(config.total_kv_blocks)
     assert ours["kv_cache_size_tokens"] == str(config.total_kv_blocks * 16)
     assert ours["kv_cache_max_concurrency"] == str(config.total_kv_blocks * 16 / 2048)

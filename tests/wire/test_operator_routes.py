@@ -27,9 +27,9 @@ class Background:
     def __init__(self, server: TestServer, **fields: Any) -> None:
         self._replies: list[PlainReply] = []
         self._thread = threading.Thread(target=lambda: self._replies.append(complete(server, **fields)))
-        before = set(server.service.driver.request_ids)
+        before = set(server.service.delivery.driver.request_ids)
         self._thread.start()
-        wait_until(lambda: set(server.service.driver.request_ids) - before)
+        wait_until(lambda: set(server.service.delivery.driver.request_ids) - before)
 
     def reply(self) -> PlainReply:
         self._thread.join(PATIENCE_S)
@@ -70,7 +70,7 @@ def test_a_pause_ends_what_is_under_way_and_refuses_what_comes(dev_server: TestS
 def test_a_pause_may_wait_for_what_is_under_way(dev_server: TestServer) -> None:
     running = Background(dev_server, **LONG)
     post(dev_server, "/pause?mode=wait")
-    assert dev_server.service.driver.num_flights == 0
+    assert dev_server.service.delivery.driver.num_flights == 0
     assert running.reply().json["usage"]["completion_tokens"] == 1900
     post(dev_server, "/resume")
 
@@ -102,13 +102,13 @@ def test_a_sleeping_server_answers_when_it_is_fully_awake(dev_server: TestServer
 def test_a_reset_prefix_cache_is_empty(dev_server: TestServer) -> None:
     prompt = list(range(1000, 1064))
     complete(dev_server, prompt=prompt, max_tokens=1)
-    stats = dev_server.service.driver.engine.stats
+    stats = dev_server.service.delivery.driver.engine.stats
     complete(dev_server, prompt=prompt, max_tokens=1)
-    hits = dev_server.service.driver.engine.stats.prefix_hit_tokens
+    hits = dev_server.service.delivery.driver.engine.stats.prefix_hit_tokens
     assert hits > stats.prefix_hit_tokens
     assert post(dev_server, "/reset_prefix_cache").json == {"success": True}
     complete(dev_server, prompt=prompt, max_tokens=1)
-    assert dev_server.service.driver.engine.stats.prefix_hit_tokens == hits
+    assert dev_server.service.delivery.driver.engine.stats.prefix_hit_tokens == hits
 
 
 def test_a_prefix_cache_in_use_is_reset_only_by_preempting(dev_server: TestServer) -> None:
@@ -139,11 +139,11 @@ def test_an_adapter_is_served_under_its_own_name_until_it_is_unloaded(dev_server
 def test_adapters_do_not_share_cached_prefixes_with_their_base_model(dev_server: TestServer) -> None:
     prompt = list(range(2000, 2064))
     complete(dev_server, prompt=prompt, max_tokens=1)
-    hits = dev_server.service.driver.engine.stats.prefix_hit_tokens
+    hits = dev_server.service.delivery.driver.engine.stats.prefix_hit_tokens
     complete(dev_server, model="fixed", prompt=prompt, max_tokens=1)
-    assert dev_server.service.driver.engine.stats.prefix_hit_tokens == hits
+    assert dev_server.service.delivery.driver.engine.stats.prefix_hit_tokens == hits
     complete(dev_server, model="fixed", prompt=prompt, max_tokens=1)
-    assert dev_server.service.driver.engine.stats.prefix_hit_tokens > hits
+    assert dev_server.service.delivery.driver.engine.stats.prefix_hit_tokens > hits
 
 
 def test_a_server_without_adapters_refuses_to_load_one() -> None:
@@ -212,5 +212,5 @@ def test_all_ranks_pause_end_early_and_go_on(monkeypatch: pytest.MonkeyPatch) ->
         assert post(ranks, "/abort_requests", {}).json == {"status": "aborted", "aborted": 4}
         reasons = {each.reply().json["choices"][0]["finish_reason"] for each in under_way}
         assert reasons == {"abort"}
-        assert ranks.service.driver.num_flights == 0
+        assert ranks.service.delivery.driver.num_flights == 0
         assert complete(ranks, max_tokens=2).status == 200

@@ -109,7 +109,7 @@ def test_an_http_1_0_client_gets_the_stream_unchunked(server: TestServer) -> Non
 
 def test_a_chat_turn_that_repeats_the_last_answer_finds_it_in_the_cache(server: TestServer) -> None:
     question = {"role": "user", "content": "tell me a story about the sea " * 20}
-    counters = server.service.driver.engine
+    counters = server.service.delivery.driver.engine
     first = chat(server, messages=[question], max_tokens=64, ignore_eos=True).json
     answer = first["choices"][0]["message"]
     hits = counters.stats.prefix_hit_tokens
@@ -121,7 +121,7 @@ def test_a_chat_turn_that_repeats_the_last_answer_finds_it_in_the_cache(server: 
 
 
 def test_prompts_under_different_salts_share_nothing(server: TestServer) -> None:
-    engine = server.service.driver.engine
+    engine = server.service.delivery.driver.engine
     prompt = "salted water and fresh water " * 30
     complete(server, prompt=prompt, max_tokens=1, cache_salt="one")
     hits = engine.stats.prefix_hit_tokens

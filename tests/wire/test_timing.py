@@ -62,7 +62,7 @@ async def test_a_faster_clock_scales_all_times(speed: float) -> None:
 async def test_overheads_delay_tokens_but_not_the_engine() -> None:
     latency = TestLatency(step_us=10_000, queueing_us=30_000, output_token_time=2_000, post_decode_time=25_000)
     with running_server(latency, speed=1.0) as server:
-        before = server.service.driver.clock()
+        before = server.service.delivery.driver.clock()
         instants = await arrivals(server, max_tokens=5)
         ends = ends_of_steps(server)
         seconds_at = server.service.engines[0].driver.seconds_at

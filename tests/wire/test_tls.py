@@ -50,7 +50,9 @@ def test_a_client_that_does_not_read_is_cut_behind_tls_as_well(certificate: Path
         plain = socket.create_connection((server.host, server.port), timeout=PATIENCE_S)
         with trusting.wrap_socket(plain, server_hostname=server.host) as slow:
             slow.sendall(raw_completion(prompt="x", stream=True, ignore_eos=True, max_tokens=30_000, logprobs=5))
-            wait_until(lambda: server.service.slow_readers.num_cut and not server.service.driver.num_flights)
+            wait_until(
+                lambda: server.service.delivery.slow_readers.num_cut and not server.service.delivery.driver.num_flights
+            )
 
 
 def test_clients_need_a_certificate_when_they_must(certificate: Path) -> None:

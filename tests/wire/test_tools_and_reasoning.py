@@ -149,7 +149,7 @@ def test_reasoning_comes_first_and_is_counted(thinker: TestServer) -> None:
     assert message["reasoning"]
     assert message["content"]
     assert reply["usage"]["completion_tokens_details"] == {"reasoning_tokens": 12}
-    assert thinker.service.planner.tokenizer.count(message["reasoning"]) == 12
+    assert thinker.service.model.planner.tokenizer.count(message["reasoning"]) == 12
 
 
 def test_reasoning_can_be_limited_hidden_or_switched_off(thinker: TestServer) -> None:

@@ -23,9 +23,9 @@ def found_differences(setup: Setup, shared: Path) -> list[Difference]:
     assert {case.name for case in cases} >= set(captures)
     found = []
     with server_like(setup, shared) as server:
-        stand_in = StandIn(server.service.planner.tokenizer, "reasoning_parser" in setup.settings)
+        stand_in = StandIn(server.service.model.planner.tokenizer, "reasoning_parser" in setup.settings)
         if setup.says_the_same:
-            server.service.planner.composer = cast(Composer, stand_in)
+            server.service.model.planner.composer = cast(Composer, stand_in)
         with noted_openings(shared) as opened:  # where the server's tokenizer lies
             for case in cases:
                 if case.name in captures:

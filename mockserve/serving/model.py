@@ -1,12 +1,23 @@
-"""The LoRA adapters a server knows, by the names clients ask for."""
+"""The served model as plans need it: names, LoRA adapters, limits, the planner of its answers."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from blis_sim.engine.deployment import Deployment
+from blis_sim.engine.request import ExternalPrompt
 from blis_sim.options import OptionError
 from blis_sim.options.text import load_json
-from mockserve.protocol.errors import ApiError, internal_error
+from mockserve.content.pooler import Pooler
+from mockserve.kv_blocks.setup import KVTransfer
+from mockserve.metrics.server import ToolParsing
+from mockserve.options.serve import ServeOptions
+from mockserve.protocol.errors import ApiError, internal_error, unknown_model
+from mockserve.replies.frames import EventTemplates
+from mockserve.replies.generation import Generations
+from mockserve.serving.admission import RequestQueue
+from mockserve.serving.planner import Planner
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +130,51 @@ def _check_text(text: str) -> None:
 
 def _bad_input(message: str) -> ApiError:
     return ApiError(message, kind="InvalidUserInput")
+
+
+@dataclass(slots=True)
+class ServedModel:
+    """One model: all that plans of replies read."""
+
+    names: Sequence[str]
+    """Names that requests may use; the first one is in replies."""
+    root: str
+    """The name or folder that was given as the model."""
+    fingerprint: str
+    options: ServeOptions
+    deployment: Deployment
+    block_size_tokens: int
+    planner: Planner
+    queue: RequestQueue
+    adapters: Adapters
+    pooler: Pooler | None
+    """None for a model that generates only."""
+    tool_parsing: ToolParsing | None
+    transfer: KVTransfer | None = None
+    templates: EventTemplates = field(default_factory=EventTemplates)
+    weight_version: str = "default"
+    has_reset_weights: bool = False
+    """Whether POST /weight_checker has set all weights to zero since the last update."""
+
+    def external_prompt(self, params: Mapping[str, Any] | None, prompt_tokens: int) -> ExternalPrompt | None:
+        """The part of a prompt that another instance has computed, according to the request's `kv_transfer_params`."""
+        return None if self.transfer is None else self.transfer.incoming(params, prompt_tokens)
+
+    def handover(self, params: Mapping[str, Any] | None, generations: Generations) -> dict[str, Any] | None:
+        """The `kv_transfer_params` of a reply, for the instance that continues the request."""
+        if self.transfer is None:
+            return None
+        first = generations[0]
+        num_tokens = first.request.input_tokens + first.answer.num_tokens - 1
+        return self.transfer.outgoing(params, num_tokens, first.request.id)
+
+    def check_model(self, name: str) -> Adapter | None:
+        """The adapter of this name, None for the model itself. Raises ApiError for unknown names but an empty one."""
+        adapter = self.adapters.get(name)
+        if name and adapter is None and name not in self.names:
+            raise unknown_model(name, self.names)
+        return adapter
+
+    def reply_name(self, adapter: Adapter | None) -> str:
+        """The model's name in a reply, whichever of its names the request has."""
+        return self.names[0] if adapter is None else adapter.name
