@@ -8,7 +8,8 @@ Compared are all compositions (instant, tokens per request in batch order, new b
 waiting requests, free blocks, prefix cache queries and hits), all processed outputs and all hang-ups. Then ours is
 run once more without reporting steps, which must change nothing. With `--speculation` tokens are drafted, in any of the
 ways we know, and both accept the same: our draws. With `--groups` the model has several kinds of layers: windows,
-chunks, recurrent states; compared are then all block tables of the requests in a step.
+chunks, recurrent states; compared are then all block tables of the requests in a step. With
+`--pipeline-parallel-size N` there are N pipeline stages, and vLLM's core keeps its queue of batches.
 """
 
 import argparse
@@ -17,8 +18,10 @@ import sys
 from collections import Counter
 
 from benchmarks.vllm_oracle.groups import KINDS, with_groups
+from benchmarks.vllm_oracle.pipeline import with_pipeline
 from benchmarks.vllm_oracle.simulated import changes, simulated_story
 from benchmarks.vllm_oracle.speculation import with_speculation
+from benchmarks.vllm_oracle.table import composition_rows
 from benchmarks.vllm_oracle.workload import Composed, HungUp, Processed, Told, Workload, draw_workload
 
 ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
@@ -30,6 +33,9 @@ def main() -> int:
     """Exit code 1 at the first difference."""
     arguments = _arguments()
     os.environ.update(ENVIRONMENT)
+    if arguments.pipeline_parallel_size > 1:
+        # On GPUs vLLM takes this model runner; the other one has no asynchronous scheduling with several stages.
+        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
     from benchmarks.vllm_oracle.genuine import Oracle  # vLLM reads its environment when it is imported
 
     oracle = Oracle()
@@ -37,13 +43,11 @@ def main() -> int:
         kind = "async" if async_scheduling else "sync"
         seen: Counter[str] = Counter()
         for seed in arguments.seeds:
-            workload = draw_workload(seed, async_scheduling)
-            if arguments.groups:
-                workload = with_groups(workload, seed, arguments.groups)
-            if arguments.speculation:
-                workload = with_speculation(workload, seed)
+            workload = _workload(arguments, seed, async_scheduling)
             story = oracle.story(workload)
             theirs, ours = story.told(), simulated_story(workload).told()
+            if arguments.table:
+                print("\n".join(composition_rows(arguments.pipeline_parallel_size, async_scheduling, seed, theirs)))
             if arguments.trace:
                 print("\n".join(map(str, ours)))
             if theirs != ours:
@@ -59,11 +63,25 @@ def main() -> int:
     return 0
 
 
+def _workload(arguments: argparse.Namespace, seed: int, async_scheduling: bool) -> Workload:
+    """Return the workload of a seed, with the features that the command line names."""
+    workload = draw_workload(seed, async_scheduling)
+    if arguments.groups:
+        workload = with_groups(workload, seed, arguments.groups)
+    if arguments.speculation:
+        workload = with_speculation(workload, seed)
+    if arguments.pipeline_parallel_size > 1:
+        workload = with_pipeline(workload, seed, arguments.pipeline_parallel_size)
+    return workload
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="vllm_oracle", description="Our scheduling against vLLM's own.")
     parser.add_argument("--seeds", type=_seeds, default=range(1000), help="one seed, or FIRST:END")
     parser.add_argument("--speculation", action="store_true", help="with speculative decoding")
     parser.add_argument("--groups", choices=KINDS, help="what the layers of the model keep in the KV cache")
+    parser.add_argument("--pipeline-parallel-size", type=int, default=1, help="pipeline stages")
+    parser.add_argument("--table", action="store_true", help="print vLLM's compositions as rows of a table")
     parser.add_argument("--trace", action="store_true", help="print all lines of ours")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--sync", dest="kinds", action="store_const", const=(False,))

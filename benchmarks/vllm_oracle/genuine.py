@@ -36,6 +36,7 @@ from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[im
 
 from benchmarks.vllm_oracle.genuine_groups import attention_block_tokens, kv_cache_config
 from benchmarks.vllm_oracle.workload import Arrival, Composed, HungUp, Processed, Story, Workload
+from blis_sim.engine.pipeline import Pipeline
 from blis_sim.engine.speculation import Acceptance, Speculation
 
 MODEL = {
@@ -120,6 +121,7 @@ class Oracle:
         scheduling.scheduler_reserve_full_isl = ours.reserve_full_prompt
         scheduling.watermark = ours.watermark_fraction
         scheduling.prefill_schedule_interval = ours.prefill_schedule_interval
+        config.parallel_config.pipeline_parallel_size = ours.num_stages
         config.speculative_config = self._speculative_config(ours.speculation)
         config.cache_config.block_size = attention_block_tokens(ours)
         config.cache_config.mamba_cache_mode = "align" if ours.enable_prefix_caching else "none"
@@ -165,6 +167,8 @@ class VirtualRun:
         self._hasher = get_request_block_hasher(block_size, sha256, ahead) if caches else None
         self._now = 0
         self._busy_until = 0
+        stages = workload.config.pipeline
+        self._pipeline = None if stages is None else Pipeline(stages)
         self._executing: tuple[Any, list[str]] | None = None
         self._samples: list[str] = []
         self._drafts = Drafts(workload.config.speculation)
@@ -194,6 +198,8 @@ class VirtualRun:
         """The scheduler's, with a line written when it did anything."""
         stats = self._scheduler.kv_cache_manager.prefix_cache_stats
         queries, hits = stats.queries, stats.hits
+        if self._pipeline is not None:
+            self._pipeline.composed()
         output = self._schedule(throttle_prefills)
         tokens = output.num_scheduled_tokens
         self._samples = [name for name in tokens if not self._scheduler.requests[name].is_prefill_chunk]
@@ -256,8 +262,11 @@ class VirtualRun:
         scheduled, samples = self._executing
         tokens = scheduled.num_scheduled_tokens
         step_us = self._workload.latency.time_of(sum(tokens.values()), len(tokens))
-        self._busy_until = max(self._busy_until, self._now) + step_us
-        ends_at = self._busy_until
+        if self._pipeline is None:
+            self._busy_until = ends_at = max(self._busy_until, self._now) + step_us
+        else:
+            started_at = self._pipeline.start(self._now)
+            _, ends_at = self._pipeline.enter(started_at, step_us, sum(tokens.values()), bool(samples))
 
         def wait() -> Any:
             self._now = ends_at

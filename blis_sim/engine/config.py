@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from blis_sim.engine.cpu_tier_config import CpuTierConfig
     from blis_sim.engine.latency.request_timing import RequestTiming
     from blis_sim.engine.lora import LoraSettings
+    from blis_sim.engine.pipeline import PipelineStages
     from blis_sim.engine.speculation import Speculation
 
 
@@ -43,6 +44,8 @@ class EngineConfig:
     """CPU memory behind the KV cache. BLIS's scheduling only; what follows is vLLM's only."""
     async_scheduling: bool = True
     """Compose a step while the one before it executes."""
+    pipeline: "PipelineStages | None" = None
+    """Pipeline stages; None is a single one."""
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = True
     reserve_full_prompt: bool = True
@@ -88,6 +91,8 @@ class EngineConfig:
             self._check_speculation(self.speculation)
         if self.cpu_tier is not None:
             self._check_cpu_tier(self.cpu_tier)
+        if self.pipeline is not None and self.engine == "blis":
+            raise EngineError("pipeline stages need engine vllm, got blis")
 
     @property
     def kv_capacity_tokens(self) -> int:
@@ -100,12 +105,22 @@ class EngineConfig:
     @property
     def max_in_flight_tokens(self) -> int:
         """Most tokens scheduled in steps whose outputs have not been processed."""
-        return self.max_num_batched_tokens * (2 if self.async_scheduling else 1)
+        return self.max_num_batched_tokens * self.max_concurrent_batches
 
     @property
     def limit_tokens(self) -> int:
         """Most tokens one request can ever have: max_model_len, or without it all that fits in the KV cache."""
         return self.max_model_len or self.kv_capacity_tokens
+
+    @property
+    def num_stages(self) -> int:
+        """Pipeline stages."""
+        return 1 if self.pipeline is None else len(self.pipeline.shares)
+
+    @property
+    def max_concurrent_batches(self) -> int:
+        """Most steps in flight: one in each pipeline stage, and with asynchronous scheduling one composed ahead."""
+        return self.num_stages + self.async_scheduling
 
     @property
     def num_hash_lookahead_tokens(self) -> int:

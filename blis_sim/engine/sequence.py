@@ -81,6 +81,7 @@ class Sequence:
         "arrived_at",
         "block_ids",
         "blocks_aligned",
+        "decodes_from",
         "extra_tokens",
         "first_token_at",
         "first_token_step",
@@ -165,6 +166,8 @@ class Sequence:
         """Whether its latest grant left tokens to compute, so that the step samples nothing for it."""
         self.num_placeholders = 0
         """Output tokens that steps under way will produce."""
+        self.decodes_from = 0
+        """The composition, by number, in which it may decode next. With several pipeline stages only."""
         self.num_drafts = 0
         """Tokens proposed for its next step to verify. Speculative decoding only."""
         self.num_stale_tokens = 0

@@ -55,7 +55,7 @@ class EngineStats:
     prefix_hit_tokens: int
     """Prompt tokens whose blocks were found in the cache."""
     num_deferred: int = 0
-    """Waiting requests that were passed over in the latest composition, for another reason than room."""
+    """Waiting requests that a composition has passed over, for another reason than room."""
 
     @property
     def kv_usage_fraction(self) -> float:

@@ -54,6 +54,7 @@ class VllmBatch:
         self._last_prefill_step = -config.prefill_schedule_interval
         self._had_prefill = False
         self._is_capacity_bound = False
+        self._deferred: set[Sequence] = set()
 
     @property
     def num_running(self) -> int:
@@ -181,8 +182,9 @@ class VllmBatch:
         passed_over: deque[Sequence] = deque()
         while self.waiting and self._budget > 0 and self.num_running < self._config.max_num_seqs:
             sequence = self.waiting[0]
-            if sequence.num_stale_tokens:
-                break  # steps under way still bring tokens from before its preemption
+            if sequence.num_stale_tokens:  # steps under way still bring tokens from before its preemption
+                passed_over.appendleft(self.waiting.popleft())
+                continue
             if adapters is not None and not self._finds_slot(sequence.request.adapter, adapters):
                 passed_over.appendleft(self.waiting.popleft())
                 continue
@@ -209,9 +211,11 @@ class VllmBatch:
             if adapters is not None:
                 adapters.add(sequence.request.adapter)
         self.waiting.extendleft(passed_over)
-        self.num_deferred = len(passed_over)
+        # Passed over now or before, and still waiting.
+        self._deferred = {each for each in self.waiting if each in self._deferred or each in passed_over}
+        self.num_deferred = len(self._deferred)
         if not defers:
-            self._is_capacity_bound = bool(self.waiting)
+            self._is_capacity_bound = len(self.waiting) > self.num_deferred
 
     def _running_adapters(self) -> set[str] | None:
         """The adapters of all that run, computed with in this step or not; None where they do not matter."""

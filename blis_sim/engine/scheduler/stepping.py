@@ -65,7 +65,7 @@ class Stepping(Protocol):
 
     @property
     def num_deferred(self) -> int:
-        """Those of them that were passed over in the latest composition."""
+        """Those of them that a composition has passed over."""
         ...
 
     @property

@@ -9,15 +9,15 @@ from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.slots import SlotCache
 from blis_sim.engine.lora import LoraSlots
 from blis_sim.engine.scheduler.batch import shape_of
+from blis_sim.engine.scheduler.batch_queue import BatchQueueScheduler
 from blis_sim.engine.scheduler.multi_step import ScheduledStep, ScheduledTokens
-from blis_sim.engine.scheduler.vllm_schedule import VllmComposition
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
 
 _COMPLETED, _LENGTH_CAPPED = Outcome.COMPLETED, Outcome.LENGTH_CAPPED
 
 
-class VllmScheduler(VllmComposition):
+class VllmScheduler(BatchQueueScheduler):
     """A request that arrives while a step executes waits for that step and for the next one, composed without it."""
 
     def __init__(
@@ -55,11 +55,14 @@ class VllmScheduler(VllmComposition):
         instance = self._instance
         shape = self.shape_of(step, instance.recent_prompts.tokens_at(at))
         instance.last_shape = shape
-        ends_at = at + (instance.latency.step_time(shape) or 1)
+        ends_at = computed_at = at + (instance.latency.step_time(shape) or 1)
         if self._adds_time:
-            ends_at += self.added_time(step)
+            ends_at = computed_at = ends_at + self.added_time(step)
+        if self._pipeline is not None:
+            samples = any(tokens.samples for tokens in step[2])
+            computed_at, ends_at = self._pipeline.enter(at, ends_at - at, shape.num_tokens, samples)
         if shape.prefill_tokens:
-            instance.recent_prompts.add(shape.prefill_tokens, ends_at)
+            instance.recent_prompts.add(shape.prefill_tokens, computed_at)
         return ends_at
 
     def shape_of(self, step: ScheduledStep, recent_prompt_tokens: int) -> BatchShape:
@@ -162,6 +165,7 @@ class VllmScheduler(VllmComposition):
 
     def _leave(self, sequence: Sequence) -> None:
         """Forget a sequence for good; what steps in flight bring for it is of no interest any more."""
+        self._has_left = True
         if sequence.span is not None:
             self.settle(sequence, is_for_good=True)
             sequence.running = False
@@ -170,5 +174,6 @@ class VllmScheduler(VllmComposition):
             self.explicit.remove(sequence)
         else:
             self.waiting.remove(sequence)
+            self._deferred.discard(sequence)
         sequence.running = False
         self.kv.release(sequence)

@@ -10,6 +10,7 @@ from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.counting import CountingKVCache
 from blis_sim.engine.kv_cache.slot_caches import new_slot_cache
 from blis_sim.engine.kv_cache.slots import SlotCache
+from blis_sim.engine.pipeline import Pipeline
 from blis_sim.engine.scheduler.batch import BatchScheduler, take_none
 from blis_sim.engine.scheduler.multi_step import NO_NEWCOMERS, ScheduledTokens
 from blis_sim.engine.scheduler.state_split import new_state_split
@@ -29,11 +30,17 @@ class VllmComposition(BatchScheduler):
         config = instance.config
         self._counting = counting = CountingKVCache(config) if has_cohort and can_have_cohort(config) else None
         self.kv: SlotCache = counting or kv or new_slot_cache(config, instance.cache_changes)
-        depth = 2 if config.async_scheduling else 1
         free, take = (None, take_none) if counting is None else (counting.free, counting.take)
-        super().__init__(instance, reports_steps, depth, config.limit_tokens, self.kv, free, take)
-        self.num_deferred = 0
-        """Waiting sequences that the latest `schedule` passed over because of their adapter."""
+        super().__init__(
+            instance, reports_steps, config.max_concurrent_batches, config.limit_tokens, self.kv, free, take
+        )
+        self._pipeline = None if config.pipeline is None else Pipeline(config.pipeline)
+        self.num_compositions = 0
+        """How often a step was to be composed, with several pipeline stages."""
+        self._decode_interval = config.num_stages if config.pipeline is not None and config.async_scheduling else 0
+        """Compositions from one decode of a sequence to the next at the earliest; 0 for no limit."""
+        self._deferred: set[Sequence] = set()
+        """Waiting sequences that a `schedule` passed over."""
         self._is_async = self._has_placeholders = config.async_scheduling
         self._watermark_blocks = self.kv.watermark_blocks
         self._resumes = self._by_priority  # those after it are more urgent and may fit
@@ -46,6 +53,10 @@ class VllmComposition(BatchScheduler):
         self._num_executed_steps = 0
         self._last_prefill_step = -config.prefill_schedule_interval
         self._is_capacity_bound = False
+
+    @property
+    def num_deferred(self) -> int:
+        return len(self._deferred)
 
     def join_cohort(self) -> None:
         if self._counting is not None:
@@ -162,6 +173,8 @@ class VllmComposition(BatchScheduler):
                 return 0  # the steps in flight bring its last token
         if self._defers and sequence.is_prefilling:
             return 0
+        if self.num_compositions < sequence.decodes_from:
+            return 0
         num_tokens = (
             sequence.request.input_tokens + sequence.num_output_tokens + sequence.num_drafts + placeholders - computed
         )
@@ -199,9 +212,8 @@ class VllmComposition(BatchScheduler):
         num_running = self.num_running
         while waiting and self._budget > 0 and num_running < config.max_num_seqs:
             sequence = waiting[0]
-            if sequence.num_stale_tokens:
-                break  # steps in flight still bring tokens from before its preemption
-            if adapters is not None and not self._finds_slot(sequence.request.adapter, adapters):
+            # Steps in flight still bring tokens from before its preemption, or its adapter finds no slot.
+            if sequence.num_stale_tokens or not self._finds_slot(sequence.request.adapter, adapters):
                 passed_over.append(waiting.popleft())
                 continue
             hits = kv.cached_prefix(sequence)
@@ -233,9 +245,11 @@ class VllmComposition(BatchScheduler):
             if adapters is not None:
                 adapters.add(sequence.request.adapter)
         waiting.extendleft(reversed(passed_over))
-        self.num_deferred = len(passed_over)
+        if passed_over or self._deferred:
+            self._deferred.update(passed_over)
+            self._deferred.difference_update(self.admitted)
         if not self._defers:
-            self._is_capacity_bound = bool(waiting)
+            self._is_capacity_bound = len(waiting) > len(self._deferred)
 
     def _running_adapters(self) -> set[str] | None:
         """The adapters of all that run, computed with in this step or not; None where they do not matter."""
@@ -243,8 +257,10 @@ class VllmComposition(BatchScheduler):
             return None
         return {sequence.request.adapter for sequence in self.explicit} | {""}
 
-    def _finds_slot(self, adapter: str, adapters: set[str]) -> bool:
+    def _finds_slot(self, adapter: str, adapters: set[str] | None) -> bool:
         """Whether a step with `adapters`, one of which stands for none, can take `adapter`, too."""
+        if adapters is None:
+            return True
         assert self._config.lora is not None
         return adapter in adapters or len(adapters) <= self._config.lora.max_loras
 
@@ -275,6 +291,8 @@ class VllmComposition(BatchScheduler):
         sequence.is_prefilling = not samples
         if samples and self._is_async:
             sequence.num_placeholders += 1
+            if self._decode_interval:
+                sequence.decodes_from = self.num_compositions + self._decode_interval
         return ScheduledTokens(sequence, num_tokens, context, num_known, samples)
 
     def _report_composition(self, at: Micros) -> None:
@@ -297,6 +315,7 @@ def can_have_cohort(config: EngineConfig) -> bool:
         and not config.reports_kv_changes
         and config.prefill_schedule_interval == 1
         and not config.kv_groups
+        and config.pipeline is None
     )
 
 

@@ -1,0 +1,111 @@
+"""Several pipeline stages: as many batches in flight as vLLM's engine core keeps in its queue, each in a stage.
+
+Facts: vllm/v1/engine/core.py, `step_with_batch_queue`; vllm/config/vllm.py, `max_concurrent_batches`.
+"""
+
+from collections import deque
+
+from blis_sim.engine.instance import Instance
+from blis_sim.engine.kv_cache.slots import SlotCache
+from blis_sim.engine.queue import Due
+from blis_sim.engine.scheduler.vllm_schedule import VllmComposition
+from blis_sim.engine.units import Micros
+
+
+class BatchQueueScheduler(VllmComposition):
+    """Takes steps one after the other with one pipeline stage, and with several as vLLM's batch queue does.
+
+    The core composes a batch whenever the queue has room, and an empty one where no request can be granted a token,
+    which takes room, too. With a full queue it waits for the first batch, processes its outputs and composes again.
+    """
+
+    def __init__(
+        self, instance: Instance, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
+    ) -> None:
+        super().__init__(instance, reports_steps, has_cohort, kv)
+        self._batches: deque[bool] = deque()
+        """The queue: for each batch whether it is a step in flight; the others are empty."""
+        self._ends: deque[Micros] = deque()
+        """When each step in flight leaves the last stage."""
+        self._has_left = False
+        """Whether a request has ended since the latest composition."""
+
+    @property
+    def num_begun_steps(self) -> int:
+        return super().num_begun_steps if self._pipeline is None else len(self._instance.steps)
+
+    def step(self, at: Micros) -> None:
+        if self._pipeline is None:
+            super().step(at)
+            return
+        self._planned = False
+        if not self._executing:
+            self._take_batches(at, self._last_free_instant())
+
+    def step_ended(self, report: object, at: Micros) -> None:
+        if self._pipeline is None:
+            super().step_ended(report, at)
+            return
+        self._executing = False
+        self._end_batch(at)
+        last = self._last_free_instant()
+        if last >= at:
+            self._take_batches(at, last)
+        else:
+            self._plan(at)  # what else is due at this instant comes first
+
+    def _take_batches(self, at: Micros, last: Micros) -> None:
+        """Compose batches and process their outputs from `at` on, up to the first that ends after `last`."""
+        instance, batches = self._instance, self._batches
+        num_empty = 0
+        """Compositions in a row, with no step in flight, that granted nothing."""
+        while True:
+            if self._has_work():
+                is_step = self._compose_batch(at)
+                batches.append(is_step)
+                num_empty = 0 if self.flight else num_empty + 1
+                if num_empty > 2 * self._depth:  # nothing changes until something else happens
+                    batches.clear()
+                    break
+                if len(batches) < self._depth and (is_step or self._has_work()):
+                    continue
+            if not batches:
+                break
+            if not batches.popleft():
+                continue
+            ends_at = self._ends[0]
+            if ends_at > last:
+                last = self._caught_up(ends_at)
+                if ends_at > last:
+                    self._executing = True
+                    instance.clock = max(at, instance.clock)
+                    instance.queue.push(ends_at, Due.STEP_END)
+                    return
+            at = ends_at
+            self._end_batch(at)
+        instance.clock = max(at, instance.clock)
+
+    def _has_work(self) -> bool:
+        """Whether vLLM's core would compose: it also does so to tell its workers of requests that have ended."""
+        if self._has_left:
+            return True
+        return self._composes and bool(self.explicit or (self._admits and self.waiting))
+
+    def _compose_batch(self, at: Micros) -> bool:
+        """Compose a batch and let it enter the first stage. False when it is empty."""
+        pipeline = self._pipeline
+        assert pipeline is not None
+        self._has_left = False
+        self.num_compositions += 1
+        pipeline.composed()
+        if not self._composes or not self.schedule(at):
+            return False
+        started_at = pipeline.start(at)
+        ends_at = self.begin(self.flight[-1], started_at)
+        self._instance.steps.append(started_at, ends_at)
+        self._ends.append(ends_at)
+        return True
+
+    def _end_batch(self, at: Micros) -> None:
+        self._ends.popleft()
+        self._instance.events += self.update(at)
