@@ -27,6 +27,7 @@ from blis_sim.engine.memory.planner import MemoryLayout
 from blis_sim.engine.memory.quantization import refused_quantization
 from blis_sim.engine.memory.sharding import ShardingError
 from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.stages import pipeline_stages
 from blis_sim.options import OptionError
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Deployment:
     gpu: GpuSpec
     tp: int
     dp: int
+    pp: int
     latency: LatencyModel
     config: EngineConfig
     memory: MemoryLayout | None = None
@@ -62,6 +64,11 @@ class Deployment:
     latency_name: str = ""
     """The name of the latency model, a key of `blis_sim.engine.latency.registry.LATENCY_MODELS`."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all pipeline stages and data-parallel replicas."""
+        return self.tp * self.pp * self.dp
 
 
 def resolve(options: DeploymentOptions) -> Deployment:
@@ -88,6 +95,7 @@ def resolve(options: DeploymentOptions) -> Deployment:
         gpu=gpu,
         tp=tp,
         dp=options.dp,
+        pp=options.pp,
         latency=latency,
         latency_name=name,
         config=config,
@@ -159,6 +167,7 @@ def _config(
         preemption_policy=options.preemption_policy,
         engine=options.engine,
         async_scheduling=options.async_scheduling,
+        pipeline=None if options.pp == 1 else pipeline_stages(model, gpu, tp, options.pp),
         cpu_tier=_cpu_tier(options),
         speculation=_speculation(options, notes),
         enable_chunked_prefill=options.enable_chunked_prefill,
@@ -315,6 +324,7 @@ def memory_settings(options: DeploymentOptions, limits: BatchLimits) -> MemorySe
         kv_cache_dtype=options.kv_cache_dtype,
         quantization=options.quantization,
         dtype=options.dtype,
+        pp=options.pp,
     )
 
 
@@ -341,7 +351,8 @@ def _sized_cache(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp:
         )
         blocks = _KV_BLOCKS_WITHOUT_SIZES
     if blocks is None:
-        blocks = kv_blocks(model, gpu, tp, options.dp, size, options.memory_utilization, options.engine)
+        stage = replace(model, num_layers=-(-model.num_layers // options.pp))
+        blocks = kv_blocks(stage, gpu, tp, options.dp, size, options.memory_utilization, options.engine)
     return KVCache(blocks, size, EngineConfig(blocks, size, engine=options.engine).kv_capacity_tokens)
 
 

@@ -42,6 +42,12 @@ class DeploymentOptions:
         flags=("--tp", "--tensor-parallel-size"),
         at_least=0,
     )
+    pp: int = option(
+        1,
+        "Pipeline stages of one instance, each on as many GPUs as --tp says. With --engine vllm only.",
+        flags=("--pp", "--pipeline-parallel-size"),
+        at_least=1,
+    )
     dp: int = option(
         1,
         "Data-parallel replicas of the attention layers; more than 1 only for a model with experts.",
@@ -251,6 +257,8 @@ class DeploymentOptions:
             raise OptionError(f"--kv-cpu-blocks needs --engine blis, whose rules it follows, got {self.engine}")
         if self.speculation is not None and self.engine != "vllm":
             raise OptionError(f"speculative decoding needs --engine vllm, got {self.engine}")
+        if self.pp > 1 and self.engine != "vllm":
+            raise OptionError(f"--pipeline-parallel-size {self.pp} needs --engine vllm, got {self.engine}")
         self._take_scheduling_policy()
 
     def _take_scheduling_policy(self) -> None:

@@ -156,7 +156,6 @@ _WEIGHTS = "all weights stay in GPU memory"
 _OFFLOADING = "KV blocks that are evicted are lost"
 
 ASSUMED: Mapping[str, str] = {
-    "--pipeline-parallel-size": "the instance is one pipeline stage",
     "--enforce-eager": _GRAPHS,
     "--compilation-config": _GRAPHS,
     "--optimization-level": _GRAPHS,

@@ -77,6 +77,7 @@ def _facts(service: Service) -> ConfigFacts:
         num_gpu_blocks=config.total_kv_blocks,
         enable_prefix_caching=config.enable_prefix_caching,
         tensor_parallel_size=deployment.tp,
+        pipeline_parallel_size=deployment.pp,
         data_parallel_size=deployment.dp,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,

@@ -142,7 +142,7 @@ async def world_size(request: web.Request) -> web.StreamResponse:
     query = QueryFields(request.query)
     replicas = deployment.dp if query.flag("include_dp", True) else 1
     query.check()
-    return json_reply({"world_size": deployment.tp * replicas})
+    return json_reply({"world_size": deployment.tp * deployment.pp * replicas})
 
 
 async def collective_rpc(request: web.Request) -> web.StreamResponse:

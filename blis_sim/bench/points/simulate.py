@@ -106,7 +106,7 @@ def _num_rejected(breakdown: Mapping[str, Any]) -> int:
 def gpus_of(options: ClusterOptions) -> int:
     """How many GPUs a deployment has at the beginning, all of its instances together."""
     merged = with_policies(options)
-    return sum(each.tp * each.dp for each in first_deployments(merged, resolve(merged.deployment)))
+    return sum(each.num_gpus for each in first_deployments(merged, resolve(merged.deployment)))
 
 
 def gpu_hours_per_million_tokens(num_gpus: int, tokens_per_s: float) -> float | None:

@@ -42,6 +42,7 @@ class MemorySettings:
     kv_cache_dtype: str = "auto"
     quantization: str = ""
     dtype: str = "auto"
+    pp: int = 1
 
 
 def planned_layout(model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, settings: MemorySettings) -> MemoryLayout:
@@ -54,6 +55,7 @@ def planned_layout(model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, settings: M
             hf_quant_config=model.checkpoint.hf_quant_config,
             model=model.name,
             tp=tp,
+            pp=settings.pp,
             dp=dp,
             expert_parallel=settings.expert_parallel,
             dtype=settings.dtype,

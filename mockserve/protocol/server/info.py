@@ -64,6 +64,7 @@ class ConfigFacts:
     num_gpu_blocks: int
     enable_prefix_caching: bool
     tensor_parallel_size: int
+    pipeline_parallel_size: int
     data_parallel_size: int
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -93,10 +94,10 @@ def as_objects(facts: ConfigFacts) -> dict[str, Any]:
             "num_gpu_blocks": facts.num_gpu_blocks,
         },
         "parallel_config": {
-            "pipeline_parallel_size": 1,
+            "pipeline_parallel_size": facts.pipeline_parallel_size,
             "tensor_parallel_size": facts.tensor_parallel_size,
             "data_parallel_size": facts.data_parallel_size,
-            "world_size": facts.tensor_parallel_size,
+            "world_size": facts.tensor_parallel_size * facts.pipeline_parallel_size,
         },
         "scheduler_config": {
             "runner_type": "pooling" if facts.runner == "pooling" else "generate",
@@ -117,7 +118,7 @@ def as_text(facts: ConfigFacts) -> str:
     parts = (
         f"model={facts.model!r}, speculative_config=None, tokenizer={facts.tokenizer!r}, skip_tokenizer_init=False",
         f"max_seq_len={facts.max_model_len}",
-        f"tensor_parallel_size={facts.tensor_parallel_size}, pipeline_parallel_size=1",
+        f"tensor_parallel_size={facts.tensor_parallel_size}, pipeline_parallel_size={facts.pipeline_parallel_size}",
         f"data_parallel_size={facts.data_parallel_size}",
         f"kv_cache_dtype=auto, device_config=cuda, seed={facts.seed}",
         f"served_model_name={names[0] if len(names) == 1 else list(names)}",

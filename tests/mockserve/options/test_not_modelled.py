@@ -15,8 +15,8 @@ def test_every_flag_that_is_not_modelled_is_one_of_vllm_and_none_that_acts() -> 
 
 
 def test_a_warning_says_what_is_assumed() -> None:
-    assert list(warnings_of(["--seed", "--pipeline-parallel-size"])) == [
-        "warning: --pipeline-parallel-size is not modelled: the instance is one pipeline stage"
+    assert list(warnings_of(["--seed", "--enable-dbo"])) == [
+        "warning: --enable-dbo is not modelled: a step is one batch"
     ]
 
 

@@ -46,7 +46,7 @@ def placement_of(options: ClusterOptions, deployment: Deployment) -> Placement |
             raise EngineError(f"node_pools of --policy-config cannot be used together with {what}")
     if file.slo_priorities is not None:
         deployment = replace(deployment, config=replace(deployment.config, slo_priorities=file.slo_priorities))
-    nodes, num_gpus = Nodes(policy.node_pools), deployment.tp * deployment.dp
+    nodes, num_gpus = Nodes(policy.node_pools), deployment.num_gpus
     placed = [node for _ in range(options.num_instances) if (node := nodes.place(num_gpus)) is not None]
     if not placed:
         raise EngineError(f"node_pools of --policy-config have no node with the {num_gpus} GPUs of an instance")
