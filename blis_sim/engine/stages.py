@@ -1,4 +1,4 @@
-"""From a model and its GPUs to the stages of a pipeline: which share of a step each takes, and what a transfer takes."""
+"""The stages of a pipeline, of a model and its GPUs: which share of a step each takes, and what a transfer takes."""
 
 from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.latency.step_work import step_work
