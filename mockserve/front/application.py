@@ -235,9 +235,9 @@ def _lacks_key(request: web.Request, service: Service) -> bool:
     return scheme.lower() != "bearer" or not any(matches)
 
 
-def _preflight(request: web.Request, service: Service) -> web.Response | None:
+def _preflight(request: web.Request, network: Network) -> web.Response | None:
     """The answer to a browser that asks whether it may send; None for any other request."""
-    found = service.network.cors.preflight(request.headers) if request.method == "OPTIONS" else None
+    found = network.cors.preflight(request.headers) if request.method == "OPTIONS" else None
     if found is None:
         return None
     status, text, headers = found
@@ -271,9 +271,9 @@ def _answer_in_http_1_1(request: web.Request, response: web.StreamResponse) -> N
         response.headers.setdefault("Connection", "close")
 
 
-def _route_of(request: web.Request, service: Service) -> str:
+def _route_of(request: web.Request, network: Network) -> str:
     resource = request.match_info.route.resource
-    return NO_ROUTE if resource is None else service.network.route_path(resource.canonical)
+    return NO_ROUTE if resource is None else network.route_path(resource.canonical)
 
 
 @web.middleware
@@ -284,7 +284,7 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         name_http_1_1(request)  # which it is, whatever it names: the library could not frame a reply
     if _lacks_key(request, service):
         return json_response(401, {"error": "Unauthorized"}, kind=OutsideCors)
-    asked_by_browser = _preflight(request, service)
+    asked_by_browser = _preflight(request, service.network)
     if asked_by_browser is not None:
         return asked_by_browser
     started_s = time.monotonic()
@@ -294,7 +294,7 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         status, sent_bytes = response.status, response.content_length or 0
         return response
     finally:
-        path = _route_of(request, service)
+        path = _route_of(request, service.network)
         service.metrics_source.http.observe(
             path, request.method, status, request.content_length or 0, sent_bytes, time.monotonic() - started_s
         )

@@ -28,7 +28,7 @@ from mockserve.replies.frames import DONE, event
 from mockserve.replies.generation import unix_time
 from mockserve.replies.reply_set import ReplySet
 from mockserve.routes.shared import json_reply, received, reply_id
-from mockserve.serving.service import SERVICE, Service
+from mockserve.serving.service import SERVICE, ReplyDelivery
 
 MAX_FILE_BYTES = 25 * 2**20
 PIECE_BYTES = 64 * 1024
@@ -60,7 +60,7 @@ async def _answer(request: web.Request, speech: Speech) -> web.StreamResponse:
     plan = await plan_speech(service.model, asked, speech, recording, name, adapter)
     if asked.streams:
         chunks = SpeechChunks(id=name, created=unix_time(), model=model, speech=speech)
-        return await _stream(request, service, asked, plan, chunks, arrived)
+        return await _stream(request, service.delivery, asked, plan, chunks, arrived)
     _, choices = await collect(service.delivery, plan.job, arrived)
     return json_reply(whole_speech(asked, speech, plan.heard(list(choices)), plan.duration_s))
 
@@ -83,19 +83,19 @@ async def _form(request: web.Request) -> dict[str, Any]:
 
 async def _stream(
     request: web.Request,
-    service: Service,
+    delivery: ReplyDelivery,
     asked: SpeechRequest,
     plan: SpeechPlan,
     chunks: SpeechChunks,
     arrived: Micros,
 ) -> web.StreamResponse:
     replies = ReplySet(plan.job)
-    with service.delivery.open_replies:
+    with delivery.open_replies:
         async with EventOutlet(request) as outlet:
             stream = SpokenStream(replies, plan, asked, chunks, lambda told: outlet.send(event(told)))
-            if service.delivery.suspension.rejects_new:
+            if delivery.suspension.rejects_new:
                 stream.fail(plan.job.errors.paused())
             else:
-                await fly(service.delivery, replies, stream.replies(), arrived)
+                await fly(delivery, replies, stream.replies(), arrived)
             outlet.send(DONE)
         return outlet.response

@@ -18,8 +18,8 @@ from mockserve.protocol.generate import parse_generate
 from mockserve.replies.frames import DONE, OTHER_ERRORS
 from mockserve.replies.reply_set import ReplyJob
 from mockserve.routes.shared import aside, check_rank, parsed, planned, read_body, reply_id, wanted_priority
-from mockserve.serving.model import Adapter
-from mockserve.serving.service import SERVICE, Service
+from mockserve.serving.model import Adapter, ServedModel
+from mockserve.serving.service import SERVICE
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
@@ -69,7 +69,7 @@ async def batch_chat(request: web.Request) -> web.StreamResponse:
     adapter = service.model.check_model(asked[0][0].model)
     name = reply_id(request, "chatcmpl", asked[0][0].common.request_id)
     sampling = replace(asked[0][0].sampling, n=len(asked))  # one answer for each conversation
-    plan = _planned(service, asked, name, adapter, wanted_priority(request))
+    plan = _planned(service.model, asked, name, adapter, wanted_priority(request))
     job = await planned(request, sampling, plan)
     check_rank(request, service)
     return await answer(request, service.delivery, job, arrived)
@@ -81,7 +81,7 @@ def _asked(body: dict[str, Any]) -> list[tuple[ChatRequest, dict[str, Any]]]:
 
 
 async def _planned(
-    service: Service,
+    model: ServedModel,
     asked: Sequence[tuple[ChatRequest, dict[str, Any]]],
     name: str,
     adapter: Adapter | None,
@@ -90,9 +90,7 @@ async def _planned(
     """One reply with a prompt for each conversation."""
     count = len(asked)
     jobs = [
-        await plan_chat(
-            service.model, chat, body, name, adapter, priority, refuses_unavailable=False, num_prompts=count
-        )
+        await plan_chat(model, chat, body, name, adapter, priority, refuses_unavailable=False, num_prompts=count)
         for chat, body in asked
     ]
     accounting = jobs[0].accounting._replace(counts_reasoning=False, shows_prompt_details=False)

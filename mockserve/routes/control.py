@@ -213,7 +213,7 @@ async def openapi(request: web.Request) -> web.StreamResponse:
 
 def _openapi_text(app: web.Application) -> bytes:
     service = app[SERVICE]
-    document = openapi_document([each for each in _operations(app) if _is_described(each)], _section(service))
+    document = openapi_document([each for each in _operations(app) if _is_described(each)], _section(service.gates))
     if service.network.root_path:
         document["servers"] = [{"url": service.network.root_path}]
     return compact_json(document)
@@ -262,11 +262,11 @@ def _is_described(operation: Operation) -> bool:
     return operation.method in ("GET", "POST", "DELETE") and operation.name not in hidden
 
 
-def _section(service: Service) -> str:
+def _section(gates: frozenset[Gate]) -> str:
     """Return which schemas differ from those of a plain server."""
-    if Gate.POOLING in service.gates:
+    if Gate.POOLING in gates:
         return "pooling"
-    return "scale-out" if Gate.SCALE_OUT in service.gates else "base"
+    return "scale-out" if Gate.SCALE_OUT in gates else "base"
 
 
 async def dashboard(_request: web.Request) -> web.StreamResponse:

@@ -36,6 +36,7 @@ from mockserve.routes.shared import (
     reply_id,
     wanted_priority,
 )
+from mockserve.serving.model import ServedModel
 from mockserve.serving.service import SERVICE, Service
 
 
@@ -70,7 +71,7 @@ async def count_tokens(request: web.Request) -> web.StreamResponse:
     body = await read_body(request)
     await aside(request, check_count, body)
     try:
-        count = await aside(request, _num_tokens, service, body)
+        count = await aside(request, _num_tokens, service.model, body)
     except ApiError as error:
         raise anthropic_error(error) from None
     return json_reply({"input_tokens": count, "context_management": {"original_input_tokens": count}})
@@ -83,7 +84,7 @@ async def render_messages(request: web.Request) -> web.StreamResponse:
     await aside(request, check_messages, body)
     name = reply_id(request, "chatcmpl", None)
     chat = await aside(request, _chat_body, service, body)
-    rendered = await aside(request, rendered_chat, service, chat, name)
+    rendered = await aside(request, rendered_chat, service.model, chat, name)
     if not body.get("tools") and rendered.parse_context is not None:
         rendered = replace(rendered, parse_context={**rendered.parse_context, "tool_choice": None})
     return await json_body(request, rendered.as_json, is_long(request))
@@ -99,13 +100,13 @@ def _chat_body(service: Service, body: dict[str, Any]) -> dict[str, Any]:
     return chat_body(body, can_call_tools=service.options.content.tools.calls_tools)
 
 
-def _num_tokens(service: Service, body: dict[str, Any]) -> int:
-    asked = count_chat_body(body, service.options.content.tools.calls_tools)
+def _num_tokens(model: ServedModel, body: dict[str, Any]) -> int:
+    asked = count_chat_body(body, model.options.content.tools.calls_tools)
     chat = parse_chat(asked)
-    service.model.check_model(chat.model)
-    refuse_unavailable(asked, service.options.content.tools.calls_tools)
-    text = service.model.planner.conversations.prompt(asked)
-    media, tokens_per_medium = media_of(chat.messages), service.options.replies.tokens_per_medium
+    model.check_model(chat.model)
+    refuse_unavailable(asked, model.options.content.tools.calls_tools)
+    text = model.planner.conversations.prompt(asked)
+    media, tokens_per_medium = media_of(chat.messages), model.options.replies.tokens_per_medium
     if media and not tokens_per_medium:
-        raise ApiError(f"{service.model.names[0]} is not a multimodal model")
-    return len(conversation_ids(service.model.planner, text, media, tokens_per_medium, False, chat.sampling))
+        raise ApiError(f"{model.names[0]} is not a multimodal model")
+    return len(conversation_ids(model.planner, text, media, tokens_per_medium, False, chat.sampling))

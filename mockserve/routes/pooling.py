@@ -37,7 +37,7 @@ from mockserve.protocol.pooling.requests import (
 )
 from mockserve.replies.generation import unix_time
 from mockserve.routes.shared import aside, read_body, reply_id
-from mockserve.serving.model import Adapter
+from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.planner import Terms
 from mockserve.serving.service import SERVICE, Service
 
@@ -114,11 +114,11 @@ def pooling_service(request: web.Request) -> tuple[Service, Pooler]:
     return service, pooler
 
 
-def known_adapter(service: Service, model: str) -> Adapter | None:
+def known_adapter(served: ServedModel, name: str) -> Adapter | None:
     """The adapter asked for, if it is one. Raises ApiError for an unknown model, in these routes' own words."""
-    if model and model not in service.model.names and model not in service.model.adapters:
-        raise ApiError(f"The model `{model}` does not exist.", status=404, kind="NotFoundError")
-    return service.model.check_model(model)
+    if name and name not in served.names and name not in served.adapters:
+        raise ApiError(f"The model `{name}` does not exist.", status=404, kind="NotFoundError")
+    return served.check_model(name)
 
 
 async def _pooled(
@@ -126,10 +126,10 @@ async def _pooled(
 ) -> tuple[PoolingHead, list[list[int]]]:
     """The prompts as token ids, once the engine has read them, and what the reply begins with."""
     arrived = arrived_at(request, service.delivery.driver)
-    adapter = known_adapter(service, asked.model)
+    adapter = known_adapter(service.model, asked.model)
     if not asked.prompts:
         raise ApiError("You must pass at least one prompt")
-    prompts = await aside(request, _all_token_ids, service, asked, body)
+    prompts = await aside(request, _all_token_ids, service.model, asked, body)
     assert service.model.pooler is not None
     service.model.pooler.check_dimensions(asked.dimensions, service.model.names[0])
     head = PoolingHead(reply_id(request, prefix, asked.request_id), unix_time(), service.model.reply_name(adapter))
@@ -152,18 +152,18 @@ async def _listed(
     return await json_body(request, lambda: head.listing(json_array(items, ITEMS_PER_BLOCK), total), is_long)
 
 
-def _all_token_ids(service: Service, asked: PoolingRequest, body: dict[str, Any]) -> list[list[int]]:
-    return [_token_ids(service, prompt, asked, body) for prompt in asked.prompts]
+def _all_token_ids(model: ServedModel, asked: PoolingRequest, body: dict[str, Any]) -> list[list[int]]:
+    return [_token_ids(model, prompt, asked, body) for prompt in asked.prompts]
 
 
-def _token_ids(service: Service, prompt: Prompt, asked: PoolingRequest, body: dict[str, Any]) -> list[int]:
+def _token_ids(model: ServedModel, prompt: Prompt, asked: PoolingRequest, body: dict[str, Any]) -> list[int]:
     if asked.is_chat:
-        if media_of(cast(list[Any], prompt)) and not service.options.replies.tokens_per_medium:
-            raise ApiError(f"{service.model.names[0]} is not a multimodal model")
+        if media_of(cast(list[Any], prompt)) and not model.options.replies.tokens_per_medium:
+            raise ApiError(f"{model.names[0]} is not a multimodal model")
         told = {"add_generation_prompt": False, **body, "messages": prompt}
-        prompt = service.model.planner.conversations.prompt(told)
-    ids = fitted(service.model.planner, prompt, asked.truncate_to, asked.truncates_left, asked.add_special_tokens)
-    return padded(service.model.planner, ids, asked.pads)
+        prompt = model.planner.conversations.prompt(told)
+    ids = fitted(model.planner, prompt, asked.truncate_to, asked.truncates_left, asked.add_special_tokens)
+    return padded(model.planner, ids, asked.pads)
 
 
 async def _bytes_reply(
@@ -198,7 +198,7 @@ async def cohere_embed(request: web.Request) -> web.StreamResponse:
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)
     asked = await aside(request, parse_cohere_embed, body)
-    adapter = known_adapter(service, asked.model)
+    adapter = known_adapter(service.model, asked.model)
     check_max_tokens(asked, service.model.planner.max_model_len)
     keeps_end = asked.truncate == "START"
 

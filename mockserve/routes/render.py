@@ -31,7 +31,8 @@ from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.protocol.server.rendering import Rendered, parse_context, sampling_object
 from mockserve.replies.generation import new_id, unix_time
 from mockserve.routes.shared import aside, is_long, read_body, reply_id
-from mockserve.serving.service import SERVICE, Service
+from mockserve.serving.model import ServedModel
+from mockserve.serving.service import SERVICE
 
 
 async def render_chat(request: web.Request) -> web.StreamResponse:
@@ -39,7 +40,7 @@ async def render_chat(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request)
     name = (await aside(request, parse_chat, body)).common.request_id
-    rendered = await aside(request, rendered_chat, service, body, reply_id(request, "chatcmpl", name))
+    rendered = await aside(request, rendered_chat, service.model, body, reply_id(request, "chatcmpl", name))
     return await json_body(request, rendered.as_json, is_long(request))
 
 
@@ -52,32 +53,32 @@ async def render_completion(request: web.Request) -> web.StreamResponse:
     _refuse_beams(asked.sampling.use_beam_search)
     name = reply_id(request, "cmpl", asked.common.request_id)
     names = [name] if len(asked.prompts) == 1 else [f"{name}-{index}" for index in range(len(asked.prompts))]
-    rendered = await aside(request, _rendered_prompts, service, asked, body, names)
+    rendered = await aside(request, _rendered_prompts, service.model, asked, body, names)
     return await json_body(request, lambda: [each.as_json() for each in rendered], is_long(request))
 
 
 def _rendered_prompts(
-    service: Service, asked: CompletionRequest, body: dict[str, Any], names: Sequence[str]
+    model: ServedModel, asked: CompletionRequest, body: dict[str, Any], names: Sequence[str]
 ) -> list[Rendered]:
     return [
-        _rendered_prompt(service, asked, body, prompt, each) for prompt, each in zip(asked.prompts, names, strict=True)
+        _rendered_prompt(model, asked, body, prompt, each) for prompt, each in zip(asked.prompts, names, strict=True)
     ]
 
 
-def rendered_chat(service: Service, body: dict[str, Any], name: str, refuses_tools: bool = True) -> Rendered:
+def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_tools: bool = True) -> Rendered:
     """The prompt of a chat request with everything around it. Raises ApiError for a request that is refused.
 
     With `refuses_tools`, calls of tools that the server does not parse are refused, too.
     """
     chat = parse_chat(body)
-    service.model.check_model(chat.model)
+    model.check_model(chat.model)
     _refuse_beams(chat.sampling.use_beam_search)
-    planner, options = service.model.planner, service.options
+    planner, options = model.planner, model.options
     refuse_unavailable(body, options.content.tools.calls_tools or not refuses_tools)
     text = planner.conversations.prompt(body)
     media = media_of(chat.messages)
     if media and not options.replies.tokens_per_medium:
-        raise ApiError(f"{service.model.names[0]} is not a multimodal model")
+        raise ApiError(f"{model.names[0]} is not a multimodal model")
     ids = conversation_ids(
         planner, text, media, options.replies.tokens_per_medium, chat.add_special_tokens, chat.sampling
     )
@@ -93,7 +94,7 @@ def rendered_chat(service: Service, body: dict[str, Any], name: str, refuses_too
         sampling=sampling_object(sampling, body, budget, chat.delivery.stream, finds_calls),
         body=body,
         streams=chat.delivery.stream,
-        reasoning_ended=_reasoning_ended(service, ids) if chat.includes_reasoning else True,
+        reasoning_ended=_reasoning_ended(model, ids) if chat.includes_reasoning else True,
         reasoning_parser_kwargs={"chat_template_kwargs": arguments}
         if options.content.reasoning.reasoning_parser is not None
         else None,
@@ -102,9 +103,9 @@ def rendered_chat(service: Service, body: dict[str, Any], name: str, refuses_too
 
 
 def _rendered_prompt(
-    service: Service, asked: CompletionRequest, body: dict[str, Any], prompt: Prompt, name: str
+    model: ServedModel, asked: CompletionRequest, body: dict[str, Any], prompt: Prompt, name: str
 ) -> Rendered:
-    planner = service.model.planner
+    planner = model.planner
     sampling = planner.defaults.applied(asked.sampling, body)
     if isinstance(prompt, str):
         ids = text_ids(planner, prompt, asked.add_special_tokens, sampling)
@@ -123,11 +124,11 @@ def _rendered_prompt(
     )
 
 
-def _reasoning_ended(service: Service, prompt: Sequence[int]) -> bool | None:
+def _reasoning_ended(model: ServedModel, prompt: Sequence[int]) -> bool | None:
     """Whether the prompt has ended the reasoning of the answer already; None without a parser of reasoning."""
-    if service.options.content.reasoning.reasoning_parser is None:
+    if model.options.content.reasoning.reasoning_parser is None:
         return None
-    start, end = (service.model.planner.tokenizer.marker_id(each) for each in (START, END))
+    start, end = (model.planner.tokenizer.marker_id(each) for each in (START, END))
     last = next((each for each in reversed(prompt) if each in (start, end)), None)
     return last is not None and last == end
 
@@ -162,21 +163,19 @@ async def derender_chat(request: web.Request) -> web.StreamResponse:
     """A chat reply, or a chunk of one, from the token ids of a reply that was generated elsewhere."""
     service = request.app[SERVICE]
     body = await read_body(request, num_kinds=2)
-    return await json_body(request, await aside(request, _derendered_chat, service, body), is_long(request))
+    return await json_body(request, await aside(request, _derendered_chat, service.model, body), is_long(request))
 
 
-def _derendered_chat(service: Service, body: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+def _derendered_chat(model: ServedModel, body: dict[str, Any]) -> Callable[[], dict[str, Any]]:
     is_chunk = is_chunk_of_chat(body)
-    service.model.check_model(body.get("model") or "")
+    model.check_model(body.get("model") or "")
     if is_chunk and (body.get("chat_request") or {}).get("stop"):
         raise ApiError(STOP_STRINGS)
     if not is_chunk:
-        check_lengths(
-            service.model.planner.max_model_len, _choices(service, body["generate_response"]), [_prompt(body)]
-        )
-    if service.options.content.parses_answers and body.get("chat_request") is None:
+        check_lengths(model.planner.max_model_len, _choices(model, body["generate_response"]), [_prompt(body)])
+    if model.options.content.parses_answers and body.get("chat_request") is None:
         raise ApiError(NO_REQUEST)
-    found = _chat_chunk(service, body) if is_chunk else _whole_chat(service, body)
+    found = _chat_chunk(model, body) if is_chunk else _whole_chat(model, body)
     return lambda: found
 
 
@@ -184,26 +183,26 @@ async def derender_completion(request: web.Request) -> web.StreamResponse:
     """A completion, or a chunk of one, from the token ids of replies that were generated elsewhere."""
     service = request.app[SERVICE]
     body = await read_body(request, num_kinds=2)
-    return await json_body(request, await aside(request, _derendered_completion, service, body), is_long(request))
+    return await json_body(request, await aside(request, _derendered_completion, service.model, body), is_long(request))
 
 
-def _derendered_completion(service: Service, body: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+def _derendered_completion(model: ServedModel, body: dict[str, Any]) -> Callable[[], dict[str, Any]]:
     is_chunk = is_chunk_of_completion(body)
-    service.model.check_model(body.get("model") or "")
+    model.check_model(body.get("model") or "")
     if is_chunk and (body.get("completion_request") or {}).get("stop"):
         raise ApiError(STOP_STRINGS)
-    found = _completion_chunk(service, body) if is_chunk else _whole_completion(service, body)
+    found = _completion_chunk(model, body) if is_chunk else _whole_completion(model, body)
     return lambda: found
 
 
-def _whole_chat(service: Service, body: Mapping[str, Any]) -> dict[str, Any]:
+def _whole_chat(model: ServedModel, body: Mapping[str, Any]) -> dict[str, Any]:
     generated = body["generate_response"]
-    choices = _choices(service, generated)
-    reader = chat_reader(service.model, body, _prompt(body) or generated.get("prompt_token_ids") or ())
+    choices = _choices(model, generated)
+    reader = chat_reader(model, body, _prompt(body) or generated.get("prompt_token_ids") or ())
     for each in choices:
         if not each.token_ids:
             raise ApiError(f"choice {each.index} has empty or null token_ids")
-    bodies = ChatBodies(id=_name(generated), created=unix_time(), model=_model(service, body), fingerprint="")
+    bodies = ChatBodies(id=_name(generated), created=unix_time(), model=_model(model, body), fingerprint="")
     usage = Usage(body.get("prompt_tokens") or 0, sum(len(each.token_ids) for each in choices))
     whole = bodies.whole([_chat_choice(reader, each) for each in choices], usage, generated.get("metrics"))
     whole["choices"] = _numbered(whole["choices"], choices)
@@ -217,32 +216,30 @@ def _chat_choice(reader: ChatReader, given: GivenChoice) -> Choice:
     return Choice(message, ending, len(given.token_ids), token_ids=ids, logprobs=reader.logprobs(given))
 
 
-def _chat_chunk(service: Service, body: Mapping[str, Any]) -> dict[str, Any]:
+def _chat_chunk(model: ServedModel, body: Mapping[str, Any]) -> dict[str, Any]:
     generated, prompt = body["generate_chunk"], body.get("prompt_token_ids")
-    if service.options.content.parses_answers and prompt is None:
+    if model.options.content.parses_answers and prompt is None:
         raise ApiError(NO_PROMPT)
-    choice = _only_choice(service, generated, "derender_chat_stream")
+    choice = _only_choice(model, generated, "derender_chat_stream")
     state = StreamState.read(body.get("stream_state"))
-    reader = chat_reader(service.model, body, prompt or generated.get("prompt_token_ids") or ())
-    _check_chunk(service, prompt, state, choice)
-    head = {"id": _name(generated), "created": unix_time(), "model": _model(service, body)}
+    reader = chat_reader(model, body, prompt or generated.get("prompt_token_ids") or ())
+    _check_chunk(model, prompt, state, choice)
+    head = {"id": _name(generated), "created": unix_time(), "model": _model(model, body)}
     return chat_chunk(head, reader, choice, state, generated)
 
 
-def _whole_completion(service: Service, body: Mapping[str, Any]) -> dict[str, Any]:
+def _whole_completion(model: ServedModel, body: Mapping[str, Any]) -> dict[str, Any]:
     responses: list[Mapping[str, Any]] = body["generate_responses"]
     if not responses:
         raise ApiError("generate_responses must not be empty")
     prompts = body.get("prompt_token_ids") or [None] * len(responses)
-    check_lengths(
-        service.model.planner.max_model_len, [each for one in responses for each in _choices(service, one)], prompts
-    )
+    check_lengths(model.planner.max_model_len, [each for one in responses for each in _choices(model, one)], prompts)
     choices: list[Choice] = []
     for generated, prompt in zip(responses, prompts, strict=True):
-        reader = text_reader(service.model, body, prompt or generated.get("prompt_token_ids") or ())
-        choices += [_text_choice(reader, each, _name(generated)) for each in _choices(service, generated)]
+        reader = text_reader(model, body, prompt or generated.get("prompt_token_ids") or ())
+        choices += [_text_choice(reader, each, _name(generated)) for each in _choices(model, generated)]
     first = responses[0]
-    bodies = CompletionBodies(id=_name(first), created=unix_time(), model=_model(service, body), fingerprint="")
+    bodies = CompletionBodies(id=_name(first), created=unix_time(), model=_model(model, body), fingerprint="")
     usage = Usage(sum(body.get("prompt_tokens") or ()), sum(each.num_tokens for each in choices))
     params = first.get("kv_transfer_params")
     agreed = params if all(each.get("kv_transfer_params") == params for each in responses) else None
@@ -261,32 +258,32 @@ def _text_choice(reader: TextReader, given: GivenChoice, name: str) -> Choice:
     return Choice(text, ending, len(given.token_ids), token_ids=ids, logprobs=logprobs)
 
 
-def _completion_chunk(service: Service, body: Mapping[str, Any]) -> dict[str, Any]:
+def _completion_chunk(model: ServedModel, body: Mapping[str, Any]) -> dict[str, Any]:
     generated, prompt = body["generate_chunk"], body.get("prompt_token_ids")
-    check_lengths(service.model.planner.max_model_len, (), [prompt])
-    choice = _only_choice(service, generated, "derender_completion_stream")
+    check_lengths(model.planner.max_model_len, (), [prompt])
+    choice = _only_choice(model, generated, "derender_completion_stream")
     state = StreamState.read(body.get("stream_state"))
-    reader = text_reader(service.model, body, prompt or generated.get("prompt_token_ids") or ())
-    head = {"id": _name(generated), "created": unix_time(), "model": _model(service, body)}
+    reader = text_reader(model, body, prompt or generated.get("prompt_token_ids") or ())
+    head = {"id": _name(generated), "created": unix_time(), "model": _model(model, body)}
     return completion_chunk(head, reader, choice, state, generated)
 
 
-def _choices(service: Service, generated: Mapping[str, Any]) -> list[GivenChoice]:
-    return [given_choice(each, service.model.planner.tokenizer, is_whole=True) for each in generated["choices"]]
+def _choices(model: ServedModel, generated: Mapping[str, Any]) -> list[GivenChoice]:
+    return [given_choice(each, model.planner.tokenizer, is_whole=True) for each in generated["choices"]]
 
 
-def _only_choice(service: Service, generated: Mapping[str, Any], name: str) -> GivenChoice | None:
+def _only_choice(model: ServedModel, generated: Mapping[str, Any], name: str) -> GivenChoice | None:
     given = generated["choices"]
     if len(given) > 1:
         raise ApiError(f"{name} expects at most one choice per chunk (got {len(given)}).")
-    return given_choice(given[0], service.model.planner.tokenizer, is_whole=False) if given else None
+    return given_choice(given[0], model.planner.tokenizer, is_whole=False) if given else None
 
 
 def _check_chunk(
-    service: Service, prompt: Sequence[int] | None, state: StreamState, choice: GivenChoice | None
+    model: ServedModel, prompt: Sequence[int] | None, state: StreamState, choice: GivenChoice | None
 ) -> None:
     lengths = len(prompt or ()), len(state.token_ids), len(choice.token_ids) if choice is not None else 0
-    limit = service.model.planner.max_model_len
+    limit = model.planner.max_model_len
     if sum(lengths) > limit:
         raise ApiError(
             f"prompt_token_ids length ({lengths[0]}) plus output_token_ids length ({lengths[1]}) plus delta "
@@ -311,5 +308,5 @@ def _name(generated: Mapping[str, Any]) -> str:
     return str(generated.get("request_id") or new_id())
 
 
-def _model(service: Service, body: Mapping[str, Any]) -> str:
-    return body.get("model") or service.model.names[0]
+def _model(model: ServedModel, body: Mapping[str, Any]) -> str:
+    return body.get("model") or model.names[0]

@@ -31,7 +31,7 @@ from mockserve.routes.shared import (
     wanted_priority,
 )
 from mockserve.serving.response_store import StoredResponse, no_background
-from mockserve.serving.service import SERVICE, Service
+from mockserve.serving.service import SERVICE, ReplyDelivery, Service
 
 
 async def create_response(request: web.Request) -> web.StreamResponse:
@@ -56,7 +56,7 @@ async def create_response(request: web.Request) -> web.StreamResponse:
         stored = StoredResponse(narrator.final or plan.response.body("failed"), plan.messages)
         await _keep_counted(service, asked, stored, plan.job.is_long or is_long(request))
         return response
-    stored = StoredResponse(await _whole(service, plan, arrived, caller_of(request)), plan.messages)
+    stored = StoredResponse(await _whole(service.delivery, plan, arrived, caller_of(request)), plan.messages)
     await _keep_counted(service, asked, stored, plan.job.is_long)
     return await json_body(request, lambda: stored.body, plan.job.is_long or is_long(request))
 
@@ -83,7 +83,7 @@ def _rendered(service: Service, given: dict[str, Any]) -> Callable[[], dict[str,
         and service.options.content.tools.calls_tools
     ):
         body["skip_special_tokens"] = False
-    rendered = rendered_chat(service, body, name, refuses_tools=False)
+    rendered = rendered_chat(service.model, body, name, refuses_tools=False)
     shown = replace(
         rendered,
         body={**rendered.body, "model": asked.body.get("model")},
@@ -114,30 +114,36 @@ async def cancel_response(request: web.Request) -> web.StreamResponse:
 def _start(service: Service, plan: ResponsePlan, asked: ResponseRequest, arrived: Micros) -> StoredResponse:
     stored = StoredResponse(plan.response.body("queued"), plan.messages, [] if asked.streams else None)
     _keep(service, asked, stored)
-    making = _make_stream(service, plan, stored, arrived) if asked.streams else _make(service, plan, stored, arrived)
+    making = (
+        _make_stream(service.delivery, plan, stored, arrived)
+        if asked.streams
+        else _make(service.delivery, plan, stored, arrived)
+    )
     stored.make(making)
     return stored
 
 
-async def _make(service: Service, plan: ResponsePlan, stored: StoredResponse, arrived: Micros) -> None:
+async def _make(delivery: ReplyDelivery, plan: ResponsePlan, stored: StoredResponse, arrived: Micros) -> None:
     try:
-        stored.become(await _whole(service, plan, arrived))
+        stored.become(await _whole(delivery, plan, arrived))
     except ApiError:
         stored.become({**stored.body, "status": "failed"})
 
 
-async def _make_stream(service: Service, plan: ResponsePlan, stored: StoredResponse, arrived: Micros) -> None:
+async def _make_stream(delivery: ReplyDelivery, plan: ResponsePlan, stored: StoredResponse, arrived: Micros) -> None:
     narrator = _narrator(plan)
-    with service.delivery.open_replies:
-        await narrate(service.delivery, ReplySet(plan.job), narrator, stored.add_event, arrived)
+    with delivery.open_replies:
+        await narrate(delivery, ReplySet(plan.job), narrator, stored.add_event, arrived)
     stored.become(narrator.final or stored.body)
 
 
-async def _whole(service: Service, plan: ResponsePlan, arrived: Micros, caller: Caller = ANYBODY) -> dict[str, object]:
-    replies, choices = await collect(service.delivery, plan.job, arrived, caller)
+async def _whole(
+    delivery: ReplyDelivery, plan: ResponsePlan, arrived: Micros, caller: Caller = ANYBODY
+) -> dict[str, object]:
+    replies, choices = await collect(delivery, plan.job, arrived, caller)
     usage, metrics = replies.usage(is_stream=False), replies.metrics(is_stream=False)
     if plan.job.is_long:
-        return await service.delivery.aside.run(True, lambda: plan.whole(choices[0], usage, metrics))
+        return await delivery.aside.run(True, lambda: plan.whole(choices[0], usage, metrics))
     return plan.whole(choices[0], usage, metrics)
 
 

@@ -33,8 +33,9 @@ from mockserve.protocol.pooling.scoring import (
 from mockserve.replies.generation import unix_time
 from mockserve.routes.pooling import has_many, known_adapter, pooling_service
 from mockserve.routes.shared import aside, is_long, read_body, reply_id
+from mockserve.serving.model import ServedModel
 from mockserve.serving.planner import Planner, Terms
-from mockserve.serving.service import SERVICE, Service
+from mockserve.serving.service import SERVICE
 
 
 async def score(request: web.Request) -> web.StreamResponse:
@@ -59,9 +60,9 @@ async def _scored(request: web.Request, asked: ScoringRequest) -> tuple[PoolingH
     """What the reply begins with, the score of each pair, and how many tokens were read."""
     service, pooler = pooling_service(request)
     arrived = arrived_at(request, service.delivery.driver)
-    adapter = known_adapter(service, asked.model)
+    adapter = known_adapter(service.model, asked.model)
     check_scoring(asked, service.model.planner.max_model_len, pooler.architecture)
-    queries, documents, prompts = await aside(request, _all_token_ids, service, pooler, asked)
+    queries, documents, prompts = await aside(request, _all_token_ids, service.model, pooler, asked)
     head = PoolingHead(reply_id(request, "score", asked.request_id), unix_time(), service.model.reply_name(adapter))
     num_tokens = sum(prompts.lengths())
     await prefill(
@@ -76,20 +77,20 @@ async def _scored(request: web.Request, asked: ScoringRequest) -> tuple[PoolingH
 
 
 def _all_token_ids(
-    service: Service, pooler: Pooler, asked: ScoringRequest
+    model: ServedModel, pooler: Pooler, asked: ScoringRequest
 ) -> tuple[list[list[int]], list[list[int]], "_Prompts"]:
     """Token ids of the queries, of the documents, and of what the engine reads."""
-    queries = [_token_ids(service, each, asked.max_query_tokens, asked) for each in asked.queries]
-    documents = [_token_ids(service, each, asked.max_document_tokens, asked) for each in asked.documents]
+    queries = [_token_ids(model, each, asked.max_query_tokens, asked) for each in asked.queries]
+    documents = [_token_ids(model, each, asked.max_document_tokens, asked) for each in asked.documents]
     pairs = asked.pairs if pooler.task == "classify" else None
-    return queries, documents, _Prompts(service.model.planner, queries, documents, pairs, asked.pads)
+    return queries, documents, _Prompts(model.planner, queries, documents, pairs, asked.pads)
 
 
-def _token_ids(service: Service, text: str, most_tokens: int, asked: ScoringRequest) -> list[int]:
+def _token_ids(model: ServedModel, text: str, most_tokens: int, asked: ScoringRequest) -> list[int]:
     if most_tokens:
-        tokenizer = service.model.planner.tokenizer
+        tokenizer = model.planner.tokenizer
         text = tokenizer.decode(cut_text(tokenizer, text, most_tokens, keeps_end=False, add_special_tokens=False))
-    return fitted(service.model.planner, text, asked.truncate_to, asked.truncates_left, add_special_tokens=True)
+    return fitted(model.planner, text, asked.truncate_to, asked.truncates_left, add_special_tokens=True)
 
 
 class _Prompts(Sequence[list[int]]):

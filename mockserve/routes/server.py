@@ -17,11 +17,12 @@ from mockserve.metrics.server import SLEEP
 from mockserve.protocol.errors import bad_request
 from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.reading.forms import QueryFields
-from mockserve.protocol.server.info import ConfigFacts, ServedModel, as_objects, as_text, model_list
+from mockserve.protocol.server.info import ConfigFacts, ModelCard, as_objects, as_text, model_list
 from mockserve.realtime.interface import Driver
 from mockserve.replies.generation import new_id, unix_time
 from mockserve.routes.shared import json_reply, meant, read_fields, read_object, untyped_reply
-from mockserve.serving.service import SERVICE, VLLM_VERSION, Service
+from mockserve.serving.model import ServedModel
+from mockserve.serving.service import SERVICE, VLLM_VERSION
 from mockserve.serving.suspension import PauseMode
 
 PLATFORM = platform.platform()
@@ -33,7 +34,7 @@ async def server_info(request: web.Request) -> web.StreamResponse:
     query = QueryFields(request.query)
     as_json = query.choice("config_format", "text", ("text", "json")) == "json"
     query.check()
-    facts = _facts(request.app[SERVICE])
+    facts = _facts(request.app[SERVICE].model)
     return json_reply(
         {
             "vllm_config": as_objects(facts) if as_json else as_text(facts),
@@ -61,17 +62,17 @@ async def kv_event_sources(request: web.Request) -> web.StreamResponse:
     return json_reply({str(rank): asdict(config.of_rank(rank)) for rank in ranks})
 
 
-def _facts(service: Service) -> ConfigFacts:
-    options, deployment = service.options, service.model.deployment
+def _facts(model: ServedModel) -> ConfigFacts:
+    options, deployment = model.options, model.deployment
     config = deployment.config
     return ConfigFacts(
-        model=service.model.root,
-        served_model_names=tuple(service.model.names),
-        tokenizer=options.content.tokenizer or service.model.root,
+        model=model.root,
+        served_model_names=tuple(model.names),
+        tokenizer=options.content.tokenizer or model.root,
         runner=options.routes.runner,
         convert=options.routes.convert,
         seed=options.content.seed,
-        max_model_len=service.model.planner.max_model_len,
+        max_model_len=model.planner.max_model_len,
         block_size=config.block_size_tokens,
         gpu_memory_utilization=options.deployment.memory_utilization,
         num_gpu_blocks=config.total_kv_blocks,
@@ -110,8 +111,8 @@ async def models(request: web.Request) -> web.StreamResponse:
     """A card for each served name and each adapter."""
     service = request.app[SERVICE]
     limit = service.model.planner.max_model_len
-    served = [ServedModel(name, service.model.root, max_model_len=limit) for name in service.model.names]
-    served += [ServedModel(each.name, each.path, parent=each.parent) for each in service.model.adapters]
+    served = [ModelCard(name, service.model.root, max_model_len=limit) for name in service.model.names]
+    served += [ModelCard(each.name, each.path, parent=each.parent) for each in service.model.adapters]
     return json_reply(model_list(served, unix_time(), [new_id() for _ in served]))
 
 

@@ -22,7 +22,7 @@ from mockserve.protocol.reading.long_json import CHECKED_BYTES, MOST_VALUE_BYTES
 from mockserve.serving.admission import RoomTaken
 from mockserve.serving.aside import LARGE_BYTES, finished
 from mockserve.serving.planner import likely_tokens
-from mockserve.serving.service import SERVICE, Service
+from mockserve.serving.service import SERVICE, ReplyDelivery, Service
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -144,7 +144,7 @@ async def planned_alone(request: web.Request, body: Mapping[str, Any], plan: Cor
     num_bytes = request.get(NUM_BODY_BYTES)
     if num_bytes is None and not body.get("ignore_eos"):
         return await plan
-    return await _on_thread(request.app[SERVICE], (num_bytes or 0) > LARGE_BYTES, plan)
+    return await _on_thread(request.app[SERVICE].delivery, (num_bytes or 0) > LARGE_BYTES, plan)
 
 
 async def planned(request: web.Request, sampling: Sampling, plan: Coroutine[Any, Any, T]) -> T:
@@ -153,13 +153,13 @@ async def planned(request: web.Request, sampling: Sampling, plan: Coroutine[Any,
     is_long = sampling.n * likely_tokens(sampling, service.model.planner.max_model_len) > LONG_ANSWER_TOKENS
     if num_bytes is None and not is_long:
         return await plan
-    return await _on_thread(service, is_long or (num_bytes or 0) > LARGE_BYTES, plan)
+    return await _on_thread(service.delivery, is_long or (num_bytes or 0) > LARGE_BYTES, plan)
 
 
-async def _on_thread(service: Service, is_huge: bool, plan: Coroutine[Any, Any, T]) -> T:
+async def _on_thread(delivery: ReplyDelivery, is_huge: bool, plan: Coroutine[Any, Any, T]) -> T:
     """The result of a plan made on another thread. A plan that has not begun when the client hangs up is closed."""
     try:
-        return await service.delivery.aside.run(is_huge, finished, plan)
+        return await delivery.aside.run(is_huge, finished, plan)
     finally:
         with suppress(ValueError):  # the thread is executing the plan
             plan.close()

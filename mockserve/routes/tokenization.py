@@ -22,7 +22,8 @@ from mockserve.protocol.server.tokenization import (
     tokenizer_info,
 )
 from mockserve.routes.shared import aside, is_long, json_reply, read_body
-from mockserve.serving.service import SERVICE, Service
+from mockserve.serving.model import ServedModel
+from mockserve.serving.service import SERVICE
 
 TOKENS_AT_ONCE = 4096
 
@@ -33,7 +34,7 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     body = await read_body(request, num_kinds=2)
     asked = await aside(request, parse_tokenize, body)
     service.model.check_model(asked.model)
-    ids = await aside(request, _token_ids, service, asked, body)
+    ids = await aside(request, _token_ids, service.model, asked, body)
     tokenizer, limit = service.model.planner.tokenizer, service.model.planner.max_model_len
 
     def shown() -> dict[str, Any]:
@@ -70,10 +71,10 @@ def _folder(path: Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def _token_ids(service: Service, asked: TokenizeRequest, body: dict[str, Any]) -> list[int]:
-    text = _text(service, asked, body)
+def _token_ids(model: ServedModel, asked: TokenizeRequest, body: dict[str, Any]) -> list[int]:
+    text = _text(model, asked, body)
     check_unicode(text)
-    return service.model.planner.tokenizer.encode(text, asked.add_special_tokens)
+    return model.planner.tokenizer.encode(text, asked.add_special_tokens)
 
 
 def _strings(tokenizer: Tokenizer, ids: Sequence[int]) -> Iterator[str]:
@@ -82,7 +83,7 @@ def _strings(tokenizer: Tokenizer, ids: Sequence[int]) -> Iterator[str]:
         yield from tokenizer.token_strings(ids[start : start + TOKENS_AT_ONCE])
 
 
-def _text(service: Service, asked: TokenizeRequest, body: dict[str, Any]) -> str:
+def _text(model: ServedModel, asked: TokenizeRequest, body: dict[str, Any]) -> str:
     if asked.messages is None:
         return asked.prompt or ""
     if asked.continue_final_message and asked.add_generation_prompt:
@@ -91,6 +92,6 @@ def _text(service: Service, asked: TokenizeRequest, body: dict[str, Any]) -> str
             "want the model to continue the final message, and add_generation_prompt when you want to add a header "
             "that will prompt it to start a new assistant message instead."
         )
-    if not service.options.replies.tokens_per_medium and has_media(asked.messages):
-        raise ApiError(f"{service.model.names[0]} is not a multimodal model")
-    return service.model.planner.conversations.prompt(conversation_fields(body))
+    if not model.options.replies.tokens_per_medium and has_media(asked.messages):
+        raise ApiError(f"{model.names[0]} is not a multimodal model")
+    return model.planner.conversations.prompt(conversation_fields(body))

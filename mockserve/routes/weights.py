@@ -16,7 +16,8 @@ from mockserve.protocol.reading.forms import QueryFields
 from mockserve.protocol.reading.types import Anything, FieldType, Flag, Integer, OneOf, Text, as_flag
 from mockserve.protocol.refusals import registration_problems
 from mockserve.routes.shared import json_reply, read_body, read_object, untyped_reply
-from mockserve.serving.service import SERVICE, Service
+from mockserve.serving.model import ServedModel
+from mockserve.serving.service import SERVICE
 
 _LOADING = Record(
     {"lora_name": Text(), "lora_path": Text(), "load_inplace": Flag(), "is_3d_lora_weight": Flag()},
@@ -128,7 +129,7 @@ async def weight_checker(request: web.Request) -> web.StreamResponse:
         return json_reply({"status": "reset"})
     if given["action"] == "compare" and baseline is None:
         raise bad_request("action='compare' requires a 'baseline' object")
-    checksums = dict(_checksums(service))
+    checksums = dict(_checksums(service.model))
     if given["action"] == "checksum" or baseline is None:
         return json_reply({"checksums": checksums})
     names = checksums.keys() | baseline.keys()
@@ -204,13 +205,13 @@ async def _embedded(
     return read_embedded(await request.read(), is_json, types, required)
 
 
-def _checksums(service: Service) -> Iterator[tuple[str, str]]:
+def _checksums(model: ServedModel) -> Iterator[tuple[str, str]]:
     """Yield names of weights as vLLM's workers call them, with a digest for each."""
-    model, deployment = service.model.deployment.model, service.model.deployment
-    names = [_EMBEDDING, *(_LAYER.format(layer) for layer in range(model.num_layers))]
-    version = "zeros" if service.model.has_reset_weights else service.model.weight_version
+    deployment, spec = model.deployment, model.deployment.model
+    names = [_EMBEDDING, *(_LAYER.format(layer) for layer in range(spec.num_layers))]
+    version = "zeros" if model.has_reset_weights else model.weight_version
     for replica in range(deployment.dp):
         for worker in range(deployment.tp):
             for name in names:
-                digest = sha256(f"{model.name} {version} {worker} {name}".encode("utf-8", "surrogatepass")).hexdigest()
+                digest = sha256(f"{spec.name} {version} {worker} {name}".encode("utf-8", "surrogatepass")).hexdigest()
                 yield f"dp{replica}:pp0:pcp0:tp{worker}:{name}", digest

@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
+class ModelCard:
     """One card of the list: a name of the base model, or an adapter, whose `parent` is the base model."""
 
     name: str
@@ -15,13 +15,13 @@ class ServedModel:
     max_model_len: int | None = None
 
 
-def model_list(models: Sequence[ServedModel], created: int, permission_ids: Sequence[str]) -> dict[str, Any]:
+def model_list(models: Sequence[ModelCard], created: int, permission_ids: Sequence[str]) -> dict[str, Any]:
     """One card per model. `permission_ids` are what follows `modelperm-`."""
     cards = [_card(model, created, permission) for model, permission in zip(models, permission_ids, strict=True)]
     return {"object": "list", "data": cards}
 
 
-def _card(model: ServedModel, created: int, permission_id: str) -> dict[str, Any]:
+def _card(model: ModelCard, created: int, permission_id: str) -> dict[str, Any]:
     permission = {
         "id": f"modelperm-{permission_id}",
         "object": "model_permission",
