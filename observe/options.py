@@ -12,7 +12,7 @@ from observe.extras import check_plot, check_ray
 from observe.http.request import check_header, parse_server, tls_context
 from observe.output_paths import OutputPaths, stem_of
 from observe.requests.body import APIS
-from observe.requests.schedule import Lengths
+from observe.requests.lengths import Lengths
 from traces import SloTargets, beside, slo_targets_from_flags
 
 

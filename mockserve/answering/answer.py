@@ -14,7 +14,7 @@ from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
 from mockserve.answering.outlet import EventOutlet, Outlet
 from mockserve.answering.submission import fly_in_turn
-from mockserve.connections.arrival import ANYBODY, Caller, caller_of
+from mockserve.connections.clients import ANYBODY, Caller, caller_of
 from mockserve.flight import Reply, new_siblings
 from mockserve.protocol.bodies import Choice
 from mockserve.protocol.errors import ApiError, paused

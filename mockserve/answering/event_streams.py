@@ -8,7 +8,7 @@ from aiohttp import web
 from blis_sim.engine.units import Micros
 from mockserve.answering.answer import fly
 from mockserve.answering.outlet import EventOutlet
-from mockserve.connections.arrival import caller_of
+from mockserve.connections.clients import caller_of
 from mockserve.planning.speech import SpeechPlan
 from mockserve.protocol.bodies import Ending, Event, Narrator, Usage
 from mockserve.protocol.errors import ApiError, paused

@@ -10,7 +10,7 @@ from aiohttp import HttpVersion11, web
 from mockserve.connections.aiohttp_internals import mark_reply_as_begun
 from mockserve.connections.headers import EVENT_STREAM
 from mockserve.faults.shaping import ShapedTransport
-from mockserve.realtime.wire import Wire
+from mockserve.realtime.deliveries import Wire
 from mockserve.replies.frames import http_chunk
 from mockserve.serving.service import SERVICE
 

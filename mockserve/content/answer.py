@@ -1,14 +1,21 @@
-"""One answer, token by token: its cost, text, kinds of text and log-probabilities; also by beam search."""
+"""One answer, token by token: its cost, text, kinds of text and log-probabilities, and its early end."""
 
 import math
 import struct
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
+from itertools import accumulate
 from random import Random
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from mockserve.content.tokens.tokenizer import Split
+from mockserve.protocol.asked.sampling import Repetition, Sampling
 from mockserve.protocol.bodies import Ending
 
 
@@ -157,3 +164,209 @@ def label_score(prompt_digest: object, label_ids: Sequence[int], seed: int, appl
 def _logit(prompt_digest: object, label: int, seed: int) -> float:
     drawn = blake2b(f"{seed} {prompt_digest!r} {label}".encode(), digest_size=8).digest()
     return -SPREAD * int.from_bytes(drawn, "big") / 2**64
+
+
+def stopped(said: Split, ending: Ending, sampling: Sampling) -> Answer:
+    """What is left of `said` after stop tokens, stop strings and repetition, which count only after `min_tokens`."""
+    if sampling.repetition is not None:
+        said, ending = _cut_at_repetition(said, ending, sampling, sampling.repetition)
+    if sampling.stop_token_ids:
+        said, ending = _cut_at_stop_token(said, ending, sampling, frozenset(sampling.stop_token_ids))
+    if not sampling.stop:
+        return Answer(said.pieces, ending, said.pieces, said.ids)
+    return _cut_at_stop_string(said, ending, sampling)
+
+
+def _cut_at_repetition(said: Split, ending: Ending, sampling: Sampling, wanted: Repetition) -> tuple[Split, Ending]:
+    num_tokens = first_repetition(said.ids, wanted)
+    if num_tokens is None or not sampling.min_tokens <= num_tokens < said.num_tokens:
+        return said, ending
+    return said.first(num_tokens), Ending("repetition", STOP_REASON)
+
+
+def _cut_at_stop_token(
+    said: Split, ending: Ending, sampling: Sampling, stop_ids: frozenset[int]
+) -> tuple[Split, Ending]:
+    """A stop token is counted; its text is shown only with `include_stop_str_in_output`."""
+    # The token that ends an answer by itself is no stop token, whatever the client lists.
+    last = len(said.ids) - (ending.finish_reason == "stop")
+    for index in range(sampling.min_tokens, last):
+        if said.ids[index] in stop_ids:
+            pieces = [*said.pieces[: index + 1]]
+            if not sampling.include_stop_str_in_output:
+                pieces[-1] = ""
+            return Split(said.ids[: index + 1], pieces), Ending("stop", said.ids[index])
+    return said, ending
+
+
+def _cut_at_stop_string(said: Split, ending: Ending, sampling: Sampling) -> Answer:
+    text = "".join(said.pieces)
+    ends = list(accumulate(map(len, said.pieces)))
+    match = _first_match(text, ends, sampling)
+    kept = len(text)
+    if match is not None:
+        start, end, stop = match
+        ending = Ending("stop", stop)
+        num_tokens = bisect_left(ends, end) + 1
+        said = Split(said.ids[:num_tokens], said.pieces[:num_tokens])
+        kept = end if sampling.include_stop_str_in_output else start
+    held_back = 0 if sampling.include_stop_str_in_output else max(map(len, sampling.stop)) - 1
+    shown = [max(0, min(end - held_back, kept)) for end in ends[: said.num_tokens]]
+    shown[-1] = kept
+    texts = [text[start:end] for start, end in zip([0, *shown], shown, strict=False)]
+    return Answer(texts, ending, said.pieces, said.ids)
+
+
+def _first_match(text: str, ends: list[int], sampling: Sampling) -> tuple[int, int, str] | None:
+    """Start, end and name of the stop string that is complete first; the order of the list decides ties.
+
+    A match has to end after the first `min_tokens` tokens.
+    """
+    not_before = ends[sampling.min_tokens - 1] if sampling.min_tokens else 0
+    best: tuple[int, int, str] | None = None
+    for stop in sampling.stop:
+        start = text.find(stop, max(0, not_before - len(stop) + 1))
+        if start >= 0 and (best is None or start + len(stop) < best[1]):
+            best = (start, start + len(stop), stop)
+    return best
+
+
+STOP_REASON = "repetition_detected"
+
+FEW_SIZES = 32
+MOST_COMPARISONS = 32_768
+"""Up to so many each pattern size is looked for by itself."""
+
+PAIRS_AT_ONCE = 1 << 16
+BASE = np.uint64(0x9E3779B97F4A7C15)
+
+Ints = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
+
+
+def is_slow(wanted: Repetition) -> bool:
+    """Whether looking for repetition may take more than a few milliseconds."""
+    return wanted.max_pattern_size - wanted.min_pattern_size >= FEW_SIZES
+
+
+def first_repetition(token_ids: Sequence[int], wanted: Repetition) -> int | None:
+    """How many tokens an answer has when it first ends in a pattern said `wanted.min_count` times in a row.
+
+    None if it never does. Cost: the number of tokens times its logarithm.
+    """
+    num_tokens = len(token_ids)
+    longest = min(wanted.max_pattern_size, num_tokens // wanted.min_count)
+    sizes = range(max(1, wanted.min_pattern_size), longest + 1)
+    if len(sizes) * num_tokens <= MOST_COMPARISONS:
+        found = (_first_of_size(token_ids, size, wanted.min_count) for size in sizes)
+        return min((each for each in found if each is not None), default=None)
+    return _Search(token_ids, wanted.min_count).first(sizes)
+
+
+def _first_of_size(token_ids: Sequence[int], size: int, min_count: int) -> int | None:
+    num_equal = 0
+    for index in range(size, len(token_ids)):
+        num_equal = num_equal + 1 if token_ids[index] == token_ids[index - size] else 0
+        if num_equal >= size * (min_count - 1):
+            return index + 1
+    return None
+
+
+class _Search:
+    """Looks for patterns of many sizes at once.
+
+    A pattern of `size` tokens that is said `count` times is a run of `size * (count - 1)` tokens each of which equals
+    the one `size` before it. Of any `size` tokens in a row one has an index that `size` divides, so only those are
+    looked at: n / 1 + n / 2 + n / 3 ... of them. On one side or the other of the first in a run, half a pattern at
+    least belongs to the run, too: hashes tell.
+    """
+
+    def __init__(self, token_ids: Sequence[int], min_count: int) -> None:
+        self._ids: Ints = np.asarray(token_ids, dtype=np.int64)
+        self._min_count = min_count
+        self._end = len(token_ids)
+        """Nothing that ends later matters."""
+        self._is_found = False
+        self._powers = _powers(self._end + 1)
+        self._sums: Hashes = np.zeros(self._end + 1, dtype=np.uint64)
+        # Arithmetic modulo 2**64 throughout: equal stretches have equal hashes, and all others are looked at again.
+        mixed = (self._ids.astype(np.uint64) + np.uint64(1)) * BASE
+        np.cumsum(mixed * self._powers[:-1], out=self._sums[1:])
+
+    def first(self, sizes: range) -> int | None:
+        """The least number of tokens that end in a pattern of one of these sizes."""
+        for size, index in self._pairs(sizes):
+            likely = self._may_be_in_run(size, index) & (index < self._end)
+            size, index = size[likely], index[likely]
+            long_enough = self._reach(size, index, 1) + self._reach(size, index, -1) >= size * (self._min_count - 1)
+            for each in np.flatnonzero(long_enough):
+                self._look(int(size[each]), int(index[each]))
+        return self._end if self._is_found else None
+
+    def _pairs(self, sizes: range) -> Iterator[tuple[Ints, Ints]]:
+        """Sizes, each with the indexes it divides, in pieces of bounded length."""
+        first = sizes.start
+        while first < sizes.stop and first * self._min_count <= self._end:
+            last = first
+            num_pairs = self._end // first
+            while last + 1 < sizes.stop and num_pairs + self._end // (last + 1) <= PAIRS_AT_ONCE:
+                last += 1
+                num_pairs += self._end // last
+            size = np.arange(first, last + 1, dtype=np.int64)
+            counts = (self._end - 1) // size
+            which = np.repeat(size, counts)
+            starts = np.repeat(np.cumsum(counts) - counts, counts)
+            yield which, (np.arange(len(which), dtype=np.int64) - starts + 1) * which
+            first = last + 1
+
+    def _may_be_in_run(self, size: Ints, index: Ints) -> npt.NDArray[np.bool_]:
+        ids = self._ids
+        half = (size + 1) // 2
+        ahead = (ids[index] == ids[index - size]) & (index + half <= len(ids))
+        behind = (ids[index - 1] == ids[np.maximum(index - size - 1, 0)]) & (index - half >= size)
+        at = np.flatnonzero(ahead)
+        ahead[at] = self._equal(index[at], size[at], half[at])
+        at = np.flatnonzero(behind)
+        behind[at] = self._equal(index[at] - half[at], size[at], half[at])
+        either: npt.NDArray[np.bool_] = ahead | behind
+        return either
+
+    def _reach(self, size: Ints, index: Ints, direction: int) -> Ints:
+        """How many tokens from an index on, or before it, equal those `size` before them; at most a whole run."""
+        most = np.minimum(size * (self._min_count - 1), len(self._ids) - index if direction > 0 else index - size)
+        low, high = np.zeros_like(most), most
+        while (low < high).any():
+            middle = (low + high + 1) // 2
+            equal = self._equal(index if direction > 0 else index - middle, size, middle)
+            low, high = np.where(equal, middle, low), np.where(equal, high, middle - 1)
+        return low
+
+    def _equal(self, start: Ints, size: Ints, length: Ints) -> npt.NDArray[np.bool_]:
+        """Whether stretches have the hash of the ones `size` before them."""
+        here = self._sums[start + length] - self._sums[start]
+        before = self._sums[start - size + length] - self._sums[start - size]
+        equal: npt.NDArray[np.bool_] = before * self._powers[size] == here
+        return equal
+
+    def _look(self, size: int, index: int) -> None:
+        """Measure the run of equal tokens around an index, and remember where it is long enough."""
+        if index >= self._end:
+            return
+        wanted = size * (self._min_count - 1)
+        first = max(size, index - wanted)
+        end = min(self._end, index + wanted)
+        differ = np.flatnonzero(self._ids[first:end] != self._ids[first - size : end - size]) + first
+        before = differ[differ < index]
+        after = differ[differ >= index]
+        start = int(before[-1]) + 1 if len(before) else first
+        stop = int(after[0]) if len(after) else end
+        if stop - start >= wanted and start + wanted <= self._end:
+            self._end = start + wanted
+            self._is_found = True
+
+
+def _powers(count: int) -> Hashes:
+    """The powers of an odd number, from the zeroth on."""
+    powers: Hashes = np.ones(count, dtype=np.uint64)
+    powers[1:] = BASE
+    return np.multiply.accumulate(powers)

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from mockserve.content.answer import Answer, Kind
+from mockserve.content.answer import Answer, Kind, is_slow, stopped
 from mockserve.content.constraints.kinds import GENEROSITIES
 from mockserve.content.dataset import Dataset
 from mockserve.content.prose import Prose, tokens_of
 from mockserve.content.script import Performance, Segment, perform, sorted_by_kind, thoughts
-from mockserve.content.stops import is_slow, stopped
 from mockserve.content.tokens.tokenizer import Split, Tokenizer
 from mockserve.content.writing import PLAIN, AnswerForm, Steps, Written, advanced, calls_job, content_job
 from mockserve.protocol.asked.sampling import Sampling

@@ -7,9 +7,8 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
-from mockserve.content.answer import Answer, Delta, Kind
+from mockserve.content.answer import Answer, Delta, Kind, stopped
 from mockserve.content.prose import Prose
-from mockserve.content.stops import stopped
 from mockserve.content.tokens.tokenizer import Split, Tokenizer, whole_characters
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Ending

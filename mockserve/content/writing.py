@@ -51,7 +51,7 @@ def completion_form(body: Mapping[str, Any], prompt: str | None, options: Conten
     Raises ApiError for a form that is none.
     """
     return AnswerForm(
-        constraint=demanded_form(body, options.structured_outputs.config, lambda: [prompt or ""]),
+        constraint=_constraint(body, options.structured_outputs.config, lambda: [prompt or ""]),
         asked=() if prompt is None else (prompt,),
         goes_on=prompt is not None and prompt[-1:].strip() != "",
     )
@@ -66,13 +66,22 @@ def chat_form(body: Mapping[str, Any], prompt: str, options: ContentOptions, quo
     """
     config = options.structured_outputs.config
     return AnswerForm(
-        constraint=demanded_form(body, config, lambda: _texts(body)),
+        constraint=_constraint(body, config, lambda: _texts(body)),
         structured_outputs=config,
         tools=_tools(body, options),
         thinking=_thinking(body, options),
         asked=(_last_words(body), prompt) if quotes else (),
         is_parsed=options.parses_answers,
     )
+
+
+def _constraint(
+    body: Mapping[str, Any], config: StructuredOutputsConfig, texts: Callable[[], Sequence[str]]
+) -> Constraint | None:
+    """The constraint of the answer; most requests have none. `texts` gives the texts of the prompt."""
+    if body.get("structured_outputs") is None and body.get("response_format") is None:
+        return None
+    return demanded_form(body, config, texts)
 
 
 def _tools(body: Mapping[str, Any], options: ContentOptions) -> ToolUse | None:

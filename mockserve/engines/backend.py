@@ -16,22 +16,20 @@ from blis_sim.engine.latency.wrapped import SlowedLatency
 from blis_sim.engine.step_log import RecentSteps
 from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError
-from mockserve.connections.slow_readers import SlowReaders
+from mockserve.connections.clients import SlowReaders
 from mockserve.engines.deployment import StructuredOutputBackend, with_features
 from mockserve.kv_blocks.setup import open_publisher
-from mockserve.metrics.engine import EngineMetrics
-from mockserve.metrics.histogram import Lateness
+from mockserve.metrics.engine import EngineMetrics, Lateness
 from mockserve.metrics.page import MeasuredEngine, Metrics, MetricsSource, cache_config_labels, new_source
 from mockserve.metrics.server import ToolParsing
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.fake_metrics import read_fake_metrics
 from mockserve.options.serve import ServeOptions
 from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
-from mockserve.realtime.deliveries import EngineOutput
+from mockserve.realtime.deliveries import EngineOutput, Wire
 from mockserve.realtime.driver import RealtimeDriver
 from mockserve.realtime.interface import Driver
 from mockserve.realtime.ranks import RankedDriver
-from mockserve.realtime.wire import Wire
 
 if TYPE_CHECKING:
     from mockserve.kv_blocks.events import KVEventPublisher

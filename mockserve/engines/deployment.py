@@ -34,9 +34,9 @@ class StructuredOutputBackend:
         """Another process has used this backend first."""
         self.name = name
 
-    def claim(self, backend: str | None) -> None:
-        """Use the backend of a request, if it has one. Raises ApiError where the engine already uses another."""
-        if backend is None or backend == self.name or self._is_lenient:
+    def claim(self, backend: str) -> None:
+        """Use the backend of a request. Raises ApiError where the engine already uses another."""
+        if backend == self.name or self._is_lenient:
             return
         if self.name is None:
             self.name = backend

@@ -25,7 +25,8 @@ from mockserve.connections.aiohttp_internals import (
     writing_through,
 )
 from mockserve.connections.headers import SERVER_NAME, Network, write_as_uvicorn
-from mockserve.faults.shaping import ShapedTransport
+from mockserve.faults.shaping import HEADER as FAULT_HEADER
+from mockserve.faults.shaping import STATUS_HEADER, ShapedTransport
 from mockserve.metrics.server import NO_ROUTE
 from mockserve.options.faults import ERRORS, FaultSettings
 from mockserve.protocol.errors import ApiError, engine_dead, internal_error
@@ -71,7 +72,8 @@ async def inject_faults(request: web.Request, handler: Handler) -> web.StreamRes
     service = request.app[SERVICE]
     try:
         by_chance = bool(service.faults.settings.rates) and _is_for_model(request, service.network)
-        drawn = service.faults.draw(request.headers, by_chance)
+        asks_for_fault = FAULT_HEADER in request.headers or STATUS_HEADER in request.headers
+        drawn = service.faults.draw(request.headers, by_chance) if by_chance or asks_for_fault else None
     except OptionError as error:
         return json_response(400, ApiError(str(error)).body())
     if drawn is None:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mockserve.connections.aiohttp_internals import WholeRequest, tcp_keepalive, whole_request
-from mockserve.connections.arrival import StampedConnection
+from mockserve.connections.clients import StampedConnection
 from mockserve.connections.headers import EventResponse
 from mockserve.front.application import FrontRoute, PlainErrors
 from mockserve.front.usual import RequestReader, Unready, UsualRequest, for_library
-from mockserve.realtime.wire import Wire
+from mockserve.realtime.deliveries import Wire
 
 PATIENCE_S = 0.02
 """How long the rest of a request is waited for before the library does that, which may answer a head alone."""

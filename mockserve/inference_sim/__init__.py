@@ -1,4 +1,4 @@
 """The program `llm-d-inference-sim`: that project's command line in front of this server.
 
-`options.py` has the flags and their meaning for this server.
+`options.py` has the flags, `mapping.py` their meaning for this server.
 """

@@ -30,7 +30,7 @@ def rewritten(arguments: list[str]) -> list[str]:
 
 def run(options: InferenceSimOptions) -> int:
     """Serve until told to stop. Returns the exit code."""
-    from mockserve.inference_sim.options import serve_options
+    from mockserve.inference_sim.mapping import serve_options
     from mockserve.options.environment import read_environment
     from mockserve.server import serve
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from blis_sim.engine.stats import EngineCounters, EngineStats
-from mockserve.metrics.engine import SLEEP_STATES, EngineMetrics
-from mockserve.metrics.histogram import Histogram
+from mockserve.metrics.engine import SLEEP_STATES, EngineMetrics, Histogram
 from mockserve.options.fake_metrics import FakeMetrics
 
 Value: TypeAlias = float | Histogram | Mapping[str, float]

@@ -18,9 +18,8 @@ from prometheus_client.registry import Collector
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment
-from mockserve.metrics.engine import EngineMetrics
+from mockserve.metrics.engine import EngineMetrics, Histogram, Lateness, cumulative
 from mockserve.metrics.families import DRAFT_FAMILIES, FAMILIES, HISTOGRAMS, EngineState, Family, Value, shown
-from mockserve.metrics.histogram import Histogram, Lateness, cumulative
 from mockserve.metrics.server import HttpMetrics, Operations, ToolParsing
 from mockserve.options.fake_metrics import FakeMetrics
 from mockserve.options.serve import ServeOptions

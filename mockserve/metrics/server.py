@@ -11,7 +11,7 @@ from prometheus_client import Gauge
 from prometheus_client import Histogram as PrometheusHistogram
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric, SummaryMetricFamily
 
-from mockserve.metrics.histogram import Histogram, cumulative
+from mockserve.metrics.engine import Histogram, cumulative
 
 FINE_BUCKETS_S = (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 7.5, 10, 30, 60,

@@ -17,7 +17,7 @@ from mockserve.planning.reply_settings import (
     prompt_scores,
     read_beams,
 )
-from mockserve.protocol.asked.wanted import check_prompt_start
+from mockserve.protocol.asked.sampling import check_prompt_start
 from mockserve.protocol.bodies import Choice, Usage
 from mockserve.protocol.completions.bodies import ChatBodies
 from mockserve.protocol.completions.messages import MEDIA_MARK, Medium, has_media, media_of

@@ -14,7 +14,7 @@ from mockserve.planning.reply_settings import (
     prompt_scores,
     read_beams,
 )
-from mockserve.protocol.asked.wanted import check_prompt_start
+from mockserve.protocol.asked.sampling import check_prompt_start
 from mockserve.protocol.completions.bodies import CompletionBodies
 from mockserve.protocol.completions.requests import CompletionRequest, Prompt
 from mockserve.replies.choice_writer import CompletionShape

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mockserve.content.answer import Delta, Kind
+from mockserve.content.answer import Delta, Kind, stopped
 from mockserve.content.reading import added, read_answer
 from mockserve.content.script import END, START
-from mockserve.content.stops import stopped
 from mockserve.content.tokens.tokenizer import Split, Tokenizer
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Ending, StopReason

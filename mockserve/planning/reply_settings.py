@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from mockserve.protocol.asked.sampling import MAX_CHOICES, Sampling, check_sampling
-from mockserve.protocol.asked.wanted import Delivery, Wanted
+from mockserve.protocol.asked.sampling import MAX_CHOICES, Delivery, Sampling, Wanted, check_sampling
 from mockserve.protocol.errors import ApiError, bad_value, late
 from mockserve.protocol.logprob_shapes import ScoredPrompt
 from mockserve.replies.choice_writer import NewScorer, Scorer

@@ -10,7 +10,7 @@ from blis_sim.options.addition import added_up
 from mockserve.content.writing import AnswerForm
 from mockserve.planning.prompts import medium_ids
 from mockserve.planning.reply_settings import new_scorers
-from mockserve.protocol.asked.wanted import Delivery
+from mockserve.protocol.asked.sampling import Delivery
 from mockserve.protocol.bodies import Choice
 from mockserve.protocol.completions.bodies import CompletionBodies
 from mockserve.protocol.completions.messages import Medium

@@ -20,14 +20,14 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
 from blis_sim.options import BlisError
-from mockserve.connections.slow_readers import SlowReaders
+from mockserve.connections.clients import SlowReaders
 from mockserve.connections.sockets import raise_file_limit
 from mockserve.engines.backend import Backend
 from mockserve.engines.deployment import StructuredOutputBackend, deployment_of, with_features
 from mockserve.flight import Flight, Reply, Siblings, new_siblings
 from mockserve.listening import RunningServer, fastest_loop, keep_what_exists, listen
 from mockserve.log_lines import set_up_logging
-from mockserve.metrics.histogram import Lateness
+from mockserve.metrics.engine import Lateness
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.processes.channel import (
@@ -52,8 +52,8 @@ from mockserve.processes.channel import (
     open_channel,
 )
 from mockserve.protocol.errors import ApiError
+from mockserve.realtime.deliveries import Wire
 from mockserve.realtime.interface import EngineFailedError
-from mockserve.realtime.wire import Wire
 from mockserve.serving.service import build_service
 
 T = TypeVar("T")

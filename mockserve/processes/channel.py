@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeAlias, cast
 from blis_sim.engine.request import Request
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
-from mockserve.connections.slow_readers import SlowReaders
-from mockserve.metrics.histogram import Histogram, Lateness
+from mockserve.connections.clients import SlowReaders
+from mockserve.metrics.engine import Histogram, Lateness
 from mockserve.metrics.page import REJECTION_REASONS, MetricsSource, sum_of_parts
 from mockserve.metrics.server import HttpMetrics, Operations, ToolParsing
 

@@ -18,8 +18,8 @@ from mockserve.processes.channel import (
     Tokens,
     UsesBackend,
 )
+from mockserve.realtime.deliveries import Wire
 from mockserve.realtime.interface import EngineFailedError
-from mockserve.realtime.wire import Wire
 
 
 class RemoteReply:

@@ -13,13 +13,13 @@ from typing import Any
 
 from blis_sim.engine.deployment import Deployment
 from blis_sim.options import OptionError, with_settings
-from mockserve.connections.slow_readers import SlowReaders
+from mockserve.connections.clients import SlowReaders
 from mockserve.engines.backend import build_engines, source_of
 from mockserve.faults.engine import EngineFaults
 from mockserve.faults.shaping import FaultSource
 from mockserve.listening import address, keep_what_exists, startup_line
 from mockserve.log_lines import fields
-from mockserve.metrics.histogram import Lateness
+from mockserve.metrics.engine import Lateness
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.processes.answering_process import Assignment, answer_until_told
@@ -39,7 +39,7 @@ from mockserve.processes.channel import (
     open_channel,
 )
 from mockserve.processes.engine_side import EngineSide
-from mockserve.realtime.wire import Wire
+from mockserve.realtime.deliveries import Wire
 from mockserve.serving.lifecycle import LOOK_EVERY_S
 
 

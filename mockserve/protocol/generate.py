@@ -4,8 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mockserve.protocol.asked.sampling import STRUCTURED_OUTPUTS, Sampling, read_sampling
-from mockserve.protocol.asked.wanted import Common, Delivery, read_common, read_delivery
+from mockserve.protocol.asked.sampling import (
+    STRUCTURED_OUTPUTS,
+    Common,
+    Delivery,
+    Sampling,
+    read_common,
+    read_delivery,
+    read_sampling,
+)
 from mockserve.protocol.bodies import Choice, Choices, Ending, Piece, Prompted, Usage, id_list, listed
 from mockserve.protocol.errors import ApiError, Problem, bad_fields
 from mockserve.protocol.json_text import json_array

@@ -16,10 +16,9 @@ from blis_sim.engine.sequence import NOWHERE, Outcome
 from blis_sim.engine.sequence import Sequence as EngineSequence
 from blis_sim.engine.units import Micros
 from mockserve.flight import Flight, Reply, Siblings
-from mockserve.realtime.deliveries import EngineOutput
+from mockserve.realtime.deliveries import EngineOutput, Wire
 from mockserve.realtime.driver import RealtimeDriver
 from mockserve.realtime.interface import EngineFailedError
-from mockserve.realtime.wire import Wire
 
 T = TypeVar("T")
 

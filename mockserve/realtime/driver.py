@@ -16,10 +16,9 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.units import Micros
 from mockserve.flight import Flight, FlightRecorder, Reply, Siblings, new_siblings
-from mockserve.realtime.deliveries import Deliveries, EngineOutput, ignore_step
+from mockserve.realtime.deliveries import Deliveries, EngineOutput, Wire, ignore_step
 from mockserve.realtime.interface import EngineFailedError
 from mockserve.realtime.timer import Alarm, BacklogSlices, clock_of
-from mockserve.realtime.wire import Wire
 
 
 class Conditions:

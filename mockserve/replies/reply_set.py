@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from blis_sim.engine.units import Micros
-from mockserve.connections.arrival import ANYBODY, Caller
+from mockserve.connections.clients import ANYBODY, Caller
 from mockserve.content.answer import Answer, Delta, Kind
 from mockserve.flight import NOBODY, Flight
 from mockserve.metrics.server import ToolParsing
-from mockserve.protocol.asked.wanted import Delivery
+from mockserve.protocol.asked.sampling import Delivery
 from mockserve.protocol.bodies import Bodies, Usage
 from mockserve.protocol.errors import ApiError
 from mockserve.replies.call_style import CALL_KINDS

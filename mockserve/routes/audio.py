@@ -9,7 +9,7 @@ from blis_sim.engine.units import Micros
 from mockserve.answering.answer import collect, fly
 from mockserve.answering.event_streams import SpokenStream
 from mockserve.answering.outlet import EventOutlet
-from mockserve.connections.arrival import arrived_at
+from mockserve.connections.clients import arrived_at
 from mockserve.planning.speech import SpeechPlan, plan_speech
 from mockserve.protocol.errors import bad_value
 from mockserve.protocol.reading.forms import form_reader

@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from mockserve.answering.answer import ASKED_BY, answer, load_headers, refuse
-from mockserve.connections.arrival import arrived_at
+from mockserve.connections.clients import arrived_at
 from mockserve.planning.chat import plan_chat
 from mockserve.planning.completions import plan_completion
 from mockserve.planning.generate import plan_generate

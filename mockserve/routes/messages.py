@@ -8,7 +8,7 @@ from aiohttp import web
 
 from mockserve.answering.answer import collect, json_body, refuse
 from mockserve.answering.event_streams import narrate_to_client
-from mockserve.connections.arrival import arrived_at, caller_of
+from mockserve.connections.clients import arrived_at, caller_of
 from mockserve.planning.chat import plan_chat
 from mockserve.planning.prompts import conversation_ids
 from mockserve.protocol.anthropic.bodies import AnthropicEvents, AnthropicReply, message

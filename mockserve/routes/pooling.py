@@ -8,7 +8,7 @@ from aiohttp import web
 
 from mockserve.answering.answer import json_body
 from mockserve.answering.submission import prefill
-from mockserve.connections.arrival import arrived_at
+from mockserve.connections.clients import arrived_at
 from mockserve.content.pooler import Pooler
 from mockserve.planning.prompts import fitted, padded
 from mockserve.protocol.completions.messages import media_of

@@ -10,7 +10,7 @@ from blis_sim.engine.units import Micros
 from mockserve.answering.answer import collect, json_body
 from mockserve.answering.event_streams import narrate, narrate_to_client
 from mockserve.answering.outlet import EventOutlet
-from mockserve.connections.arrival import ANYBODY, Caller, arrived_at, caller_of
+from mockserve.connections.clients import ANYBODY, Caller, arrived_at, caller_of
 from mockserve.planning.chat import ResponsePlan, conversation, plan_response, response_id
 from mockserve.protocol.bodies import Event
 from mockserve.protocol.errors import ApiError

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from mockserve.answering.answer import json_body
 from mockserve.answering.submission import prefill
-from mockserve.connections.arrival import arrived_at
+from mockserve.connections.clients import arrived_at
 from mockserve.content.answer import label_score
 from mockserve.content.pooler import Pooler, best_match_sum, relevance, similarity
 from mockserve.kv_blocks.naming import token_digest

@@ -10,7 +10,7 @@ from aiohttp import hdrs, web
 from multidict import istr
 
 from mockserve.connections.aiohttp_internals import forget_body
-from mockserve.connections.arrival import wanted_rank
+from mockserve.connections.clients import wanted_rank
 from mockserve.connections.headers import header_text
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.completions.requests import KnownBodies

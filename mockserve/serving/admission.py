@@ -1,11 +1,10 @@
-"""Admission of requests: memory for bodies, limits on the queue, and the refusals of a server that is busy."""
+"""Memory for the bodies of requests, and the refusals of a server without workers."""
 
 import asyncio
 from collections import deque
 from dataclasses import dataclass
 
-from mockserve.protocol.errors import ApiError, engine_dead
-from mockserve.realtime.interface import Driver
+from mockserve.protocol.errors import ApiError
 
 MOST_RAW_BYTES = 256 << 20
 MOST_VALUE_BYTES = 512 << 20
@@ -89,63 +88,6 @@ class RoomTaken:
         self.room.raw.give_back(self.raw_bytes)
         self.room.values.give_back(self.value_bytes)
         self.raw_bytes = self.value_bytes = 0
-
-
-@dataclass(frozen=True, slots=True)
-class QueueLimits:
-    """None is no limit."""
-
-    max_num_queued_reqs: int | None = None
-    max_num_queued_tokens: int | None = None
-    max_unfinished: int | None = None
-    """Not vLLM's: those that run and those that may wait."""
-
-    @property
-    def limits_anything(self) -> bool:
-        return not self.max_num_queued_reqs is self.max_num_queued_tokens is self.max_unfinished is None
-
-    def exceeded(self, num_unfinished: int, num_new: int, num_waiting_tokens: int) -> str | None:
-        """The name of the limit that `num_new` more requests would exceed."""
-        if self.max_num_queued_reqs is not None and num_unfinished + num_new > self.max_num_queued_reqs:
-            return "max_num_queued_reqs"
-        if self.max_num_queued_tokens is not None and num_waiting_tokens >= self.max_num_queued_tokens:
-            return "max_num_queued_tokens"
-        if self.max_unfinished is not None and num_unfinished + num_new > self.max_unfinished:
-            return "max_unfinished"
-        return None
-
-
-@dataclass(slots=True)
-class RequestQueue:
-    """The engine's queue as new requests meet it: its limits, and rejections counted by limit."""
-
-    driver: Driver
-    limits: QueueLimits
-    rejections: dict[str, int]
-
-    def check(self, num_new: int) -> None:
-        """Raise ApiError when the engine is dead or `num_new` more requests exceed a limit."""
-        driver = self.driver
-        if driver.failure is not None:
-            raise engine_dead()
-        if self.limits.limits_anything:
-            limit = self.limits.exceeded(driver.num_flights, num_new, driver.num_waiting_tokens)
-            if limit is not None:
-                if limit in self.rejections:
-                    self.rejections[limit] += 1
-                raise too_busy(limit)
-
-
-def too_busy(limit: str) -> ApiError:
-    """The answer to a request over a limit."""
-    if limit == "max_unfinished":
-        return ApiError("Too many requests are waiting, retry later.", status=429, kind="RateLimitError")
-    reason = {
-        "max_num_queued_reqs": "The engine is currently busy and cannot accept new requests.",
-        "max_num_queued_tokens": "The engine has reached its prefill token backlog limit.",
-    }[limit]
-    message = f"{reason} Please try again later or on a different instance."
-    return ApiError(message, status=503, kind="Service Unavailable")
 
 
 def no_worker() -> ApiError:

@@ -16,8 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from mockserve.content.writing import too_big
 from mockserve.protocol.errors import ApiError
-from mockserve.serving.admission import no_worker, too_busy, worker_killed
-from mockserve.serving.lifecycle import OpenReplies
+from mockserve.serving.admission import no_worker, worker_killed
+from mockserve.serving.lifecycle import OpenReplies, too_busy
 from mockserve.workers.job import Job
 from mockserve.workers.pool import OverLimitError, PoolBusyError, WorkerKilledError, WorkerNotReadyError, WorkerPool
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
-MODULES = ("mockserve.content.constraints.json_schema_check", "mockserve.content.writing", "llguidance")
+MODULES = ("mockserve.content.constraints.validation", "mockserve.content.writing", "llguidance")
 """What the jobs of a server need."""
 
 SWITCH_INTERVAL_S = 0.0005

@@ -12,9 +12,8 @@ from mockserve.faults.engine import EngineFaults
 from mockserve.faults.shaping import FaultSource
 from mockserve.metrics.page import MeasuredEngine, MetricsSource, new_source
 from mockserve.protocol.errors import ApiError
-from mockserve.serving.admission import RequestQueue
 from mockserve.serving.gates import Gate
-from mockserve.serving.lifecycle import Lifecycle
+from mockserve.serving.lifecycle import Lifecycle, RequestQueue
 from mockserve.serving.response_store import ResponseStore
 from mockserve.serving.service import Service, queue_limits
 from mockserve.serving.suspension import Suspension, SuspensionOfAll

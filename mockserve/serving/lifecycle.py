@@ -1,4 +1,4 @@
-"""The life of a server: open replies, readiness, and its end on a signal or after an engine has broken."""
+"""The life of a server: readiness, limits on its queue, open replies, its end on a signal or a broken engine."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from mockserve.protocol.errors import ApiError
+from mockserve.protocol.errors import ApiError, engine_dead
 from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
 from mockserve.realtime.interface import Driver
 
@@ -78,6 +78,63 @@ class Lifecycle:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """None is no limit."""
+
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
+    max_unfinished: int | None = None
+    """Not vLLM's: those that run and those that may wait."""
+
+    @property
+    def limits_anything(self) -> bool:
+        return not self.max_num_queued_reqs is self.max_num_queued_tokens is self.max_unfinished is None
+
+    def exceeded(self, num_unfinished: int, num_new: int, num_waiting_tokens: int) -> str | None:
+        """The name of the limit that `num_new` more requests would exceed."""
+        if self.max_num_queued_reqs is not None and num_unfinished + num_new > self.max_num_queued_reqs:
+            return "max_num_queued_reqs"
+        if self.max_num_queued_tokens is not None and num_waiting_tokens >= self.max_num_queued_tokens:
+            return "max_num_queued_tokens"
+        if self.max_unfinished is not None and num_unfinished + num_new > self.max_unfinished:
+            return "max_unfinished"
+        return None
+
+
+@dataclass(slots=True)
+class RequestQueue:
+    """The engine's queue as new requests meet it: its limits, and rejections counted by limit."""
+
+    driver: Driver
+    limits: QueueLimits
+    rejections: dict[str, int]
+
+    def check(self, num_new: int) -> None:
+        """Raise ApiError when the engine is dead or `num_new` more requests exceed a limit."""
+        driver = self.driver
+        if driver.failure is not None:
+            raise engine_dead()
+        if self.limits.limits_anything:
+            limit = self.limits.exceeded(driver.num_flights, num_new, driver.num_waiting_tokens)
+            if limit is not None:
+                if limit in self.rejections:
+                    self.rejections[limit] += 1
+                raise too_busy(limit)
+
+
+def too_busy(limit: str) -> ApiError:
+    """The answer to a request over a limit."""
+    if limit == "max_unfinished":
+        return ApiError("Too many requests are waiting, retry later.", status=429, kind="RateLimitError")
+    reason = {
+        "max_num_queued_reqs": "The engine is currently busy and cannot accept new requests.",
+        "max_num_queued_tokens": "The engine has reached its prefill token backlog limit.",
+    }[limit]
+    message = f"{reason} Please try again later or on a different instance."
+    return ApiError(message, status=503, kind="Service Unavailable")
 
 
 async def engine_death(lives: Sequence[Lifecycle]) -> BaseException:

@@ -16,7 +16,7 @@ from mockserve.options.serve import ServeOptions
 from mockserve.protocol.errors import ApiError, internal_error, unknown_model
 from mockserve.replies.frames import EventTemplates
 from mockserve.replies.generation import Generations
-from mockserve.serving.admission import RequestQueue
+from mockserve.serving.lifecycle import RequestQueue
 from mockserve.serving.planner import Planner
 
 

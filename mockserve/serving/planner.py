@@ -154,7 +154,8 @@ class Planner:
         budget = self.defaults.output_budget(sampling, len(prompt), self.max_model_len, has_ceiling)
         check_sampling(sampling, budget)
         check_engine_message(terms.request_id, terms.priority, sampling)
-        self._structured_outputs.claim(backend)
+        if backend is not None:
+            self._structured_outputs.claim(backend)
         numbers = [next(self._numbers) for _ in range(sampling.n)]
         make = partial(self._generation, prompt, sampling, budget, terms, form, token_digest(prompt))
         if num_prompts * sampling.n * self._planned_tokens(sampling, len(prompt), budget) > MOST_PLANNED_TOKENS:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from blis_sim.engine.deployment import Deployment
+from mockserve.connections.clients import SlowReaders
 from mockserve.connections.headers import Network, StreamHeads, network_of
-from mockserve.connections.slow_readers import SlowReaders
 from mockserve.content.pooler import new_pooler
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer, Tokenizer
 from mockserve.content.vocabulary import new_composer, open_generation_defaults, open_vocabulary, parser_problem
@@ -29,13 +29,13 @@ from mockserve.protocol.completions.requests import (
     known_chats,
     known_completions,
 )
+from mockserve.realtime.deliveries import Wire
 from mockserve.realtime.interface import Driver
-from mockserve.realtime.wire import Wire
 from mockserve.replies.generation import random_ids
-from mockserve.serving.admission import BodyRoom, QueueLimits, RequestQueue
+from mockserve.serving.admission import BodyRoom
 from mockserve.serving.aside import Aside
 from mockserve.serving.gates import Gate, open_gates
-from mockserve.serving.lifecycle import Lifecycle, OpenReplies
+from mockserve.serving.lifecycle import Lifecycle, OpenReplies, QueueLimits, RequestQueue
 from mockserve.serving.model import Adapters, ServedModel, with_modules
 from mockserve.serving.planner import Planner
 from mockserve.serving.response_store import ResponseStore

@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from blis_sim.options import OptionError
-from mockserve.content.chat_templates.jinja import ChatMLTemplate, ChatTemplate, MissingTemplate, TemplateRequest
-from mockserve.content.chat_templates.turns import turns_of
+from mockserve.content.chat_templates.turns import (
+    ChatMLTemplate,
+    ChatTemplate,
+    MissingTemplate,
+    TemplateRequest,
+    turns_of,
+)
 from mockserve.options.content import ContentOptions, json_object
 from mockserve.protocol.completions.messages import effort_arguments, tool_definitions
 from mockserve.protocol.errors import ApiError

@@ -120,7 +120,7 @@ def make_instance(schema: Schema, random: Random, generosity: int, taste: Taste 
     """A value of `schema`; see `instance_text`."""
     if not mentions_checked(schema):
         return _Maker(schema, random, generosity, taste).make(schema, 0)
-    from mockserve.content.constraints.json_schema_check import new_validator
+    from mockserve.content.constraints.validation import new_validator
 
     validator = new_validator(schema)
     reason = SchemaError("Unsatisfiable schema: no value found that satisfies it")
@@ -369,7 +369,7 @@ def _has_type(value: Any, names: Any) -> bool:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    from mockserve.content.constraints.json_schema_check import contains_match
+    from mockserve.content.constraints.validation import contains_match
 
     try:
         return contains_match(pattern, name)

@@ -5,9 +5,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from blis_sim.options.memo import Memo
-from mockserve.protocol.asked.sampling import Sampling, read_sampling
+from mockserve.protocol.asked.sampling import (
+    Common,
+    Delivery,
+    Sampling,
+    Wanted,
+    read_common,
+    read_delivery,
+    read_sampling,
+    read_wanted,
+)
 from mockserve.protocol.asked.vocabulary_checks import check_logit_bias_keys
-from mockserve.protocol.asked.wanted import Common, Delivery, Wanted, read_common, read_delivery, read_wanted
 from mockserve.protocol.completions.fields import CHAT_FIELDS, CHAT_REQUIRED, COMPLETION_FIELDS
 from mockserve.protocol.completions.messages import (
     MESSAGE,

@@ -8,10 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mockserve.connections.arrival import StampedConnection
-from mockserve.connections.slow_readers import LOOK_EVERY_S, TELL_AFTER_S, SlowReaders
-from mockserve.metrics.histogram import Lateness
-from mockserve.realtime.wire import Wire
+from mockserve.connections.clients import LOOK_EVERY_S, TELL_AFTER_S, SlowReaders, StampedConnection
+from mockserve.metrics.engine import Lateness
+from mockserve.realtime.deliveries import Wire
 
 LIMIT_BYTES = 100_000
 EVENT = b"x" * 1000

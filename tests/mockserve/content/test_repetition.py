@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mockserve.content.stops import first_repetition
+from mockserve.content.answer import first_repetition
 from mockserve.protocol.asked.sampling import Repetition
 
 

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mockserve.content.answer import Answer
-from mockserve.content.stops import stopped
+from mockserve.content.answer import Answer, stopped
 from mockserve.content.tokens.tokenizer import Split
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Ending

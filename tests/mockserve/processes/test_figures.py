@@ -5,14 +5,14 @@ import asyncio
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.options import options_from
-from mockserve.connections.slow_readers import SlowReaders
+from mockserve.connections.clients import SlowReaders
 from mockserve.engines.backend import build_engines, source_of
-from mockserve.metrics.histogram import LATENESS_BUCKETS_S, Histogram, Lateness
+from mockserve.metrics.engine import LATENESS_BUCKETS_S, Histogram, Lateness
 from mockserve.metrics.server import HttpMetrics, ToolParsing
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.processes.channel import Figures, Gathering, WantFigures
-from mockserve.realtime.wire import Wire
+from mockserve.realtime.deliveries import Wire
 
 
 def gathering() -> Gathering:

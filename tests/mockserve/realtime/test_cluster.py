@@ -18,11 +18,10 @@ from blis_sim.engine.units import Micros
 from blis_sim.engine.virtual import run_virtual
 from blis_sim.options import options_from
 from mockserve.flight import Flight
-from mockserve.metrics.histogram import Lateness
+from mockserve.metrics.engine import Lateness
 from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
-from mockserve.realtime.deliveries import EngineOutput
+from mockserve.realtime.deliveries import EngineOutput, Wire
 from mockserve.realtime.interface import EngineFailedError
-from mockserve.realtime.wire import Wire
 from tests.fakes import TestLatency, config, request
 from tests.mockserve.realtime.listeners import Listener, Logbook
 from tests.patience import PATIENCE_S

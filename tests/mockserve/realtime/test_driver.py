@@ -14,9 +14,9 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.speculation import Speculation
 from blis_sim.engine.units import Micros
 from blis_sim.engine.virtual import run_virtual
-from mockserve.metrics.histogram import Lateness
+from mockserve.metrics.engine import Lateness
+from mockserve.realtime.deliveries import Wire
 from mockserve.realtime.driver import RealtimeDriver
-from mockserve.realtime.wire import Wire
 from tests.fakes import TestLatency, config, request
 from tests.mockserve.realtime.listeners import Listener, Logbook
 

@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 
 from mockserve.answering.outlet import Outlet
-from mockserve.metrics.histogram import Lateness
-from mockserve.realtime.wire import PATIENCE_TURNS, Wire
+from mockserve.metrics.engine import Lateness
+from mockserve.realtime.deliveries import PATIENCE_TURNS, Wire
 
 
 class Clock:

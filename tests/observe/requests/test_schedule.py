@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from observe.errors import ObserveError
+from observe.requests.lengths import Lengths
 from observe.requests.schedule import (
-    Lengths,
     Planned,
     constant_arrivals_us,
     mean_rate,

@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
-from mockserve.content.answer import Answer
+from mockserve.content.answer import Answer, stopped
 from mockserve.content.prose import Prose
 from mockserve.content.script import Performance, perform
-from mockserve.content.stops import stopped
 from mockserve.content.tokens.tokenizer import Split, Tokenizer
 from mockserve.content.writing import PLAIN, AnswerForm, Steps
 from mockserve.protocol.asked.sampling import Sampling

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from mockserve.content.constraints.json_schema_check import contains_match, new_validator
+from mockserve.content.constraints.validation import contains_match, new_validator
 
 names = st.sampled_from("abcd")
 patterns = st.sampled_from(["a", "^b", "c|d", "."])

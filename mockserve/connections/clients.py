@@ -1,7 +1,9 @@
-"""When the bytes of a request arrived, and the caller that its headers name."""
+"""Clients of connections: arrival of their bytes, the caller in their headers, bounds for slow readers."""
 
 import asyncio
+import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,8 +14,8 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
 from mockserve.connections.aiohttp_internals import BaseProtocol
 from mockserve.connections.headers import header_text
+from mockserve.realtime.deliveries import Wire
 from mockserve.realtime.interface import Driver
-from mockserve.realtime.wire import Wire
 
 CREDIBLE_WAY_S = 0.05
 """A send time further back than this is not believed."""
@@ -24,7 +26,7 @@ START_HEADER = istr("X-Request-Start")
 LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
 
-class Backlog(Protocol):
+class BacklogWatcher(Protocol):
     """Bytes that wait to be sent."""
 
     def began(self) -> None:
@@ -45,7 +47,7 @@ class StampedConnection(BaseProtocol):
         super().__init__(asyncio.get_running_loop())
         self.received_at_s: float | None = None
         """Reading of the monotonic clock."""
-        self.backlog: Backlog | None = None
+        self.backlog: BacklogWatcher | None = None
         """Who wants to know that the client does not read as fast as is written."""
         self._wire = wire
 
@@ -145,3 +147,86 @@ def caller_of(request: web.Request) -> Caller:
         tenant=tenant,
         slo_target_us=int(target_ms) * 1000 if target_ms.isascii() and target_ms.isdigit() else 0,
     )
+
+
+LOOK_EVERY_S = 0.1
+"""How often a stream that has fallen behind is looked at."""
+TELL_AFTER_S = 1.0
+"""Cuts within this time share a line of the log."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Backlog:
+    """The bytes of one stream that the kernel does not take: allowed up to a limit, whatever the size of one event.
+
+    Nothing is looked at before half of the limit waits, so a stream that is read costs nothing.
+    """
+
+    def __init__(
+        self, transport: asyncio.Transport, connection: StampedConnection, limit_bytes: int, cut: Callable[[], None]
+    ) -> None:
+        connection.backlog = self
+        self._transport = transport
+        self._connection = connection
+        self._limit_bytes = limit_bytes
+        self._allowed_bytes = limit_bytes
+        self._cut = cut
+        self._timer: asyncio.TimerHandle | None = None
+        transport.set_write_buffer_limits(limit_bytes // 2)
+
+    def began(self) -> None:
+        """More than half of the limit waits; one large event may be as much as that by itself."""
+        waiting = self._transport.get_write_buffer_size()
+        self._allowed_bytes = max(self._limit_bytes, waiting + self._limit_bytes // 2)
+        self._look_later()
+
+    def ended(self) -> None:
+        """The client has caught up, or the stream has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def leave(self) -> None:
+        """Watch no longer."""
+        self._connection.backlog = None
+        self.ended()
+
+    def _look_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._transport.is_closing():
+            return
+        if self._transport.get_write_buffer_size() > self._allowed_bytes:
+            self._transport.abort()
+            self._cut()
+        else:
+            self._look_later()
+
+
+class SlowReaders:
+    """The limit of unsent bytes that each stream of a server has, and how many streams were cut for it."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.num_cut = 0
+        self._num_told = 0
+
+    def watch(self, transport: asyncio.Transport) -> Backlog | None:
+        """From now on cut the connection when its client leaves too much unread, until what is returned is left."""
+        connection = transport.get_protocol()
+        if not isinstance(connection, StampedConnection):
+            return None
+        return Backlog(transport, connection, self.limit_bytes, self._cut)
+
+    def _cut(self) -> None:
+        if self.num_cut == self._num_told:
+            asyncio.get_running_loop().call_later(TELL_AFTER_S, self._tell)
+        self.num_cut += 1
+
+    def _tell(self) -> None:
+        num_new, self._num_told = self.num_cut - self._num_told, self.num_cut
+        limit = f"more than {self.limit_bytes // 1024:,} KiB unread"
+        _logger.warning("streams cut because their clients left %s: %d", limit, num_new)
