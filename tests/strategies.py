@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.cpu_tier_config import CpuTierConfig
+from blis_sim.engine.pipeline import PipelineStages
 from blis_sim.engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
 from blis_sim.engine.scheduler.priorities import PRIORITIES
 from blis_sim.engine.speculation import DRAFTERS, Speculation
@@ -38,6 +39,9 @@ class Workload:
         return Engine(self.config(), self.latency)
 
 
+PIPELINES = (PipelineStages((0.5, 0.5)), PipelineStages((0.25, 0.25, 0.4, 0.1), 50, 3))
+
+
 @st.composite
 def workloads(
     draw: st.DrawFn,
@@ -45,6 +49,7 @@ def workloads(
     schedulings: tuple[str, ...] = ("blis", "vllm"),
     with_speculation: bool = True,
     with_cpu_tier: bool = False,
+    with_pipeline: bool = False,
 ) -> Workload:
     """Small and nasty: few blocks, small budgets, shared prefixes and replies, deadlines, all policies and switches."""
     block_size = draw(st.sampled_from([1, 2, 4, 16]))
@@ -53,6 +58,8 @@ def workloads(
     settings = _settings(draw, num_blocks, block_size, draw(st.sampled_from(schedulings)))
     if with_cpu_tier and settings["engine"] == "blis":
         settings["cpu_tier"] = draw(st.sampled_from([None, *CPU_TIERS]))
+    if with_pipeline and settings["engine"] == "vllm":
+        settings["pipeline"] = draw(st.sampled_from([None, *PIPELINES]))
     latency = TestLatency(
         step_us=draw(st.sampled_from([1, GRID_US, 2 * GRID_US])),
         prefill_token_us=draw(st.sampled_from([0, 100])),
@@ -87,6 +94,10 @@ def workloads(
     speculation = None
     if with_speculation and settings["engine"] == "vllm":
         speculation = draw(st.one_of(st.none(), speculations(int(settings["max_num_batched_tokens"]))))
+    if speculation is not None and settings.get("pipeline"):
+        # With less a request that lacks one token is never admitted, which deployments refuse.
+        least = 1 + speculation.num_tokens + speculation.rows_per_request
+        settings["max_num_batched_tokens"] = max(settings["max_num_batched_tokens"], least)
     return Workload(settings, latency, arrivals, sorted(hang_ups), speculation)
 
 

@@ -45,7 +45,7 @@ def told(events: list[Event]) -> list[tuple[object, ...]]:
     return lines
 
 
-@given(workloads(with_cpu_tier=True))
+@given(workloads(with_cpu_tier=True, with_pipeline=True))
 def test_every_request_ends_exactly_once(workload: Workload) -> None:
     """INV-1: nothing is lost and nothing counted twice."""
     engine, events = drained(workload)
@@ -54,7 +54,7 @@ def test_every_request_ends_exactly_once(workload: Workload) -> None:
     assert sum(engine.counters.ended.values()) == len(workload.arrivals)
 
 
-@given(workloads(with_cpu_tier=True))
+@given(workloads(with_cpu_tier=True, with_pipeline=True))
 def test_events_are_told_in_the_order_they_happen(workload: Workload) -> None:
     """INV-3: the clock never goes back."""
     _, events = drained(workload)
@@ -62,14 +62,14 @@ def test_events_are_told_in_the_order_they_happen(workload: Workload) -> None:
     assert instants == sorted(instants)
 
 
-@given(workloads(with_cpu_tier=True))
+@given(workloads(with_cpu_tier=True, with_pipeline=True))
 def test_a_drained_engine_holds_no_block(workload: Workload) -> None:
     """INV-4: used and free blocks always make up the whole cache, and nobody is left to use one."""
     engine, _ = drained(workload)
     assert engine.stats.kv_blocks_used == 0
 
 
-@given(workloads(with_cpu_tier=True))
+@given(workloads(with_cpu_tier=True, with_pipeline=True))
 def test_causes_come_before_effects(workload: Workload) -> None:
     """INV-5: arrival <= schedule <= first token <= end."""
     _, events = drained(workload)
@@ -82,13 +82,13 @@ def test_causes_come_before_effects(workload: Workload) -> None:
         assert sequence.arrived_at <= sequence.scheduled_at < sequence.first_token_at <= event.at
 
 
-@given(workloads(with_cpu_tier=True))
+@given(workloads(with_cpu_tier=True, with_pipeline=True))
 def test_the_same_workload_gives_the_same_run(workload: Workload) -> None:
     """INV-6: determinism."""
     assert told(drained(workload)[1]) == told(drained(workload)[1])
 
 
-@given(workloads(with_cpu_tier=True))
+@given(workloads(with_cpu_tier=True, with_pipeline=True))
 def test_an_engine_with_work_never_idles(workload: Workload) -> None:
     """INV-8: while a request waits or runs, something is due."""
     engine = workload.engine()
@@ -113,7 +113,7 @@ def test_refusal_sees_only_what_the_client_declared(workload: Workload, input_to
     assert (reason is None) == (fits and within)
 
 
-@given(workloads(with_cpu_tier=True))
+@given(workloads(with_cpu_tier=True, with_pipeline=True))
 def test_no_step_exceeds_its_token_budget_or_its_seats(workload: Workload) -> None:
     engine = workload.engine()
     for at, request in workload.arrivals:
@@ -125,7 +125,7 @@ def test_no_step_exceeds_its_token_budget_or_its_seats(workload: Workload) -> No
         assert engine.last_shape.num_requests <= engine.config.max_num_seqs
 
 
-@given(workloads(with_cpu_tier=True), st.lists(st.integers(1, 8), min_size=1, max_size=8))
+@given(workloads(with_cpu_tier=True, with_pipeline=True), st.lists(st.integers(1, 8), min_size=1, max_size=8))
 @settings(max_examples=200)
 def test_how_often_and_how_late_the_driver_wakes_changes_nothing(workload: Workload, pauses: list[int]) -> None:
     """A driver that submits just in time and wakes when it likes sees the run of one that knew everything before."""
