@@ -45,33 +45,47 @@ class AnswerForm(NamedTuple):
 PLAIN = AnswerForm()
 
 
-def completion_form(body: Mapping[str, Any], prompt: str | None, options: ContentOptions) -> AnswerForm:
+class AnswerSettings(NamedTuple):
+    """The server's settings of answers, with what follows from them for every request."""
+
+    options: ContentOptions
+    structured_outputs: StructuredOutputsConfig
+    calls_tools: bool
+    parses_answers: bool
+
+
+def answer_settings(options: ContentOptions) -> AnswerSettings:
+    """Derive the settings once for all requests."""
+    return AnswerSettings(options, options.structured_outputs.config, options.tools.calls_tools, options.parses_answers)
+
+
+def completion_form(body: Mapping[str, Any], prompt: str | None, settings: AnswerSettings) -> AnswerForm:
     """The form of an answer to POST /v1/completions; `prompt` is None for token ids.
 
     Raises ApiError for a form that is none.
     """
     return AnswerForm(
-        constraint=_constraint(body, options.structured_outputs.config, lambda: [prompt or ""]),
+        constraint=_constraint(body, settings.structured_outputs, lambda: [prompt or ""]),
         asked=() if prompt is None else (prompt,),
         goes_on=prompt is not None and prompt[-1:].strip() != "",
     )
 
 
-def chat_form(body: Mapping[str, Any], prompt: str, options: ContentOptions, quotes: bool) -> AnswerForm:
+def chat_form(body: Mapping[str, Any], prompt: str, settings: AnswerSettings, quotes: bool) -> AnswerForm:
     """The form of an answer in a conversation; `prompt` is the whole of it as the template put it.
 
     Only a server that `quotes` looks at what is asked.
 
     Raises ApiError for a form that is none.
     """
-    config = options.structured_outputs.config
+    config = settings.structured_outputs
     return AnswerForm(
         constraint=_constraint(body, config, lambda: _texts(body)),
         structured_outputs=config,
-        tools=_tools(body, options),
-        thinking=_thinking(body, options),
+        tools=_tools(body, settings.options) if settings.calls_tools else None,
+        thinking=_thinking(body, settings.options),
         asked=(_last_words(body), prompt) if quotes else (),
-        is_parsed=options.parses_answers,
+        is_parsed=settings.parses_answers,
     )
 
 
@@ -86,8 +100,6 @@ def _constraint(
 
 def _tools(body: Mapping[str, Any], options: ContentOptions) -> ToolUse | None:
     tools = options.tools
-    if not tools.calls_tools:
-        return None
     found = read_tool_use(body, tools.tool_call_probability, tools.tool_call_extra_probability, tools.arguments.taste)
     if found is not None and not found.is_forced and tools.tool_call_parser in ONE_CALL_PARSERS:
         return replace(found, is_parallel=False)

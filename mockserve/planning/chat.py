@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mockserve.content.writing import AnswerForm, chat_form
+from mockserve.flight import new_id, unix_time
 from mockserve.metrics.server import CHAT, RESPONSES
-from mockserve.planning.prompts import check_with_model, conversation_ids
-from mockserve.planning.reply_settings import (
+from mockserve.planning.prompts import (
+    check_with_model,
+    conversation_ids,
     delivery_of,
     interval_of,
     is_long_reply,
@@ -28,9 +30,9 @@ from mockserve.protocol.responses.bodies import ResponseObject, raw_message
 from mockserve.protocol.responses.input_items import chat_messages
 from mockserve.protocol.responses.items import output_items
 from mockserve.protocol.responses.requests import ResponseRequest, chat_body
-from mockserve.replies.call_style import PLAIN, CallStyle, Fillers, ReasoningStyle, call_style, filling, reasoning_style
+from mockserve.replies.call_style import PLAIN, CallStyle, Fillers, ReasoningStyle, call_style, filling
 from mockserve.replies.chat_writer import ChatShape
-from mockserve.replies.generation import PlannedPrompt, new_id, unix_time
+from mockserve.replies.generation import PlannedPrompt
 from mockserve.replies.reply_set import Accounting, ParsingCounter, ReplyJob
 from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.planner import Terms
@@ -55,7 +57,7 @@ async def plan_chat(
     """
     model.queue.check(chat.sampling.n)
     if refuses_unavailable:
-        refuse_unavailable(body, model.options.content.tools.calls_tools)
+        refuse_unavailable(body, model.answers.calls_tools)
     media = _media(model, chat)
     planner = model.planner
     sampling = planner.defaults.applied(chat.sampling, body)
@@ -66,7 +68,7 @@ async def plan_chat(
     adds_marks = chat.add_special_tokens and not is_tokenized
     ids = conversation_ids(planner, text, media, model.options.replies.tokens_per_medium, adds_marks, sampling)
     check_prompt_start(chat.common, len(ids))
-    form = chat_form(body, text, model.options.content, planner.composer.quotes)
+    form = chat_form(body, text, model.answers, planner.composer.quotes)
     params = chat.common.kv_transfer_params
     check_with_model(model, body, sampling, params, searches_beams=beams is not None)
     if beams is not None:
@@ -127,8 +129,8 @@ def _bodies(
 def _style(model: ServedModel, form: AnswerForm, chat: ChatRequest, body: Mapping[str, Any]) -> CallStyle:
     """How the parser of calls shows an answer; without one, what ends it is up to the parser of reasoning."""
     if form.tools is None:
-        ends_alone = not model.options.content.tools.calls_tools and chat.includes_reasoning
-        after_words = reasoning_style(model.options.content.reasoning.reasoning_parser).after_words
+        ends_alone = not model.answers.calls_tools and chat.includes_reasoning
+        after_words = model.reasoning_style.after_words
         return PLAIN._replace(fillers=Fillers(after_words=after_words)) if ends_alone else PLAIN
     return call_style(model.options.content.tools.tool_call_parser, body.get("tool_choice", "auto"))
 
@@ -136,8 +138,8 @@ def _style(model: ServedModel, form: AnswerForm, chat: ChatRequest, body: Mappin
 def _reasoning_style(model: ServedModel, body: Mapping[str, Any]) -> ReasoningStyle:
     """How reasoning looks. Where it ends a parser of calls takes over, which may bring an event of its own."""
     content = model.options.content
-    style = reasoning_style(content.reasoning.reasoning_parser)
-    if not (content.tools.calls_tools and style.hands_over):
+    style = model.reasoning_style
+    if not (model.answers.calls_tools and style.hands_over):
         return style
     choice = body.get("tool_choice", "auto") if body.get("tools") else "none"
     calls = PLAIN if choice == "none" else call_style(content.tools.tool_call_parser, choice)
@@ -242,7 +244,7 @@ async def plan_response(
         budget=prompt.generations[0].request.max_output_tokens or 0,
         kv_transfer_params=job.kv_transfer_params,
     )
-    has_parser = model.options.content.parses_answers
+    has_parser = model.answers.parses_answers
     return ResponsePlan(response, job._replace(accounting=accounting), messages, has_parser, raw)
 
 

@@ -3,9 +3,11 @@
 from typing import Any
 
 from mockserve.content.writing import completion_form
-from mockserve.planning.prompts import check_with_model, given_ids, text_ids
-from mockserve.planning.reply_settings import (
+from mockserve.flight import unix_time
+from mockserve.planning.prompts import (
+    check_with_model,
     delivery_of,
+    given_ids,
     interval_of,
     is_long_reply,
     named_by_ids,
@@ -13,13 +15,14 @@ from mockserve.planning.reply_settings import (
     num_top,
     prompt_scores,
     read_beams,
+    text_ids,
 )
 from mockserve.protocol.asked.sampling import check_prompt_start
 from mockserve.protocol.completions.bodies import CompletionBodies
 from mockserve.protocol.completions.requests import CompletionRequest, Prompt
 from mockserve.replies.choice_writer import CompletionShape
 from mockserve.replies.frames import OTHER_ERRORS
-from mockserve.replies.generation import PlannedPrompt, unix_time
+from mockserve.replies.generation import PlannedPrompt
 from mockserve.replies.reply_set import Accounting, ReplyJob
 from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.planner import Terms
@@ -102,7 +105,7 @@ async def _planned(
 ) -> PlannedPrompt:
     planner = model.planner
     text = prompt if isinstance(prompt, str) else None
-    form = completion_form(body, text, model.options.content)
+    form = completion_form(body, text, model.answers)
     if asked.sampling.use_beam_search:
         form = form._replace(constraint=None)
     external = model.external_prompt(asked.common.kv_transfer_params, len(ids))

@@ -5,7 +5,8 @@ from typing import Any
 
 from mockserve.content.answer import Delta
 from mockserve.content.writing import AnswerForm, chat_form, completion_form
-from mockserve.planning.reply_settings import is_long_reply, new_scorers, num_top, prompt_scores
+from mockserve.flight import unix_time
+from mockserve.planning.prompts import is_long_reply, new_scorers, num_top, prompt_scores
 from mockserve.protocol.asked.vocabulary_checks import check_vocabulary
 from mockserve.protocol.bodies import Choice, Ending, Piece
 from mockserve.protocol.errors import ApiError
@@ -16,7 +17,7 @@ from mockserve.replies.call_style import CallStyle, call_style
 from mockserve.replies.chat_writer import ChatShape, ChatWriter
 from mockserve.replies.choice_writer import ChoiceWriter, NewScorer, scored_tokens
 from mockserve.replies.frames import OTHER_ERRORS
-from mockserve.replies.generation import Generation, Generations, LateGenerations, PlannedPrompt, unix_time
+from mockserve.replies.generation import Generation, Generations, LateGenerations, PlannedPrompt
 from mockserve.replies.reply_set import Accounting, ReplyJob
 from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.planner import Terms
@@ -84,8 +85,8 @@ def _form(model: ServedModel, asked: GenerateRequest) -> AnswerForm:
     context = asked.parse_context
     demanded = {"structured_outputs": asked.structured_outputs}
     if context is None:
-        return completion_form(demanded, None, model.options.content)
-    return chat_form({**context, **demanded, "messages": []}, "", model.options.content, quotes=False)
+        return completion_form(demanded, None, model.answers)
+    return chat_form({**context, **demanded, "messages": []}, "", model.answers, quotes=False)
 
 
 def _each_unread(generations: Generations) -> Generations:
@@ -107,7 +108,7 @@ def _check_server(model: ServedModel, asked: GenerateRequest) -> None:
     most = model.deployment.config.max_num_seqs
     if asked.sampling.n > most:
         raise ApiError(f"sampling_params.n must be at most the server's max_num_seqs ({most}), got {asked.sampling.n}.")
-    if asked.output_mode == "derender" and asked.parse_context is None and model.options.content.parses_answers:
+    if asked.output_mode == "derender" and asked.parse_context is None and model.answers.parses_answers:
         raise ApiError(
             "output_mode='derender' requires parse_context on a server with a tool or reasoning parser. "
             "Use the one returned by /render."

@@ -8,8 +8,8 @@ from zlib import crc32
 
 from blis_sim.options.addition import added_up
 from mockserve.content.writing import AnswerForm
-from mockserve.planning.prompts import medium_ids
-from mockserve.planning.reply_settings import new_scorers
+from mockserve.flight import unix_time
+from mockserve.planning.prompts import medium_ids, new_scorers
 from mockserve.protocol.asked.sampling import Delivery
 from mockserve.protocol.bodies import Choice
 from mockserve.protocol.completions.bodies import CompletionBodies
@@ -18,7 +18,7 @@ from mockserve.protocol.errors import ApiError
 from mockserve.protocol.speech import VERBOSE, Speech, SpeechRequest, Spoken
 from mockserve.replies.choice_writer import CompletionShape
 from mockserve.replies.frames import OTHER_ERRORS
-from mockserve.replies.generation import PlannedPrompt, unix_time
+from mockserve.replies.generation import PlannedPrompt
 from mockserve.replies.reply_set import ReplyJob
 from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.planner import Terms

@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from mockserve.content.answer import Delta, Kind
+from mockserve.flight import new_id
 from mockserve.protocol.completions.bodies import TOOL_CALL_PREFIX
-from mockserve.replies.generation import new_id
 
 MISTRAL_ID_CHARS = 9
 _ALPHANUMERIC = string.ascii_letters + string.digits

@@ -1,7 +1,5 @@
-"""What a reply is made of before its first token: its id, its prompts, and the choices of each."""
+"""What a reply is made of before its first token: its prompts and the choices of each."""
 
-import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -9,30 +7,6 @@ from blis_sim.engine.request import Request
 from mockserve.content.answer import Answer
 from mockserve.protocol.bodies import Prompted
 from mockserve.protocol.logprob_shapes import ScoredPrompt, prompt_logprobs
-
-ID_BYTES = 8
-IDS_AT_A_TIME = 256
-
-
-def random_ids() -> Iterator[str]:
-    """Sixteen hexadecimal digits each, as vLLM's ids have, without end.
-
-    The system is asked for many at a time: each asking is a call of the kernel.
-    """
-    while True:
-        digits = os.urandom(ID_BYTES * IDS_AT_A_TIME).hex()
-        width = 2 * ID_BYTES
-        yield from (digits[start : start + width] for start in range(0, len(digits), width))
-
-
-def new_id() -> str:
-    """Such an id alone."""
-    return os.urandom(ID_BYTES).hex()
-
-
-def unix_time() -> int:
-    """Seconds since 1970, for the `created` fields."""
-    return int(time.time())
 
 
 class Generation(NamedTuple):

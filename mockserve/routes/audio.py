@@ -10,6 +10,7 @@ from mockserve.answering.answer import collect, fly
 from mockserve.answering.event_streams import SpokenStream
 from mockserve.answering.outlet import EventOutlet
 from mockserve.connections.clients import arrived_at
+from mockserve.flight import unix_time
 from mockserve.planning.speech import SpeechPlan, plan_speech
 from mockserve.protocol.errors import bad_value
 from mockserve.protocol.reading.forms import form_reader
@@ -25,7 +26,6 @@ from mockserve.protocol.speech import (
     whole_speech,
 )
 from mockserve.replies.frames import DONE, event
-from mockserve.replies.generation import unix_time
 from mockserve.replies.reply_set import ReplySet
 from mockserve.routes.shared import json_reply, received, reply_id
 from mockserve.serving.service import SERVICE, ReplyDelivery

@@ -11,7 +11,7 @@ from mockserve.connections.clients import arrived_at
 from mockserve.planning.chat import plan_chat
 from mockserve.planning.completions import plan_completion
 from mockserve.planning.generate import plan_generate
-from mockserve.planning.reply_settings import is_long_reply
+from mockserve.planning.prompts import is_long_reply
 from mockserve.protocol.completions.requests import ChatRequest, chats_of, parse_chat
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.generate import parse_generate

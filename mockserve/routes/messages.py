@@ -97,14 +97,14 @@ def _asked(service: Service, body: dict[str, Any]) -> tuple[ChatRequest, dict[st
 
 
 def _chat_body(service: Service, body: dict[str, Any]) -> dict[str, Any]:
-    return chat_body(body, can_call_tools=service.options.content.tools.calls_tools)
+    return chat_body(body, can_call_tools=service.model.answers.calls_tools)
 
 
 def _num_tokens(model: ServedModel, body: dict[str, Any]) -> int:
-    asked = count_chat_body(body, model.options.content.tools.calls_tools)
+    asked = count_chat_body(body, model.answers.calls_tools)
     chat = parse_chat(asked)
     model.check_model(chat.model)
-    refuse_unavailable(asked, model.options.content.tools.calls_tools)
+    refuse_unavailable(asked, model.answers.calls_tools)
     text = model.planner.conversations.prompt(asked)
     media, tokens_per_medium = media_of(chat.messages), model.options.replies.tokens_per_medium
     if media and not tokens_per_medium:

@@ -10,6 +10,7 @@ from mockserve.answering.answer import json_body
 from mockserve.answering.submission import prefill
 from mockserve.connections.clients import arrived_at
 from mockserve.content.pooler import Pooler
+from mockserve.flight import unix_time
 from mockserve.planning.prompts import fitted, padded
 from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.errors import ApiError
@@ -35,7 +36,6 @@ from mockserve.protocol.pooling.requests import (
     parse_pooling,
     parse_token_embeddings,
 )
-from mockserve.replies.generation import unix_time
 from mockserve.routes.shared import aside, read_body, reply_id
 from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.planner import Terms

@@ -9,6 +9,7 @@ from aiohttp import web
 from mockserve.answering.answer import json_body
 from mockserve.content.script import END, START
 from mockserve.content.tokens.tokenizer import Tokenizer
+from mockserve.flight import new_id, unix_time
 from mockserve.planning.derendered_chunks import StreamState, chat_chunk, completion_chunk
 from mockserve.planning.derendering import (
     ChatReader,
@@ -29,7 +30,6 @@ from mockserve.protocol.derender import is_chunk_of_chat, is_chunk_of_completion
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.protocol.server.rendering import Rendered, parse_context, sampling_object
-from mockserve.replies.generation import new_id, unix_time
 from mockserve.routes.shared import aside, is_long, read_body, reply_id
 from mockserve.serving.model import ServedModel
 from mockserve.serving.service import SERVICE
@@ -173,7 +173,7 @@ def _derendered_chat(model: ServedModel, body: dict[str, Any]) -> Callable[[], d
         raise ApiError(STOP_STRINGS)
     if not is_chunk:
         check_lengths(model.planner.max_model_len, _choices(model, body["generate_response"]), [_prompt(body)])
-    if model.options.content.parses_answers and body.get("chat_request") is None:
+    if model.answers.parses_answers and body.get("chat_request") is None:
         raise ApiError(NO_REQUEST)
     found = _chat_chunk(model, body) if is_chunk else _whole_chat(model, body)
     return lambda: found
@@ -218,7 +218,7 @@ def _chat_choice(reader: ChatReader, given: GivenChoice) -> Choice:
 
 def _chat_chunk(model: ServedModel, body: Mapping[str, Any]) -> dict[str, Any]:
     generated, prompt = body["generate_chunk"], body.get("prompt_token_ids")
-    if model.options.content.parses_answers and prompt is None:
+    if model.answers.parses_answers and prompt is None:
         raise ApiError(NO_PROMPT)
     choice = _only_choice(model, generated, "derender_chat_stream")
     state = StreamState.read(body.get("stream_state"))

@@ -11,6 +11,7 @@ from mockserve.answering.answer import collect, json_body
 from mockserve.answering.event_streams import narrate, narrate_to_client
 from mockserve.answering.outlet import EventOutlet
 from mockserve.connections.clients import ANYBODY, Caller, arrived_at, caller_of
+from mockserve.flight import new_id
 from mockserve.planning.chat import ResponsePlan, conversation, plan_response, response_id
 from mockserve.protocol.bodies import Event
 from mockserve.protocol.errors import ApiError
@@ -18,7 +19,6 @@ from mockserve.protocol.reading.forms import QueryFields
 from mockserve.protocol.responses.bodies import ResponseEvents
 from mockserve.protocol.responses.requests import ResponseRequest, chat_body, parse_response
 from mockserve.replies.frames import named_event
-from mockserve.replies.generation import new_id
 from mockserve.replies.reply_set import ReplySet
 from mockserve.routes.render import rendered_chat
 from mockserve.routes.shared import (
@@ -77,11 +77,7 @@ def _rendered(service: Service, given: dict[str, Any]) -> Callable[[], dict[str,
     if not any(asked.body.get(each) for each in ("kv_transfer_params", "ec_transfer_params")):
         body["vllm_xargs"] = body.get("vllm_xargs") or {}
     name = response_id(asked)
-    if (
-        asked.body.get("tools")
-        and asked.body.get("tool_choice") != "none"
-        and service.options.content.tools.calls_tools
-    ):
+    if asked.body.get("tools") and asked.body.get("tool_choice") != "none" and service.model.answers.calls_tools:
         body["skip_special_tokens"] = False
     rendered = rendered_chat(service.model, body, name, refuses_tools=False)
     shown = replace(

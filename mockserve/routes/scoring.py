@@ -11,6 +11,7 @@ from mockserve.answering.submission import prefill
 from mockserve.connections.clients import arrived_at
 from mockserve.content.answer import label_score
 from mockserve.content.pooler import Pooler, best_match_sum, relevance, similarity
+from mockserve.flight import unix_time
 from mockserve.kv_blocks.naming import token_digest
 from mockserve.planning.prompts import cut_text, fitted, padded
 from mockserve.protocol.errors import ApiError
@@ -30,7 +31,6 @@ from mockserve.protocol.pooling.scoring import (
     scoring_reply,
     unsupported,
 )
-from mockserve.replies.generation import unix_time
 from mockserve.routes.pooling import has_many, known_adapter, pooling_service
 from mockserve.routes.shared import aside, is_long, read_body, reply_id
 from mockserve.serving.model import ServedModel

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs
 from aiohttp import HttpVersion11, web
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
+from mockserve.flight import new_id, unix_time
 from mockserve.metrics.page import CONTENT_TYPE
 from mockserve.metrics.server import SLEEP
 from mockserve.protocol.errors import bad_request
@@ -19,7 +20,6 @@ from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.reading.forms import QueryFields
 from mockserve.protocol.server.info import ConfigFacts, ModelCard, as_objects, as_text, model_list
 from mockserve.realtime.interface import Driver
-from mockserve.replies.generation import new_id, unix_time
 from mockserve.routes.shared import json_reply, meant, read_fields, read_object, untyped_reply
 from mockserve.serving.model import ServedModel
 from mockserve.serving.service import SERVICE, VLLM_VERSION

@@ -10,10 +10,12 @@ from blis_sim.engine.request import ExternalPrompt
 from blis_sim.options import OptionError
 from blis_sim.options.text import load_json
 from mockserve.content.pooler import Pooler
+from mockserve.content.writing import AnswerSettings
 from mockserve.kv_blocks.setup import KVTransfer
 from mockserve.metrics.server import ToolParsing
 from mockserve.options.serve import ServeOptions
 from mockserve.protocol.errors import ApiError, internal_error, unknown_model
+from mockserve.replies.call_style import ReasoningStyle
 from mockserve.replies.frames import EventTemplates
 from mockserve.replies.generation import Generations
 from mockserve.serving.lifecycle import RequestQueue
@@ -145,6 +147,8 @@ class ServedModel:
     deployment: Deployment
     block_size_tokens: int
     planner: Planner
+    answers: AnswerSettings
+    reasoning_style: ReasoningStyle
     queue: RequestQueue
     adapters: Adapters
     pooler: Pooler | None

@@ -13,10 +13,12 @@ from mockserve.connections.headers import Network, StreamHeads, network_of
 from mockserve.content.pooler import new_pooler
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer, Tokenizer
 from mockserve.content.vocabulary import new_composer, open_generation_defaults, open_vocabulary, parser_problem
+from mockserve.content.writing import answer_settings
 from mockserve.engines.backend import Backend, RankEngine
 from mockserve.engines.deployment import StructuredOutputBackend, transfer_of, with_features
 from mockserve.faults.engine import EngineFaults
 from mockserve.faults.shaping import FaultSource
+from mockserve.flight import random_ids
 from mockserve.kv_blocks.setup import block_naming
 from mockserve.metrics.page import Metrics
 from mockserve.options.environment import ServerEnvironment
@@ -31,7 +33,7 @@ from mockserve.protocol.completions.requests import (
 )
 from mockserve.realtime.deliveries import Wire
 from mockserve.realtime.interface import Driver
-from mockserve.replies.generation import random_ids
+from mockserve.replies.call_style import reasoning_style
 from mockserve.serving.admission import BodyRoom
 from mockserve.serving.aside import Aside
 from mockserve.serving.gates import Gate, open_gates
@@ -180,6 +182,8 @@ def _served_model(
         deployment=deployment,
         block_size_tokens=config.block_size_tokens,
         planner=planner,
+        answers=answer_settings(options.content),
+        reasoning_style=reasoning_style(options.content.reasoning.reasoning_parser),
         queue=RequestQueue(backend.driver, limits, backend.metrics_source.rejections),
         adapters=with_modules(Adapters(options.model_names, options.lora.enable_lora), options.routes.lora_modules),
         pooler=new_pooler(options.routes, deployment.model, root, options.content.seed),

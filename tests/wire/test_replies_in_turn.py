@@ -64,7 +64,7 @@ def at_once() -> tuple[dict[str, Any], dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mockserve.protocol.logprob_shapes.LONG_TOKENS", 10**9)
         patch.setattr("mockserve.replies.choice_writer.LONG_TOKENS", 10**9)
-        patch.setattr("mockserve.planning.reply_settings.LONG_US", 1e18)
+        patch.setattr("mockserve.planning.prompts.LONG_US", 1e18)
         with running_server(**FLAGS) as server:
             replies = {name: call(server, "POST", path, body).json for name, (path, body) in REQUESTS.items()}
             streams = {name: streamed(server, name) for name in STREAMED}
@@ -76,7 +76,7 @@ def in_turn() -> Iterator[TestServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mockserve.serving.planner.MOST_PLANNED_TOKENS", 10)
         patch.setattr("mockserve.answering.submission.MOST_PLANNED_TOKENS", 10)
-        patch.setattr("mockserve.planning.reply_settings.LONG_US", 0)
+        patch.setattr("mockserve.planning.prompts.LONG_US", 0)
         patch.setattr("mockserve.answering.answer.WHOLE_BYTES", 500)
         patch.setattr("mockserve.answering.answer.PART_BYTES", 100)
         with running_server(**FLAGS) as server:

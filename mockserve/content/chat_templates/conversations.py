@@ -113,11 +113,11 @@ class Conversations:
 
     def _arguments(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """All that a template is given: fields of the request before its variables, and these before the server's."""
-        adds = body.get("add_generation_prompt")
+        adds, goes_on = body.get("add_generation_prompt"), body.get("continue_final_message")
         given = _mapping(body.get("chat_template_kwargs"))
         fields = {
             "add_generation_prompt": True if adds is None else as_flag(adds),
-            "continue_final_message": as_flag(body.get("continue_final_message") or False),
+            "continue_final_message": False if goes_on is None else as_flag(goes_on),
             "documents": body.get("documents"),
             **effort_arguments(body.get("reasoning_effort"), given),
         }

@@ -89,13 +89,15 @@ LARGEST_UINT64 = 2**64 - 1
 
 
 def check_engine_message(request_id: str, priority: int, sampling: Sampling | None = None) -> None:
-    """Raise ApiError for a request that the engine cannot be sent."""
-    if not is_text(request_id) or not SMALLEST_INT64 <= priority <= LARGEST_UINT64:
+    """Raise ApiError for a request that vLLM's engine cannot be sent: text without UTF-8, integers of over 64 bits."""
+    texts = [request_id] if sampling is None else [request_id, *sampling.stop, *sampling.bad_words]
+    top_k = 0 if sampling is None else sampling.top_k
+    if not SMALLEST_INT64 <= priority <= LARGEST_UINT64 or top_k > LARGEST_UINT64:
         raise _unsendable()
-    if sampling is None:
-        return
-    if sampling.top_k > LARGEST_UINT64 or not all(map(is_text, (*sampling.stop, *sampling.bad_words))):
-        raise _unsendable()
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        raise _unsendable() from None
 
 
 def check_extra_arguments(*arguments: Mapping[str, Any] | None) -> None:

@@ -11,7 +11,7 @@ from mockserve.content.answer import Kind
 from mockserve.content.script import Performance, Segment, perform
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer
 from mockserve.content.tool_calls import MOST_CALLS, ToolUse, call_script, read_tool_use
-from mockserve.content.writing import AnswerForm, chat_form, form_checks
+from mockserve.content.writing import AnswerForm, answer_settings, chat_form, form_checks
 from mockserve.options.content import ContentOptions, ToolOptions
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Ending
@@ -63,7 +63,8 @@ def test_parser_that_reads_one_call_gets_one(parser: str) -> None:
     options = ContentOptions(tools=tools)
     asked = {"messages": [{"role": "user", "content": "hi"}], "tools": TOOLS}
     found = [
-        chat_form({**asked, **more}, "hi", options, quotes=False).tools for more in ({}, {"tool_choice": "required"})
+        chat_form({**asked, **more}, "hi", answer_settings(options), quotes=False).tools
+        for more in ({}, {"tool_choice": "required"})
     ]
     assert [counts(each) for each in found if each is not None] == [{1}, {MOST_CALLS}]
 
