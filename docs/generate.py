@@ -24,9 +24,8 @@ from blis_sim.cli.help import OTHERS, by_heading
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.latency.catalogue import reader
-from blis_sim.engine.latency.catalogue.files import read_mapping
 from blis_sim.engine.latency.catalogue.gpus import gpu_entry, gpu_names
+from blis_sim.engine.latency.catalogue.models import model_entry, model_names
 from blis_sim.options import options_from, options_of
 from blis_sim.options.command_line import flags_of
 from blis_sim.options.option import Setting
@@ -128,15 +127,15 @@ def header_keys() -> str:
 
 def models() -> str:
     """The catalogue of models, each with its default deployment."""
-    entries = _catalogue("models")
     rows = []
-    for name in reader.model_names():
+    for name in model_names():
+        entry = model_entry(name)
         found = resolve(DeploymentOptions(model=name))
         sizes = (f"{found.model.max_model_len:,}", f"{found.config.total_kv_blocks:,}")
-        rows.append(
-            (f"`{name}`", _aliases(entries[name]), found.gpu.name, str(found.tp), *sizes, _assumed(entries[name]))
-        )
-    return table(("model", "other names", "GPU", "tp", "context", "KV blocks", "not checked"), rows)
+        aliases = ", ".join(f"`{alias}`" for alias in entry.aliases)
+        where = (entry.source, ", ".join(entry.assumed))
+        rows.append((f"`{name}`", aliases, entry.gpu, str(entry.tp), *sizes, *where))
+    return table(("model", "other names", "GPU", "tp", "context", "KV blocks", "source", "not checked"), rows)
 
 
 def gpus() -> str:
@@ -322,20 +321,6 @@ def _keys(keys: Mapping[str, Key], before: str) -> Iterator[tuple[str, str]]:
         else:
             choices = " or ".join(f"`{choice}`" if choice else "empty" for choice in key.choices)
             yield path, choices or TYPES[key.kind] + _bounds(key.at_least, None)
-
-
-def _catalogue(name: str) -> Mapping[str, Mapping[str, Any]]:
-    """A file of the catalogue, for what only people read."""
-    entries: Mapping[str, Mapping[str, Any]] = read_mapping(Path(reader.__file__).with_name(f"{name}.yaml"))[name]
-    return entries
-
-
-def _aliases(entry: Mapping[str, Any]) -> str:
-    return ", ".join(f"`{alias}`" for alias in entry.get("aliases", ()))
-
-
-def _assumed(entry: Mapping[str, Any]) -> str:
-    return ", ".join(entry.get("assumed", ()))
 
 
 if __name__ == "__main__":

@@ -104,9 +104,15 @@ COMMANDS: dict[str, CommandRow] = {
         has_other_syntax=True,
     ),
     "models": CommandRow(
-        "Plan a model's memory as vLLM does: weights per GPU, KV cache groups, blocks and their capacity in tokens.",
+        "Plan a model's memory as vLLM does: weights per GPU, KV cache groups, blocks and their capacity in tokens. "
+        "Without a model, list those of the catalogue.",
         "blis_sim.cli.models_command",
         "ModelsOptions",
+    ),
+    "gpus": CommandRow(
+        "List the GPUs of the catalogue, or describe one: peak rates, memory, links, and where they were published.",
+        "blis_sim.cli.gpus_command",
+        "GpusOptions",
     ),
     "calibrate": CommandRow(
         "Compare a recording with a simulation of it: errors, correlation, grades.",

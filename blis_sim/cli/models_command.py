@@ -1,37 +1,48 @@
-"""`blis models`: what a model takes of GPU memory, and how many KV blocks are left."""
+"""`blis models`: the models of the catalogue, and the memory plan of one of them or of a folder."""
 
 import json
 import sys
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
-from blis_sim.engine.errors import EngineError
-from blis_sim.engine.gpu_spec import GpuSpec
-from blis_sim.engine.latency.catalogue.gpus import load_gpu
-from blis_sim.engine.latency.catalogue.reader import (
-    default_deployment,
-    load_checkpoint,
+from blis_sim.cli.model_plan import (
+    ModelPlan,
+    StepLimits,
+    as_json,
+    as_table,
+    fitting_gpus,
+    free_bytes,
+    known_latency_models,
 )
-from blis_sim.engine.memory.available import available_kv_bytes
-from blis_sim.engine.memory.planner import MemoryLayout, PlanRequest, check_fits, plan_layout
+from blis_sim.engine.hf_config import context_window
+from blis_sim.engine.latency.catalogue.files import config_path
+from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.models import knows_model, model_entry, model_names
+from blis_sim.engine.latency.catalogue.reader import load_checkpoint, load_model
+from blis_sim.engine.memory.planner import PlanRequest, check_fits, plan_layout
 from blis_sim.options import check_options, option
 
 __all__ = ["ModelsOptions", "run"]
 
-_GIB = 2**30
 _MOST_GPUS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelsOptions:
-    """A model and the deployment to plan."""
+    """A model and the deployment to plan, or a part of names to look for."""
 
     model: str = option(
-        help="Model to plan: a name of the catalogue or a local folder with a Hugging Face config.json.",
+        "",
+        "Model to plan: a name of the catalogue or a local folder with a Hugging Face config.json. A part of a name "
+        "lists the models that have it, nothing lists all.",
         positional=True,
     )
     tp: int = option(
-        1, "GPUs that share every layer.", flags=("--tp", "--tensor-parallel-size"), at_least=1, at_most=_MOST_GPUS
+        0,
+        "GPUs that share every layer (default: the catalogue's choice with its choice of GPU, else 1).",
+        flags=("--tp", "--tensor-parallel-size"),
+        at_least=0,
+        at_most=_MOST_GPUS,
     )
     pp: int = option(
         1,
@@ -64,34 +75,76 @@ class ModelsOptions:
     quantization: str = option("", "Quantisation of the weights, where the checkpoint has none of its own.")
     dtype: str = option("auto", "Precision of weights and activations that are not quantised.")
     enable_prefix_caching: bool = option(True, "Keep the KV blocks of finished requests for others to find.")
-    json: bool = option(False, "Print the plan as one JSON object.")
+    json: bool = option(False, "Print one JSON object: the plan, or the list under the key models.")
 
     def __post_init__(self) -> None:
         check_options(self)
 
 
 def run(options: ModelsOptions) -> int:
-    """Print the plan of a model. Raises EngineError for what cannot be planned."""
-    layout, gpu = _layout(options)
-    kv_bytes = _kv_bytes(options, layout, gpu)
-    check_fits(layout, kv_bytes)
-    if options.json:
-        sys.stdout.write(json.dumps(_as_json(layout, kv_bytes)) + "\n")
-    else:
-        sys.stdout.write(_as_table(options, layout, gpu, kv_bytes))
+    """Print the plan of a model, or the models with a part of a name. Raises EngineError for what cannot be planned."""
+    is_one = knows_model(options.model) or config_path(Path(options.model)) is not None if options.model else False
+    found = [] if is_one else _search(options.model)
+    if found:
+        sys.stdout.write(_list_as_json(found) if options.json else _list_as_table(found))
+        return 0
+    plan = _plan(options)
+    sys.stdout.write(json.dumps(as_json(plan)) + "\n" if options.json else as_table(plan))
     return 0
 
 
-def _layout(options: ModelsOptions) -> tuple[MemoryLayout, GpuSpec | None]:
+def _search(part: str) -> list[str]:
+    """Return the models that have every word of `part` in their name, their organisation or another name."""
+    words = part.lower().replace("/", " ").split()
+    return [name for name in model_names() if all(word in _all_names(name) for word in words)]
+
+
+def _all_names(name: str) -> str:
+    entry = model_entry(name)
+    return " ".join((entry.organisation.lower(), entry.name, *entry.aliases))
+
+
+def _list_as_json(names: list[str]) -> str:
+    entries = [model_entry(name) for name in names]
+    rows = [
+        {
+            "model": entry.name,
+            "organisation": entry.organisation,
+            "aliases": list(entry.aliases),
+            "hardware": entry.gpu,
+            "tp": entry.tp,
+            "max_model_len": context_window(entry.checkpoint.config, entry.name),
+            "source": entry.source,
+        }
+        for entry in entries
+    ]
+    return json.dumps({"models": rows}) + "\n"
+
+
+def _list_as_table(names: list[str]) -> str:
+    width = max(map(len, names)) + 2
+    lines = [f"{'model':<{width}}{'organisation':<16}{'GPUs':<12}{'context':>12}  other names\n"]
+    for name in names:
+        entry = model_entry(name)
+        context = context_window(entry.checkpoint.config, name)
+        gpus = f"{entry.tp} x {entry.gpu}"
+        line = f"{name:<{width}}{entry.organisation:<16}{gpus:<12}{context:>12,}  {', '.join(entry.aliases)}"
+        lines.append(f"{line.rstrip()}\n")
+    return "".join(lines)
+
+
+def _plan(options: ModelsOptions) -> ModelPlan:
     name, checkpoint = load_checkpoint(options.model)
-    default = default_deployment(options.model)
-    hardware = options.hardware or (default[0] if default else "")
+    entry = model_entry(name) if config_path(Path(options.model)) is None else None
+    hardware = options.hardware or (entry.gpu if entry else "")
     gpu = load_gpu(hardware) if hardware else None
+    # The catalogue's number of GPUs goes with its GPU; on another one it says nothing.
+    tp = options.tp or (entry.tp if entry and not options.hardware and options.pp == 1 else 1)
     request = PlanRequest(
         config=checkpoint.config,
         model=name,
         hf_quant_config=checkpoint.hf_quant_config,
-        tp=options.tp,
+        tp=tp,
         pp=options.pp,
         expert_parallel=options.enable_expert_parallel,
         dtype=options.dtype,
@@ -104,66 +157,16 @@ def _layout(options: ModelsOptions) -> tuple[MemoryLayout, GpuSpec | None]:
         capability_major=int(gpu.compute_capability) if gpu else 0,
     )
     layout = plan_layout(request)
-    return layout, gpu or load_gpu("B200" if layout.capability_major >= 10 else "H100")
-
-
-def _kv_bytes(options: ModelsOptions, layout: MemoryLayout, gpu: GpuSpec | None) -> int:
-    if options.kv_cache_memory_bytes is not None:
-        return options.kv_cache_memory_bytes
-    if gpu is None or gpu.memory_gib <= 0:
-        raise EngineError("the memory of the GPU is not known; give --kv-cache-memory-bytes")
-    return available_kv_bytes(
-        layout,
-        gpu,
-        gpu_memory_utilization=options.gpu_memory_utilization,
-        max_num_batched_tokens=options.max_num_batched_tokens,
-        max_num_seqs=options.max_num_seqs,
+    gpu = gpu or load_gpu("B200" if layout.capability_major >= 10 else "H100")
+    limits = StepLimits(options.gpu_memory_utilization, options.max_num_batched_tokens, options.max_num_seqs)
+    kv_bytes = options.kv_cache_memory_bytes or free_bytes(layout, gpu, limits)
+    check_fits(layout, kv_bytes)
+    return ModelPlan(
+        request=request,
+        layout=layout,
+        gpu=gpu,
+        kv_bytes=kv_bytes,
+        fits=fitting_gpus(request, limits),
+        latency_models=known_latency_models(load_model(options.model), gpu, tp),
+        entry=entry,
     )
-
-
-def _as_json(layout: MemoryLayout, kv_bytes: int) -> dict[str, Any]:
-    """Return the plan. The groups are those of a GPU of the first pipeline stage."""
-    blocks = layout.num_blocks(kv_bytes)
-    return {
-        "model": layout.shape.model,
-        "weight_bytes_per_gpu": list(layout.weight_bytes_per_gpu),
-        "kv_groups": [
-            {
-                "kind": group.kind,
-                "layers": len(group.specs),
-                "block_size": group.block_tokens,
-                "page_bytes": group.page_bytes,
-            }
-            for group in layout.groups_of_stage(layout.stages[0])
-        ],
-        "num_gpu_blocks": blocks,
-        "block_size_tokens": layout.granularity[0],
-        "hash_block_size_tokens": layout.granularity[1],
-        "kv_capacity_tokens": layout.capacity_tokens(blocks),
-        "kv_cache_memory_bytes": kv_bytes,
-        "kv_cache_dtype": layout.kv_cache_dtype,
-        "quantization": layout.quantization or None,
-        "max_model_len": layout.limits.max_model_len,
-    }
-
-
-def _as_table(options: ModelsOptions, layout: MemoryLayout, gpu: GpuSpec | None, kv_bytes: int) -> str:
-    blocks = layout.num_blocks(kv_bytes)
-    capacity = layout.capacity_tokens(blocks)
-    weights = ", ".join(f"{size / _GIB:.2f}" for size in layout.weight_bytes_per_gpu)
-    on = f"tp {options.tp}, pp {options.pp}" + (f", {gpu.name}" if gpu else "")
-    rows = [
-        ("model", f"{layout.shape.model} ({on})"),
-        ("quantization", layout.quantization or "none"),
-        ("weights", f"{weights} GiB per GPU" + (", by pipeline stage" if options.pp > 1 else "")),
-        ("KV cache", f"{kv_bytes / _GIB:.2f} GiB per GPU, type {layout.kv_cache_dtype}"),
-        ("KV blocks", f"{blocks:,}"),
-        ("prefix hits", f"in steps of {layout.granularity[0]:,} tokens"),
-        ("capacity", f"{capacity:,} tokens in requests of {layout.limits.max_model_len:,}"),
-    ]
-    text = "".join(f"{name:<14}{value}\n" for name, value in rows)
-    lines = [
-        f"  {group.kind:<26}{len(group.specs):>7}{group.block_tokens:>13,}{group.page_bytes:>14,}\n"
-        for group in layout.groups_of_stage(layout.stages[0])
-    ]
-    return f"{text}\n  {'KV group':<26}{'layers':>7}{'block tokens':>13}{'page bytes':>14}\n{''.join(lines)}"

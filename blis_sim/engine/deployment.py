@@ -18,7 +18,8 @@ from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.kv_cache.sizing import MemorySettings, kv_blocks, planned_blocks, planned_layout
 from blis_sim.engine.latency.catalogue.files import config_path
 from blis_sim.engine.latency.catalogue.gpus import load_gpu
-from blis_sim.engine.latency.catalogue.reader import default_deployment, knows_model, load_model
+from blis_sim.engine.latency.catalogue.models import knows_model
+from blis_sim.engine.latency.catalogue.reader import default_deployment, load_model
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL, LatencyChoice, build
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS

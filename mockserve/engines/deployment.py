@@ -7,7 +7,7 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.kv_cache.sizing import kv_bytes_per_token
-from blis_sim.engine.latency.catalogue.reader import knows_model
+from blis_sim.engine.latency.catalogue.models import knows_model
 from blis_sim.engine.latency.instant import InstantLatency
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS

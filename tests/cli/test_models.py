@@ -54,6 +54,9 @@ def test_stages_have_weights_of_their_own(blis: Blis, folder: Path) -> None:
 def test_table_names_weights_and_capacity(blis: Blis, folder: Path) -> None:
     _, out, _ = blis("models", str(folder), "--hardware", "H100")
     assert "weights       1.11 GiB per GPU" in out
+    assert "KV of a token 114,688 bytes per GPU" in out
+    assert "fits on       1 x A10, A100-40, " in out
+    assert "step times    fitted: off by 4.9, 4.0, 3.7 % of TTFT, E2E and time between tokens in the median" in out
     assert "FullAttentionSpec              28           16        65,536" in out
 
 
@@ -91,3 +94,58 @@ def test_qwen3_14b_on_one_h100_has_the_blocks_of_a_real_server_within_three_perc
     """The server had 18,038 blocks with 256 sequences of at most 40,960 tokens at vLLM's default utilization."""
     _, out, _ = blis("models", "Qwen/Qwen3-14B", "--max-num-seqs", "256", "--max-model-len", "40960", "--json")
     assert json.loads(out)["num_gpu_blocks"] == pytest.approx(18038, rel=0.03)
+
+
+def test_a_name_is_explained_on_the_deployment_of_the_catalogue(blis: Blis) -> None:
+    code, out, err = blis("models", "openai/gpt-oss-120b", "--json")
+    plan = json.loads(out)
+    assert (code, err, plan["hardware"], plan["quantization"]) == (0, "", "H100", "mxfp4")
+    assert plan["kv_bytes_per_token_per_gpu"] == pytest.approx(18 * 2 * 8 * 64 * 2 / 2, rel=0.01)
+    assert (plan["fits_on"]["H200"], plan["fits_on"]["H100"], plan["fits_on"]["L4"]) == (1, 2, 8)
+    assert plan["latency_models"]["fitted"].startswith("not known: nothing was measured with experts but")
+    assert plan["source"] == "aiconfigurator-core 0.12.0"
+
+
+def test_a_part_of_a_name_lists_the_models_that_have_it(blis: Blis) -> None:
+    code, out, err = blis("models", "qwen3 fp8")
+    names = [line.split()[0] for line in out.splitlines()[1:]]
+    assert (code, err) == (0, "")
+    assert {"qwen3-8b-fp8", "qwen3-235b-a22b-fp8"} <= set(names)
+    assert all("qwen3" in name and "fp8" in name for name in names)
+    rows = json.loads(blis("models", "gpt-oss", "--json")[1])["models"]
+    assert [(row["model"], row["organisation"], row["max_model_len"]) for row in rows] == [
+        ("gpt-oss-120b", "openai", 131_072),
+        ("gpt-oss-20b", "openai", 131_072),
+    ]
+
+
+def test_without_a_model_all_are_listed(blis: Blis) -> None:
+    code, out, _ = blis("models")
+    assert code == 0
+    assert len(out.splitlines()) > 150
+
+
+def test_an_unknown_model_gets_its_nearest_matches_in_one_line(blis: Blis) -> None:
+    code, out, err = blis("models", "qwen3-15b")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "model 'qwen3-15b' is not in the catalogue, nearest are qwen3-14b, " in err
+
+
+def test_gpus_are_listed_searched_and_described(blis: Blis) -> None:
+    listed = blis("gpus")[1].splitlines()
+    assert len(listed) > 20
+    assert [line.split()[0] for line in blis("gpus", "a100")[1].splitlines()[1:]] == [
+        "A100-40",
+        "A100-PCIE",
+        "A100-SXM",
+    ]
+    assert "NVLink        450 GB/s in each direction among 8 GPUs" in blis("gpus", "NVIDIA H100 80GB HBM3")[1]
+    assert json.loads(blis("gpus", "h200", "--json")[1])["bandwidth_tb_s"] == 4.8
+    assert [gpu["name"] for gpu in json.loads(blis("gpus", "rtx", "--json")[1])["gpus"]] == [
+        "RTX-4090",
+        "RTX-5090",
+        "RTX-PRO-6000",
+    ]
+    code, out, err = blis("gpus", "B400")
+    assert (code, out) == (2, "")
+    assert "GPU 'B400' is not in the catalogue, nearest are B200, B300; " in err

@@ -119,7 +119,14 @@ def notes_on_coefficients(
 
 def _more_on_shipped(model: ModelSpec, gpu: GpuSpec, tp: int) -> str:
     """Return text on measurements of such a deployment, and on how to learn own coefficients."""
-    unknown = [
+    unknown = unlike_measured(model, gpu, tp)
+    measured = f"; nothing was measured {', nor '.join(unknown)}" if unknown else ""
+    return f"{measured}; `blis fit` learns those of your own server, for --coefficients FILE"
+
+
+def unlike_measured(model: ModelSpec, gpu: GpuSpec, tp: int) -> list[str]:
+    """Return in words what no server had that predictions by the shipped coefficients were compared with."""
+    return [
         what
         for what, is_unknown in (
             (f"on {gpu.name}", gpu.name not in GPUS_MEASURED),
@@ -129,5 +136,3 @@ def _more_on_shipped(model: ModelSpec, gpu: GpuSpec, tp: int) -> str:
         )
         if is_unknown
     ]
-    measured = f"; nothing was measured {', nor '.join(unknown)}" if unknown else ""
-    return f"{measured}; `blis fit` learns those of your own server, for --coefficients FILE"

@@ -56,6 +56,9 @@ _QWEN_NEXT = _everywhere(qwen_hybrid_layers, DecoderTraits(shared_name="shared_e
 _NEMOTRON_H = _everywhere(nemotron_h_layers)
 _KIMI = Family(kimi_linear_layers, DecoderTraits(moe_name="block_sparse_moe"))
 _GPT_OSS = _everywhere(dense_layers, DecoderTraits(has_qkv_bias=True, has_output_bias=True, has_moe_bias=True))
+_PHI_MOE = _everywhere(
+    dense_layers, DecoderTraits(has_qkv_bias=True, has_output_bias=True, moe_name="block_sparse_moe")
+)
 _LLAMA4 = Family(llama4_layers)
 _GEMMA4 = _everywhere(gemma4_layers, is_tied=True)
 _MINIMAX_M3 = Family(minimax_m3_layers, DecoderTraits(moe_name="block_sparse_moe"))
@@ -63,6 +66,7 @@ _MINIMAX_M3 = Family(minimax_m3_layers, DecoderTraits(moe_name="block_sparse_moe
 FAMILIES: Mapping[str, Family] = {
     "LlamaForCausalLM": _PLAIN,
     "MistralForCausalLM": _WINDOWED,
+    "Ministral3ForCausalLM": _WINDOWED,
     "Mistral3ForConditionalGeneration": _WINDOWED,
     "LlavaForConditionalGeneration": _WINDOWED,
     "MixtralForCausalLM": _everywhere(
@@ -92,6 +96,7 @@ FAMILIES: Mapping[str, Family] = {
     "DeepseekV32ForCausalLM": _LATENT,
     "DeepseekV4ForCausalLM": _LATENT,
     "GlmMoeDsaForCausalLM": _LATENT,
+    "Glm4MoeLiteForCausalLM": _LATENT,
     "KimiK25ForConditionalGeneration": _LATENT,
     "KimiLinearForCausalLM": _KIMI,
     "KimiK3ForConditionalGeneration": _KIMI,
@@ -107,6 +112,7 @@ FAMILIES: Mapping[str, Family] = {
     "DeciLMForCausalLM": Family(nemotron_nas_layers),
     "Glm4MoeForCausalLM": _PLAIN,
     "Phi3ForCausalLM": _PLAIN,
+    "PhiMoEForCausalLM": _PHI_MOE,
     "GraniteForCausalLM": _PLAIN,
     "GraniteMoeForCausalLM": _everywhere(dense_layers, DecoderTraits(moe_name="block_sparse_moe")),
     "Olmo2ForCausalLM": _PLAIN,

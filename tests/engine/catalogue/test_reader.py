@@ -8,11 +8,11 @@ import pytest
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue.gpus import gpu_names
+from blis_sim.engine.latency.catalogue.models import model_names
 from blis_sim.engine.latency.catalogue.reader import (
     blackbox_coefficients,
     default_deployment,
     load_model,
-    model_names,
 )
 
 CONFIG = {
@@ -60,7 +60,7 @@ def test_an_unknown_model_is_answered_with_the_way_out() -> None:
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("llama-3-8b", "llama-3.1-8b"), ("Qwen/Qwen3-14", "qwen3-14b"), ("mixtral8x7b", "mixtral-8x7b")],
+    [("llama-3-9b", "llama-3-8b"), ("Qwen/Qwen3-14", "qwen3-14b"), ("mixtral8x7b", "mixtral-8x7b")],
 )
 def test_an_unknown_model_is_answered_with_its_nearest_matches_in_one_line(name: str, near: str) -> None:
     with pytest.raises(EngineError, match=rf"is not in the catalogue, nearest (is|are) {near}[,;]") as refusal:

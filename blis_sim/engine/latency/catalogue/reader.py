@@ -4,16 +4,14 @@ Nothing is ever downloaded.
 """
 
 import csv
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.hf_config import parse_hf_config
 from blis_sim.engine.latency.catalogue.files import config_path, read_mapping
 from blis_sim.engine.latency.catalogue.gpus import canonical_gpu
-from blis_sim.engine.latency.catalogue.nearest import nearest_hint
+from blis_sim.engine.latency.catalogue.models import knows_model, model_entry, short_name
 from blis_sim.engine.model_spec import Checkpoint, ModelSpec
 
 _FOLDER = Path(__file__).parent
@@ -36,7 +34,8 @@ def load_model(name: str, folder_or_file: str | Path | None = None) -> ModelSpec
     if file is not None:
         folder = file.resolve().parent if file.name == "config.json" else file.with_suffix("")
         return _model_in(file, folder.name.lower())
-    return parse_hf_config(_catalogue_entry(name)[1]["config"], short_name(name))
+    checkpoint = model_entry(name).checkpoint
+    return parse_hf_config(checkpoint.config, short_name(name), checkpoint.hf_quant_config)
 
 
 def load_checkpoint(name: str, folder_or_file: str | Path | None = None) -> tuple[str, Checkpoint]:
@@ -48,7 +47,7 @@ def load_checkpoint(name: str, folder_or_file: str | Path | None = None) -> tupl
     if file is None and folder_or_file is not None:
         raise EngineError(f"{folder_or_file}: no config.json there")
     if file is None:
-        return short_name(name), Checkpoint(_catalogue_entry(name)[1]["config"])
+        return short_name(name), model_entry(name).checkpoint
     own_name = file.resolve().parent.name if file.name == "config.json" else file.stem
     return short_name(own_name if folder_or_file is None else name), _checkpoint_in(file)
 
@@ -66,22 +65,12 @@ def _model_in(file: Path, name: str) -> ModelSpec:
         raise EngineError(f"{file}: {error}") from None
 
 
-def knows_model(name: str) -> bool:
-    """Whether the catalogue has `name`."""
-    return short_name(name) in _models()
-
-
-def model_names() -> list[str]:
-    """Every model of the catalogue, without aliases."""
-    return sorted({canonical for canonical, _ in _models().values()})
-
-
 def default_deployment(model: str) -> tuple[str, int] | None:
     """The GPU and tensor parallelism to use for `model` when the user names none; None when it is not known."""
     if not knows_model(model):
         return None
-    deployment = _catalogue_entry(model)[1]["deployment"]
-    return deployment["gpu"], deployment["tp"]
+    entry = model_entry(model)
+    return entry.gpu, entry.tp
 
 
 def trained_coefficients(latency_model: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -97,7 +86,7 @@ def blackbox_coefficients(model: str, gpu: str, tp: int) -> tuple[tuple[float, .
     """
     table = _blackbox_table()
     a_gpu = canonical_gpu(gpu)
-    names = [short_name(model), _catalogue_entry(model)[0]] if knows_model(model) else [short_name(model)]
+    names = [short_name(model), model_entry(model).name] if knows_model(model) else [short_name(model)]
     for name in names:
         if (name, a_gpu, tp) in table:
             return table[name, a_gpu, tp]
@@ -107,31 +96,6 @@ def blackbox_coefficients(model: str, gpu: str, tp: int) -> tuple[tuple[float, .
         f"no blackbox coefficients for {names[0]} on {a_gpu} with tp {tp}, {known}; "
         "or give --alpha-coeffs and --beta-coeffs"
     )
-
-
-def short_name(model: str) -> str:
-    """How the catalogue spells a model: lower case, no `org/`."""
-    return model.rstrip("/").rsplit("/", 1)[-1].lower()
-
-
-def _catalogue_entry(name: str) -> tuple[str, Mapping[str, Any]]:
-    try:
-        return _models()[short_name(name)]
-    except KeyError:
-        raise EngineError(
-            f"model {name!r} is not in the catalogue{nearest_hint(short_name(name), _models())}; `blis models` lists "
-            "all, and --model-config-folder takes a folder with the config.json of another one"
-        ) from None
-
-
-@cache
-def _models() -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Name or alias -> canonical name and catalogue entry."""
-    entries: dict[str, tuple[str, Mapping[str, Any]]] = {}
-    for canonical, entry in read_mapping(_FOLDER / "models.yaml")["models"].items():
-        for name in (canonical, *entry.get("aliases", ())):
-            entries[name] = (canonical, entry)
-    return entries
 
 
 @cache
